@@ -1,0 +1,1 @@
+"""Query-aware allocation of visual tokens for Qwen vision-language models."""

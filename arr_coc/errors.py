@@ -1,0 +1,55 @@
+"""What can go wrong, as one tree. Each error is also the builtin that fits it.
+
+    ArrCocError
+    ├── BudgetError (ValueError)          a token budget that is not a whole number of at least 1
+    ├── StrategyError (ValueError)        an allocation strategy that does not exist
+    ├── ShapeError (ValueError)           an array or tensor of the wrong shape or dtype
+    ├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
+    ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
+    │   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
+    ├── ModelError (RuntimeError)         a model that cannot be used
+    │   └── ModelNotFound (FileNotFoundError)  no such folder, no weights in it, no such hub name
+    └── ContextLengthError (ValueError)   prompt and answer do not fit the model's context
+"""
+
+from __future__ import annotations
+
+
+class ArrCocError(Exception):
+    """Base of every error that `arr_coc` raises on purpose; its message is fit to show to a user."""
+
+
+class BudgetError(ArrCocError, ValueError):
+    """A token budget that is not a whole number of at least 1."""
+
+
+class StrategyError(ArrCocError, ValueError):
+    """An allocation strategy that does not exist."""
+
+
+class ShapeError(ArrCocError, ValueError):
+    """An array or tensor of the wrong shape or dtype."""
+
+
+class NonFiniteError(ArrCocError, ArithmeticError):
+    """NaN or Inf in a tensor; the message names it."""
+
+
+class StoreError(ArrCocError, RuntimeError):
+    """A texture store that cannot be opened or used."""
+
+
+class LeaseTimeout(StoreError, TimeoutError):
+    """Readers or the writer held the texture longer than the time limit."""
+
+
+class ModelError(ArrCocError, RuntimeError):
+    """A model that cannot be used."""
+
+
+class ModelNotFound(ModelError, FileNotFoundError):
+    """No such folder, no weights in it, or no such name on the hub."""
+
+
+class ContextLengthError(ArrCocError, ValueError):
+    """Prompt and answer do not fit the model's context."""

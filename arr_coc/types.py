@@ -1,0 +1,202 @@
+"""The value types that the whole project shares: tiles, versions, planes, allocations and packets.
+
+This module imports nothing local and touches no device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+TILE_PX = 32
+"""Side of a tile at level 0: Qwen3-VL's patch (16 px) times its spatial merge (2)."""
+
+LEVELS = 6
+"""Mipmap levels of a tile: 32 = 2**5, so levels 0..5, the last of which is one texel a tile."""
+
+NS_PER_S = 1_000_000_000
+
+Matrix = Literal["bt601", "bt709", "bt2020", "smpte240m", "fcc"]
+Layout = Literal["yuv", "gray", "rgb"]
+Encode = Literal["full", "prune", "sparse", "weighted"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileGrid:
+    """The grid of 32×32-pixel tiles over one frame size.
+
+    `height_px` and `width_px` are the picture's own size; the texture is padded by edge replication
+    to `rows * 32` × `cols * 32`.
+    """
+
+    rows: int
+    cols: int
+    height_px: int
+    width_px: int
+
+    @classmethod
+    def of(cls, height_px: int, width_px: int) -> TileGrid:
+        """The grid that covers a picture of the given size. Raises ValueError below 1 pixel."""
+        if height_px < 1 or width_px < 1:
+            raise ValueError(f"a picture needs at least 1x1 pixels, got {width_px}x{height_px}")
+        return cls(-(-height_px // TILE_PX), -(-width_px // TILE_PX), height_px, width_px)
+
+    @property
+    def tiles(self) -> int:
+        return self.rows * self.cols
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.cols
+
+    @property
+    def padded_height_px(self) -> int:
+        return self.rows * TILE_PX
+
+    @property
+    def padded_width_px(self) -> int:
+        return self.cols * TILE_PX
+
+
+_epoch_base = 0
+_epoch_pid = -1
+_epoch_count = itertools.count(1)
+
+
+def new_epoch() -> int:
+    """A number that no other call, thread or process has returned (31 random bits, then a counter)."""
+    global _epoch_base, _epoch_pid, _epoch_count
+    if _epoch_pid != os.getpid():
+        _epoch_base = secrets.randbits(31) << 32
+        _epoch_pid = os.getpid()
+        _epoch_count = itertools.count(1)
+    return _epoch_base | next(_epoch_count)
+
+
+@dataclass(frozen=True, slots=True)
+class TileVersions:
+    """When each tile last changed: one epoch for the grid, and `frame` int64 [rows, cols].
+
+    All tiles share the epoch, because everything that begins an epoch moves every tile.
+    """
+
+    epoch: int
+    frame: npt.NDArray[np.int64]
+
+    def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
+        """Where what was computed from these versions no longer holds: bool [rows, cols]."""
+        if self.epoch != current.epoch or self.frame.shape != current.frame.shape:
+            return np.ones(current.frame.shape, dtype=bool)
+        return self.frame != current.frame
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """How the planes of a frame encode colour. `transfer` is carried along, not applied (as swscale)."""
+
+    matrix: Matrix = "bt601"
+    full_range: bool = False
+    transfer: str = "unspecified"
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlanes:
+    """The undecoded-to-RGB picture of one frame, 8 bits a sample.
+
+    `yuv`: three uint8 planes y [H, W], u and v [ceil(H/sy), ceil(W/sx)], sx and sy in {1, 2, 4}.
+    `gray`: one uint8 plane [H, W]. `rgb`: one uint8 array [H, W, 3].
+    The arrays may be strided views on a decoder's buffer; `owner` keeps that buffer alive.
+    """
+
+    layout: Layout
+    planes: tuple[npt.NDArray[np.uint8], ...]
+    colour: Colour = field(default_factory=Colour)
+    owner: object = None
+
+    @property
+    def height_px(self) -> int:
+        return int(self.planes[0].shape[0])
+
+    @property
+    def width_px(self) -> int:
+        return int(self.planes[0].shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class FrameStamp:
+    """Which frame this is: decode index (0-based), media time, capture time (monotonic), and epoch."""
+
+    frame_index: int
+    media_ns: int
+    capture_ns: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TileChange:
+    """What one texture update did.
+
+    `dirty` bool [rows, cols]; `rectangles` (row0, col0, row1, col1), half-open, in tiles, disjoint, covering
+    exactly the dirty tiles.
+    """
+
+    stamp: FrameStamp
+    dirty: npt.NDArray[np.bool_]
+    rectangles: tuple[tuple[int, int, int, int], ...]
+
+    @property
+    def dirty_share(self) -> float:
+        return float(self.dirty.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The regions that a frame's token budget buys, in token order (by top-left tile, row by row).
+
+    `regions` int64 [K, 3] (level, row, col): region (L, r, c) covers tiles [r·2^L, (r+1)·2^L) ×
+    [c·2^L, (c+1)·2^L), cut off at the grid's edge. `relevance` float32 [K]; `mask` bool [K], False for
+    padding in a batch.
+    """
+
+    regions: torch.Tensor
+    relevance: torch.Tensor
+    mask: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        return int(self.mask.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPacket:
+    """The chosen tokens of one frame, complete in itself.
+
+    `regions` int32 [K, 3], `relevance` float32 [K], `pixels` uint8 [K, 3, 32, 32] (RGB), on `grid`.
+    """
+
+    stamp: FrameStamp
+    grid: TileGrid
+    regions: npt.NDArray[np.int32]
+    relevance: npt.NDArray[np.float32]
+    pixels: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class FramePacket:
+    """A whole frame and its allocation, for `full`, `prune` and `weighted`.
+
+    `image` uint8 [rows*32, cols*32, 3] (level 0, RGB, padded); `relevance` float32 [rows, cols] for every tile.
+    """
+
+    stamp: FrameStamp
+    grid: TileGrid
+    regions: npt.NDArray[np.int32]
+    relevance: npt.NDArray[np.float32]
+    image: npt.NDArray[np.uint8]

@@ -1,0 +1,1 @@
+"""Real-time video for vision-language models: capture, texture, allocate, answer."""

@@ -1,0 +1,45 @@
+"""What can go wrong in the pipeline, as one tree. Each error is also the builtin that fits it.
+
+    StreamError
+    ├── ConfigError (ValueError)       an unknown key, a value out of range, a file that is not TOML
+    ├── SourceError (OSError)          a source that cannot be opened or read
+    │   └── SourceNotFound (FileNotFoundError)
+    ├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
+    ├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
+    └── StageDied (RuntimeError)       a stage that ended before its time; names it
+"""
+
+from __future__ import annotations
+
+
+class StreamError(Exception):
+    """Base of every error that `stream` raises on purpose; its message is fit to show to a user."""
+
+
+class ConfigError(StreamError, ValueError):
+    """An unknown key, a value out of range, or a file that is not TOML."""
+
+
+class SourceError(StreamError, OSError):
+    """A source that cannot be opened or read."""
+
+
+class SourceNotFound(SourceError, FileNotFoundError):
+    """A file that does not exist."""
+
+
+class OutputError(StreamError, OSError):
+    """An output that cannot be written, or whose suffix says no known format."""
+
+
+class TransportError(StreamError, ConnectionError):
+    """A message that cannot be decoded, or a peer that is gone."""
+
+
+class StageDied(StreamError, RuntimeError):
+    """A stage that ended before its time."""
+
+    def __init__(self, stage: str, cause: str) -> None:
+        super().__init__(f"the {stage} stage died: {cause}")
+        self.stage = stage
+        self.cause = cause
