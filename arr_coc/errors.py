@@ -1,15 +1,15 @@
 """What can go wrong, as one tree. Each error is also the builtin that fits it.
 
-    ArrCocError
-    ├── BudgetError (ValueError)          a token budget that is not a whole number of at least 1
-    ├── StrategyError (ValueError)        an allocation strategy that does not exist
-    ├── ShapeError (ValueError)           an array or tensor of the wrong shape or dtype
-    ├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
-    ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
-    │   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
-    ├── ModelError (RuntimeError)         a model that cannot be used
-    │   └── ModelNotFound (FileNotFoundError)  no such folder, no weights in it, no such hub name
-    └── ContextLengthError (ValueError)   prompt and answer do not fit the model's context
+ArrCocError
+├── BudgetError (ValueError)          a token budget that is not a whole number of at least 1
+├── StrategyError (ValueError)        an allocation strategy that does not exist
+├── ShapeError (ValueError)           an array or tensor of the wrong shape or dtype
+├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
+├── StoreError (RuntimeError)         a texture store that cannot be opened or used
+│   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
+├── ModelError (RuntimeError)         a model that cannot be used
+│   └── ModelNotFound (FileNotFoundError)  no such folder, no weights in it, no such hub name
+└── ContextLengthError (ValueError)   prompt and answer do not fit the model's context
 """
 
 from __future__ import annotations

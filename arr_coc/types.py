@@ -200,3 +200,30 @@ class FramePacket:
     regions: npt.NDArray[np.int32]
     relevance: npt.NDArray[np.float32]
     image: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEmbedding:
+    """The question as the language model's embedding table sees it: `tokens` float32 [Lq, D].
+
+    `model_id` names the weights that it comes from, so that trained scorers know whether it is theirs.
+    """
+
+    text: str
+    tokens: npt.NDArray[np.float32]
+    model_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What one answer teaches later allocations, about the tokens that it was shown.
+
+    `stamp` is the frame it was about; `regions` int32 [K, 3]; `attention` float32 [K], the decoder's
+    attention summed over the answer and divided by its largest, so in [0, 1]; `similarity` float32 [K], cosine of encoder embedding
+    and pooled query embedding, in [-1, 1].
+    """
+
+    stamp: FrameStamp
+    regions: npt.NDArray[np.int32]
+    attention: npt.NDArray[np.float32]
+    similarity: npt.NDArray[np.float32]

@@ -1,12 +1,12 @@
 """What can go wrong in the pipeline, as one tree. Each error is also the builtin that fits it.
 
-    StreamError
-    ├── ConfigError (ValueError)       an unknown key, a value out of range, a file that is not TOML
-    ├── SourceError (OSError)          a source that cannot be opened or read
-    │   └── SourceNotFound (FileNotFoundError)
-    ├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
-    ├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
-    └── StageDied (RuntimeError)       a stage that ended before its time; names it
+StreamError
+├── ConfigError (ValueError)       an unknown key, a value out of range, a file that is not TOML
+├── SourceError (OSError)          a source that cannot be opened or read
+│   └── SourceNotFound (FileNotFoundError)
+├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
+├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
+└── StageDied (RuntimeError)       a stage that ended before its time; names it
 """
 
 from __future__ import annotations

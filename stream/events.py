@@ -1,0 +1,123 @@
+"""What a run tells its sinks: one small frozen object for each thing that happened, in order.
+
+`encode_event` gives the JSON form that JSONL and ZeroMQ carry: `type` first, times in seconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower):
+    """Base of all events."""
+
+
+class Started(Event, tag="started"):
+    """The run begins."""
+
+    source: str
+    model: str
+    query: str
+    backend: str
+
+
+class Cut(Event, tag="cut"):
+    """A scene cut: the first frame of the new shot."""
+
+    frame_index: int
+    pts_s: float
+    score: float
+
+
+class Skipped(Event, tag="skipped"):
+    """Something of the source that could not be used. `frame_index` is the decode index of the next good frame."""
+
+    frame_index: int
+    pts_s: float
+    what: str
+    reason: str
+    count: int = 1
+
+
+class Notice(Event, tag="notice"):
+    """Something that the user should know once. `code` is stable, `message` is for people."""
+
+    code: str
+    message: str
+
+
+class AnswerText(Event, tag="text"):
+    """A piece of an answer that is being spoken."""
+
+    answer: int
+    text: str
+
+
+class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds. `ttft` and `total` count from the capture time of the packet's frame."""
+
+    encode_ms: float
+    prefill_ms: float
+    decode_ms: float
+    ttft_ms: float
+    total_ms: float
+
+
+class Answer(Event, tag="answer"):
+    """One whole answer. It speaks of the frames from `start_s` to `end_s`; `trigger` says why it was given."""
+
+    answer: int
+    frame_index: int
+    pts_s: float
+    start_s: float
+    end_s: float
+    trigger: str
+    query: str
+    text: str
+    tokens_used: int
+    tokens_total: int
+    text_tokens: int
+    timing: AnswerTiming | None = None
+
+
+class FrameReady(Event, tag="frame"):
+    """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
+
+    `slot` names the picture in the run's slot table, where an overlay was asked for.
+    """
+
+    frame_index: int
+    pts_s: float
+    capture_ns: int
+    ready_ns: int
+    texture_ms: float
+    allocate_ms: float
+    dirty_share: float
+    tokens: int
+    tiles: int
+    jitter_share: float
+    slot: int | None = None
+
+
+class Summary(Event, tag="summary"):
+    """The end of the run: what it did, in numbers."""
+
+    frames: int
+    duration_s: float
+    answers: int
+    cuts: int
+    skipped: int
+    dropped: dict[str, int]
+    mean_tokens: float
+    mean_dirty_share: float
+    ended: str
+    error: str | None = None
+    timing: dict[str, float] | None = None
+
+
+def encode_event(event: Event) -> str:
+    """The event as one line of JSON, without a line break; None fields of timing are left out."""
+    data = msgspec.to_builtins(event)
+    if data.get("timing", ...) is None:
+        del data["timing"]
+    return msgspec.json.encode(data).decode()
