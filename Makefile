@@ -1,0 +1,46 @@
+# make demo · make test · make check · make bench; each sets up what it needs first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-slow check format bench clean
+
+help:
+	@echo "make demo       caption a generated clip; results in demo/"
+	@echo "make test       run the tests"
+	@echo "make test-slow  run the long suites"
+	@echo "make check      format, lint, types"
+	@echo "make format     format the code"
+	@echo "make bench      run every benchmark; results in benchmarks/results/"
+	@echo "make clean      remove the environment and what the demo made"
+
+demo: $(READY)
+	$(BIN)/python run_stream.py demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_imports.py
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt scenedetect
+	for name in texture cuts allocate encode transport pipeline; do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+clean:
+	rm -rf $(VENV) demo
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+	@touch $@
