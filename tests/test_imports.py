@@ -1,0 +1,112 @@
+"""Who may import whom: the rules of docs/architecture.md, read off the sources."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(path for package in ("arr_coc", "stream") for path in (ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it, as absolute dotted names."""
+    found: set[str] = set()
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            found.add(origin)
+            found.update(f"{origin}.{alias.name}" for alias in node.names)
+    return found
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def local(names: set[str]) -> set[str]:
+    return {name for name in names if within(name, "arr_coc") or within(name, "stream")}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_imports_go_the_allowed_way(path: Path) -> None:
+    name, names = module_name(path), imports_of(path)
+
+    def refuse(package: str, *allowed_in: str) -> None:
+        breach = sorted(used for used in names if within(used, package))
+        assert not breach or any(within(name, place) for place in allowed_in), f"{name} imports {breach}"
+
+    refuse("zmq", "stream.transport")
+    refuse("av", "stream.sources", "stream.sinks")
+    refuse("transformers", "arr_coc.qwen")
+    refuse("OpenGL", "arr_coc.ops.gl")
+    refuse("cuda", "arr_coc.ops.cuda")
+    for training_only in ("training", "benchmarks", "tests", "evaluation"):
+        refuse(training_only)
+    if within(name, "arr_coc"):
+        refuse("stream")
+    if name in {"arr_coc.types", "arr_coc.errors", "stream.errors", "stream.clock"}:
+        assert not local(names), f"{name} imports {sorted(local(names))}"
+    if within(name, "arr_coc.ops"):
+        allowed = ("arr_coc.types", "arr_coc.errors", "arr_coc.ops")
+        breach = {used for used in local(names) if used != "arr_coc" and not any(within(used, a) for a in allowed)}
+        assert not breach, f"{name} imports {sorted(breach)}"
+    if within(name, "stream.stages") and name != "stream.stages.base":
+        siblings = {used for used in names if within(used, "stream.stages")}
+        others = {
+            used
+            for used in siblings
+            if used != "stream.stages" and not within(used, "stream.stages.base") and not within(used, name)
+        }
+        assert not others, f"{name} imports {sorted(others)}"
+
+
+def test_kernels_cannot_shadow_the_package_of_that_name() -> None:
+    """transformers looks for an importable `kernels`; a folder with `__init__.py` would be imported in its place."""
+    assert not list((ROOT / "kernels").glob("**/__init__.py"))
+    assert not list((ROOT / "kernels").glob("**/*.py"))
+
+
+TOUCHES_NOTHING = """
+import builtins, os, socket, sys
+modules = sys.argv[1:]
+import torch, numpy, cv2, msgspec, pydantic, typer, rich, pysubs2, zmq, av, transformers, PIL.Image
+def forbid(*args, **kwargs):
+    raise AssertionError(f"opened at import: {args}")
+threads = torch.get_num_threads()
+socket.socket.__init__ = forbid
+real_open = builtins.open
+def guarded(file, mode="r", *args, **kwargs):
+    if set(mode) & set("wax+") or str(file).startswith("/dev/"):
+        forbid(file, mode)
+    return real_open(file, mode, *args, **kwargs)
+builtins.open = guarded
+import importlib
+for module in modules:
+    importlib.import_module(module)
+assert torch.get_num_threads() == threads, "importing changed torch's threads"
+assert not torch.cuda.is_initialized()
+"""
+
+
+def test_importing_touches_no_device_file_or_socket() -> None:
+    modules = [module_name(path) for path in SOURCES if path.name != "__main__.py"]
+    done = subprocess.run(
+        [sys.executable, "-c", TOUCHES_NOTHING, *modules], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
