@@ -1,17 +1,21 @@
-"""The configuration: frozen models, read from TOML, one section for each stage."""
+"""The configuration of a run: frozen models, one section for each stage. `stream.layers` reads them from TOML."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 DEFAULT_QUERY = "Say what happens."
 DEFAULT_BUDGET = 273
+QUERY_LIMIT_CHARS = 4000
+"""Longest question. Far above any real one; a model with a short context says so itself."""
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    """A part of the configuration. Types are taken at their word: `"3"` is not a number, `true` is not 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class CaptureConfig(Section):
@@ -19,11 +23,12 @@ class CaptureConfig(Section):
 
     fit: Literal["pad", "resize"] = "pad"
     """`pad`: edge replication to multiples of 32. `resize`: as Qwen's processor, for parity with the stock model."""
-    size: str | None = None
+    size: str | None = Field(default=None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", examples=["640x480"])
     """Work size "WxH"; native when absent."""
     max_tiles: int | None = Field(default=None, ge=1)
     """Largest number of tiles; the frame is scaled down as Qwen's processor would."""
     max_frames: int | None = Field(default=None, ge=1)
+    """Stop after this many frames."""
     realtime: bool = False
     """Play a file at its own pace, as a camera would: frames may then be dropped, and are counted."""
 
@@ -43,6 +48,7 @@ class TextureConfig(Section):
     max_threshold: float = Field(default=12.0, ge=0, le=255)
     """…or where the largest 2x2 mean of the difference exceeds this, of 255."""
     lease_timeout_ms: int = Field(default=2000, ge=1)
+    """How long the writer waits for readers of the texture, and they for it."""
     cut: CutConfig = CutConfig()
 
 
@@ -50,37 +56,52 @@ class AllocateConfig(Section):
     """Which tokens are chosen."""
 
     strategy: Literal["auto", "topk", "mixed", "foveated", "grid", "uniform", "random"] = "auto"
-    budget: int | Literal["adaptive"] = DEFAULT_BUDGET
+    """`auto`: foveated for a model that knows coarse tokens, mixed for others."""
+    budget: Annotated[int, Field(ge=1)] | Literal["adaptive"] = DEFAULT_BUDGET
+    """Visual tokens a frame; `adaptive`: 64 to 400 by how spread the relevance is."""
     explore: float = Field(default=0.10, ge=0, le=1)
+    """Share of the budget for tiles that were not shown for longest."""
     coverage: float = Field(default=0.25, ge=0, le=1)
+    """Share of the budget that `mixed` spreads evenly."""
     tau_ms: float = Field(default=93.0, gt=0)
+    """Time constant of blending relevance over time; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0
+    """For `random`."""
 
 
 class AnswerConfig(Section):
     """What is asked, of which model, and when it speaks."""
 
-    model: str | None = None
+    model: str | None = Field(default=None, min_length=1)
     """Folder or hub name; the bundled model when absent."""
-    query: str = DEFAULT_QUERY
+    query: str = Field(default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS)
+    """The question or instruction."""
     encode: Literal["full", "prune", "sparse", "weighted"] = "sparse"
+    """What the vision encoder sees: only the chosen tokens (`sparse`), or all of them."""
     every_s: float | None = Field(default=2.0, gt=0)
+    """Seconds of media time between answers; none to speak only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)
     """Speak when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool = True
+    """Speak at a scene cut."""
     max_tokens: int = Field(default=64, ge=1)
+    """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy: the same answer on every run."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: int = 0
     device: str = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 
 class OutputConfig(Section):
     """Where text and pictures go."""
 
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...] = Field(default=(), strict=False)
+    """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl)."""
     heatmap: str | None = None
+    """A video with the allocation drawn over the frames (.mp4)."""
     timing: bool = True
     """Whether JSONL carries latencies; without them two runs give the same bytes."""
 
@@ -89,15 +110,20 @@ class PipelineConfig(Section):
     """How the stages are joined."""
 
     single_process: bool = False
+    """Run the answer stage as a thread instead of a process of its own."""
     frames: Literal["lossless", "newest"] = "lossless"
+    """Between capture, texture and allocate: wait for each frame, or drop all but the newest."""
     answers: Literal["lockstep", "newest"] = "lockstep"
+    """At an answer point: wait for the answer, or go on and answer the newest packet."""
     timeout_s: float = Field(default=60.0, gt=0)
+    """How long one stage may keep another waiting before the run is given up."""
 
 
 class Config(Section):
     """The whole configuration of a run."""
 
     source: str = ""
+    """A file, or `scene:NAME`."""
     capture: CaptureConfig = CaptureConfig()
     texture: TextureConfig = TextureConfig()
     allocate: AllocateConfig = AllocateConfig()
