@@ -1,0 +1,175 @@
+"""What the stages say to each other: small msgpack structs, with arrays as raw parts after them.
+
+Decoding is strict: a field of the wrong type or an unknown kind of message raises TransportError. `stream.packets`
+checks the arrays against what their header says.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from arr_coc.types import FrameStamp, TileGrid
+from stream.errors import TransportError
+
+Count = Annotated[int, Meta(ge=0)]
+EndReason = Literal["finished", "interrupted"]
+
+
+class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
+    """Dtype and shape of one array part."""
+
+    dtype: Literal["uint8", "int32", "float32"]
+    shape: tuple[Count, ...]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """Base of all messages; `arrays` describes the parts that follow."""
+
+    arrays: tuple[ArraySpec, ...] = ()
+
+
+class Credit(Message):
+    """Receiver to sender: `count` more, please."""
+
+    count: Annotated[int, Meta(ge=1)] = 1
+
+
+class End(Message):
+    """Nothing follows; what is in flight is finished first."""
+
+    reason: EndReason
+
+
+class Cancel(Message):
+    """Stop at once; what is in flight is dropped."""
+
+
+class SkippedPart(msgspec.Struct, frozen=True):
+    """Something of the source that could not be used, just before the frame that carries this note."""
+
+    what: str
+    reason: str
+    count: Annotated[int, Meta(ge=1)] = 1
+
+
+class Frame(Message):
+    """Capture to texture: the planes of a frame lie in `slot`."""
+
+    slot: Count
+    frame_index: Count
+    media_ns: int
+    capture_ns: int
+    discontinuity: bool = False
+    skipped: tuple[SkippedPart, ...] = ()
+
+
+class Changed(Message):
+    """Texture to allocate: the texture holds this frame now.
+
+    `shift` is the camera's motion since the frame before, in pixels (down, right), where there is one. `cut_score` is the
+    verdict's score where the frame begins a new shot.
+    """
+
+    stamp: FrameStamp
+    texture_ms: float
+    dirty_share: float
+    shift: tuple[float, float] | None = None
+    cut_score: float | None = None
+    skipped: tuple[SkippedPart, ...] = ()
+
+
+class Tokens(Message):
+    """Allocate to answer: a TokenPacket. Parts: regions, relevance, pixels."""
+
+    answer: Count
+    stamp: FrameStamp
+    grid: TileGrid
+
+
+class WholeFrame(Message):
+    """Allocate to answer: a FramePacket. Parts: regions, relevance, and the image unless it lies in the snapshot."""
+
+    answer: Count
+    stamp: FrameStamp
+    grid: TileGrid
+    in_snapshot: bool
+
+
+class Joined(Message):
+    """The answer stage has reached its end of the link and begins to load its model."""
+
+
+class Hello(Message):
+    """The answer stage is ready. Part: the query's token embeddings, float32 [Lq, D]."""
+
+    model_id: str
+    knows_levels: bool
+    known_world: str | None
+    query: str
+
+
+class Text(Message):
+    """A piece of an answer that is being spoken."""
+
+    answer: Count
+    text: str
+
+
+class Answered(Message):
+    """An answer has ended. Parts: regions, attention and similarity of its feedback, where there is any."""
+
+    answer: Count
+    text: str
+    tokens_used: Count
+    text_tokens: Count
+    encode_ms: float
+    prefill_ms: float
+    decode_ms: float
+    feedback_stamp: FrameStamp | None = None
+
+
+class Stopped(Message):
+    """The answer stage has done all that it was sent, or has dropped it after Cancel."""
+
+
+class Failed(Message):
+    """The answer stage cannot go on. `error` names the exception's class, `details` is its traceback."""
+
+    error: str
+    message: str
+    details: str
+
+
+AnyMessage: TypeAlias = (
+    Credit
+    | End
+    | Cancel
+    | Frame
+    | Changed
+    | Tokens
+    | WholeFrame
+    | Joined
+    | Hello
+    | Text
+    | Answered
+    | Stopped
+    | Failed
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(data: bytes | memoryview) -> AnyMessage:
+    """The message in `data`. Raises TransportError where it is none."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TransportError(f"a message of {len(data)} bytes cannot be read: {error}") from error

@@ -1,0 +1,192 @@
+"""The sockets: links between stages over inproc and ipc, and the bus that brings events to the main thread.
+
+The only module that imports zmq. Every socket is made, used and closed by one thread; every wait has a time limit.
+Backpressure is not left to ZeroMQ: senders hold a `Mailbox` and wait for credits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zmq
+
+from stream.errors import TransportError
+from stream.messages import AnyMessage, Message, decode, encode
+
+SEND_LIMIT_MS = 5000
+"""A peer that takes nothing for this long is gone: credits keep queues near empty."""
+
+LINGER_MS = 1000
+"""How long a closing link still tries to hand over what it was told to send."""
+
+QUEUE_MESSAGES = 64
+"""Bound of each socket's own queue; data stay far below it, because they need credits."""
+
+EVENT_QUEUE = 256
+"""Events that may wait for the main thread before the allocate stage waits."""
+
+IPC_PATH_MAX_BYTES = 107
+"""A Unix socket's path may be this long on Linux (sun_path, less the final zero)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message and the raw array parts that came with it."""
+
+    message: AnyMessage
+    parts: tuple[memoryview, ...] = ()
+
+
+class Link:
+    """One end of a two-way channel between two stages; belongs to the thread that made it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, bind: bool) -> None:
+        self._endpoint = endpoint
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
+        self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
+        self._socket.setsockopt(zmq.SNDTIMEO, SEND_LIMIT_MS)
+        try:
+            self._socket.bind(endpoint) if bind else self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self._socket.close(linger=0)
+            raise TransportError(f"cannot {'open' if bind else 'reach'} {endpoint}: {error}") from error
+
+    def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
+        """Hands over a message and its arrays, which must not change afterwards: large ones are not copied.
+
+        Raises TransportError where the peer takes nothing within SEND_LIMIT_MS.
+        """
+        head = encode(message)
+        try:
+            if not arrays:
+                self._socket.send(head)
+                return
+            self._socket.send(head, zmq.SNDMORE)
+            last = len(arrays) - 1
+            for index, array in enumerate(arrays):
+                more = 0 if index == last else zmq.SNDMORE
+                self._socket.send(np.ascontiguousarray(array), more, copy=False)
+        except zmq.Again as error:
+            raise TransportError(f"nobody takes messages from {self._endpoint}") from error
+
+    def receive(self, timeout_ms: int = 0) -> Received | None:
+        """The next message, or None within the time limit. Raises TransportError for one that cannot be read."""
+        if timeout_ms and not self._socket.poll(timeout_ms):
+            return None
+        try:
+            head = self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        parts: list[memoryview] = []
+        while self._socket.getsockopt(zmq.RCVMORE):
+            parts.append(self._socket.recv(zmq.NOBLOCK, copy=False).buffer)
+        return Received(decode(head), tuple(parts))
+
+    def close(self, *, drop: bool = False) -> None:
+        """Closes the socket; messages still on their way get LINGER_MS, or nothing with `drop`."""
+        self._socket.close(linger=0 if drop else None)
+
+
+class Waiter:
+    """Waits for any of several links; belongs to their thread."""
+
+    def __init__(self, *links: Link) -> None:
+        self._poller = zmq.Poller()
+        for link in links:
+            self._poller.register(link._socket, zmq.POLLIN)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Whether a message has come on some link within the time limit."""
+        return bool(self._poller.poll(timeout_ms))
+
+
+class EventSource:
+    """The main thread's end of the event bus."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, EVENT_QUEUE // 2)
+        self._socket.bind(endpoint)
+
+    def receive(self, timeout_ms: int) -> bytes | None:
+        """The next encoded event, or None within the time limit."""
+        if not self._socket.poll(timeout_ms):
+            return None
+        return self._socket.recv(zmq.NOBLOCK)
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+class EventSink:
+    """A stage's end of the event bus; belongs to the thread that made it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, EVENT_QUEUE // 2)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.connect(endpoint)
+
+    def send(self, event: bytes, timeout_ms: int) -> bool:
+        """Whether the event was taken within the time limit."""
+        self._socket.setsockopt(zmq.SNDTIMEO, timeout_ms)
+        try:
+            self._socket.send(event)
+        except zmq.Again:
+            return False
+        return True
+
+    def close(self, *, drop: bool = False) -> None:
+        self._socket.close(linger=0 if drop else None)
+
+
+class Transport:
+    """The ZeroMQ context of one process and the names of its links."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+
+    def link(self, endpoint: str, *, bind: bool = False) -> Link:
+        """One end of the channel at `endpoint`; make it in the thread that uses it."""
+        return Link(self._context, endpoint, bind=bind)
+
+    def event_source(self, endpoint: str) -> EventSource:
+        return EventSource(self._context, endpoint)
+
+    def event_sink(self, endpoint: str) -> EventSink:
+        return EventSink(self._context, endpoint)
+
+    def close(self) -> None:
+        """Ends the context; every socket must have been closed."""
+        self._context.term()
+
+
+@contextlib.contextmanager
+def private_directory() -> Iterator[Path]:
+    """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
+
+    Raises TransportError where the system's temporary directory has too long a name for a Unix socket.
+    """
+    path = Path(tempfile.mkdtemp(prefix="arr-coc-"))
+    try:
+        if len(os.fsencode(ipc_endpoint(path))) - len("ipc://") > IPC_PATH_MAX_BYTES:
+            raise TransportError(f"{path} is too long for a Unix socket; set TMPDIR to a shorter path")
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def ipc_endpoint(directory: Path) -> str:
+    """The address of the answer stage's socket in `directory`."""
+    return f"ipc://{directory / 'answer'}"
