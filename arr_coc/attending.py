@@ -1,0 +1,249 @@
+"""Attending: which regions of the frame a budget of tokens buys.
+
+| strategy | regions |
+| --- | --- |
+| `topk` | the K most relevant tiles, level 0 |
+| `mixed` | level 0: a share (`coverage`) spread evenly, the rest the most relevant tiles |
+| `foveated` | a quadtree cover of the whole frame, fine where relevance is high; K − 2 tokens or more |
+| `grid` | every n-th tile, n the smallest that the budget pays, phase fixed |
+| `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
+| `random` | K tiles drawn with `seed` |
+| `auto` | `foveated` for models that know levels, else `mixed`; `grid` where relevance has no structure |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from arr_coc.budget import Budget, tokens_for
+from arr_coc.errors import NonFiniteError, ShapeError, StrategyError
+from arr_coc.quadtree import quadtree, split_worth, top_level
+from arr_coc.regions import level_count, level_shape, pool_max, region_mean
+from arr_coc.structure import VOID_STRUCTURE, structure
+from arr_coc.types import LEVELS, Allocation
+
+Strategy = Literal["auto", "topk", "mixed", "foveated", "grid", "uniform", "random"]
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+
+STICKINESS = 0.25
+"""How much more a region counts that was shown (as finely) before: near-equals then do not take turns."""
+
+_GOLDEN = 0.381966  # 1 − 1/φ: successive rows of the grid are shifted by this share of the step, so it has no stripes
+
+Map = npt.NDArray[np.float32]
+Regions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What earlier frames say about this allocation; all of it optional.
+
+    `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `neglect`: how much each tile
+    deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `neglect`.
+    """
+
+    previous: npt.NDArray[np.int8] | None = None
+    neglect: Map | None = None
+    explore: float = 0.0
+
+    def exploring_tokens(self, tokens: int) -> int:
+        return 0 if self.neglect is None else round(self.explore * tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings."""
+
+    relevance: Map
+    tokens: int
+    coverage: float
+    seed: int
+    memory: Memory
+
+
+def allocate(
+    relevance: torch.Tensor,
+    budget: Budget | Sequence[Budget] = 273,
+    strategy: str = "auto",
+    *,
+    coverage: float = 0.25,
+    seed: int = 0,
+    levels: bool = False,
+    memory: Memory | None = None,
+) -> Allocation:
+    """Choose the regions that a budget of tokens buys.
+
+    `relevance` [gh, gw] or [B, gh, gw], finite, usually in [0, 1]; `budget` in tokens, or "adaptive", or one of these for each frame of the
+    batch, clamped to the number of tiles; `levels` says whether the model knows coarse tokens (for `auto`).
+    Returns regions [K, 3], relevance [K] (mean over the region's tiles) and mask [K] in token order, on the CPU; with a batch
+    dimension all of them are [B, K, …], K the largest of the batch, padded with masked zeros.
+    The same inputs give the same regions.
+
+    Raises BudgetError, StrategyError, ShapeError, and NonFiniteError for NaN or Inf in `relevance`.
+    """
+    _check_map(relevance)
+    if strategy not in STRATEGIES:
+        raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
+    maps = relevance.detach().to("cpu", torch.float32).numpy()
+    frames = maps[None] if maps.ndim == 2 else maps
+    budgets = budget if isinstance(budget, Sequence) and not isinstance(budget, str) else [budget] * len(frames)
+    if len(budgets) != len(frames):
+        raise ShapeError(f"{len(budgets)} budgets were given for {len(frames)} relevance maps")
+    chosen = []
+    for frame, frame_budget in zip(frames, budgets, strict=True):
+        request = Request(frame, tokens_for(frame_budget, frame), coverage, seed, memory or Memory())
+        chosen.append(_choose(request, resolve(strategy, frame, levels)))
+    if maps.ndim == 2:
+        return _allocation(chosen[0], frames[0])
+    return _batch([_allocation(regions, frame) for regions, frame in zip(chosen, frames, strict=True)])
+
+
+def resolve(strategy: str, relevance: Map, levels: bool, threshold: float = VOID_STRUCTURE) -> str:
+    """The strategy that `auto` means for one map [gh, gw]; any other stays itself."""
+    if strategy != "auto":
+        return strategy
+    if structure(relevance) < threshold:
+        return "grid"
+    return "foveated" if levels else "mixed"
+
+
+def _allocation(regions: Regions, relevance: Map) -> Allocation:
+    return Allocation(
+        regions=torch.from_numpy(regions),
+        relevance=torch.from_numpy(region_mean(regions, relevance)),
+        mask=torch.ones(len(regions), dtype=torch.bool),
+    )
+
+
+def _batch(frames: list[Allocation]) -> Allocation:
+    return Allocation(
+        regions=pad_sequence([frame.regions for frame in frames], batch_first=True),
+        relevance=pad_sequence([frame.relevance for frame in frames], batch_first=True),
+        mask=pad_sequence([frame.mask for frame in frames], batch_first=True),
+    )
+
+
+def _check_map(relevance: torch.Tensor) -> None:
+    if relevance.ndim not in (2, 3) or 0 in relevance.shape:
+        raise ShapeError(f"relevance must be [gh, gw] or [B, gh, gw], got {list(relevance.shape)}")
+    if not torch.isfinite(relevance).all():
+        raise NonFiniteError("relevance holds NaN or Inf")
+
+
+def _choose(request: Request, strategy: str) -> Regions:
+    """Regions [K, 3] in token order."""
+    if strategy != "uniform" and request.tokens >= request.relevance.size:
+        return _tiles(np.ones(request.relevance.shape, dtype=bool))
+    return _STRATEGIES[strategy](request)
+
+
+def _tiles(chosen: npt.NDArray[np.bool_]) -> Regions:
+    """The chosen tiles as regions of level 0, in token order."""
+    rows, cols = np.nonzero(chosen)
+    return np.stack([np.zeros_like(rows), rows, cols], axis=1)
+
+
+def _best(worth: Map, count: int, taken: npt.NDArray[np.bool_]) -> None:
+    """Add the `count` tiles of highest worth (of equals, the first) to `taken`, in place."""
+    ranked = np.where(taken, np.inf, -worth).ravel()
+    taken.ravel()[np.argsort(ranked, kind="stable")[:count]] = True
+
+
+@lru_cache(maxsize=64)
+def even_tiles(shape: tuple[int, int], count: int) -> npt.NDArray[np.bool_]:
+    """Every n-th tile, n the smallest that gives at most `count` (≥ 1) tiles, the middle one among them: bool [gh, gw]."""
+    rows, cols = np.indices(shape, sparse=True)
+    step = -(-shape[0] * shape[1] // count)
+    while True:
+        chosen = (cols - shape[1] // 2 + (rows - shape[0] // 2) * round(step * _GOLDEN)) % step == 0
+        if chosen.sum() <= count:
+            chosen.flags.writeable = False
+            return chosen
+        step += 1
+
+
+def _topk(request: Request) -> Regions:
+    chosen = np.zeros(request.relevance.shape, dtype=bool)
+    return _tiles(_most_worth(request, chosen))
+
+
+def _mixed(request: Request) -> Regions:
+    covering = round(request.coverage * request.tokens)
+    shape = request.relevance.shape
+    chosen = even_tiles(shape, covering).copy() if covering else np.zeros(shape, dtype=bool)
+    return _tiles(_most_worth(request, chosen))
+
+
+def _most_worth(request: Request, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Fill `chosen` up to the budget: by relevance first, then the exploring share by neglect."""
+    memory = request.memory
+    left = request.tokens - int(chosen.sum())
+    exploring = min(memory.exploring_tokens(request.tokens), left)
+    worth = request.relevance
+    if memory.previous is not None:
+        worth = np.where(memory.previous == 0, worth * np.float32(1 + STICKINESS), worth)
+    _best(worth, left - exploring, chosen)
+    if exploring and memory.neglect is not None:
+        _best(memory.neglect, exploring, chosen)
+    return chosen
+
+
+def _foveated(request: Request) -> Regions:
+    shape: tuple[int, int] = request.relevance.shape
+    top = top_level(shape, request.tokens)
+    if level_count(shape, top) > request.tokens:
+        return _few(request, top)
+    tree = quadtree(shape, top)
+    memory = request.memory
+    worth = split_worth(tree, request.relevance, memory.previous, STICKINESS)
+    split = tree.refine(tree.root(), worth, max(request.tokens - memory.exploring_tokens(request.tokens), tree.roots))
+    if memory.neglect is not None:
+        split = tree.refine(split, tree.pyramid(memory.neglect, pool_max), request.tokens)
+    return tree.regions[tree.leaves(split)]
+
+
+def _few(request: Request, top: int) -> Regions:
+    """A budget too small for any cover: the best regions of the coarsest level."""
+    shape: tuple[int, int] = request.relevance.shape
+    tree = quadtree(shape, top)
+    worth = tree.pyramid(request.relevance)[: tree.roots]
+    best = np.sort(np.argsort(-worth, kind="stable")[: request.tokens])
+    return tree.regions[best]
+
+
+def _grid(request: Request) -> Regions:
+    return _tiles(even_tiles(request.relevance.shape, request.tokens))
+
+
+def _uniform(request: Request) -> Regions:
+    shape: tuple[int, int] = request.relevance.shape
+    level = max(level for level in range(LEVELS) if level == 0 or level_count(shape, level) >= request.tokens)
+    count = level_count(shape, level)
+    wanted = min(request.tokens, count)
+    picked = (2 * np.arange(wanted) + 1) * count // (2 * wanted)
+    row, col = np.divmod(picked, level_shape(shape, level)[1])
+    return np.stack([np.full_like(row, level), row, col], axis=1)
+
+
+def _random(request: Request) -> Regions:
+    chosen = np.zeros(request.relevance.size, dtype=bool)
+    chosen[np.random.default_rng(request.seed).permutation(chosen.size)[: request.tokens]] = True
+    return _tiles(chosen.reshape(request.relevance.shape))
+
+
+_STRATEGIES: dict[str, Callable[[Request], Regions]] = {
+    "topk": _topk,
+    "mixed": _mixed,
+    "foveated": _foveated,
+    "grid": _grid,
+    "uniform": _uniform,
+    "random": _random,
+}
