@@ -1,0 +1,181 @@
+"""Tiny Qwen-VL models with random weights, of all three families, as live models and as folders on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
+
+FAMILIES = ("qwen3_vl", "qwen2_vl", "qwen2_5_vl")
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+
+CORPUS = (
+    "Say what happens. a red circle moves left. Is the cat sleeping? What is the number in the upper left?",
+    "You are a helpful assistant. system user assistant <3.2 seconds> there are two green squares below",
+)
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}<|im_start|>{{ message.role }}\n"
+    "{%- if message.content is string -%}{{ message.content }}{%- else -%}"
+    "{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>{%- else -%}{{ part.text }}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}<|im_end|>\n{% endfor -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% endif -%}"
+)
+
+HEAD_DIM = 32
+VOCABULARY = 512
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE with Qwen's special tokens and chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHAT_TEMPLATE,
+        additional_special_tokens=list(SPECIAL_TOKENS[3:]),
+    )
+
+
+def tiny_model(family: str = "qwen3_vl", patch_px: int | None = None, seed: int = 0, **config: Any) -> Any:
+    """A random model of the family, fp32, in eval mode. `config` is added to its configuration.
+
+    `patch_px` defaults to the family's own: 16 for Qwen3-VL, 14 for the older two.
+    """
+    torch.manual_seed(seed)
+    token_ids = {
+        "image_token_id": SPECIAL_TOKENS.index("<|image_pad|>"),
+        "video_token_id": SPECIAL_TOKENS.index("<|video_pad|>"),
+        "vision_start_token_id": SPECIAL_TOKENS.index("<|vision_start|>"),
+        "vision_end_token_id": SPECIAL_TOKENS.index("<|vision_end|>"),
+    }
+    model = _BUILDERS[family](patch_px, {**token_ids, **config}).eval()
+    for name, parameter in model.named_parameters():
+        # Spread weights and biases, so that a wrong position or a lost bias shows in the logits.
+        if parameter.ndim > 1 or name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.08)
+    model.generation_config.eos_token_id = [
+        SPECIAL_TOKENS.index("<|im_end|>"),
+        SPECIAL_TOKENS.index("<|endoftext|>"),
+    ]
+    model.generation_config.pad_token_id = SPECIAL_TOKENS.index("<|endoftext|>")
+    return model
+
+
+def tiny_folder(folder: Path, family: str = "qwen3_vl", shard_size: str = "1GB", **config: Any) -> Path:
+    """A model folder as the hub's: config, safetensors, tokenizer, generation and preprocessor configuration."""
+    model = tiny_model(family, **config)
+    model.save_pretrained(folder, max_shard_size=shard_size)
+    tiny_tokenizer().save_pretrained(folder)
+    old = family != "qwen3_vl"
+    preprocessor = {
+        "patch_size": 14 if old else 16,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073] if old else [0.5, 0.5, 0.5],
+        "image_std": [0.26862954, 0.26130258, 0.27577711] if old else [0.5, 0.5, 0.5],
+        "image_processor_type": "Qwen2VLImageProcessor" if old else "Qwen2VLImageProcessorFast",
+    }
+    preprocessor |= (
+        {"min_pixels": 3136, "max_pixels": 12845056}
+        if old
+        else {"size": {"shortest_edge": 4096, "longest_edge": 16777216}}
+    )
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    return folder
+
+
+def _text_config() -> dict[str, Any]:
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 4096,
+        "rope_theta": 10000.0,
+        "rope_scaling": {"rope_type": "default", "type": "mrope", "mrope_section": [6, 5, 5]},
+        "eos_token_id": SPECIAL_TOKENS.index("<|im_end|>"),
+        "bos_token_id": None,
+    }
+
+
+def _qwen3(patch_px: int | None, config: dict[str, Any]) -> Any:
+    vision = {
+        "depth": 3,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "patch_size": patch_px or 16,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 36,
+        "deepstack_visual_indexes": [0, 1],
+    }
+    text = {**_text_config(), "head_dim": HEAD_DIM}
+    text["rope_scaling"] = {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True}
+    return Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision, **config))
+
+
+def _qwen2(patch_px: int | None, config: dict[str, Any]) -> Any:
+    vision = {
+        "depth": 3,
+        "embed_dim": 48,
+        "hidden_size": 64,
+        "num_heads": 2,
+        "mlp_ratio": 2,
+        "patch_size": patch_px or 14,
+    }
+    return Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=_text_config(), vision_config=vision, **config))
+
+
+def _qwen2_5(patch_px: int | None, config: dict[str, Any]) -> Any:
+    vision = {
+        "depth": 4,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "patch_size": patch_px or 14,
+        "out_hidden_size": 64,
+        "window_size": 8 * (patch_px or 14),
+        "fullatt_block_indexes": [1, 3],
+    }
+    return Qwen2_5_VLForConditionalGeneration(
+        Qwen2_5_VLConfig(text_config=_text_config(), vision_config=vision, **config)
+    )
+
+
+_BUILDERS = {"qwen3_vl": _qwen3, "qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5}
