@@ -1,0 +1,129 @@
+"""The scenes that `scene:NAME` opens."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+import numpy as np
+
+from stream.errors import SourceNotFound
+from stream.scenes.draw import RGB, Image, gradient, page
+from stream.scenes.scene import Actor, Backdrop, Scene, Shot
+
+SLATE: tuple[RGB, RGB] = ((150, 160, 172), (110, 122, 138))
+SAND: tuple[RGB, RGB] = ((188, 176, 154), (150, 138, 118))
+MOSS: tuple[RGB, RGB] = ((128, 142, 126), (164, 174, 160))
+
+
+def _backdrop(colours: tuple[RGB, RGB]) -> Backdrop:
+    return lambda width_px, height_px: gradient(width_px, height_px, *colours)
+
+
+def _page(width_px: int, height_px: int) -> Image:
+    return page(width_px, height_px, (172, 168, 160), (138, 134, 128), 12, np.random.default_rng(1))
+
+
+def _demo_shots() -> tuple[Shot, ...]:
+    return (
+        Shot(
+            4.5,
+            _backdrop(SLATE),
+            (
+                Actor("circle", "red", 0.20, ((0.0, 0.16, 0.30), (3.5, 0.44, 0.30))),
+                Actor("square", "blue", 0.18, ((0.0, 0.76, 0.68),)),
+            ),
+        ),
+        Shot(
+            4.0,
+            _backdrop(SAND),
+            (
+                Actor("star", "green", 0.24, ((0.0, 0.30, 0.96), (2.8, 0.30, 0.26))),
+                Actor("number", "black", 0.20, ((0.0, 0.72, 0.50),), number=42),
+            ),
+        ),
+        Shot(
+            3.5,
+            _backdrop(MOSS),
+            (
+                Actor("triangle", "yellow", 0.22, ((0.0, 0.20, 0.72),)),
+                Actor("ring", "purple", 0.22, ((0.0, 0.52, 0.22), (3.5, 0.52, 0.78))),
+                Actor("cross", "white", 0.20, ((0.0, 1.08, 0.40), (2.5, 0.80, 0.40))),
+            ),
+        ),
+    )
+
+
+def _demo(name: str) -> Scene:
+    return Scene(name, 640, 384, 24, _demo_shots())
+
+
+def _hd(name: str) -> Scene:
+    return Scene(name, 1920, 1080, 30, _demo_shots())
+
+
+def _static(name: str) -> Scene:
+    actors = (
+        Actor("circle", "red", 0.20, ((0.0, 0.25, 0.35),)),
+        Actor("square", "blue", 0.20, ((0.0, 0.72, 0.62),)),
+    )
+    return Scene(name, 640, 384, 30, (Shot(4.0, _backdrop(SLATE), actors),))
+
+
+def _noise(name: str) -> Scene:
+    return Scene(name, 640, 384, 30, _static(name).shots, noise_sigma=2.0)
+
+
+def _pan(name: str) -> Scene:
+    actors = (
+        Actor("star", "green", 0.22, ((0.0, 0.40, 0.30),)),
+        Actor("circle", "orange", 0.20, ((0.0, 0.85, 0.70),)),
+    )
+    return Scene(name, 640, 384, 30, (Shot(3.0, _page, actors, pan_px=(2, 0)),))
+
+
+def _cuts(name: str) -> Scene:
+    casts = (
+        (SLATE, Actor("circle", "red", 0.24, ((0.0, 0.30, 0.40),))),
+        (SAND, Actor("square", "blue", 0.24, ((0.0, 0.60, 0.60),))),
+        (MOSS, Actor("star", "yellow", 0.26, ((0.0, 0.40, 0.70),))),
+        (SLATE, Actor("triangle", "green", 0.24, ((0.0, 0.75, 0.30),))),
+        (SAND, Actor("number", "purple", 0.24, ((0.0, 0.50, 0.50),), number=17)),
+    )
+    return Scene(name, 640, 384, 30, tuple(Shot(1.2, _backdrop(colours), (actor,)) for colours, actor in casts))
+
+
+def _moving(name: str) -> Scene:
+    actors = (
+        Actor("circle", "red", 0.22, ((0.0, 0.15, 0.25), (6.0, 0.48, 0.25))),
+        Actor("square", "blue", 0.20, ((0.0, 0.62, 0.85), (6.0, 0.62, 0.35))),
+        Actor("star", "yellow", 0.22, ((0.0, 0.84, 0.25), (6.0, 0.84, 0.75))),
+    )
+    return Scene(name, 640, 384, 30, (Shot(6.0, _backdrop(SLATE), actors),))
+
+
+_MAKERS: dict[str, Callable[[str], Scene]] = {
+    "demo": _demo,
+    "static": _static,
+    "noise": _noise,
+    "pan": _pan,
+    "cuts": _cuts,
+    "moving": _moving,
+    "hd": _hd,
+}
+
+SCENE_NAMES: tuple[str, ...] = tuple(_MAKERS)
+
+
+def load_scene(name: str) -> Scene:
+    """The scene of that name, without the `scene:` prefix.
+
+    `demo`: three shots of things that move, enter and stop; `hd` the same at 1920x1080. `static`, and `noise` with sensor
+    noise of sigma 2. `pan`: a camera moving over a page. `cuts`: five short shots. `moving`: three things that never stop.
+    Raises SourceNotFound for a name that is none of `SCENE_NAMES`.
+    """
+    if name not in _MAKERS:
+        nearest = difflib.get_close_matches(name, SCENE_NAMES, n=1)
+        hint = f"did you mean scene:{nearest[0]}?" if nearest else f"there are {', '.join(SCENE_NAMES)}"
+        raise SourceNotFound(f"no scene is called {name!r}; {hint}")
+    return _MAKERS[name](name)

@@ -1,0 +1,127 @@
+"""A scene: shots joined by hard cuts, in each of which actors follow their paths over a background."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stream.scenes.draw import Image, draw_thing
+from stream.scenes.world import Facts, Movement, Shape, Thing
+
+Backdrop = Callable[[int, int], Image]
+"""(width_px, height_px) → uint8 RGB [height_px, width_px, 3]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A thing and its path: `path` holds (seconds into the shot, x, y), x and y as shares of width and height.
+
+    Between two entries it moves straight and evenly; before the first and after the last it stands still.
+    `size` is a share of the picture's height.
+    """
+
+    shape: Shape
+    colour: str
+    size: float
+    path: tuple[tuple[float, float, float], ...]
+    number: int | None = None
+
+    def thing(self, seconds: float, width_px: int, height_px: int) -> Thing:
+        """The thing as it stands `seconds` into the shot."""
+        times = [entry[0] for entry in self.path]
+        after = bisect.bisect_right(times, seconds)
+        _, x, y = self.path[max(0, after - 1)]
+        movement: Movement = "still"
+        if 0 < after < len(self.path):
+            start_s, end_s = times[after - 1], times[after]
+            _, next_x, next_y = self.path[after]
+            movement = _movement(next_x - x, next_y - y)
+            share = (seconds - start_s) / (end_s - start_s)
+            x, y = x + share * (next_x - x), y + share * (next_y - y)
+        size_px = self.size * height_px
+        return Thing(self.shape, self.colour, x * width_px, y * height_px, size_px, movement, self.number)
+
+
+def _movement(dx: float, dy: float) -> Movement:
+    if dx == 0 and dy == 0:
+        return "still"
+    if abs(dx) >= abs(dy):
+        return "right" if dx > 0 else "left"
+    return "down" if dy > 0 else "up"
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """What is seen between two cuts. `pan_px` is the camera's way over the backdrop, pixels a frame."""
+
+    seconds: float
+    backdrop: Backdrop
+    actors: tuple[Actor, ...] = ()
+    pan_px: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A generated clip. The same name gives the same frames, bit for bit."""
+
+    name: str
+    width_px: int
+    height_px: int
+    fps: int
+    shots: tuple[Shot, ...]
+    noise_sigma: float = 0.0
+    """Standard deviation of the sensor noise, of 255."""
+    _backdrops: dict[int, Image] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def frames(self) -> int:
+        return sum(round(shot.seconds * self.fps) for shot in self.shots)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Index of the first frame of every shot but the first."""
+        starts = np.cumsum([round(shot.seconds * self.fps) for shot in self.shots])
+        return tuple(int(start) for start in starts[:-1])
+
+    def facts(self, frame_index: int) -> Facts:
+        """What is true of a frame. Raises IndexError outside the scene."""
+        _, _, things = self._things(frame_index)
+        return Facts.of(self.width_px, self.height_px, things)
+
+    def render(self, frame_index: int) -> Image:
+        """The frame's picture: a new uint8 RGB [height_px, width_px, 3]. Raises IndexError outside the scene."""
+        shot_index, frame_of_shot, things = self._things(frame_index)
+        image = self._background(shot_index, frame_of_shot)
+        for thing in things:
+            draw_thing(image, thing)
+        if self.noise_sigma:
+            rng = np.random.default_rng(frame_index)
+            noise = rng.standard_normal(image.shape, dtype=np.float32) * self.noise_sigma
+            image = np.clip(image + noise + 0.5, 0, 255).astype(np.uint8)
+        return image
+
+    def _things(self, frame_index: int) -> tuple[int, int, list[Thing]]:
+        if not 0 <= frame_index < self.frames:
+            raise IndexError(f"scene {self.name} has frames 0..{self.frames - 1}, got {frame_index}")
+        starts = (0, *self.cuts)
+        shot_index = bisect.bisect_right(starts, frame_index) - 1
+        shot, frame_of_shot = self.shots[shot_index], frame_index - starts[shot_index]
+        drift_x, drift_y = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
+        things = []
+        for actor in shot.actors:
+            thing = actor.thing(frame_of_shot / self.fps, self.width_px, self.height_px)
+            things.append(thing.shifted(-drift_x, -drift_y))
+        return shot_index, frame_of_shot, things
+
+    def _background(self, shot_index: int, frame_of_shot: int) -> Image:
+        shot = self.shots[shot_index]
+        if shot_index not in self._backdrops:
+            last_frame = round(shot.seconds * self.fps) - 1
+            extra_px = [abs(step) * last_frame for step in shot.pan_px]
+            self._backdrops[shot_index] = shot.backdrop(self.width_px + extra_px[0], self.height_px + extra_px[1])
+        whole = self._backdrops[shot_index]
+        x0, y0 = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
+        return whole[y0 : y0 + self.height_px, x0 : x0 + self.width_px].copy()
