@@ -1,0 +1,89 @@
+"""What every source of frames offers, and what it says about itself and its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from arr_coc.types import FramePlanes
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedItem:
+    """Something of the source that could not be used.
+
+    `what` names it ("packet 31", 1-based in file order; "packets 31-45"), `reason` is FFmpeg's error text, `media_ns`
+    the media time at which it would have been shown, where that is known, `count` how many of them in a row.
+    """
+
+    what: str
+    reason: str
+    media_ns: int | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFrame:
+    """One decoded frame and what a reader needs to place it.
+
+    `frame_index` counts decoded frames from 0; `media_ns` is media time; `capture_ns` the monotonic time at which the
+    frame left the decoder. `discontinuity` is set where the picture cannot be compared with the one before: "start",
+    "resolution" (another size) or "format" (other planes or another colour encoding). `skipped` is what was lost since the previous
+    good frame.
+    """
+
+    frame_index: int
+    media_ns: int
+    capture_ns: int
+    planes: FramePlanes
+    discontinuity: str | None = None
+    skipped: tuple[SkippedItem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """What a source says about itself before its first frame.
+
+    `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns` and
+    `frames` are what the container declares, None where it does not. `rotation` is in degrees counterclockwise,
+    already applied to the frames.
+    """
+
+    name: str
+    width_px: int
+    height_px: int
+    fps: float | None
+    duration_ns: int | None
+    frames: int | None
+    live: bool
+    codec: str
+    pixel_format: str
+    rotation: int = 0
+
+
+class Source(Protocol):
+    """An open source. It is read once, by one thread, and closed by that thread; also a context manager."""
+
+    def describe(self) -> SourceInfo:
+        """What is known before the first frame."""
+        ...
+
+    def frames(self) -> Iterator[SourceFrame]:
+        """The frames in the order in which they are shown. Raises SourceError where none can be decoded."""
+        ...
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        """What was lost after the last good frame; known once `frames` has ended."""
+        ...
+
+    def close(self) -> None:
+        """Gives back the file and the decoder; frames that were handed out stay valid. May be called twice."""
+        ...
+
+    def __enter__(self) -> Source: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...

@@ -1,0 +1,86 @@
+"""Opening a media file: its errors, its video stream, and where its time begins."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.logging
+from av.stream import Disposition
+
+from arr_coc.types import NS_PER_S
+from stream.errors import SourceError, SourceNotFound
+from stream.sources.timeline import MediaTimeline
+
+AV_TIME_BASE = 1_000_000
+"""FFmpeg's ticks a second for the times of a whole container."""
+
+_TEXT_DEMUXERS = frozenset({"tty", "bin", "xbin", "adf", "idf"})
+"""Demuxers that draw a text file as a terminal's screen: not what anybody means by a video."""
+
+
+def open_container(path: Path) -> av.container.InputContainer:
+    """Opens a file for reading. Raises SourceNotFound where there is none, SourceError where it is no readable video."""
+    _check_file(path)
+    av.logging.set_level(None)
+    try:
+        container = av.open(f"file:{path}", metadata_errors="replace")
+    except av.FFmpegError as error:
+        raise _not_a_video(path, error.strerror or str(error)) from error
+    if container.format.name in _TEXT_DEMUXERS:
+        container.close()
+        raise _not_a_video(path, "it looks like text")
+    return container
+
+
+def video_stream(container: av.container.InputContainer, name: str) -> av.video.stream.VideoStream:
+    """The first video stream marked as default, else the first one; cover art is none. Raises SourceError without one."""
+    streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    if not streams:
+        kinds = sorted({stream.type for stream in container.streams})
+        held = f"only {' and '.join(kinds)}" if kinds else "nothing"
+        raise SourceError(f"{name} has no video stream ({held} in it); give a file with pictures")
+    stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
+    if stream.codec_context is None:
+        raise SourceError(f"{name} holds video that this FFmpeg has no decoder for; convert it, to H.264 for example")
+    return stream
+
+
+def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:
+    """The stream's clock. Its origin is where players begin: the container's start time where that is positive, else 0,
+    or the video's own start where that is earlier still."""
+    start = Fraction(container.start_time or 0, AV_TIME_BASE)
+    video_start = (stream.start_time or 0) * (stream.time_base or Fraction(0))
+    if abs(video_start - start) <= Fraction(1, AV_TIME_BASE):
+        start = video_start
+    origin = start if start > 0 else min(Fraction(0), video_start)
+    return MediaTimeline(stream.time_base, rate_of(stream), origin)
+
+
+def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
+    """Frames a second as the container declares or FFmpeg estimates them."""
+    return stream.average_rate or stream.guessed_rate
+
+
+def duration_ns_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
+    """How long the video is, as declared; None where nothing says so."""
+    if stream.duration is not None and stream.time_base is not None:
+        return int(stream.duration * stream.time_base * NS_PER_S)
+    return None if container.duration is None else container.duration * NS_PER_S // AV_TIME_BASE
+
+
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        raise SourceNotFound(f"{path} does not exist; check the name, or use scene:NAME for a generated clip")
+    if path.is_dir():
+        raise SourceError(f"{path} is a folder; give one of the video files in it")
+    if not os.access(path, os.R_OK):
+        raise SourceError(f"{path} may not be read by this user; change its permissions")
+    if path.is_file() and path.stat().st_size == 0:
+        raise SourceError(f"{path} is empty; copy or record it again")
+
+
+def _not_a_video(path: Path, reason: str) -> SourceError:
+    return SourceError(f"{path} is not a video that FFmpeg can read: {reason}; check the file, or convert it")

@@ -1,0 +1,143 @@
+"""Video files and still pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import av
+
+from arr_coc.types import Colour, FramePlanes
+from stream.clock import Clock
+from stream.config import CaptureConfig
+from stream.errors import SourceError
+from stream.sources.base import SkippedItem, SourceFrame, SourceInfo
+from stream.sources.container import duration_ns_of, open_container, rate_of, timeline_of, video_stream
+from stream.sources.decoder import VideoDecoder
+from stream.sources.fit import Fit, resize_rgb
+from stream.sources.planes import planes_of, quarter_turns, rgb_of
+from stream.sources.timeline import MediaTimeline
+
+
+class FileSource:
+    """One file, read from its first frame to its last.
+
+    The first frame is decoded on opening, so that a file without one fails at once.
+    """
+
+    def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
+        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` that is none."""
+        self._name = str(path)
+        self._fit = Fit.of(config)
+        self._max_frames = config.max_frames
+        self._clock = clock
+        self._trailing: tuple[SkippedItem, ...] = ()
+        self._container = open_container(path)
+        try:
+            self._stream = video_stream(self._container, self._name)
+            self._timeline = timeline_of(self._container, self._stream)
+            self._decoder = VideoDecoder(self._container, self._stream, self._timeline)
+            self._decoded = self._decoder.frames()
+            self._first = self._decode_first()
+            self._info = self._describe(self._first)
+        except BaseException:
+            self._container.close()
+            raise
+
+    @property
+    def timeline(self) -> MediaTimeline:
+        """The stream's clock, with its counts of made and clamped PTS."""
+        return self._timeline
+
+    def describe(self) -> SourceInfo:
+        """What the container declares, and what the first frame shows."""
+        return self._info
+
+    def frames(self) -> Iterator[SourceFrame]:
+        """The frames in the order in which they are shown; to be called once.
+
+        Raises SourceError where a frame's shape is one that cannot be scaled as configured.
+        """
+        frame: av.VideoFrame | None = self._first
+        index, previous = 0, None
+        while frame is not None:
+            capture_ns = self._clock.now_ns()
+            skipped = self._decoder.lost_before(frame.pts)
+            media_ns = self._timeline.next_ns(frame.pts)
+            planes = self._fitted(frame)
+            form = _Form.of(frame, planes)
+            yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped)
+            previous = form
+            index += 1
+            if index == self._max_frames:
+                return
+            frame = next(self._decoded, None)
+        self._trailing = self._decoder.lost_after_last()
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        """What was lost after the last good frame; nothing where `max_frames` ended the run before the file did."""
+        return self._trailing
+
+    def close(self) -> None:
+        """Closes the file; frames that were handed out stay valid."""
+        self._container.close()
+
+    def __enter__(self) -> FileSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _decode_first(self) -> av.VideoFrame:
+        first = next(self._decoded, None)
+        if first is None:
+            lost = self._decoder.lost_after_last()
+            reason = f"{lost[0].what}: {lost[0].reason}" if lost else "it holds none"
+            raise SourceError(f"no frame of {self._name} can be decoded ({reason}); check the file, or convert it")
+        return first
+
+    def _describe(self, first: av.VideoFrame) -> SourceInfo:
+        rate = rate_of(self._stream)
+        turned = quarter_turns(first.rotation) % 2 == 1
+        return SourceInfo(
+            name=self._name,
+            width_px=first.height if turned else first.width,
+            height_px=first.width if turned else first.height,
+            fps=float(rate) if rate else None,
+            duration_ns=duration_ns_of(self._container, self._stream),
+            frames=self._stream.frames or None,
+            live=False,
+            codec=self._stream.codec_context.name,
+            pixel_format=first.format.name,
+            rotation=first.rotation,
+        )
+
+    def _fitted(self, frame: av.VideoFrame) -> FramePlanes:
+        planes = planes_of(frame)
+        native = planes.height_px, planes.width_px
+        wanted = self._fit.work_size(*native)
+        return planes if wanted == native else FramePlanes("rgb", (resize_rgb(rgb_of(frame), wanted),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What two frames must share for their planes to be comparable."""
+
+    coded_size: tuple[int, int]
+    shapes: tuple[tuple[int, ...], ...]
+    colour: Colour
+
+    @classmethod
+    def of(cls, frame: av.VideoFrame, planes: FramePlanes) -> _Form:
+        return cls((frame.height, frame.width), tuple(plane.shape for plane in planes.planes), planes.colour)
+
+    def change_since(self, previous: _Form | None) -> str | None:
+        if previous is None:
+            return "start"
+        if self.coded_size != previous.coded_size:
+            return "resolution"
+        return "format" if self != previous else None

@@ -1,0 +1,32 @@
+"""From an address to an open source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from stream.clock import Clock
+from stream.config import CaptureConfig
+from stream.errors import SourceError, SourceNotFound
+from stream.sources.base import Source
+from stream.sources.file import FileSource
+
+SCENE_PREFIX = "scene:"
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+
+
+def open_source(address: str, config: CaptureConfig, clock: Clock) -> Source:
+    """Opens what an address names: `scene:NAME`, or the path of a video file or still picture.
+
+    Raises SourceNotFound where there is nothing of that name, SourceError where it cannot be read, ConfigError where
+    `capture` asks for a size that is none.
+    """
+    if not address.strip():
+        raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")
+    if address.startswith(SCENE_PREFIX):
+        from stream.sources.scene import SceneSource
+
+        return SceneSource(address.removeprefix(SCENE_PREFIX), config, clock)
+    if _URL.match(address):
+        raise SourceError(f"{address} is an address on a network, and only files can be read; save it to a file first")
+    return FileSource(Path(address).expanduser(), config, clock)

@@ -1,0 +1,144 @@
+"""Decoded frames as planes: views where 8-bit planes exist, one swscale call where they do not, turned upright."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.video.reformatter import ColorRange, Colorspace
+
+from arr_coc.types import Colour, FramePlanes, Matrix
+
+Plane = npt.NDArray[np.uint8]
+
+_MATRICES: dict[int, Matrix] = {1: "bt709", 4: "fcc", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
+"""AVColorSpace → matrix. All others, "unspecified" among them, are BT.601 to swscale, at every picture size."""
+
+_TRANSFERS = {
+    1: "bt709", 4: "gamma22", 5: "gamma28", 6: "smpte170m", 7: "smpte240m", 8: "linear",
+    13: "srgb", 14: "bt2020-10", 15: "bt2020-12", 16: "pq", 18: "hlg",
+}  # fmt: skip
+"""AVColorTransferCharacteristic → name."""
+
+_PLANAR_YUV = frozenset(
+    f"{family}{sampling}p"
+    for family in ("yuv", "yuvj", "yuva")
+    for sampling in ("420", "422", "444", "440", "411", "410")
+)
+_SEMI_PLANAR_YUV = {"nv12": (0, 1), "nv16": (0, 1), "nv24": (0, 1), "nv21": (1, 0), "nv42": (1, 0)}
+"""Formats with interleaved chroma → where u and v stand in a pair."""
+
+_SAMPLINGS = {(1, 1): "444", (2, 1): "422", (2, 2): "420", (1, 2): "440", (4, 1): "411", (4, 4): "410"}
+"""How many luma samples share a chroma sample (across, down) → the sampling's name."""
+
+
+def colour_of(frame: av.VideoFrame) -> Colour:
+    """How the frame's samples encode colour, read as swscale reads it.
+
+    Range unspecified means limited, except for gray and the `yuvj` formats, which are full.
+    """
+    name = frame.format.name
+    full = name.startswith(("yuvj", "gray")) or int(frame.color_range) == int(ColorRange.JPEG)
+    matrix = _MATRICES.get(int(frame.colorspace), "bt601")
+    return Colour(matrix, full, _TRANSFERS.get(int(frame.color_trc), "unspecified"))
+
+
+def planes_of(frame: av.VideoFrame) -> FramePlanes:
+    """The frame's planes, upright, 8 bits a sample.
+
+    Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or packing
+    becomes planar 8-bit YUV of the same sampling, matrix and range; all else becomes RGB. Alpha is dropped, as swscale
+    drops it: a transparent pixel shows the colour stored under it (white, in a GIF). The transfer is named, not applied.
+    A rotated frame is copied into its upright form. Sample aspect ratio is not applied: pixels stay as coded.
+    """
+    planes = _coded_planes(frame)
+    turns = quarter_turns(frame.rotation)
+    if not turns:
+        return planes
+    if _chroma_would_shift(planes, turns):
+        return FramePlanes("rgb", (rgb_of(frame),))
+    turned = tuple(np.ascontiguousarray(np.rot90(plane, turns)) for plane in planes.planes)
+    return FramePlanes(planes.layout, turned, planes.colour)
+
+
+def rgb_of(frame: av.VideoFrame) -> Plane:
+    """The frame as swscale converts it, upright: uint8 [H, W, 3]."""
+    turns = quarter_turns(frame.rotation)
+    rgb = _coded_rgb(frame)
+    return np.ascontiguousarray(np.rot90(rgb, turns)) if turns else rgb
+
+
+def quarter_turns(rotation_deg: float) -> int:
+    """Counterclockwise quarter turns, 0 to 3, nearest to a rotation in degrees."""
+    return round(rotation_deg / 90) % 4
+
+
+def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
+    colour = colour_of(frame)
+    name = frame.format.name
+    if name in _PLANAR_YUV:
+        views = tuple(_view(plane, plane.width, plane.height) for plane in frame.planes[:3])
+        return FramePlanes("yuv", views, colour, owner=frame)
+    if name in _SEMI_PLANAR_YUV:
+        return _semi_planar(frame, colour)
+    if name == "gray":
+        return FramePlanes("gray", (_view(frame.planes[0], frame.width, frame.height),), colour, owner=frame)
+    if name.startswith(("gray", "ya8", "ya16")):
+        return _coded_planes(frame.reformat(format="gray", threads=1))
+    sampling = _sampling(frame.format)
+    if sampling is None:
+        return FramePlanes("rgb", (_coded_rgb(frame),))
+    eight_bit = _same_colour(frame, f"yuv{sampling}p", colour)
+    return FramePlanes("yuv", _coded_planes(eight_bit).planes, colour, owner=eight_bit)
+
+
+def _coded_rgb(frame: av.VideoFrame) -> Plane:
+    rgb = frame.reformat(format="rgb24", threads=1)
+    return _view(rgb.planes[0], rgb.width * 3, rgb.height).reshape(rgb.height, rgb.width, 3)
+
+
+def _semi_planar(frame: av.VideoFrame, colour: Colour) -> FramePlanes:
+    luma, chroma = frame.planes
+    pairs = _view(chroma, chroma.width * 2, chroma.height)
+    u, v = (pairs[:, place::2] for place in _SEMI_PLANAR_YUV[frame.format.name])
+    return FramePlanes("yuv", (_view(luma, luma.width, luma.height), u, v), colour, owner=frame)
+
+
+def _sampling(pixel_format: av.VideoFormat) -> str | None:
+    """The chroma sampling of a YUV format, "420" and so on; None for all that is not YUV."""
+    other = pixel_format.is_rgb or pixel_format.has_palette or pixel_format.is_bayer
+    if other or len(pixel_format.components) < 3 or pixel_format.name.startswith("xyz"):
+        return None
+    across, down = 64 // pixel_format.chroma_width(64), 64 // pixel_format.chroma_height(64)
+    return _SAMPLINGS.get((across, down))
+
+
+def _same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.VideoFrame:
+    """The frame in another YUV format, its matrix and range untouched: both sides name the same."""
+    color_range = ColorRange.JPEG if colour.full_range else ColorRange.MPEG
+    return frame.reformat(
+        format=format_name,
+        src_colorspace=Colorspace.ITU601,
+        dst_colorspace=Colorspace.ITU601,
+        src_color_range=color_range,
+        dst_color_range=color_range,
+        threads=1,
+    )
+
+
+def _chroma_would_shift(planes: FramePlanes, turns: int) -> bool:
+    """Whether turning mirrors an odd number of luma samples that share chroma, which moves chroma by half a sample."""
+    if planes.layout != "yuv":
+        return False
+    luma, chroma = planes.planes[:2]
+    mirrored_axes = {1: (1,), 2: (0, 1), 3: (0,)}[turns]
+    return any(luma.shape[axis] % 2 and chroma.shape[axis] < luma.shape[axis] for axis in mirrored_axes)
+
+
+def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
+    """A read-only view [height, width] on a plane's samples; a negative stride means rows stored bottom up."""
+    stride = plane.line_size
+    offset = 0 if stride > 0 else (height - 1) * -stride
+    view: Plane = np.ndarray((height, width), np.uint8, buffer=plane, offset=offset, strides=(stride, 1))
+    view.flags.writeable = False
+    return view

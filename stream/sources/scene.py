@@ -1,0 +1,72 @@
+"""Generated scenes as a source: `scene:NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from types import TracebackType
+
+from arr_coc.types import NS_PER_S, FramePlanes
+from stream.clock import Clock
+from stream.config import CaptureConfig
+from stream.errors import SourceNotFound
+from stream.scenes import SCENE_NAMES, load_scene
+from stream.sources.base import SkippedItem, SourceFrame, SourceInfo
+from stream.sources.fit import Fit, resize_rgb
+
+
+class SceneSource:
+    """One generated scene, drawn frame by frame in RGB; the same on every run."""
+
+    def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
+        """Raises SourceNotFound, naming the scenes that exist, or ConfigError for a `capture.size` that is none."""
+        if name not in SCENE_NAMES:
+            raise SourceNotFound(f"there is no scene named {name!r}; the scenes are {', '.join(sorted(SCENE_NAMES))}")
+        self._scene = load_scene(name)
+        self._name = name
+        self._fit = Fit.of(config)
+        self._count = min(self._scene.frames, config.max_frames or self._scene.frames)
+        self._clock = clock
+
+    def describe(self) -> SourceInfo:
+        """The scene's own size, rate and length."""
+        scene = self._scene
+        return SourceInfo(
+            name=f"scene:{self._name}",
+            width_px=scene.width_px,
+            height_px=scene.height_px,
+            fps=float(scene.fps),
+            duration_ns=self._media_ns(scene.frames),
+            frames=scene.frames,
+            live=False,
+            codec="scene",
+            pixel_format="rgb24",
+        )
+
+    def frames(self) -> Iterator[SourceFrame]:
+        """The frames, frame n at n / fps seconds."""
+        for index in range(self._count):
+            rgb = self._scene.render(index)
+            capture_ns = self._clock.now_ns()
+            native = rgb.shape[0], rgb.shape[1]
+            wanted = self._fit.work_size(*native)
+            planes = FramePlanes("rgb", (rgb if wanted == native else resize_rgb(rgb, wanted),))
+            yield SourceFrame(index, self._media_ns(index), capture_ns, planes, None if index else "start")
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        """Nothing: a drawn scene loses nothing."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def __enter__(self) -> SceneSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _media_ns(self, index: int) -> int:
+        return int(index * NS_PER_S / Fraction(self._scene.fps).limit_denominator(1_000_000))
