@@ -3,6 +3,7 @@
 ArrCocError
 ├── BudgetError (ValueError)          a token budget that is not a whole number of at least 1
 ├── StrategyError (ValueError)        an allocation strategy that does not exist
+├── OptionError (ValueError)          an option out of range, or one that does not fit the others
 ├── ShapeError (ValueError)           an array or tensor of the wrong shape or dtype
 ├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
 ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
@@ -25,6 +26,10 @@ class BudgetError(ArrCocError, ValueError):
 
 class StrategyError(ArrCocError, ValueError):
     """An allocation strategy that does not exist."""
+
+
+class OptionError(ArrCocError, ValueError):
+    """An option out of range, or one that does not fit the others."""
 
 
 class ShapeError(ArrCocError, ValueError):
