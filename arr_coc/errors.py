@@ -4,6 +4,7 @@ ArrCocError
 ├── BudgetError (ValueError)          a token budget that is not a whole number of at least 1
 ├── StrategyError (ValueError)        an allocation strategy that does not exist
 ├── OptionError (ValueError)          an option out of range, or one that does not fit the others
+├── ProfileError (ValueError)         a texture profile that does not exist
 ├── ShapeError (ValueError)           an array or tensor of the wrong shape or dtype
 ├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
 ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
@@ -30,6 +31,10 @@ class StrategyError(ArrCocError, ValueError):
 
 class OptionError(ArrCocError, ValueError):
     """An option out of range, or one that does not fit the others."""
+
+
+class ProfileError(ArrCocError, ValueError):
+    """A texture profile that does not exist."""
 
 
 class ShapeError(ArrCocError, ValueError):

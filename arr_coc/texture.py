@@ -1,0 +1,196 @@
+"""Texture arrays: what every tile of the frame looks like, as channels on the token grid.
+
+Profile `core13`, all from 8-bit RGB:
+
+| channel | content | range | from |
+| --- | --- | --- | --- |
+| 0, 1, 2 | red, green, blue | [0, 1] | level 5 |
+| 3, 4 | row, column: 0 at the first, 1 at the last | [0, 1] | the grid |
+| 5, 6 | Sobel gx, gy of luma, mean over the tile | [−1, 1] | level 1, halo of one texel |
+| 7 | Sobel magnitude, mean over the tile | [0, 1] | level 1, halo of one texel |
+| 8, 9, 10 | centre–surround saliency of intensity, red–green, blue–yellow | [0, 1] | levels 4 and 5 |
+| 11 | colour variance inside the tile, times 4 | [0, 1] | level 2 |
+| 12 | distance to the nearest of the frame's four colour clusters | [0, 1] | level 5 |
+
+Beside the channels stands `entropy`: Shannon entropy of the tile's 16-bin luma histogram at level 1, divided by log 16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.channels import (
+    COLOUR_SIDE,
+    LUMA_SIDE,
+    centre_surround,
+    cluster_distance,
+    colour_variance,
+    edge_means,
+    luma_entropy,
+)
+from arr_coc.errors import NonFiniteError, ProfileError, ShapeError
+from arr_coc.types import LEVELS, TILE_PX, TileVersions
+
+PROFILES = {"core13": 13}
+RGB = slice(0, 3)
+MAGNITUDE = 7
+SALIENCY = slice(8, 11)
+
+_WHOLE_FRAME_SHARE = 0.3
+"""From this share of stale tiles on, computing the whole frame is cheaper than picking tiles out."""
+
+
+class MipLevels(Protocol):
+    """The part of a texture view that channels need."""
+
+    @property
+    def versions(self) -> TileVersions: ...
+
+    def read(self, level: int) -> npt.NDArray[np.uint8]:
+        """Level 0…5 of the padded picture: uint8 [H >> level, W >> level, 3]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextureArray:
+    """`channels` float32 [C, gh, gw] and `entropy` float32 [gh, gw] in [0, 1]; batched: [B, C, gh, gw] and [B, gh, gw]."""
+
+    channels: torch.Tensor
+    entropy: torch.Tensor
+
+
+class TextureArrayCache:
+    """What was computed for a texture, and from which versions; one per stream, used by one thread."""
+
+    def __init__(self) -> None:
+        self.versions: TileVersions | None = None
+        self.latest: TextureArray | None = None
+        self.luma = np.zeros((0, 0), np.uint8)
+        self.local = np.zeros((5, 0, 0), np.float32)
+
+    def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
+        """Where the cache no longer holds: bool [gh, gw]."""
+        if self.versions is None:
+            return np.ones(current.frame.shape, dtype=bool)
+        return self.versions.stale(current)
+
+    def begin(self, rows: int, cols: int) -> None:
+        """Make room for a grid of another size."""
+        if self.local.shape[1:] != (rows, cols):
+            self.luma = np.zeros((rows * LUMA_SIDE + 2, cols * LUMA_SIDE + 2), np.uint8)
+            self.local = np.zeros((5, rows, cols), np.float32)
+
+
+def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayCache | None = None) -> TextureArray:
+    """The texture array of the frame in `view`, on the CPU; see the module's table.
+
+    With a `cache`, tile-local channels are computed only where the tile's version moved (edges: and its eight
+    neighbours), and the result is the same bit for bit; a texture that did not change gives the same object.
+    Raises ProfileError.
+    """
+    _check_profile(profile)
+    cache = TextureArrayCache() if cache is None else cache
+    stale = cache.stale(view.versions)
+    if cache.latest is not None and not stale.any():
+        return cache.latest
+    rows, cols = stale.shape
+    cache.begin(rows, cols)
+    _update_local(view, cache, stale)
+    coarse = view.read(5)
+    channels = np.empty((PROFILES[profile], rows, cols), np.float32)
+    channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
+    channels[3:5] = _coordinates(rows, cols)
+    channels[5:8] = cache.local[:3]
+    channels[SALIENCY] = centre_surround(view.read(4), coarse)
+    channels[11] = cache.local[3]
+    channels[12] = cluster_distance(coarse)
+    cache.latest = TextureArray(torch.from_numpy(channels), torch.from_numpy(cache.local[4].copy()))
+    cache.versions = TileVersions(view.versions.epoch, view.versions.frame.copy())
+    return cache.latest
+
+
+def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray:
+    """The texture array of plain pictures: the same channels, batched.
+
+    `images` [B, 3, H, W], uint8 or floating in [0, 1] (rounded to 8 bits), padded by edge replication to multiples
+    of 32. Returns channels [B, C, gh, gw] and entropy [B, gh, gw] on the images' device.
+    Raises ShapeError, NonFiniteError, ProfileError.
+    """
+    _check_profile(profile)
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
+        raise ShapeError(f"images must be [B, 3, H, W], got {list(images.shape)}")
+    if images.is_floating_point():
+        if not torch.isfinite(images).all():
+            raise NonFiniteError("images holds NaN or Inf")
+        images = images.mul(255).round().clamp(0, 255).to(torch.uint8)
+    elif images.dtype != torch.uint8:
+        raise ShapeError(f"images must be uint8 or floating, got {images.dtype}")
+    arrays = [texture_array(_Picture(image), profile) for image in images.permute(0, 2, 3, 1).cpu().numpy()]
+    return TextureArray(
+        torch.stack([array.channels for array in arrays]).to(images.device),
+        torch.stack([array.entropy for array in arrays]).to(images.device),
+    )
+
+
+def _check_profile(profile: str) -> None:
+    if profile not in PROFILES:
+        raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
+
+
+@lru_cache(maxsize=16)
+def _coordinates(rows: int, cols: int) -> npt.NDArray[np.float32]:
+    """Row and column of every tile in [0, 1]: float32 [2, gh, gw]."""
+    row, col = np.linspace(0, 1, rows, dtype=np.float32), np.linspace(0, 1, cols, dtype=np.float32)
+    return np.stack(np.meshgrid(row, col, indexing="ij"))
+
+
+def _update_local(view: MipLevels, cache: TextureArrayCache, stale: npt.NDArray[np.bool_]) -> None:
+    """Bring the tile-local channels up to date where `stale` bool [gh, gw]."""
+    _update_luma(view, cache, stale)
+    near = cv2.dilate(stale.view(np.uint8), np.ones((3, 3), np.uint8)).view(bool)
+    if near.mean() > _WHOLE_FRAME_SHARE:
+        cache.local[:3] = edge_means(cache.luma[None])
+    else:
+        halo = np.lib.stride_tricks.sliding_window_view(cache.luma, (LUMA_SIDE + 2, LUMA_SIDE + 2))
+        cache.local[:3, near] = edge_means(halo[::LUMA_SIDE, ::LUMA_SIDE][near])[..., 0]
+    shape = stale.shape
+    colour = view.read(2).reshape(shape[0], COLOUR_SIDE, shape[1], COLOUR_SIDE, 3)
+    cache.local[3, stale] = colour_variance(colour.swapaxes(1, 2)[stale])
+    luma = cache.luma[1:-1, 1:-1].reshape(shape[0], LUMA_SIDE, shape[1], LUMA_SIDE)
+    cache.local[4, stale] = luma_entropy(luma.swapaxes(1, 2)[stale])
+
+
+def _update_luma(view: MipLevels, cache: TextureArrayCache, stale: npt.NDArray[np.bool_]) -> None:
+    """Luma of level 1 with its border replicated once, over the box that holds every stale tile."""
+    rows, cols = np.flatnonzero(stale.any(axis=1)), np.flatnonzero(stale.any(axis=0))
+    top, bottom = int(rows[0]) * LUMA_SIDE, (int(rows[-1]) + 1) * LUMA_SIDE
+    left, right = int(cols[0]) * LUMA_SIDE, (int(cols[-1]) + 1) * LUMA_SIDE
+    box = view.read(1)[top:bottom, left:right]
+    cache.luma[top + 1 : bottom + 1, left + 1 : right + 1] = cv2.cvtColor(box, cv2.COLOR_RGB2GRAY)
+    cache.luma[0], cache.luma[-1] = cache.luma[1], cache.luma[-2]
+    cache.luma[:, 0], cache.luma[:, -1] = cache.luma[:, 1], cache.luma[:, -2]
+
+
+class _Picture:
+    """One picture, uint8 [H, W, 3], padded and with all its levels."""
+
+    def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
+        height, width = picture.shape[:2]
+        below, right = -height % TILE_PX, -width % TILE_PX
+        level = cv2.copyMakeBorder(picture, 0, below, 0, right, cv2.BORDER_REPLICATE)
+        self._levels = [level]
+        for _ in range(LEVELS - 1):
+            half = level.shape[1] // 2, level.shape[0] // 2
+            level = cv2.resize(level, half, interpolation=cv2.INTER_AREA)
+            self._levels.append(level)
+        self.versions = TileVersions(0, np.zeros(level.shape[:2], np.int64))
+
+    def read(self, level: int) -> npt.NDArray[np.uint8]:
+        return self._levels[level]
