@@ -1,0 +1,105 @@
+"""The reference store: NumPy arrays in this process, OpenCV for the box pyramid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from arr_coc.errors import ShapeError, StoreError
+from arr_coc.ops.colour import ColourConverter
+from arr_coc.ops.difference import Difference, PlaneDifference, Thresholds
+from arr_coc.ops.leases import Leases
+from arr_coc.ops.mipmaps import allocate_levels, refresh
+from arr_coc.ops.planes import PlaneCopy, PlaneFormat
+from arr_coc.ops.rectangles import cover
+from arr_coc.ops.store import TextureStore
+from arr_coc.ops.view import TextureView
+from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileVersions
+
+
+class CpuStore(TextureStore):
+    """A texture in ordinary memory; nothing of it outlives the process."""
+
+    backend = "cpu"
+
+    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
+        self.format = fmt
+        self.grid = fmt.grid
+        self._lease_timeout_ms = lease_timeout_ms
+        self._levels = allocate_levels(self.grid)
+        self._planes = self._plane_copy()
+        self._converter = ColourConverter(fmt)
+        self._difference = PlaneDifference(fmt, thresholds)
+        self._leases = Leases()
+        self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
+        self._stamp: FrameStamp | None = None
+        self._closed = False
+
+    @property
+    def held(self) -> FramePlanes:
+        fmt = self.format
+        views = tuple(
+            plane[: -(-fmt.height_px // sy), : -(-fmt.width_px // sx)]
+            for plane, (sy, sx) in zip(self._planes.padded, fmt.steps(), strict=True)
+        )
+        return FramePlanes(fmt.layout, views, fmt.colour)
+
+    def compare(self, planes: FramePlanes) -> Difference:
+        self._check_format(planes)
+        if self._stamp is None:
+            return Difference(np.ones(self.grid.shape, bool))
+        return self._difference.of(planes, self._planes)
+
+    def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
+        self._check_format(planes)
+        dirty = difference.dirty
+        if self._stamp is None or stamp.epoch != self._versions.epoch:
+            dirty = np.ones(self.grid.shape, bool)
+        rectangles = cover(dirty)
+        with self._leases.writing(self._lease_timeout_ms):
+            for rectangle in rectangles:
+                self._planes.take(planes, rectangle)
+                self._converter.convert(self._planes.padded, rectangle, self._levels[0])
+                refresh(self._levels, rectangle)
+            frame = np.where(dirty, stamp.frame_index, self._versions.frame)
+            self._versions = _frozen(TileVersions(stamp.epoch, frame))
+            self._stamp = stamp
+        return TileChange(stamp, dirty, rectangles)
+
+    def begin_epoch(self, epoch: int, frame_index: int) -> None:
+        with self._leases.writing(self._lease_timeout_ms):
+            self._versions = _frozen(TileVersions(epoch, np.full(self.grid.shape, frame_index, np.int64)))
+
+    @contextmanager
+    def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
+        with self._leases.reading(self._lease_timeout_ms if timeout_ms is None else timeout_ms):
+            if self._closed:
+                raise StoreError("the texture store is closed")
+            if self._stamp is None:
+                raise StoreError("the texture holds no frame yet; write one before reading")
+            view = TextureView(self._stamp, self.grid, self._versions, self._levels)
+            try:
+                yield view
+            finally:
+                view.release()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _plane_copy(self) -> PlaneCopy:
+        # Level 0 of an RGB stream is its plane.
+        if self.format.layout == "rgb":
+            return PlaneCopy((self._levels[0],), self.format.steps())
+        return PlaneCopy.allocate(self.format)
+
+    def _check_format(self, planes: FramePlanes) -> None:
+        got = PlaneFormat.of(planes)
+        if got != self.format:
+            raise ShapeError(f"the store was opened for {self.format}, got a frame of {got}")
+
+
+def _frozen(versions: TileVersions) -> TileVersions:
+    versions.frame.flags.writeable = False
+    return versions

@@ -1,0 +1,96 @@
+"""What the planes of one stream look like, and the store's own padded copy of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.errors import ShapeError
+from arr_coc.types import TILE_PX, Colour, FramePlanes, Layout, TileGrid
+
+Plane = npt.NDArray[np.uint8]
+Rectangle = tuple[int, int, int, int]
+"""(row0, col0, row1, col1), half-open, in tiles."""
+
+SUBSAMPLING = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneFormat:
+    """Size, layout, subsampling and colour of a stream's frames: what a store is opened for.
+
+    `subsampling` is (sy, sx) of the chroma planes; (1, 1) where there are none.
+    """
+
+    layout: Layout
+    height_px: int
+    width_px: int
+    subsampling: tuple[int, int]
+    colour: Colour
+
+    @classmethod
+    def of(cls, planes: FramePlanes) -> PlaneFormat:
+        """The format of one frame. Raises ShapeError where its planes do not belong together."""
+        expected = {"yuv": 3, "gray": 1, "rgb": 1}[planes.layout]
+        if len(planes.planes) != expected:
+            raise ShapeError(f"layout {planes.layout} has {expected} planes, got {len(planes.planes)}")
+        for plane in planes.planes:
+            if plane.dtype != np.uint8:
+                raise ShapeError(f"planes hold uint8 samples, got {plane.dtype}")
+        first = planes.planes[0]
+        if first.shape != (*first.shape[:2], 3)[: 3 if planes.layout == "rgb" else 2]:
+            raise ShapeError(f"layout {planes.layout} does not fit a plane of shape {first.shape}")
+        subsampling = _subsampling(planes) if planes.layout == "yuv" else (1, 1)
+        return cls(planes.layout, first.shape[0], first.shape[1], subsampling, planes.colour)
+
+    @property
+    def grid(self) -> TileGrid:
+        return TileGrid.of(self.height_px, self.width_px)
+
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """For each plane, how many texels one of its samples spans: (vertically, horizontally)."""
+        return ((1, 1), self.subsampling, self.subsampling) if self.layout == "yuv" else ((1, 1),)
+
+
+def _subsampling(planes: FramePlanes) -> tuple[int, int]:
+    luma, u, v = (plane.shape for plane in planes.planes)
+    for sy in SUBSAMPLING:
+        for sx in SUBSAMPLING:
+            if u == v == (-(-luma[0] // sy), -(-luma[1] // sx)):
+                return sy, sx
+    raise ShapeError(f"chroma planes {u} and {v} are no 1, 2 or 4 fold subsampling of luma {luma}")
+
+
+class PlaneCopy:
+    """The planes as the texture holds them, padded by edge replication to whole tiles."""
+
+    def __init__(self, planes: tuple[Plane, ...], steps: tuple[tuple[int, int], ...]) -> None:
+        self.padded = planes
+        self._steps = steps
+
+    @classmethod
+    def allocate(cls, fmt: PlaneFormat) -> PlaneCopy:
+        grid = fmt.grid
+        shape = (grid.padded_height_px, grid.padded_width_px)
+        planes = tuple(np.zeros((shape[0] // sy, shape[1] // sx), np.uint8) for sy, sx in fmt.steps())
+        return cls(planes, fmt.steps())
+
+    def take(self, planes: FramePlanes, rectangle: Rectangle) -> None:
+        """Copies one rectangle of tiles from a frame, replicating its edge where the padding begins."""
+        row0, col0, row1, col1 = rectangle
+        for own, new, (sy, sx) in zip(self.padded, planes.planes, self._steps, strict=True):
+            top, bottom = row0 * TILE_PX // sy, row1 * TILE_PX // sy
+            left, right = col0 * TILE_PX // sx, col1 * TILE_PX // sx
+            height, width = new.shape[:2]
+            own[top : min(bottom, height), left : min(right, width)] = new[top:bottom, left:right]
+            replicate_edges(own[top:bottom, left:right], height - top, width - left)
+
+
+def replicate_edges(padded: Plane, height: int, width: int) -> None:
+    """Fills [height:, :] and [:, width:] of `padded` from its last filled row and column, in place."""
+    if width < padded.shape[1]:
+        padded[:height, width:] = padded[:height, width - 1 : width]
+    if height < padded.shape[0]:
+        padded[height:] = padded[height - 1]

@@ -1,0 +1,33 @@
+"""Which rectangles of tiles cover a set of dirty tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.ops.planes import Rectangle
+
+
+def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
+    """Disjoint rectangles (row0, col0, row1, col1), half-open, that cover exactly the True tiles of [rows, cols].
+
+    Runs of a row, each joined with the row below while that has the very same run.
+    """
+    rows, cols = dirty.shape
+    if dirty.all():
+        return ((0, 0, rows, cols),)
+    edges = np.zeros((rows, cols + 2), np.int8)
+    edges[:, 1:-1] = dirty
+    steps = np.diff(edges, axis=1)
+    run_rows, starts = np.nonzero(steps == 1)
+    ends = np.nonzero(steps == -1)[1]
+    tops: list[Rectangle] = []
+    index_of: dict[tuple[int, int, int], int] = {}
+    for row, start, end in zip(run_rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        index = index_of.pop((row, start, end), len(tops))
+        if index == len(tops):
+            tops.append((row, start, row + 1, end))
+        else:
+            tops[index] = (tops[index][0], start, row + 1, end)
+        index_of[row + 1, start, end] = index
+    return tuple(tops)

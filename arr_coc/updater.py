@@ -1,0 +1,160 @@
+"""The texture of one stream: its store, its epochs, its cuts and its camera motion."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from arr_coc.cuts import NO_CUT, CutVerdict, SceneCutDetector
+from arr_coc.errors import StoreError
+from arr_coc.motion import NO_SHIFT, Shift, estimate_shift
+from arr_coc.ops.difference import Difference, Thresholds
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore, open_store
+from arr_coc.ops.view import TextureView
+from arr_coc.thumbnail import Thumbnail
+from arr_coc.types import FramePlanes, FrameStamp, TileChange, new_epoch
+
+BUSY_SHARE = 0.25
+"""Share of dirty tiles from which a frame may be a cut or a camera's move; below it nothing more is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextureOptions:
+    """How the texture follows the frames. `cuts`: whether a scene cut begins an epoch."""
+
+    backend: Backend = "auto"
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    lease_timeout_ms: int = LEASE_TIMEOUT_MS
+    cuts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpdate:
+    """A frame compared with the texture and not yet written.
+
+    `reason` is why an epoch begins with it, where that is known before its cut verdict. `before` and `after` are there for busy frames only.
+    """
+
+    planes: FramePlanes
+    format: PlaneFormat
+    reason: str | None = None
+    difference: Difference | None = None
+    before: Thumbnail | None = None
+    after: Thumbnail | None = None
+    shift: Shift = NO_SHIFT
+
+
+@dataclass(frozen=True, slots=True)
+class TextureUpdate:
+    """What one frame did to the texture.
+
+    `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else "start", "size",
+    "cut" or the discontinuity's name.
+    """
+
+    change: TileChange
+    cut: CutVerdict
+    shift: Shift
+    epoch_reason: str | None
+
+    @property
+    def epoch(self) -> int:
+        return self.change.stamp.epoch
+
+
+class TextureUpdater:
+    """Keeps the texture of one stream up to date. One thread calls `prepare` and `commit`; any thread may lease."""
+
+    def __init__(self, options: TextureOptions | None = None) -> None:
+        self._options = options or TextureOptions()
+        self._store: TextureStore | None = None
+        self._swap = threading.Lock()
+        self._closed = False
+        self._epoch = 0
+        self._cuts = SceneCutDetector()
+        self._last: Thumbnail | None = None
+
+    def prepare(self, planes: FramePlanes, discontinuity: str | None = None) -> PendingUpdate:
+        """Compares a frame with the texture, while readers go on. The pending update fits the texture as it is now:
+        commit it, or drop it, before the next one is prepared. Raises ShapeError where the planes do not belong together.
+        """
+        fmt = PlaneFormat.of(planes)
+        store = self._store
+        if store is None:
+            return PendingUpdate(planes, fmt, discontinuity or "start")
+        if store.format != fmt:
+            return PendingUpdate(planes, fmt, discontinuity or "size")
+        if discontinuity is not None:
+            return PendingUpdate(planes, fmt, discontinuity)
+        difference = store.compare(planes)
+        pending = PendingUpdate(planes, fmt, None, difference)
+        if difference.dirty_share < BUSY_SHARE:
+            return pending
+        before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(planes)
+        return replace(pending, before=before, after=after, shift=estimate_shift(before, after))
+
+    def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
+        """Writes a prepared frame. The stamp's epoch is filled in here.
+
+        Raises LeaseTimeout, with the texture as it was, where readers keep their leases too long; StoreError once closed.
+        """
+        if self._closed:
+            raise StoreError("the texture is closed")
+        cut = self._judged(pending)
+        reason = pending.reason or ("cut" if cut.is_cut else None)
+        epoch = self._epoch if reason is None else new_epoch()
+        store = self._store_for(pending)
+        difference = pending.difference or store.compare(pending.planes)
+        change = store.write(pending.planes, difference, replace(stamp, epoch=epoch))
+        self._epoch = epoch
+        self._last = pending.after or (None if change.dirty.any() else self._last)
+        if store is not self._store:
+            self._swap_to(store)
+        return TextureUpdate(change, cut, NO_SHIFT if reason else pending.shift, reason)
+
+    def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
+        """Prepares and commits."""
+        return self.commit(self.prepare(planes, discontinuity), stamp)
+
+    @contextmanager
+    def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
+        """A view of the current texture; one that was given stays valid when the stream changes its size meanwhile.
+
+        Raises StoreError before the first frame and after `close`, LeaseTimeout where the writer takes too long.
+        """
+        with self._swap:
+            store = self._store
+        if store is None:
+            raise StoreError("the texture is closed" if self._closed else "the texture holds no frame yet")
+        with store.lease(timeout_ms) as view:
+            yield view
+
+    def close(self) -> None:
+        """Refuses new leases. May be called twice."""
+        self._closed = True
+        self._swap_to(None)
+
+    def _judged(self, pending: PendingUpdate) -> CutVerdict:
+        if not self._options.cuts or pending.before is None or pending.after is None or pending.difference is None:
+            return NO_CUT
+        return self._cuts.judge(pending.before, pending.after, pending.difference.dirty_share, pending.shift)
+
+    def _store_for(self, pending: PendingUpdate) -> TextureStore:
+        if self._store is not None and self._store.format == pending.format:
+            return self._store
+        options = self._options
+        return open_store(
+            pending.format,
+            options.backend,
+            thresholds=options.thresholds,
+            lease_timeout_ms=options.lease_timeout_ms,
+        )
+
+    def _swap_to(self, store: TextureStore | None) -> None:
+        with self._swap:
+            old, self._store = self._store, store
+        if old is not None:
+            old.close()
