@@ -1,0 +1,144 @@
+"""Own decode loop: prefill, then one token at a time, on the stock language model with an explicit cache.
+
+Positions are passed at every call, as three rows, and a cache always: the stock model then builds the plain causal mask
+and keeps no state of its own between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arr_coc.errors import NonFiniteError, OptionError
+from arr_coc.qwen.encoding import EncodedFrame
+from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
+from arr_coc.qwen.qwenvl import QwenVL
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How tokens are chosen, and how many at most.
+
+    `temperature` 0 takes the likeliest, any other draws from the likeliest `top_p` of the probability, by `seed`.
+    Raises OptionError for values out of range.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise OptionError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not self.temperature >= 0 or not 0 < self.top_p <= 1:
+            raise OptionError(
+                f"temperature must be 0 or more and top_p in (0, 1], got {self.temperature} and {self.top_p}"
+            )
+
+
+class PromptPart:
+    """A run of text and frames that is prefilled in one go, after `tokens` tokens, its text beginning at `position`."""
+
+    def __init__(self, qwen: QwenVL, tokens: int, position: int) -> None:
+        self.tokens = tokens
+        self.position = position
+        self._qwen = qwen
+        self._embeds: list[torch.Tensor] = []
+        self._positions: list[torch.Tensor] = []
+        self._visual: list[torch.Tensor] = []
+        self._deepstack: list[tuple[torch.Tensor, ...]] = []
+
+    def text(self, ids: tuple[int, ...] | list[int]) -> None:
+        """Adds token ids."""
+        if ids:
+            self._add(self._qwen.embed(list(ids)), text_positions(self.position, len(ids)), visual=False)
+            self.position += len(ids)
+
+    def frame(self, frame: EncodedFrame) -> slice:
+        """Adds a frame; returns where its tokens stand, counted from the beginning of the cache."""
+        embeds = frame.tokens.embeds[0].to(self._qwen.device)
+        first = self.tokens
+        self._add(embeds, visual_positions(self.position, frame.regions[0]), visual=True)
+        self._deepstack.append(tuple(rows[0] for rows in frame.tokens.deepstack))
+        self.position = after_frame(self.position, frame.grid)
+        return slice(first, self.tokens)
+
+    def inputs(self) -> dict[str, Any]:
+        """The language model's arguments."""
+        arguments: dict[str, Any] = {
+            "inputs_embeds": torch.cat(self._embeds)[None],
+            "position_ids": torch.cat(self._positions, dim=1)[:, None],
+        }
+        if any(self._deepstack):
+            arguments["visual_pos_masks"] = torch.cat(self._visual)[None]
+            arguments["deepstack_visual_embeds"] = [torch.cat(rows) for rows in zip(*self._deepstack, strict=True)]
+        return arguments
+
+    def _add(self, embeds: torch.Tensor, positions: torch.Tensor, *, visual: bool) -> None:
+        self._embeds.append(embeds)
+        self._positions.append(positions.to(self._qwen.device))
+        self._visual.append(torch.full((len(embeds),), visual, device=self._qwen.device))
+        self.tokens += len(embeds)
+
+
+@torch.inference_mode()
+def prefill(qwen: QwenVL, part: PromptPart, kv: Any) -> torch.Tensor:
+    """Adds a part to the cache. Returns the logits [vocabulary] of what follows its last token."""
+    hidden = qwen.language_model(**part.inputs(), past_key_values=kv, use_cache=True).last_hidden_state
+    return qwen.model.lm_head(hidden[0, -1])
+
+
+@torch.inference_mode()
+def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) -> torch.Tensor:
+    """Adds one token (int64 scalar) at a text position to the cache. Returns the logits [vocabulary] after it."""
+    embeds = qwen.language_model.embed_tokens(token.view(1, 1))
+    place = torch.full((3, 1, 1), float(position), device=embeds.device)
+    hidden = qwen.language_model(
+        inputs_embeds=embeds, position_ids=place, past_key_values=kv, use_cache=True
+    ).last_hidden_state
+    return qwen.model.lm_head(hidden[0, -1])
+
+
+@torch.inference_mode()
+def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator | None) -> torch.Tensor:
+    """The next token (int64 scalar) from logits [vocabulary].
+
+    Nucleus sampling (arXiv:1904.09751): the likeliest tokens whose probabilities reach `top_p`, never none.
+    """
+    if options.temperature == 0:
+        return logits.argmax()
+    chances, tokens = torch.softmax(logits.float() / options.temperature, dim=-1).sort(descending=True)
+    before = chances.cumsum(0) - chances
+    chances = torch.where(before < options.top_p, chances, 0.0)
+    return tokens[torch.multinomial(chances, 1, generator=generator)[0]]
+
+
+def decode(
+    qwen: QwenVL,
+    logits: torch.Tensor,
+    position: int,
+    kv: Any,
+    options: Decoding,
+    should_stop: Callable[[], bool] | None = None,
+) -> Iterator[int]:
+    """Token ids after a prefill that gave `logits`, without the end token; ends early once `should_stop` says so.
+
+    The device is waited for once a token. Raises NonFiniteError where logits hold NaN or Inf.
+    """
+    generator = torch.Generator(logits.device).manual_seed(options.seed) if options.temperature else None
+    for index in range(options.max_tokens):
+        finite = logits.isfinite().all()
+        token = choose(torch.where(finite, logits, 0.0), options, generator)
+        token_id, good = torch.stack([token, finite.to(token.dtype)]).tolist()
+        if not good:
+            raise NonFiniteError(f"the logits of answer token {index} hold NaN or Inf; try dtype float32 or bfloat16")
+        if token_id in qwen.eos_ids:
+            return
+        yield token_id
+        if index + 1 == options.max_tokens or (should_stop is not None and should_stop()):
+            return
+        logits = decode_one_token(qwen, token, position + index, kv)
