@@ -30,8 +30,8 @@ class SourceFrame:
 
     `frame_index` counts decoded frames from 0; `media_ns` is media time; `capture_ns` the monotonic time at which the
     frame left the decoder. `discontinuity` is set where the picture cannot be compared with the one before: "start",
-    "resolution" (another size) or "format" (other planes or another colour encoding). `skipped` is what was lost since the previous
-    good frame.
+    "resolution" (another size) or "format" (other planes or another colour encoding). `skipped` is what was lost since
+    the previous good frame.
     """
 
     frame_index: int
@@ -46,8 +46,8 @@ class SourceFrame:
 class SourceInfo:
     """What a source says about itself before its first frame.
 
-    `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns` and
-    `frames` are what the container declares, None where it does not. `rotation` is in degrees counterclockwise,
+    `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns`
+    and `frames` are what the container declares, None where it does not. `rotation` is in degrees counterclockwise,
     already applied to the frames.
     """
 

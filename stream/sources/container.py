@@ -1,8 +1,9 @@
-"""Opening a media file: its errors, its video stream, and where its time begins."""
+"""Opening a media file: its errors, its video stream, and where its time begins and ends."""
 
 from __future__ import annotations
 
 import os
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,9 +21,12 @@ AV_TIME_BASE = 1_000_000
 _TEXT_DEMUXERS = frozenset({"tty", "bin", "xbin", "adf", "idf"})
 """Demuxers that draw a text file as a terminal's screen: not what anybody means by a video."""
 
+_MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
+"""The tag DURATION of a Matroska track: the time of its end."""
+
 
 def open_container(path: Path) -> av.container.InputContainer:
-    """Opens a file for reading. Raises SourceNotFound where there is none, SourceError where it is no readable video."""
+    """Opens a file for reading. Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it."""
     _check_file(path)
     av.logging.set_level(None)
     try:
@@ -36,27 +40,35 @@ def open_container(path: Path) -> av.container.InputContainer:
 
 
 def video_stream(container: av.container.InputContainer, name: str) -> av.video.stream.VideoStream:
-    """The first video stream marked as default, else the first one; cover art is none. Raises SourceError without one."""
+    """The first video stream marked as default, else the first one; cover art is none. Raises SourceError without."""
     streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
-        kinds = sorted({stream.type for stream in container.streams})
-        held = f"only {' and '.join(kinds)}" if kinds else "nothing"
+        kinds = sorted({stream.type for stream in container.streams} - {"video"})
+        held = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
         raise SourceError(f"{name} has no video stream ({held} in it); give a file with pictures")
     stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
     if stream.codec_context is None:
-        raise SourceError(f"{name} holds video that this FFmpeg has no decoder for; convert it, to H.264 for example")
+        raise SourceError(
+            f"{name} holds pictures that this FFmpeg has no decoder for; convert it, to H.264 for example"
+        )
     return stream
 
 
 def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:
-    """The stream's clock. Its origin is where players begin: the container's start time where that is positive, else 0,
-    or the video's own start where that is earlier still."""
+    """The stream's clock, from where players begin."""
+    return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream))
+
+
+def origin_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Fraction:
+    """The presentation time, in seconds, that players show as 0.
+
+    It is the container's start time where that is positive, else 0, or the video's own start where that is earlier.
+    """
     start = Fraction(container.start_time or 0, AV_TIME_BASE)
     video_start = (stream.start_time or 0) * (stream.time_base or Fraction(0))
     if abs(video_start - start) <= Fraction(1, AV_TIME_BASE):
         start = video_start
-    origin = start if start > 0 else min(Fraction(0), video_start)
-    return MediaTimeline(stream.time_base, rate_of(stream), origin)
+    return start if start > 0 else min(Fraction(0), video_start)
 
 
 def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
@@ -64,11 +76,26 @@ def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
     return stream.average_rate or stream.guessed_rate
 
 
-def duration_ns_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
-    """How long the video is, as declared; None where nothing says so."""
+def declared_end_ns(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
+    """The media time at which the container says that this stream ends; None where it says nothing of it alone."""
     if stream.duration is not None and stream.time_base is not None:
-        return int(stream.duration * stream.time_base * NS_PER_S)
-    return None if container.duration is None else container.duration * NS_PER_S // AV_TIME_BASE
+        end = ((stream.start_time or 0) + stream.duration) * stream.time_base
+    elif match := _MATROSKA_END.fullmatch(stream.metadata.get("DURATION", "")):
+        hours, minutes, seconds = match.groups()
+        end = int(hours) * 3600 + int(minutes) * 60 + Fraction(seconds)
+    elif container.duration is not None and len(container.streams) == 1:
+        end = Fraction((container.start_time or 0) + container.duration, AV_TIME_BASE)
+    else:
+        return None
+    return int((end - origin_of(container, stream)) * NS_PER_S)
+
+
+def duration_ns_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
+    """How long there is something to see, as declared, for the stream or else for the whole container."""
+    end_ns = declared_end_ns(container, stream)
+    if end_ns is not None or container.duration is None:
+        return end_ns
+    return container.duration * NS_PER_S // AV_TIME_BASE
 
 
 def _check_file(path: Path) -> None:
@@ -83,4 +110,6 @@ def _check_file(path: Path) -> None:
 
 
 def _not_a_video(path: Path, reason: str) -> SourceError:
-    return SourceError(f"{path} is not a video that FFmpeg can read: {reason}; check the file, or convert it")
+    return SourceError(
+        f"{path} is not a video that FFmpeg can read: {reason}; it may be cut short, damaged, or no video at all"
+    )

@@ -11,8 +11,8 @@ from stream.sources.losses import LossLedger
 from stream.sources.timeline import MediaTimeline
 
 ONE_THREAD_MAX_PX = 1920 * 1088
-"""Up to this many pixels one thread decodes faster than frames are taken, leaves the other cores to the other stages, and
-names the very packet that failed. Larger pictures get as many threads as FFmpeg sees fit."""
+"""Up to this many pixels one thread decodes faster than frames are taken, leaves the other cores to the other stages,
+and names the very packet that failed. Larger pictures get as many threads as FFmpeg sees fit."""
 
 MAX_READ_ERRORS = 16
 """Failed reads in a row after which the rest of a file is given up."""

@@ -9,16 +9,20 @@ from types import TracebackType
 
 import av
 
-from arr_coc.types import Colour, FramePlanes
+from arr_coc.types import NS_PER_S, Colour, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo
-from stream.sources.container import duration_ns_of, open_container, rate_of, timeline_of, video_stream
+from stream.sources.container import declared_end_ns, duration_ns_of, open_container, rate_of, timeline_of, video_stream
 from stream.sources.decoder import VideoDecoder
 from stream.sources.fit import Fit, resize_rgb
 from stream.sources.planes import planes_of, quarter_turns, rgb_of
 from stream.sources.timeline import MediaTimeline
+
+END_TOLERANCE_NS = NS_PER_S // 2
+"""How much earlier than declared a video may end before that counts as a loss: containers round and count
+differently."""
 
 
 class FileSource:
@@ -61,7 +65,7 @@ class FileSource:
         Raises SourceError where a frame's shape is one that cannot be scaled as configured.
         """
         frame: av.VideoFrame | None = self._first
-        index, previous = 0, None
+        index, end_ns, previous = 0, 0, None
         while frame is not None:
             capture_ns = self._clock.now_ns()
             skipped = self._decoder.lost_before(frame.pts)
@@ -73,8 +77,9 @@ class FileSource:
             index += 1
             if index == self._max_frames:
                 return
+            end_ns = media_ns + self._shown_ns(frame)
             frame = next(self._decoded, None)
-        self._trailing = self._decoder.lost_after_last()
+        self._trailing = self._decoder.lost_after_last() + self._missing_end(end_ns)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """What was lost after the last good frame; nothing where `max_frames` ended the run before the file did."""
@@ -115,6 +120,19 @@ class FileSource:
             pixel_format=first.format.name,
             rotation=first.rotation,
         )
+
+    def _shown_ns(self, frame: av.VideoFrame) -> int:
+        """How long a frame is shown: what its packet says, at least one period."""
+        declared = (frame.duration or 0) * (self._stream.time_base or 0)
+        return int(max(declared, self._timeline.period) * NS_PER_S)
+
+    def _missing_end(self, end_ns: int) -> tuple[SkippedItem, ...]:
+        declared_ns = declared_end_ns(self._container, self._stream)
+        if declared_ns is None or declared_ns - end_ns <= END_TOLERANCE_NS:
+            return ()
+        missing = f"the last {(declared_ns - end_ns) / NS_PER_S:.2f} s"
+        reason = f"the file ends early: it declares {declared_ns / NS_PER_S:.2f} s"
+        return (SkippedItem(missing, reason, end_ns),)
 
     def _fitted(self, frame: av.VideoFrame) -> FramePlanes:
         planes = planes_of(frame)

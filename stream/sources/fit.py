@@ -45,7 +45,8 @@ class Fit:
         return cls(config.fit == "resize", size, config.max_tiles)
 
     def work_size(self, height_px: int, width_px: int) -> tuple[int, int]:
-        """(height, width) in pixels that a frame of the given size is scaled to. Raises SourceError as `smart_resize`."""
+        """(height, width) in pixels that a frame of the given size is scaled to. Raises SourceError as
+        `smart_resize`."""
         height, width = self.size or (height_px, width_px)
         too_many = self.max_tiles is not None and TileGrid.of(height, width).tiles > self.max_tiles
         if not (self.resize or too_many):
@@ -59,8 +60,8 @@ class Fit:
 def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
     """The (height, width) that Qwen's image processor gives a picture: multiples of 32, area within bounds.
 
-    The rule of `transformers.models.qwen2_vl.image_processing_qwen2_vl.smart_resize` with patch 16 and merge 2. Raises SourceError where the
-    longer side is more than 200 times the shorter.
+    The rule of `transformers.models.qwen2_vl.image_processing_qwen2_vl.smart_resize` with patch 16 and merge 2. Raises
+    SourceError where the longer side is more than 200 times the shorter.
     """
     if max(height_px, width_px) > MAX_ASPECT_RATIO * min(height_px, width_px):
         raise SourceError(

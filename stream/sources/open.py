@@ -10,6 +10,7 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
 from stream.sources.base import Source
 from stream.sources.file import FileSource
+from stream.sources.scene import SceneSource
 
 SCENE_PREFIX = "scene:"
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -24,8 +25,6 @@ def open_source(address: str, config: CaptureConfig, clock: Clock) -> Source:
     if not address.strip():
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")
     if address.startswith(SCENE_PREFIX):
-        from stream.sources.scene import SceneSource
-
         return SceneSource(address.removeprefix(SCENE_PREFIX), config, clock)
     if _URL.match(address):
         raise SourceError(f"{address} is an address on a network, and only files can be read; save it to a file first")

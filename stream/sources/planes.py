@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import av
+import cv2
 import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import ColorRange, Colorspace
@@ -28,6 +31,9 @@ _PLANAR_YUV = frozenset(
 _SEMI_PLANAR_YUV = {"nv12": (0, 1), "nv16": (0, 1), "nv24": (0, 1), "nv21": (1, 0), "nv42": (1, 0)}
 """Formats with interleaved chroma → where u and v stand in a pair."""
 
+_DEEP_PLANAR = re.compile(r"(yuva?4\d\dp|gray)(9|10|12|14|16)le")
+"""Planar formats of more than 8 bits, in this machine's byte order → layout and bits a sample."""
+
 _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (2, 2): "420", (1, 2): "440", (4, 1): "411", (4, 4): "410"}
 """How many luma samples share a chroma sample (across, down) → the sampling's name."""
 
@@ -46,10 +52,10 @@ def colour_of(frame: av.VideoFrame) -> Colour:
 def planes_of(frame: av.VideoFrame) -> FramePlanes:
     """The frame's planes, upright, 8 bits a sample.
 
-    Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or packing
-    becomes planar 8-bit YUV of the same sampling, matrix and range; all else becomes RGB. Alpha is dropped, as swscale
-    drops it: a transparent pixel shows the colour stored under it (white, in a GIF). The transfer is named, not applied.
-    A rotated frame is copied into its upright form. Sample aspect ratio is not applied: pixels stay as coded.
+    Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or
+    packing becomes planar 8-bit YUV of the same sampling, matrix and range; all else becomes RGB. Alpha is dropped, as
+    swscale drops it: a transparent pixel shows the colour stored under it (white, in a GIF). The transfer is named, not
+    applied. A rotated frame is copied into its upright form. Sample aspect ratio is not applied: pixels stay as coded.
     """
     planes = _coded_planes(frame)
     turns = quarter_turns(frame.rotation)
@@ -83,6 +89,8 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
         return _semi_planar(frame, colour)
     if name == "gray":
         return FramePlanes("gray", (_view(frame.planes[0], frame.width, frame.height),), colour, owner=frame)
+    if deep := _DEEP_PLANAR.fullmatch(name):
+        return _rounded(frame, int(deep[2]), colour)
     if name.startswith(("gray", "ya8", "ya16")):
         return _coded_planes(frame.reformat(format="gray", threads=1))
     sampling = _sampling(frame.format)
@@ -102,6 +110,21 @@ def _semi_planar(frame: av.VideoFrame, colour: Colour) -> FramePlanes:
     pairs = _view(chroma, chroma.width * 2, chroma.height)
     u, v = (pairs[:, place::2] for place in _SEMI_PLANAR_YUV[frame.format.name])
     return FramePlanes("yuv", (_view(luma, luma.width, luma.height), u, v), colour, owner=frame)
+
+
+def _rounded(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:
+    """Planar samples of more than 8 bits, rounded to 8: full-range luma by its maximum, all else by powers of two.
+
+    swscale would dither instead, which is slower and adds noise to still pictures.
+    """
+    gray = frame.format.name.startswith("gray")
+    planes = []
+    for index, plane in enumerate(frame.planes[: 1 if gray else 3]):
+        samples = np.ndarray((plane.height, plane.width), np.uint16, buffer=plane, strides=(plane.line_size, 2))
+        by_maximum = colour.full_range and index == 0
+        scale = 255 / (2**bits - 1) if by_maximum else 1 / 2 ** (bits - 8)
+        planes.append(np.asarray(cv2.convertScaleAbs(samples, alpha=scale), np.uint8))
+    return FramePlanes("gray" if gray else "yuv", tuple(planes), colour)
 
 
 def _sampling(pixel_format: av.VideoFormat) -> str | None:
