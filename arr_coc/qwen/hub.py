@@ -1,0 +1,93 @@
+"""From a model's name to a folder on this machine: a path, a name on the Hugging Face hub, or the bundled model."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from arr_coc.errors import ModelError, ModelNotFound
+
+BUNDLED = "scenes-tiny"
+"""The model that comes with the project."""
+
+WANTED_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+log = logging.getLogger(__name__)
+
+
+def bundled_model_path() -> Path:
+    """The folder of the bundled model. Raises ModelNotFound where this installation lacks it."""
+    folder = Path(__file__).resolve().parents[2] / "models" / BUNDLED
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"the bundled model is not at {folder}; run from a clone of the repository, or name a model, "
+            "such as Qwen/Qwen3-VL-2B-Instruct"
+        )
+    return folder
+
+
+def local_folder(name: str | Path) -> Path | None:
+    """The folder that `name` means, or None where it is a name on the hub.
+
+    Raises ModelNotFound where it is a file, or the path of a folder that does not exist.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise ModelNotFound(f"{name} is a file; give the folder of a model, or a name on the hub")
+    if isinstance(name, Path) or not _HUB_NAME.fullmatch(name) or name.startswith("."):
+        raise ModelNotFound(f"there is no folder {name}; give one, or a name on the hub as owner/model")
+    return None
+
+
+def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
+    """The folder of the hub's model `name`, downloaded unless it already is; without a network, what is there.
+
+    Raises ModelNotFound where there is no such model or no way to reach the hub, and ModelError where it is gated.
+    """
+    from huggingface_hub import errors, snapshot_download
+
+    log.info("looking for %s on the hub", name)
+    try:
+        with quiet():
+            return Path(snapshot_download(name, allow_patterns=list(files), token=token))
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{name} is gated: accept its terms at https://huggingface.co/{name}, then log in with `hf auth login` "
+            "or set HF_TOKEN"
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise ModelNotFound(
+            f"there is no folder {name} and no public model of this name on the hub; check the spelling, or "
+            "log in with `hf auth login` if it is private"
+        ) from error
+    except (errors.LocalEntryNotFoundError, ConnectionError, OSError) as error:
+        raise ModelNotFound(
+            f"there is no folder {name}, and the hub cannot be reached to look for it; check the network, or "
+            "give the folder of a model that is on this machine"
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps transformers from writing warnings and progress bars to the terminal."""
+    from transformers.utils import logging as library_logging
+
+    verbosity, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
+    library_logging.set_verbosity_error()
+    library_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        library_logging.set_verbosity(verbosity)
+        if bars:
+            library_logging.enable_progress_bar()

@@ -1,0 +1,121 @@
+"""Loading a Qwen-VL model from a folder or the Hugging Face hub, with errors that say what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from arr_coc.errors import ModelError
+from arr_coc.qwen.checkpoint import check_folder, read_config
+from arr_coc.qwen.families import family_of
+from arr_coc.qwen.hub import bundled_model_path, download, local_folder, quiet
+from arr_coc.qwen.preprocess import Preprocessing
+from arr_coc.qwen.qwenvl import QwenVL
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_UNUSABLE = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError)
+"""What transformers raises for a folder whose files do not fit together."""
+
+
+def load_qwen(
+    name: str | Path | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    device_map: str | dict[str, Any] | None = None,
+    token: str | None = None,
+) -> QwenVL:
+    """Loads a model. `name`: a folder, a name on the hub (`owner/model`), or None for the bundled model.
+
+    `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is float32 on the CPU, elsewhere the
+    checkpoint's own. `device_map`, as accelerate's, spreads the model over several devices in place of `device`.
+    `token`: for private and gated models on the hub.
+    Raises ModelNotFound (no such folder or name, no weights, no network) and ModelError (gated, another architecture,
+    damaged files, a device or dtype that is not there, too little memory).
+    """
+    target = _device(device)
+    folder = bundled_model_path() if name is None else local_folder(name)
+    model_id = folder.resolve().name if folder else str(name)
+    if folder is None:
+        # The architecture is checked before gigabytes of weights are fetched.
+        family_of(read_config(download(model_id, token, ("config.json",))).get("model_type"), model_id)
+        folder = download(model_id, token)
+    family = check_folder(folder, model_id)
+    with quiet():
+        model = _load_model(folder, model_id, _dtype(dtype, target, device_map), target, device_map)
+        tokenizer = _load_tokenizer(folder, model_id, model.config)
+    preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
+    return QwenVL(model, tokenizer, preprocessing, model_id, family)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+        raise ModelError(f"device {name!r} cannot be used on this machine; try auto or cpu") from error
+    return device
+
+
+def _dtype(name: str, device: torch.device, device_map: object) -> torch.dtype | str:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" and device_map is None else "auto"
+    if name not in DTYPES:
+        raise ModelError(f"unknown dtype {name!r}; there are auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _load_model(
+    folder: Path, name: str, dtype: torch.dtype | str, device: torch.device, device_map: str | dict[str, Any] | None
+) -> Any:
+    from transformers import AutoModelForImageTextToText
+
+    if device_map is not None and importlib.util.find_spec("accelerate") is None:
+        raise ModelError("a device map needs accelerate: pip install 'arr-coc-stream[device-map]'")
+    try:
+        model, info = AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=dtype, device_map=device_map, local_files_only=True, output_loading_info=True
+        )
+        if device_map is None:
+            model = model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"{name} does not fit into the memory of {device}; give a device map or a smaller model"
+        ) from error
+    except _UNUSABLE as error:
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}; download the model again") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(f"{name} lacks {len(missing)} weights, such as {missing[0]}; download the model again")
+    if len({parameter.device for parameter in model.model.visual.parameters()}) > 1 or any(
+        parameter.is_meta for parameter in model.model.visual.parameters()
+    ):
+        raise ModelError(f"the vision tower of {name} must lie on one device; put model.visual there in the device map")
+    return model.eval().requires_grad_(False)
+
+
+def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except _UNUSABLE as error:
+        raise ModelError(f"{name} has no usable tokenizer: {_first_line(error)}; download the model again") from error
+    if tokenizer.convert_tokens_to_ids("<|vision_start|>") != config.vision_start_token_id:
+        raise ModelError(f"the tokenizer of {name} is another model's: <|vision_start|> has another id in config.json")
+    template = folder / "chat_template.json"
+    if not tokenizer.chat_template and template.is_file():
+        tokenizer.chat_template = json.loads(template.read_text("utf-8")).get("chat_template")
+    return tokenizer
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
