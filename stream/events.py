@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 
@@ -121,3 +123,19 @@ def encode_event(event: Event) -> str:
     if data.get("timing", ...) is None:
         del data["timing"]
     return msgspec.json.encode(data).decode()
+
+
+AnyEvent: TypeAlias = Started | Cut | Skipped | Notice | AnswerText | Answer | FrameReady | Summary
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyEvent)
+
+
+def pack_event(event: Event) -> bytes:
+    """The event in the form in which it travels between threads."""
+    return _encoder.encode(event)
+
+
+def unpack_event(data: bytes) -> AnyEvent:
+    """The event that `pack_event` packed. Raises msgspec.DecodeError where it is none."""
+    return _decoder.decode(data)

@@ -36,6 +36,11 @@ class Mailbox(Generic[T]):
         return bool(self._items) and self._credits > 0
 
     @property
+    def waiting(self) -> T | None:
+        """The item that waits, left where it is."""
+        return self._items[0] if self._items else None
+
+    @property
     def replaced(self) -> int:
         """How many items were replaced by a newer one before the receiver wanted them."""
         return self._replaced

@@ -11,8 +11,10 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from arr_coc.motion import NO_SHIFT, Shift
 from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
+from stream.sources.base import SkippedItem
 
 Count = Annotated[int, Meta(ge=0)]
 EndReason = Literal["finished", "interrupted"]
@@ -38,21 +40,14 @@ class Credit(Message):
 
 
 class End(Message):
-    """Nothing follows; what is in flight is finished first."""
+    """Nothing follows; what is in flight is finished first. `skipped` is what was lost after the last frame."""
 
     reason: EndReason
+    skipped: tuple[SkippedItem, ...] = ()
 
 
 class Cancel(Message):
     """Stop at once; what is in flight is dropped."""
-
-
-class SkippedPart(msgspec.Struct, frozen=True):
-    """Something of the source that could not be used, just before the frame that carries this note."""
-
-    what: str
-    reason: str
-    count: Annotated[int, Meta(ge=1)] = 1
 
 
 class Frame(Message):
@@ -62,23 +57,22 @@ class Frame(Message):
     frame_index: Count
     media_ns: int
     capture_ns: int
-    discontinuity: bool = False
-    skipped: tuple[SkippedPart, ...] = ()
+    discontinuity: str | None = None
+    skipped: tuple[SkippedItem, ...] = ()
 
 
 class Changed(Message):
     """Texture to allocate: the texture holds this frame now.
 
-    `shift` is the camera's motion since the frame before, in pixels (down, right), where there is one. `cut_score` is the
-    verdict's score where the frame begins a new shot.
+    `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins.
     """
 
     stamp: FrameStamp
     texture_ms: float
     dirty_share: float
-    shift: tuple[float, float] | None = None
+    shift: Shift = NO_SHIFT
     cut_score: float | None = None
-    skipped: tuple[SkippedPart, ...] = ()
+    skipped: tuple[SkippedItem, ...] = ()
 
 
 class Tokens(Message):

@@ -42,8 +42,8 @@ class Slots(Generic[T]):
             self._changed.notify()
             return self._objects.pop(number)
 
-    def clear(self) -> None:
-        """Drops every object, so that whoever waits for a free slot goes on."""
+    def discard(self, number: int) -> None:
+        """Drops the object, if the slot still holds one."""
         with self._changed:
-            self._objects.clear()
-            self._changed.notify_all()
+            if self._objects.pop(number, None) is not None:
+                self._changed.notify()

@@ -22,7 +22,7 @@ import zmq
 from stream.errors import TransportError
 from stream.messages import AnyMessage, Message, decode, encode
 
-SEND_LIMIT_MS = 5000
+SEND_LIMIT_MS = 2000
 """A peer that takes nothing for this long is gone: credits keep queues near empty."""
 
 LINGER_MS = 1000
@@ -93,9 +93,17 @@ class Link:
             parts.append(self._socket.recv(zmq.NOBLOCK, copy=False).buffer)
         return Received(decode(head), tuple(parts))
 
-    def close(self, *, drop: bool = False) -> None:
-        """Closes the socket; messages still on their way get LINGER_MS, or nothing with `drop`."""
-        self._socket.close(linger=0 if drop else None)
+    def offer(self, message: Message) -> bool:
+        """Hands over a message if the peer can take it at once; whether it could."""
+        try:
+            self._socket.send(encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes the socket; what is still on its way gets LINGER_MS."""
+        self._socket.close()
 
 
 class Waiter:
@@ -147,8 +155,8 @@ class EventSink:
             return False
         return True
 
-    def close(self, *, drop: bool = False) -> None:
-        self._socket.close(linger=0 if drop else None)
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Transport:

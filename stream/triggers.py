@@ -73,9 +73,9 @@ class Triggers:
         return fired
 
     def _new_trigger(self, time_ns: int, change: float, cut: bool) -> Trigger | None:
+        every = self._period_over(time_ns)
         if self._seen_ns is None:
             return "start"
-        every = self._period_over(time_ns)
         if cut and self._rules.on_cut:
             return "cut"
         if self._rules.on_change is not None and change >= self._rules.on_change and self._pending is None:
@@ -83,11 +83,11 @@ class Triggers:
         return "every" if every else None
 
     def _period_over(self, time_ns: int) -> bool:
-        """Whether a period has ended since the last answer; moves on to the end of the next one."""
+        """Whether a period has ended; moves on to the end of the one that `time_ns` lies in."""
         period_ns = self._rules.every_ns
-        if period_ns is None or self._seen_ns is None:
+        if period_ns is None:
             return False
-        if self._next_ns is None or time_ns < self._seen_ns:
+        if self._next_ns is None or self._seen_ns is None or time_ns < self._seen_ns:
             self._next_ns = time_ns + period_ns
             return False
         if time_ns < self._next_ns:

@@ -1,0 +1,55 @@
+"""Counts a run's events, for its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arr_coc.types import NS_PER_S
+from stream.events import Answer, Cut, Event, FrameReady, Skipped, Summary
+
+
+class Tally:
+    """What has happened so far; `summary` may be asked for at any moment."""
+
+    def __init__(self, start_ns: int) -> None:
+        self._start_ns = start_ns
+        self._frames = 0
+        self._answers = 0
+        self._cuts = 0
+        self._skipped = 0
+        self._tokens = 0
+        self._dirty_share = 0.0
+        self._first_s = 0.0
+        self._last_s = 0.0
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            self._first_s = event.pts_s if self._frames == 0 else self._first_s
+            self._last_s = event.pts_s
+            self._frames += 1
+            self._tokens += event.tokens
+            self._dirty_share += event.dirty_share
+        elif isinstance(event, Answer):
+            self._answers += 1
+        elif isinstance(event, Cut):
+            self._cuts += 1
+        elif isinstance(event, Skipped):
+            self._skipped += event.count
+
+    def summary(self, ended: str, error: str | None, dropped: Mapping[str, int], now_ns: int) -> Summary:
+        """`duration_s` is media time from the first frame to the last; `timing` holds the wall time in seconds."""
+        wall_s = (now_ns - self._start_ns) / NS_PER_S
+        frames = max(1, self._frames)
+        return Summary(
+            frames=self._frames,
+            duration_s=self._last_s - self._first_s,
+            answers=self._answers,
+            cuts=self._cuts,
+            skipped=self._skipped,
+            dropped={queue: count for queue, count in dropped.items() if count},
+            mean_tokens=self._tokens / frames,
+            mean_dirty_share=self._dirty_share / frames,
+            ended=ended,
+            error=error,
+            timing={"wall_s": wall_s, "fps": self._frames / wall_s if wall_s > 0 else 0.0},
+        )

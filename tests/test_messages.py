@@ -1,0 +1,83 @@
+"""What stages say to each other, and that nothing else is understood."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_coc.motion import Shift
+from arr_coc.types import FrameStamp, TileGrid
+from stream.errors import TransportError
+from stream.messages import (
+    AnyMessage,
+    ArraySpec,
+    Cancel,
+    Changed,
+    Credit,
+    End,
+    Frame,
+    Message,
+    Text,
+    Tokens,
+    decode,
+    encode,
+)
+from stream.sources.base import SkippedItem
+
+STAMP = FrameStamp(7, 280_000_000, 123_456_789, (5 << 32) | 1)
+MESSAGES: list[Message] = [
+    Credit(count=3),
+    Cancel(),
+    End(reason="finished", skipped=(SkippedItem("packet 9", "Invalid data", None, 2),)),
+    Frame(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
+    Changed(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, shift=Shift(1.5, -2.0, 0.5), cut_score=0.75),
+    Tokens(answer=2, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),
+    Text(answer=2, text="a red circle ▲"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_way(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+def test_every_kind_has_a_name_of_its_own() -> None:
+    kinds = typing.get_args(AnyMessage)
+    names = {kind.__struct_config__.tag for kind in kinds}
+    assert len(names) == len(kinds) == len(Message.__subclasses__())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        encode(Cancel())[:-1],
+        encode(Cancel()) + b"\x00",
+        msgspec.msgpack.encode({"kind": "nonsense"}),
+        msgspec.msgpack.encode({"kind": "credit", "count": "three"}),
+        msgspec.msgpack.encode({"kind": "credit", "count": 0}),
+        msgspec.msgpack.encode({"kind": "frame", "slot": -1, "frame_index": 0, "media_ns": 0, "capture_ns": 0}),
+        msgspec.msgpack.encode({"kind": "end", "reason": "because"}),
+        msgspec.msgpack.encode({"kind": "text", "answer": 1}),
+        msgspec.msgpack.encode(["credit", 1]),
+        msgspec.msgpack.encode({"kind": "cancel", "arrays": [["float64", [1]]]}),
+        msgspec.msgpack.encode({"kind": "cancel", "arrays": [["uint8", [-1]]]}),
+    ],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(TransportError, match="cannot be read"):
+        decode(data)
+
+
+@given(st.binary(max_size=64))
+def test_noise_is_refused_or_read_but_never_breaks(data: bytes) -> None:
+    try:
+        message = decode(data)
+    except TransportError:
+        return
+    assert decode(encode(message)) == message

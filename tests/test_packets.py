@@ -1,0 +1,165 @@
+"""Packets, embeddings and feedback on the wire: equal at the other end, refused where anything is off."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
+from stream.errors import TransportError
+from stream.messages import Answered, ArraySpec, Hello
+from stream.packets import (
+    Array,
+    embedding_of,
+    feedback_arrays,
+    feedback_of,
+    frame_message,
+    frame_packet,
+    specs_of,
+    token_message,
+    token_packet,
+)
+
+STAMP = FrameStamp(7, 280_000_000, 123_456_789, 5)
+GRID = TileGrid.of(70, 100)
+
+
+def tokens(count: int = 5) -> TokenPacket:
+    rng = np.random.default_rng(0)
+    return TokenPacket(
+        STAMP,
+        GRID,
+        rng.integers(0, 3, (count, 3), dtype=np.int32),
+        rng.random(count, dtype=np.float32),
+        rng.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8),
+    )
+
+
+def whole_frame() -> FramePacket:
+    rng = np.random.default_rng(1)
+    image = rng.integers(0, 256, (GRID.padded_height_px, GRID.padded_width_px, 3), dtype=np.uint8)
+    return FramePacket(STAMP, GRID, tokens().regions, rng.random(GRID.shape, dtype=np.float32), image)
+
+
+def wire(arrays: Sequence[Array]) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
+
+
+def assert_same(got: object, wanted: object) -> None:
+    for field in dataclasses.fields(wanted):  # type: ignore[arg-type]
+        np.testing.assert_array_equal(getattr(got, field.name), getattr(wanted, field.name))
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_token_packet_survives_the_way(count: int) -> None:
+    message, arrays = token_message(3, tokens(count))
+    assert message.answer == 3
+    assert_same(token_packet(message, wire(arrays)), tokens(count))
+
+
+def test_arrays_share_the_memory_that_they_came_in_and_cannot_be_written() -> None:
+    message, arrays = token_message(0, tokens())
+    parts = [bytearray(part) for part in wire(arrays)]
+    packet = token_packet(message, [memoryview(part) for part in parts])
+    parts[2][0] ^= 255
+    assert packet.pixels.flat[0] == parts[2][0]
+    with pytest.raises(ValueError, match="read-only"):
+        packet.pixels[0] = 0
+
+
+def test_a_frame_packet_survives_the_way() -> None:
+    message, arrays = frame_message(3, whole_frame(), in_snapshot=False)
+    assert_same(frame_packet(message, wire(arrays)), whole_frame())
+
+
+def test_a_frame_in_the_snapshot_leaves_its_image_out_of_the_message() -> None:
+    packet = whole_frame()
+    message, arrays = frame_message(3, packet, in_snapshot=True)
+    assert len(arrays) == 2
+    assert_same(frame_packet(message, wire(arrays), packet.image), packet)
+    with pytest.raises(TransportError, match="this link has none"):
+        frame_packet(message, wire(arrays))
+
+
+def test_an_array_of_another_size_than_announced_is_refused() -> None:
+    message, arrays = token_message(0, tokens())
+    parts = wire(arrays)
+    with pytest.raises(TransportError, match=r"announces uint8\[5, 3, 32, 32\], 15360 bytes, and came with 15359"):
+        token_packet(message, [*parts[:2], parts[2][:-1]])
+
+
+def test_arrays_that_did_not_come_are_missed() -> None:
+    message, arrays = token_message(0, tokens())
+    with pytest.raises(TransportError, match="announces 3 arrays and came with 2"):
+        token_packet(message, wire(arrays)[:2])
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        (),
+        (ArraySpec("int32", (5, 3)), ArraySpec("float32", (5,))),
+        (ArraySpec("uint8", (5, 3)), ArraySpec("float32", (5,)), ArraySpec("uint8", (5, 3, 32, 32))),
+        (ArraySpec("int32", (5, 4)), ArraySpec("float32", (5,)), ArraySpec("uint8", (5, 3, 32, 32))),
+        (ArraySpec("int32", (5, 3)), ArraySpec("float32", (4,)), ArraySpec("uint8", (5, 3, 32, 32))),
+        (ArraySpec("int32", (5, 3)), ArraySpec("float32", (5,)), ArraySpec("uint8", (5, 3, 32))),
+    ],
+)
+def test_a_packet_that_announces_other_arrays_is_refused(specs: tuple[ArraySpec, ...]) -> None:
+    message, arrays = token_message(0, tokens())
+    with pytest.raises(TransportError, match="Tokens must announce the arrays"):
+        token_packet(replace(message, arrays=specs), wire(arrays))
+
+
+def test_a_grid_that_contradicts_itself_is_refused() -> None:
+    message, arrays = token_message(0, tokens())
+    for grid in (TileGrid(3, 5, 70, 100), TileGrid(0, 0, 0, 0)):
+        with pytest.raises(TransportError, match="not the tile grid of its own picture"):
+            token_packet(replace(message, grid=grid), wire(arrays))
+
+
+def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -> None:
+    with pytest.raises(TransportError, match="cannot travel"):
+        specs_of(np.zeros(3))
+
+
+def test_the_querys_embedding_survives_the_way() -> None:
+    embedding = np.random.default_rng(2).random((4, 16), dtype=np.float32)
+    hello = Hello(
+        model_id="tiny", knows_levels=True, known_world=None, query="What?", arrays=specs_of(embedding)
+    )
+    got = embedding_of(hello, [embedding.tobytes()])
+    assert (got.text, got.model_id) == ("What?", "tiny")
+    np.testing.assert_array_equal(got.tokens, embedding)
+
+
+def answered(feedback: Feedback | None) -> Answered:
+    return Answered(
+        answer=0,
+        text="",
+        tokens_used=0,
+        text_tokens=0,
+        encode_ms=0.0,
+        prefill_ms=0.0,
+        decode_ms=0.0,
+        feedback_stamp=feedback.stamp if feedback else None,
+        arrays=specs_of(*feedback_arrays(feedback)),
+    )
+
+
+def test_feedback_survives_the_way() -> None:
+    packet = tokens()
+    feedback = Feedback(STAMP, packet.regions, packet.relevance, -packet.relevance)
+    got = feedback_of(answered(feedback), wire(feedback_arrays(feedback)))
+    assert got is not None
+    assert_same(got, feedback)
+
+
+def test_an_answer_may_come_without_feedback() -> None:
+    assert feedback_of(answered(None), []) is None
+    with pytest.raises(TransportError, match="announces 0 arrays and came with 1"):
+        feedback_of(answered(None), [b"x"])
