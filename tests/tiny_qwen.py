@@ -18,6 +18,10 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
+from arr_coc.qwen.families import family_of
+from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.qwenvl import QwenVL
+
 FAMILIES = ("qwen3_vl", "qwen2_vl", "qwen2_5_vl")
 
 SPECIAL_TOKENS = (
@@ -93,6 +97,13 @@ def tiny_model(family: str = "qwen3_vl", patch_px: int | None = None, seed: int 
     ]
     model.generation_config.pad_token_id = SPECIAL_TOKENS.index("<|endoftext|>")
     return model
+
+
+def tiny_qwen(family: str = "qwen3_vl", **config: Any) -> QwenVL:
+    """The tiny model as the adapter holds it."""
+    model = tiny_model(family, **config)
+    preprocessing = Preprocessing(model.config.vision_config.patch_size, PixelScale(), 32 * 32, 4096 * 4096)
+    return QwenVL(model, tiny_tokenizer(), preprocessing, f"tiny-{family}", family_of(family, family))
 
 
 def tiny_folder(folder: Path, family: str = "qwen3_vl", shard_size: str = "1GB", **config: Any) -> Path:
