@@ -90,8 +90,7 @@ def allocate(
     Raises BudgetError, StrategyError, ShapeError, and NonFiniteError for NaN or Inf in `relevance`.
     """
     _check_map(relevance)
-    if strategy not in STRATEGIES:
-        raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
+    check_strategy(strategy)
     maps = relevance.detach().to("cpu", torch.float32).numpy()
     frames = maps[None] if maps.ndim == 2 else maps
     budgets = budget if isinstance(budget, Sequence) and not isinstance(budget, str) else [budget] * len(frames)
@@ -100,10 +99,24 @@ def allocate(
     chosen = []
     for frame, frame_budget in zip(frames, budgets, strict=True):
         request = Request(frame, tokens_for(frame_budget, frame), coverage, seed, memory or Memory())
-        chosen.append(_choose(request, resolve(strategy, frame, levels)))
-    if maps.ndim == 2:
-        return _allocation(chosen[0], frames[0])
-    return _batch([_allocation(regions, frame) for regions, frame in zip(chosen, frames, strict=True)])
+        chosen.append(allocate_frame(request, resolve(strategy, frame, levels)))
+    return chosen[0] if maps.ndim == 2 else _batch(chosen)
+
+
+def allocate_frame(request: Request, strategy: str) -> Allocation:
+    """Choose one frame's regions by a strategy that is not `auto`; nothing is checked."""
+    regions = _choose(request, strategy)
+    return Allocation(
+        regions=torch.from_numpy(regions),
+        relevance=torch.from_numpy(region_mean(regions, request.relevance)),
+        mask=torch.ones(len(regions), dtype=torch.bool),
+    )
+
+
+def check_strategy(strategy: str) -> None:
+    """Raises StrategyError, naming the strategies that there are."""
+    if strategy not in STRATEGIES:
+        raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
 
 
 def resolve(strategy: str, relevance: Map, levels: bool, threshold: float = VOID_STRUCTURE) -> str:
@@ -113,14 +126,6 @@ def resolve(strategy: str, relevance: Map, levels: bool, threshold: float = VOID
     if structure(relevance) < threshold:
         return "grid"
     return "foveated" if levels else "mixed"
-
-
-def _allocation(regions: Regions, relevance: Map) -> Allocation:
-    return Allocation(
-        regions=torch.from_numpy(regions),
-        relevance=torch.from_numpy(region_mean(regions, relevance)),
-        mask=torch.ones(len(regions), dtype=torch.bool),
-    )
 
 
 def _batch(frames: list[Allocation]) -> Allocation:

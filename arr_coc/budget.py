@@ -25,7 +25,7 @@ def check_budget(budget: object, tiles: int) -> int:
     """
     if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
         raise BudgetError(
-            f"a token budget is a whole number of at least 1, or \"adaptive\"; got {budget!r}. Try {DEFAULT_TOKENS}."
+            f'a token budget is a whole number of at least 1, or "adaptive"; got {budget!r}. Try {DEFAULT_TOKENS}.'
         )
     return min(int(budget), tiles)
 

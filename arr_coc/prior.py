@@ -1,0 +1,72 @@
+"""What answers taught: where the decoder looked and what resembled the question, as a prior that fades."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.carrying import carried
+from arr_coc.regions import paint
+from arr_coc.types import NS_PER_S, Feedback
+
+FADE_S = 5.0
+"""After this much media time feedback is trusted 1/e as much."""
+
+RENEW = 0.7
+"""Share of the newest answer where an older one spoke of the same tile."""
+
+_TICK_NS = NS_PER_S // 4  # fading goes in steps, so that a still scene has a still prior
+
+Map = npt.NDArray[np.float32]
+
+
+class FeedbackPrior:
+    """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
+
+    Attention is heavy-tailed, so its square root is kept; of similarity, what is above zero.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._known: Map | None = None
+        self._learned_ns = np.zeros((0, 0))
+        self._prior: Map | None = None
+        self._tick = -1
+
+    def carry(self, dy_tiles: int, dx_tiles: int) -> None:
+        """Content moved by whole tiles; of those that come into view nothing is known."""
+        if self._known is not None:
+            self._known = carried(self._known, dy_tiles, dx_tiles, 0)
+            self._learned_ns = carried(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
+            self._tick = -1
+
+    def learn(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
+        """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
+        told = np.stack([np.sqrt(np.clip(feedback.attention, 0, 1)), np.clip(feedback.similarity, 0, 1)])
+        maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in told])
+        maps = carried(maps, *moved_tiles, np.nan)
+        spoken = ~np.isnan(maps[0])
+        if self._known is None:
+            self._known = np.zeros((2, *shape), np.float32)
+            self._learned_ns = np.full(shape, -np.inf)
+        mixed = np.where(np.isfinite(self._learned_ns), RENEW * maps + (1 - RENEW) * self._known, maps)
+        self._known = np.where(spoken, mixed, self._known).astype(np.float32)
+        self._learned_ns = np.where(spoken, float(feedback.stamp.media_ns), self._learned_ns)
+        self._tick = -1
+
+    def at(self, media_ns: int) -> Map | None:
+        """Attention, similarity and trust at a media time: float32 [3, gh, gw]; None while no answer taught anything.
+
+        The same array object for a quarter of a second, unless something was learned or carried.
+        """
+        if self._known is None:
+            return None
+        tick = media_ns // _TICK_NS
+        if tick != self._tick or self._prior is None:
+            self._tick = tick
+            age_s = np.maximum(tick * _TICK_NS - self._learned_ns, 0) / NS_PER_S
+            self._prior = np.concatenate([self._known, np.exp(-age_s / FADE_S)[None].astype(np.float32)])
+        return self._prior
