@@ -32,7 +32,7 @@ class FileSource:
     """
 
     def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` that is none."""
+        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
         self._name = str(path)
         self._fit = Fit.of(config)
         self._max_frames = config.max_frames

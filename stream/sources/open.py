@@ -20,7 +20,7 @@ def open_source(address: str, config: CaptureConfig, clock: Clock) -> Source:
     """Opens what an address names: `scene:NAME`, or the path of a video file or still picture.
 
     Raises SourceNotFound where there is nothing of that name, SourceError where it cannot be read, ConfigError where
-    `capture` asks for a size that is none.
+    `capture.size` is beyond measure.
     """
     if not address.strip():
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")

@@ -19,7 +19,7 @@ class SceneSource:
     """One generated scene, drawn frame by frame in RGB; the same on every run."""
 
     def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound, naming the scenes that exist, or ConfigError for a `capture.size` that is none."""
+        """Raises SourceNotFound, naming the scenes that exist, or ConfigError for a `capture.size` beyond measure."""
         if name not in SCENE_NAMES:
             raise SourceNotFound(f"there is no scene named {name!r}; the scenes are {', '.join(sorted(SCENE_NAMES))}")
         self._scene = load_scene(name)

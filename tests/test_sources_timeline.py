@@ -1,0 +1,118 @@
+"""Media time from lists of PTS."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_coc.types import NS_PER_S
+from stream.sources.timeline import DEFAULT_RATE, MediaTimeline
+
+MS = NS_PER_S // 1000
+
+
+def at_25_fps(origin: Fraction = Fraction(0)) -> MediaTimeline:
+    """PTS in milliseconds, a period of 40."""
+    return MediaTimeline(Fraction(1, 1000), Fraction(25), origin)
+
+
+def times_ms(timeline: MediaTimeline, pts: list[int | None]) -> list[float]:
+    return [timeline.next_ns(value) / MS for value in pts]
+
+
+def test_good_pts_are_kept_whatever_their_gaps() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, 40, 41, 1000, 1033]) == [0, 40, 41, 1000, 1033]
+    assert (timeline.made_pts, timeline.clamped_pts) == (0, 0)
+
+
+def test_time_counts_from_the_origin() -> None:
+    assert times_ms(at_25_fps(Fraction(14, 10)), [1400, 1440]) == [0, 40]
+
+
+def test_first_pts_later_than_the_origin_stays_later() -> None:
+    assert times_ms(at_25_fps(), [120, 160]) == [120, 160]
+
+
+def test_missing_pts_are_made_from_the_rate() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [None, None, 80, None]) == [0, 40, 80, 120]
+    assert (timeline.made_pts, timeline.clamped_pts) == (3, 0)
+
+
+@pytest.mark.parametrize("rate", [None, Fraction(0), Fraction(-5), Fraction(90_000)])
+def test_unusable_rate_becomes_the_default(rate: Fraction | None) -> None:
+    timeline = MediaTimeline(Fraction(1, 1000), rate)
+    assert timeline.rate == DEFAULT_RATE
+    assert times_ms(timeline, [None, None]) == [0, 40]
+
+
+@pytest.mark.parametrize("time_base", [None, Fraction(0), Fraction(-1, 25)])
+def test_unusable_time_base_makes_every_pts(time_base: Fraction | None) -> None:
+    timeline = MediaTimeline(time_base, Fraction(25))
+    assert times_ms(timeline, [5, 6]) == [0, 40]
+    assert timeline.made_pts == 2
+
+
+@pytest.mark.parametrize("absurd", [2**62, -(2**62)])
+def test_absurd_pts_count_as_missing(absurd: int) -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, absurd, 80]) == [0, 40, 80]
+    assert timeline.made_pts == 1
+
+
+def test_backward_pts_is_clamped_to_the_last_plus_one_period() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, 40, 20, 120]) == [0, 40, 80, 120]
+    assert timeline.clamped_pts == 1
+
+
+def test_repeated_pts_is_clamped() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, 0, 80]) == [0, 40, 80]
+    assert timeline.clamped_pts == 1
+
+
+def test_times_before_the_origin_are_clamped_to_start_at_zero() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [-400, 80]) == [0, 80]
+    assert timeline.clamped_pts == 1
+
+
+def test_jump_back_goes_on_at_the_rate() -> None:
+    """As where two recordings were joined: time goes on from where it was."""
+    assert times_ms(at_25_fps(), [1000, 1040, 0, 40, 80]) == [1000, 1040, 1080, 1120, 1160]
+
+
+def test_one_stray_pts_does_not_shift_all_that_follow() -> None:
+    timeline = at_25_fps()
+    pts: list[int | None] = [0, 40, 10, *range(80, 4000, 40)]
+    assert times_ms(timeline, pts)[4:] == list(range(120, 4000, 40))
+    assert timeline.clamped_pts == 2
+
+
+def test_ntsc_rate_gathers_no_error_in_an_hour() -> None:
+    timeline = MediaTimeline(None, Fraction(30_000, 1001))
+    for _ in range(107_892):
+        last_ns = timeline.next_ns(None)
+    assert last_ns == 107_891 * 1001 * NS_PER_S // 30_000
+
+
+def test_time_of_a_pts_without_moving_on() -> None:
+    timeline = at_25_fps(Fraction(1))
+    assert timeline.at_ns(1500) == 500 * MS
+    assert timeline.at_ns(None) is None
+    assert timeline.at_ns(500) is None
+    assert timeline.next_ns(None) == 0
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(0, 5000)), max_size=60))
+def test_any_pts_give_times_that_rise_from_zero(pts: list[int | None]) -> None:
+    timeline = at_25_fps()
+    times = [timeline.next_ns(value) for value in pts]
+    assert all(later > earlier for earlier, later in itertools.pairwise(times))
+    assert all(time >= 0 for time in times)
