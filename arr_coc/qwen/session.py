@@ -70,10 +70,14 @@ class AnswerSession:
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None) -> None:
         self.qwen = qwen
-        self.options = options or AnswerOptions()
-        self._ids = prompt_ids(qwen, self.options.system)
+        self.configure(options or AnswerOptions())
         self._cache: PrefixCache[Ids | Shown] = PrefixCache()
         self._last: AnswerResult | None = None
+
+    def configure(self, options: AnswerOptions) -> None:
+        """Answers by other options from here on; what was kept stays useful."""
+        self.options = options
+        self._ids = prompt_ids(self.qwen, options.system)
 
     @property
     def last(self) -> AnswerResult:
@@ -98,7 +102,7 @@ class AnswerSession:
             )
 
     def answer(
-        self, packets: Packet | Sequence[Packet], query: str, *, should_stop: Callable[[], bool] | None = None
+        self, packets: Packet | Sequence[Packet], query: str, should_stop: Callable[[], bool] | None = None
     ) -> Iterator[str]:
         """Pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
 
