@@ -1,0 +1,288 @@
+"""Files as a source: times, losses, changes of size, fitting, and what cannot be opened."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from video_maker import make_audio, make_video, moving_square, overwrite_packet
+
+from arr_coc.types import NS_PER_S
+from stream.clock import FakeClock
+from stream.config import CaptureConfig
+from stream.errors import SourceError, SourceNotFound
+from stream.sources import SourceFrame
+from stream.sources.file import FileSource
+
+MS = NS_PER_S // 1000
+
+
+def opened(path: Path, **capture: object) -> FileSource:
+    return FileSource(path, CaptureConfig.model_validate(capture), FakeClock(7))
+
+
+def read(path: Path, **capture: object) -> list[SourceFrame]:
+    with opened(path, **capture) as source:
+        return list(source.frames())
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """Ten frames at 25 FPS, 64×48, with B-frames."""
+    return make_video(tmp_path / "clip.mp4", moving_square(10))
+
+
+def test_frames_come_in_order_with_their_times(clip: Path) -> None:
+    frames = read(clip)
+    assert [frame.frame_index for frame in frames] == list(range(10))
+    assert [frame.media_ns for frame in frames] == [index * 40 * MS for index in range(10)]
+    assert [frame.discontinuity for frame in frames] == ["start"] + [None] * 9
+    assert {frame.capture_ns for frame in frames} == {7}
+    assert {(frame.planes.layout, frame.planes.height_px, frame.planes.width_px) for frame in frames} == {
+        ("yuv", 48, 64)
+    }
+
+
+def test_the_picture_is_the_one_that_was_encoded(tmp_path: Path) -> None:
+    images = list(moving_square(3))
+    path = make_video(tmp_path / "lossless.mkv", images, codec="ffv1", pixel_format="bgr0")
+    for frame, image in zip(read(path), images, strict=True):
+        assert np.array_equal(frame.planes.planes[0], image)
+
+
+def test_it_describes_itself(clip: Path) -> None:
+    with opened(clip) as source:
+        info = source.describe()
+    assert (info.name, info.width_px, info.height_px) == (str(clip), 64, 48)
+    assert (info.fps, info.duration_ns, info.frames, info.live) == (25.0, 400 * MS, 10, False)
+    assert (info.codec, info.pixel_format, info.rotation) == ("h264", "yuv420p", 0)
+
+
+def test_capture_time_is_when_the_frame_leaves_the_decoder(clip: Path) -> None:
+    clock = FakeClock()
+    with FileSource(clip, CaptureConfig(), clock) as source:
+        for count, frame in enumerate(source.frames()):
+            assert frame.capture_ns == count * 5
+            clock.advance(5)
+
+
+def test_max_frames_ends_the_run_early(clip: Path) -> None:
+    with opened(clip, max_frames=3) as source:
+        assert len(list(source.frames())) == 3
+        assert source.trailing_skipped() == ()
+
+
+def test_frames_outlive_the_source(clip: Path) -> None:
+    last = read(clip)[-1]
+    assert int(last.planes.planes[0].max()) > 0
+
+
+def test_closing_twice_is_fine(clip: Path) -> None:
+    source = opened(clip)
+    source.close()
+    source.close()
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "flv", "mov", "mpg"])
+def test_media_time_starts_where_players_start(tmp_path: Path, suffix: str) -> None:
+    """MPEG-TS, FLV and others begin at some time of their own, which players show as 0."""
+    codec = "mpeg2video" if suffix == "mpg" else "libx264"
+    path = make_video(tmp_path / f"clip.{suffix}", moving_square(5), codec=codec)
+    assert [frame.media_ns // MS for frame in read(path)] == [0, 40, 80, 120, 160]
+
+
+def test_a_variable_rate_stays_as_it_is(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "vfr.mkv", moving_square(4), Fraction(1000), pts=[0, 100, 150, 900])
+    assert [frame.media_ns // MS for frame in read(path)] == [0, 100, 150, 900]
+
+
+def test_missing_pts_are_made_and_counted(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "raw.h264", moving_square(5))
+    with opened(path) as source:
+        times = [frame.media_ns // MS for frame in source.frames()]
+        assert times == [0, 40, 80, 120, 160]
+        assert (source.timeline.made_pts, source.timeline.clamped_pts) == (5, 0)
+
+
+def test_backward_pts_are_clamped_and_counted(tmp_path: Path) -> None:
+    pts = [0, 2, 1, 4, 5]
+    path = make_video(tmp_path / "back.mkv", moving_square(5), codec="mjpeg", pixel_format="yuvj420p", packet_pts=pts)
+    with opened(path) as source:
+        times = [frame.media_ns // MS for frame in source.frames()]
+        assert times == [0, 80, 120, 160, 200]
+        assert (source.timeline.made_pts, source.timeline.clamped_pts) == (0, 1)
+
+
+def test_a_packet_that_does_not_decode_is_named_and_skipped(clip: Path) -> None:
+    overwrite_packet(clip, 4)
+    with opened(clip) as source:
+        frames = list(source.frames())
+        assert source.trailing_skipped() == ()
+    assert len(frames) == 9
+    (after,) = [frame for frame in frames if frame.skipped]
+    (lost,) = after.skipped
+    assert (lost.what, lost.count) == ("packet 4", 1)
+    assert "Invalid data" in lost.reason
+    assert lost.media_ns is not None
+    assert after.media_ns > lost.media_ns
+    assert lost.media_ns not in {frame.media_ns for frame in frames}
+    assert all(later.media_ns > earlier.media_ns for earlier, later in itertools.pairwise(frames))
+
+
+def test_reading_damage_twice_gives_the_same(clip: Path) -> None:
+    overwrite_packet(clip, 4, count=3)
+    first, second = read(clip), read(clip)
+    assert [(frame.media_ns, frame.skipped) for frame in first] == [(frame.media_ns, frame.skipped) for frame in second]
+    for one, other in zip(first, second, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one.planes.planes, other.planes.planes, strict=True))
+
+
+def test_what_is_lost_after_the_last_frame_is_told_at_the_end(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "tail.mp4", moving_square(6), options={"bf": "0"})
+    overwrite_packet(path, 5, count=2)
+    with opened(path) as source:
+        assert len(list(source.frames())) == 4
+        (lost,) = source.trailing_skipped()
+    assert (lost.what, lost.count, lost.media_ns) == ("packets 5-6", 2, 160 * MS)
+
+
+def test_a_file_cut_short_says_how_much_is_missing(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "long.mkv", moving_square(25), 10, codec="mjpeg", pixel_format="yuvj420p")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with opened(path) as source:
+        frames = list(source.frames())
+        (lost,) = [item for item in source.trailing_skipped() if item.what.startswith("the last")]
+    assert 5 < len(frames) < 20
+    assert lost.what == f"the last {2.5 - len(frames) / 10:.2f} s"
+    assert lost.reason == "the file ends early: it declares 2.50 s"
+
+
+def test_another_size_in_mid_stream_is_a_discontinuity(tmp_path: Path) -> None:
+    small = make_video(tmp_path / "small.h264", moving_square(3, 64, 48))
+    large = make_video(tmp_path / "large.h264", moving_square(3, 128, 96))
+    joined = tmp_path / "joined.h264"
+    joined.write_bytes(large.read_bytes() + small.read_bytes())
+    frames = read(joined)
+    assert [frame.discontinuity for frame in frames] == ["start", None, None, "resolution", None, None]
+    assert [frame.planes.width_px for frame in frames] == [128, 128, 128, 64, 64, 64]
+    resized = read(joined, size="96x96")
+    assert [frame.discontinuity for frame in resized] == ["start", None, None, "resolution", None, None]
+    assert {frame.planes.planes[0].shape for frame in resized} == {(96, 96, 3)}
+
+
+def test_other_planes_in_mid_stream_are_a_discontinuity(tmp_path: Path) -> None:
+    parts = [
+        make_video(tmp_path / f"{name}.mjpeg", moving_square(2), codec="mjpeg", pixel_format=name).read_bytes()
+        for name in ("yuvj420p", "yuvj444p")
+    ]
+    joined = tmp_path / "joined.mjpeg"
+    joined.write_bytes(b"".join(parts))
+    assert [frame.discontinuity for frame in read(joined)] == ["start", None, "format", None]
+
+
+def test_frames_are_fitted_as_configured(clip: Path) -> None:
+    (frame,) = read(clip, size="40x24", max_frames=1)
+    assert frame.planes.layout == "rgb"
+    assert frame.planes.planes[0].shape == (24, 40, 3)
+    (frame,) = read(clip, fit="resize", max_frames=1)
+    assert frame.planes.planes[0].shape == (224, 320, 3)
+    (frame,) = read(clip, size="64x48", max_frames=1)
+    assert frame.planes.layout == "yuv"
+
+
+def test_a_rotated_video_is_described_and_shown_upright(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "phone.mp4", moving_square(2), rotation=-90)
+    with opened(path) as source:
+        info = source.describe()
+        frame = next(source.frames())
+    assert (info.width_px, info.height_px, info.rotation) == (48, 64, -90)
+    assert (frame.planes.width_px, frame.planes.height_px) == (48, 64)
+
+
+@pytest.mark.parametrize(("name", "codec", "pixel_format"), [("a.png", "png", "rgb24"), ("a.jpg", "mjpeg", "yuvj420p")])
+def test_a_still_picture_is_a_video_of_one_frame(tmp_path: Path, name: str, codec: str, pixel_format: str) -> None:
+    frames = read(make_video(tmp_path / name, moving_square(1), codec=codec, pixel_format=pixel_format))
+    assert [frame.media_ns for frame in frames] == [0]
+
+
+def test_of_several_streams_the_first_default_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "two.mkv"
+    with av.open(str(path), "w") as container:
+        streams = []
+        for width in (32, 64):
+            stream = container.add_stream("ffv1", rate=25)
+            stream.width, stream.height, stream.pix_fmt = width, 32, "yuv420p"
+            streams.append(stream)
+        streams[1].disposition = av.stream.Disposition.default
+        for stream in streams:
+            frame = av.VideoFrame(stream.width, 32, "yuv420p")
+            frame.pts = 0
+            container.mux(stream.encode(frame) + stream.encode(None))
+    assert read(path)[0].planes.width_px == 64
+
+
+def test_a_name_that_looks_like_a_protocol_is_still_a_file(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = clip.with_name("concat:a|b%03d.mp4")
+    shutil.copy(clip, odd)
+    monkeypatch.chdir(clip.parent)
+    assert len(read(Path(odd.name))) == 10
+
+
+def test_nothing_is_printed(clip: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    overwrite_packet(clip, 2, count=4)
+    read(clip)
+    assert capfd.readouterr() == ("", "")
+
+
+class TestWhatCannotBeOpened:
+    """One clear line each, with the name and the remedy."""
+
+    def fails(self, path: Path, pattern: str, kind: type[SourceError] = SourceError) -> None:
+        with pytest.raises(kind, match=pattern) as raised:
+            opened(path)
+        assert str(path) in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+    def test_missing(self, tmp_path: Path) -> None:
+        self.fails(tmp_path / "none.mp4", "does not exist; check the name", SourceNotFound)
+
+    def test_folder(self, tmp_path: Path) -> None:
+        self.fails(tmp_path, "is a folder; give one of the video files in it")
+
+    def test_empty(self, tmp_path: Path) -> None:
+        path = tmp_path / "empty.mp4"
+        path.touch()
+        self.fails(path, "is empty; copy or record it again")
+
+    def test_unreadable(self, clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        self.fails(clip, "may not be read by this user; change its permissions")
+
+    @pytest.mark.parametrize("name", ["noise.mp4", "notes.mp4", "page.html"])
+    def test_no_video(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        path.write_bytes(np.random.default_rng(0).bytes(5000) if name == "noise.mp4" else b"hello, this is text\n" * 99)
+        self.fails(path, "is not a video that FFmpeg can read: Invalid data .*; it may be cut short, damaged")
+
+    def test_text_that_ffmpeg_would_draw_as_a_terminal(self, tmp_path: Path) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_text("hello, this is text\n" * 99)
+        self.fails(path, "is not a video that FFmpeg can read: it looks like text")
+
+    def test_audio_alone(self, tmp_path: Path) -> None:
+        self.fails(make_audio(tmp_path / "song.m4a"), r"has no video stream \(only audio in it\)")
+
+    def test_no_frame_decodes(self, clip: Path) -> None:
+        overwrite_packet(clip, 1, count=10)
+        self.fails(clip, r"no frame of .* can be decoded \(packets 1-10: Invalid data .*\); check the file")
+
+    def test_no_decoder(self, tmp_path: Path) -> None:
+        path = tmp_path / "drawing.svg"
+        path.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"></svg>')
+        self.fails(path, "has no decoder for; convert it")
