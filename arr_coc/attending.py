@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.budget import Budget, tokens_for
 from arr_coc.errors import NonFiniteError, ShapeError, StrategyError
-from arr_coc.quadtree import quadtree, split_worth, top_level
+from arr_coc.quadtree import DULL, quadtree, split_worth, top_level
 from arr_coc.regions import level_count, level_shape, pool_max, region_mean
 from arr_coc.structure import VOID_STRUCTURE, structure
 from arr_coc.types import LEVELS, Allocation
@@ -194,7 +194,8 @@ def _most_worth(request: Request, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[
     exploring = min(memory.exploring_tokens(request.tokens), left)
     worth = request.relevance
     if memory.previous is not None:
-        worth = np.where(memory.previous == 0, worth * np.float32(1 + STICKINESS), worth)
+        matter = worth + np.float32(DULL)
+        worth = np.where(memory.previous == 0, matter * np.float32(1 + STICKINESS), matter)
     _best(worth, left - exploring, chosen)
     if exploring and memory.neglect is not None:
         _best(memory.neglect, exploring, chosen)

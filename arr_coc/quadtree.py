@@ -16,6 +16,9 @@ import numpy.typing as npt
 from arr_coc.regions import ABSENT, level_count, level_shape, pool_max, pool_sum
 from arr_coc.types import LEVELS
 
+DULL = 0.1
+"""Differences well below this relevance do not matter: what noise and exposure do to dull tiles turns no order."""
+
 Worth = npt.NDArray[np.float32]
 Split = npt.NDArray[np.bool_]
 
@@ -118,16 +121,18 @@ def top_level(shape: tuple[int, int], budget: int) -> int:
 def split_worth(
     tree: QuadTree, relevance: npt.NDArray[np.float32], previous: npt.NDArray[np.int8] | None, stickiness: float
 ) -> Worth:
-    """What showing a region one level finer is worth: the sum of its tiles' squared relevance, float32 [inner].
+    """What showing a region one level finer is worth: the sum of (relevance + `DULL`)³ over its tiles, float32 [inner].
 
     Each octave of detail is worth the same on every tile (natural pictures have equal energy in each octave: Field,
-    1987), times how relevant it is; the square keeps many dull tiles from outbidding a few that matter. A region that
-    `previous` (level map, int8 [gh, gw]) showed split is worth `1 + stickiness` times as much, so that near-equals do not take turns.
+    1987), times how much the tile matters; the cube keeps many dull tiles from outbidding a few that matter. A region
+    that `previous` (level map, int8 [gh, gw]) showed split has its relevance raised by the share `stickiness`, so
+    that near-equals do not take turns.
     """
-    worth = tree.pyramid(np.square(relevance))[: tree.inner]
-    if previous is None or not stickiness:
+    matter = relevance + np.float32(DULL)
+    worth = tree.pyramid(matter * matter * matter)[: tree.inner]
+    if previous is None:
         return worth
     shown = np.where(previous == ABSENT, LEVELS, previous)
     finest = -tree.pyramid(-shown, pool_max)[: tree.inner]
     was_split = finest < tree.regions[: tree.inner, 0]
-    return np.where(was_split, worth * np.float32(1 + stickiness), worth)
+    return np.where(was_split, worth * np.float32((1 + stickiness) ** 3), worth)
