@@ -1,0 +1,118 @@
+"""ARR-COC as a library: a Qwen-VL model that looks at the tokens that matter for the question."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.allocator import AllocatorOptions
+from arr_coc.budget import DEFAULT_TOKENS, Budget
+from arr_coc.errors import OptionError
+from arr_coc.gaze import Gaze
+from arr_coc.qwen.decode import Decoding
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.pictures import Picture, to_frames
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.types import NS_PER_S, Encode, FrameStamp
+
+FRAMES_PER_S = 2.0
+"""How far apart frames are taken to be whose times are not given; as Qwen3-VL's processor samples video."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds: choosing tokens, encoding them, from there to the first token, and from there to the last."""
+
+    allocate_ms: float
+    encode_ms: float
+    prefill_ms: float
+    decode_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """An answer.
+
+    `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (level, row, col):
+    what was shown of it. `tokens_used`: visual tokens of all frames together.
+    """
+
+    text: str
+    heatmap: npt.NDArray[np.float32]
+    tokens_used: int
+    regions: npt.NDArray[np.int32]
+    timings: Timings
+
+
+class ARRCOCQwen:
+    """A Qwen3-VL, Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens. Not for several threads at once.
+
+    `fallbacks` counts frames whose allocation failed, and that were answered with all their tokens.
+    """
+
+    def __init__(self, qwen: QwenVL) -> None:
+        self.qwen = qwen
+        self.fallbacks = 0
+        self._session = AnswerSession(qwen)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path | None = None, **options: Any) -> ARRCOCQwen:
+        """From a folder, a name on the hub, or, for None, the bundled model; `options` and errors as `load_qwen`."""
+        return cls(load_qwen(name, **options))
+
+    def generate(
+        self,
+        image_or_frames: Picture | Sequence[Picture],
+        query: str,
+        max_tokens: int = 64,
+        budget: Budget = DEFAULT_TOKENS,
+        encode: Encode = "sparse",
+        strategy: str = "auto",
+        temperature: float = 0.0,
+        seed: int = 0,
+        *,
+        top_p: float = 1.0,
+        times_s: Sequence[float] | None = None,
+    ) -> Generation:
+        """Answers `query` about one picture, or about several frames in order (a list, or an array [T, …]).
+
+        `budget`: visual tokens a frame, or "adaptive". `times_s`: the frames' times; half a second apart if not given.
+        Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
+        the answer about a picture is the stock model's.
+        Raises ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError and NonFiniteError.
+        """
+        decoding = Decoding(max_tokens, temperature, top_p, seed)
+        self._session.configure(AnswerOptions(encode, decoding))
+        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, levels=self.qwen.knows_levels)
+        gaze = Gaze(self.qwen.preprocessing, encode, options, self.qwen.embed_query(query))
+        pictures = to_frames(image_or_frames)
+
+        started_s = time.perf_counter()
+        stamps = _stamps(len(pictures), times_s)
+        packets = [gaze.look(picture, stamp) for picture, stamp in zip(pictures, stamps, strict=True)]
+        self.fallbacks += gaze.fallbacks
+        allocate_ms = (time.perf_counter() - started_s) * 1e3
+        text = "".join(self._session.answer(packets, query))
+        answer = self._session.last
+        return Generation(
+            text=text,
+            heatmap=gaze.relevance,
+            tokens_used=answer.tokens_used,
+            regions=answer.feedback.regions,
+            timings=Timings(allocate_ms, answer.encode_ms, answer.prefill_ms, answer.decode_ms),
+        )
+
+
+def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
+    times = [index / FRAMES_PER_S for index in range(frames)] if times_s is None else list(times_s)
+    if len(times) != frames or any(later < earlier for earlier, later in pairwise(times)):
+        raise OptionError(f"times_s must hold one time for each of the {frames} frames, in order, got {times}")
+    return [FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(times)]
