@@ -14,7 +14,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str
     """Base of all events."""
 
 
-class Started(Event, tag="started"):
+class Started(Event, frozen=True, tag="started"):
     """The run begins."""
 
     source: str
@@ -23,7 +23,7 @@ class Started(Event, tag="started"):
     backend: str
 
 
-class Cut(Event, tag="cut"):
+class Cut(Event, frozen=True, tag="cut"):
     """A scene cut: the first frame of the new shot."""
 
     frame_index: int
@@ -31,7 +31,7 @@ class Cut(Event, tag="cut"):
     score: float
 
 
-class Skipped(Event, tag="skipped"):
+class Skipped(Event, frozen=True, tag="skipped"):
     """Something of the source that could not be used. `frame_index` is the decode index of the next good frame."""
 
     frame_index: int
@@ -41,14 +41,14 @@ class Skipped(Event, tag="skipped"):
     count: int = 1
 
 
-class Notice(Event, tag="notice"):
+class Notice(Event, frozen=True, tag="notice"):
     """Something that the user should know once. `code` is stable, `message` is for people."""
 
     code: str
     message: str
 
 
-class AnswerText(Event, tag="text"):
+class AnswerText(Event, frozen=True, tag="text"):
     """A piece of an answer that is being spoken."""
 
     answer: int
@@ -65,7 +65,7 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: float
 
 
-class Answer(Event, tag="answer"):
+class Answer(Event, frozen=True, tag="answer"):
     """One whole answer. It speaks of the frames from `start_s` to `end_s`; `trigger` says why it was given."""
 
     answer: int
@@ -82,7 +82,7 @@ class Answer(Event, tag="answer"):
     timing: AnswerTiming | None = None
 
 
-class FrameReady(Event, tag="frame"):
+class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
     `slot` names the picture in the run's slot table, where an overlay was asked for.
@@ -101,7 +101,7 @@ class FrameReady(Event, tag="frame"):
     slot: int | None = None
 
 
-class Summary(Event, tag="summary"):
+class Summary(Event, frozen=True, tag="summary"):
     """The end of the run: what it did, in numbers."""
 
     frames: int

@@ -33,24 +33,24 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=s
     arrays: tuple[ArraySpec, ...] = ()
 
 
-class Credit(Message):
+class Credit(Message, frozen=True):
     """Receiver to sender: `count` more, please."""
 
     count: Annotated[int, Meta(ge=1)] = 1
 
 
-class End(Message):
+class End(Message, frozen=True):
     """Nothing follows; what is in flight is finished first. `skipped` is what was lost after the last frame."""
 
     reason: EndReason
     skipped: tuple[SkippedItem, ...] = ()
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True):
     """Stop at once; what is in flight is dropped."""
 
 
-class Frame(Message):
+class Frame(Message, frozen=True):
     """Capture to texture: the planes of a frame lie in `slot`."""
 
     slot: Count
@@ -61,7 +61,7 @@ class Frame(Message):
     skipped: tuple[SkippedItem, ...] = ()
 
 
-class Changed(Message):
+class Changed(Message, frozen=True):
     """Texture to allocate: the texture holds this frame now.
 
     `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins.
@@ -75,7 +75,7 @@ class Changed(Message):
     skipped: tuple[SkippedItem, ...] = ()
 
 
-class Tokens(Message):
+class Tokens(Message, frozen=True):
     """Allocate to answer: a TokenPacket. Parts: regions, relevance, pixels."""
 
     answer: Count
@@ -83,7 +83,7 @@ class Tokens(Message):
     grid: TileGrid
 
 
-class WholeFrame(Message):
+class WholeFrame(Message, frozen=True):
     """Allocate to answer: a FramePacket. Parts: regions, relevance, and the image unless it lies in the snapshot."""
 
     answer: Count
@@ -92,11 +92,11 @@ class WholeFrame(Message):
     in_snapshot: bool
 
 
-class Joined(Message):
+class Joined(Message, frozen=True):
     """The answer stage has reached its end of the link and begins to load its model."""
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """The answer stage is ready. Part: the query's token embeddings, float32 [Lq, D]."""
 
     model_id: str
@@ -105,14 +105,14 @@ class Hello(Message):
     query: str
 
 
-class Text(Message):
+class Text(Message, frozen=True):
     """A piece of an answer that is being spoken."""
 
     answer: Count
     text: str
 
 
-class Answered(Message):
+class Answered(Message, frozen=True):
     """An answer has ended. Parts: regions, attention and similarity of its feedback, where there is any."""
 
     answer: Count
@@ -125,11 +125,11 @@ class Answered(Message):
     feedback_stamp: FrameStamp | None = None
 
 
-class Stopped(Message):
+class Stopped(Message, frozen=True):
     """The answer stage has done all that it was sent, or has dropped it after Cancel."""
 
 
-class Failed(Message):
+class Failed(Message, frozen=True):
     """The answer stage cannot go on. `error` names the exception's class, `details` is its traceback."""
 
     error: str
@@ -138,19 +138,7 @@ class Failed(Message):
 
 
 AnyMessage: TypeAlias = (
-    Credit
-    | End
-    | Cancel
-    | Frame
-    | Changed
-    | Tokens
-    | WholeFrame
-    | Joined
-    | Hello
-    | Text
-    | Answered
-    | Stopped
-    | Failed
+    Credit | End | Cancel | Frame | Changed | Tokens | WholeFrame | Joined | Hello | Text | Answered | Stopped | Failed
 )
 
 _encoder = msgspec.msgpack.Encoder()

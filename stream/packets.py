@@ -53,9 +53,7 @@ def frame_message(answer: int, packet: FramePacket, *, in_snapshot: bool) -> tup
     """A FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
     specs = specs_of(*arrays)
-    message = WholeFrame(
-        answer=answer, stamp=packet.stamp, grid=packet.grid, in_snapshot=in_snapshot, arrays=specs
-    )
+    message = WholeFrame(answer=answer, stamp=packet.stamp, grid=packet.grid, in_snapshot=in_snapshot, arrays=specs)
     return message, arrays
 
 
@@ -66,10 +64,12 @@ def frame_packet(message: WholeFrame, parts: Sequence[Part], snapshot: Array | N
     relevance: Layout = ("float32", grid.shape)
     image: Layout = ("uint8", (grid.padded_height_px, grid.padded_width_px, 3))
     if not message.in_snapshot:
-        return FramePacket(message.stamp, grid, *_arrays(message, parts, REGIONS, relevance, image))
-    if snapshot is None:
+        regions, scores, snapshot = _arrays(message, parts, REGIONS, relevance, image)
+    elif snapshot is not None:
+        regions, scores = _arrays(message, parts, REGIONS, relevance)
+    else:
         raise TransportError("a frame lies in the snapshot, and this link has none")
-    return FramePacket(message.stamp, grid, *_arrays(message, parts, REGIONS, relevance), snapshot)
+    return FramePacket(message.stamp, grid, regions, scores, snapshot)
 
 
 def embedding_of(message: Hello, parts: Sequence[Part]) -> QueryEmbedding:

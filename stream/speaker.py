@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from arr_coc.qwen.checkpoint import check_folder
+from arr_coc.qwen.hub import bundled_model_path, local_folder
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.config import Config
 from stream.errors import ConfigError
@@ -82,6 +84,16 @@ class QwenSpeaker:
             decode_ms=result.decode_ms,
             feedback=result.feedback,
         )
+
+
+def model_name(config: Config) -> str:
+    """The model's name for people. Raises ModelNotFound or ModelError where its folder can be seen to be unusable."""
+    name = config.answer.model
+    folder = bundled_model_path() if name is None else local_folder(name)
+    if folder is None:
+        return str(name)
+    check_folder(folder, str(folder))
+    return folder.name
 
 
 def open_qwen(config: Config) -> QwenSpeaker:

@@ -75,8 +75,8 @@ class Link:
             self._socket.send(head, zmq.SNDMORE)
             last = len(arrays) - 1
             for index, array in enumerate(arrays):
-                more = 0 if index == last else zmq.SNDMORE
-                self._socket.send(np.ascontiguousarray(array), more, copy=False)
+                more = zmq.SNDMORE if index < last else 0
+                self._socket.send(np.ascontiguousarray(array).data, more, copy=False)
         except zmq.Again as error:
             raise TransportError(f"nobody takes messages from {self._endpoint}") from error
 
@@ -94,7 +94,7 @@ class Link:
         return Received(decode(head), tuple(parts))
 
     def offer(self, message: Message) -> bool:
-        """Hands over a message if the peer can take it at once; whether it could."""
+        """Hands over a message if somebody can take it at once, as is enough for credits; whether it was taken."""
         try:
             self._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.Again:

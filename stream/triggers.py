@@ -52,7 +52,8 @@ class Triggers:
         self._fired_last_frame = False
         if new is not None:
             self._missed += self._pending is not None
-            self._pending = max(new, self._pending or new, key=_URGENCY.__getitem__)
+            if self._pending is None or _URGENCY[new] > _URGENCY[self._pending]:
+                self._pending = new
         return self._pending
 
     def finish(self) -> Trigger | None:

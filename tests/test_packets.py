@@ -129,9 +129,7 @@ def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -
 
 def test_the_querys_embedding_survives_the_way() -> None:
     embedding = np.random.default_rng(2).random((4, 16), dtype=np.float32)
-    hello = Hello(
-        model_id="tiny", knows_levels=True, known_world=None, query="What?", arrays=specs_of(embedding)
-    )
+    hello = Hello(model_id="tiny", knows_levels=True, known_world=None, query="What?", arrays=specs_of(embedding))
     got = embedding_of(hello, [embedding.tobytes()])
     assert (got.text, got.model_id) == ("What?", "tiny")
     np.testing.assert_array_equal(got.tokens, embedding)

@@ -1,0 +1,163 @@
+"""One run: wires the stages, starts them, watches them, and stops them whatever happens."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import torch
+
+from arr_coc.types import FramePlanes
+from arr_coc.updater import TextureUpdater
+from stream.answer_process import AnswerProcess
+from stream.clock import Clock, MonotonicClock
+from stream.config import Config
+from stream.events import Event, FrameReady, Notice, Started, unpack_event
+from stream.overlay import Overlay
+from stream.slots import Slots
+from stream.snapshot import SnapshotWriter
+from stream.sources import SourceInfo, open_source
+from stream.speaker import QWEN, model_name
+from stream.stages.allocate import AllocateStage, AllocateWiring, AnswerReach
+from stream.stages.answer import AnswerStage
+from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Control, describe
+from stream.stages.capture import CaptureStage
+from stream.stages.texture import TextureStage
+from stream.supervisor import Supervisor
+from stream.tally import Tally
+from stream.transport import EventSource, Transport, ipc_endpoint, private_directory
+from stream.wiring import allocate_policy, allocator_for, capture_policy, texture_options
+
+POLL_MS = 50
+"""How long the main thread waits for an event before it looks after the stages."""
+
+PLANES = 4
+"""Frames whose planes may be between capture and texture; credits keep them fewer."""
+
+OVERLAYS = 2
+"""Pictures that may wait for the sink that draws them."""
+
+
+class Pipeline:
+    """A source, a question and a model, run once.
+
+    Making one opens the source and looks at the model's folder, so that what cannot work fails here: raises StreamError
+    or ArrCocError. `run` is a generator for the main thread. `end` and `cancel` may be called from any thread and from
+    signal handlers. `speaker` names the function that opens the model, as "module:function".
+    """
+
+    def __init__(self, config: Config, clock: Clock | None = None, *, speaker: str = QWEN) -> None:
+        self._config = config
+        self._clock = clock or MonotonicClock()
+        self._speaker = speaker
+        self._model = model_name(config) if speaker == QWEN else speaker
+        self._source = open_source(config.source, config.capture, self._clock)
+        self._info = self._source.describe()
+        self._control = Control()
+        self._overlays: Slots[Overlay] = Slots(OVERLAYS)
+        self._updater = TextureUpdater(texture_options(config))
+
+    @property
+    def source_info(self) -> SourceInfo:
+        """What the source says about itself."""
+        return self._info
+
+    def end(self) -> None:
+        """No new frames; what is in flight is finished."""
+        self._control.end()
+
+    def cancel(self) -> None:
+        """Everything stops; what is in flight is dropped."""
+        self._control.cancel()
+
+    def take_overlay(self, slot: int) -> Overlay:
+        """The picture that a FrameReady names; there until the next event is asked for.
+
+        Raises TransportError where it has been taken before or is gone.
+        """
+        return self._overlays.take(slot)
+
+    def run(self) -> Iterator[Event]:
+        """Every event of the run, in order, the summary last; called once, and read by one thread.
+
+        Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
+        StageDied, which names the stage, or the error that the user can put right.
+        """
+        tally = Tally(self._clock.now_ns())
+        with self._stages() as (source, supervisor):
+            query, backend = self._config.answer.query, self._config.texture.backend
+            yield Started(source=self._info.name, model=self._model, query=query, backend=backend)
+            yield Notice(code="loading", message=f"loading {self._model}")
+            for event in _received(source, supervisor):
+                tally.add(event)
+                yield event
+                if isinstance(event, FrameReady) and event.slot is not None:
+                    self._overlays.discard(event.slot)
+            outcome = self._control.outcome
+        failure = self._control.failure
+        if failure is None:
+            yield tally.summary(outcome, None, supervisor.drops, self._clock.now_ns())
+        else:
+            yield tally.summary("error", describe(failure), supervisor.drops, self._clock.now_ns())
+            raise failure
+
+    @contextmanager
+    def _stages(self) -> Iterator[tuple[EventSource, Supervisor]]:
+        """The running stages; stopped and tidied up at the end, however it comes."""
+        with ExitStack() as stack:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
+            transport = Transport()
+            events = transport.event_source(EVENTS)
+            supervisor = Supervisor(self._control)
+            try:
+                answer = self._start_answer(stack, transport, supervisor)
+                self._start_frame_stages(transport, answer, supervisor)
+                yield events, supervisor
+            finally:
+                ended = supervisor.stop()
+                events.close()
+                self._updater.close()
+                if ended:
+                    transport.close()
+
+    def _start_answer(self, stack: ExitStack, transport: Transport, supervisor: Supervisor) -> AnswerReach:
+        """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
+        if self._config.pipeline.single_process:
+            supervisor.start(AnswerStage(self._config, self._speaker, ALLOCATE_ANSWER, transport, self._control))
+            return AnswerReach(ALLOCATE_ANSWER)
+        directory = stack.enter_context(private_directory())
+        snapshot = stack.enter_context(closing(SnapshotWriter()))
+        endpoint = ipc_endpoint(directory)
+        supervisor.adopt(AnswerProcess(self._config, self._speaker, endpoint, directory, snapshot.descriptor))
+        return AnswerReach(endpoint, snapshot, lambda: shutil.rmtree(directory, ignore_errors=True))
+
+    def _start_frame_stages(self, transport: Transport, answer: AnswerReach, supervisor: Supervisor) -> None:
+        config, control, clock = self._config, self._control, self._clock
+        planes: Slots[FramePlanes] = Slots(PLANES)
+        policy = capture_policy(config, self._info)
+        wiring = AllocateWiring(
+            transport=transport,
+            answer=answer,
+            overlays=self._overlays if config.output.heatmap else None,
+            lease=self._updater.lease,
+            make_allocator=lambda hello: allocator_for(config, hello),
+        )
+        supervisor.start(
+            CaptureStage(self._source, policy, planes, transport, control, clock),
+            TextureStage(self._updater, planes, transport, control, newest=policy.newest),
+            AllocateStage(allocate_policy(config, self._info), wiring, control, clock),
+        )
+
+
+def _received(source: EventSource, supervisor: Supervisor) -> Iterator[Event]:
+    """Events until the allocate stage has ended and nothing of it is left."""
+    while True:
+        supervisor.watch()
+        alive = supervisor.alive("allocate")
+        data = source.receive(POLL_MS if alive else 0)
+        if data is not None:
+            yield unpack_event(data)
+        elif not alive:
+            return

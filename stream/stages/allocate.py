@@ -1,0 +1,293 @@
+"""Allocate: chooses tokens for every frame, decides when to speak, and holds the conversation with the answer stage.
+
+Every event of the run leaves through this stage, so that events have one order: those of frames up to n, then answer n.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from arr_coc.allocator import FrameAllocation, StreamAllocator
+from arr_coc.errors import StoreError
+from arr_coc.ops.view import TextureView
+from arr_coc.packets import frame_packet_from, packet_from
+from arr_coc.types import NS_PER_S, Allocation
+from stream.clock import Clock
+from stream.dialogue import NS_PER_MS, Dialogue
+from stream.errors import StageDied
+from stream.events import Cut, Event, FrameReady, Notice, Skipped, pack_event
+from stream.messages import Changed, Credit, End, Hello
+from stream.overlay import Overlay
+from stream.slots import Slots
+from stream.snapshot import SnapshotWriter
+from stream.sources.base import SkippedItem
+from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, WAIT_MS, Control, describe
+from stream.transport import Transport, Waiter
+from stream.triggers import TriggerRules, Triggers
+
+log = logging.getLogger(__name__)
+
+MODEL_WORLD = (
+    "this model only knows {world}; for real video give --model Qwen/Qwen3-VL-2B-Instruct, "
+    "or the folder of such a model"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatePolicy:
+    """`lockstep`: at an answer point no frame follows before the answer. `live`: triggers count capture time.
+
+    `whole_frames`: the answer stage encodes whole frames, not tokens. `silence_limit_s`: how long it may say nothing
+    while an answer is due.
+    """
+
+    rules: TriggerRules
+    query: str
+    whole_frames: bool
+    lockstep: bool
+    live: bool
+    drawn_source: bool
+    silence_limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReach:
+    """How the answer stage is reached.
+
+    `snapshot` is the memory shared with it, where it is a process; `seal` removes the socket's name once both ends
+    have met, so that nobody else joins and nothing is left behind.
+    """
+
+    endpoint: str
+    snapshot: SnapshotWriter | None = None
+    seal: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateWiring:
+    """What this stage shares with others.
+
+    `lease` gives the texture's view; `make_allocator` is called with the answer stage's greeting, because the best
+    strategy depends on its model.
+    """
+
+    transport: Transport
+    answer: AnswerReach
+    overlays: Slots[Overlay] | None
+    lease: Callable[[], AbstractContextManager[TextureView]]
+    make_allocator: Callable[[Hello], StreamAllocator]
+
+
+class AllocateStage:
+    """Owns the link to the answer stage and the way to the sinks."""
+
+    name = "allocate"
+
+    def __init__(self, policy: AllocatePolicy, wiring: AllocateWiring, control: Control, clock: Clock) -> None:
+        self._policy = policy
+        self._wiring = wiring
+        self._control = control
+        self._clock = clock
+        self._triggers = Triggers(policy.rules)
+        self._last: FrameAllocation | None = None
+        self._failures = 0
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Answer points that came while another one still waited, and frames whose allocation failed."""
+        return {"answer.busy": self._triggers.missed, "allocate.failed": self._failures}
+
+    def run(self) -> None:
+        wiring = self._wiring
+        self._texture = wiring.transport.link(TEXTURE_ALLOCATE)
+        self._answer = wiring.transport.link(wiring.answer.endpoint, bind=True)
+        self._events = wiring.transport.event_sink(EVENTS)
+        self._dialogue = Dialogue(self._answer, self._clock, self._policy.query, wiring.answer.snapshot)
+        try:
+            self._greet()
+            end = self._follow()
+            self._finish(end)
+        except Exception:
+            self._dialogue.cancel()
+            raise
+        finally:
+            for link in (self._texture, self._answer, self._events):
+                link.close()
+
+    def _greet(self) -> None:
+        """Waits for the answer stage, and makes the allocator that suits its model."""
+        dialogue = self._dialogue
+        while not dialogue.joined:
+            self._hear(WAIT_MS)
+        self._wiring.answer.seal()
+        while dialogue.hello is None or dialogue.embedding is None:
+            self._hear(WAIT_MS)
+        self._allocator = self._wiring.make_allocator(dialogue.hello)
+        self._allocator.set_query(dialogue.embedding)
+        world = dialogue.hello.known_world
+        if world is not None and not self._policy.drawn_source:
+            self._emit(Notice(code="model-world", message=MODEL_WORLD.format(world=world)))
+
+    def _follow(self) -> End:
+        """Takes frames, and speaks where that is due, until the last one; returns what came after it."""
+        either = Waiter(self._texture, self._answer)
+        self._texture.offer(Credit())
+        while True:
+            either.wait(WAIT_MS)
+            self._hear(0)
+            if self._triggers.due and self._dialogue.wants_packet:
+                self._speak()
+            received = self._texture.receive()
+            if received is not None and isinstance(received.message, End):
+                return received.message
+            if received is not None and isinstance(received.message, Changed):
+                self._take(received.message)
+                self._texture.offer(Credit())
+
+    def _take(self, changed: Changed) -> None:
+        """Allocates one frame, tells about it, and speaks where that is due."""
+        start_ns = self._clock.now_ns()
+        with self._wiring.lease() as view:
+            self._last = self._allocated(view, changed)
+            ready_ns = self._clock.now_ns()
+            overlay = self._overlay(view, self._last)
+        stamp, frame = changed.stamp, self._last
+        at_s = stamp.media_ns / NS_PER_S
+        self._tell_skipped(changed.skipped, stamp.frame_index, at_s)
+        if changed.cut_score is not None:
+            self._emit(Cut(frame_index=stamp.frame_index, pts_s=at_s, score=changed.cut_score))
+        self._emit(
+            FrameReady(
+                frame_index=stamp.frame_index,
+                pts_s=at_s,
+                capture_ns=stamp.capture_ns,
+                ready_ns=ready_ns,
+                texture_ms=changed.texture_ms,
+                allocate_ms=(ready_ns - start_ns) / NS_PER_MS,
+                dirty_share=changed.dirty_share,
+                tokens=frame.allocation.tokens,
+                tiles=frame.levels.size,
+                jitter_share=frame.jitter_share,
+                slot=None if overlay is None else self._slot(overlay),
+            )
+        )
+        time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
+        due = self._triggers.observe(time_ns, change=frame.change_since, cut=changed.cut_score is not None)
+        if due and self._policy.lockstep:
+            self._await(lambda: self._dialogue.wants_packet)
+        if due and self._dialogue.wants_packet:
+            self._speak()
+        if self._policy.lockstep:
+            self._await(lambda: not self._dialogue.busy)
+
+    def _allocated(self, view: TextureView, changed: Changed) -> FrameAllocation:
+        """The frame's allocation; all of its tiles where that fails, because a frame is better answered than lost."""
+        try:
+            return self._allocator.allocate(view, changed.shift)
+        except StoreError:
+            raise
+        except Exception as error:
+            log.warning("frame %s is shown with all tokens: its allocation failed", view.stamp, exc_info=True)
+            if not self._failures:
+                message = (
+                    f"frame {view.stamp.frame_index} is shown with all tokens: its allocation failed, {describe(error)}"
+                )
+                self._emit(Notice(code="allocation-failed", message=message))
+            self._failures += 1
+            return all_tokens(view)
+
+    def _speak(self) -> None:
+        """Sends the newest frame's packet, if the texture still holds that frame."""
+        frame = self._last
+        assert frame is not None
+        with self._wiring.lease() as view:
+            if view.stamp != frame.stamp:
+                return
+            packet = frame_packet_from(view, frame) if self._policy.whole_frames else packet_from(view, frame)
+            self._dialogue.ask(packet, self._triggers.fire())
+        self._allocator.mark_answered()
+
+    def _finish(self, end: End) -> None:
+        """Gives the last answer, and waits until the answer stage has done all that it was sent."""
+        stamp = None if self._last is None else self._last.stamp
+        at_s = 0.0 if stamp is None else stamp.media_ns / NS_PER_S
+        self._tell_skipped(end.skipped, 0 if stamp is None else stamp.frame_index + 1, at_s)
+        if end.reason == "finished" and self._triggers.finish():
+            self._await(lambda: self._dialogue.wants_packet)
+            self._speak()
+        self._await(lambda: not self._dialogue.busy)
+        self._dialogue.end()
+        self._await(lambda: self._dialogue.stopped)
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        """Hears the answer stage until `done`. Raises StageDied where it says nothing for too long."""
+        limit_s = self._policy.silence_limit_s
+        since_ns = self._clock.now_ns()
+        while not done():
+            self._hear(WAIT_MS)
+            silence_ns = self._clock.now_ns() - max(since_ns, self._dialogue.heard_ns)
+            if silence_ns > limit_s * NS_PER_S:
+                raise StageDied(
+                    "answer", f"it said nothing for {limit_s:g} s; raise pipeline.timeout_s for slow models"
+                )
+
+    def _hear(self, timeout_ms: int) -> None:
+        """Passes on what the answer stage says, and its feedback to the allocator. Raises CancelledError."""
+        self._control.check()
+        for event in self._dialogue.hear(timeout_ms):
+            self._emit(event)
+        feedback = self._dialogue.take_feedback()
+        if feedback is not None:
+            self._allocator.apply_feedback(feedback)
+
+    def _emit(self, event: Event) -> None:
+        """Waits for the sinks, however slow they are, unless the run is cancelled."""
+        data = pack_event(event)
+        while not self._events.send(data, WAIT_MS):
+            self._control.check()
+
+    def _tell_skipped(self, items: tuple[SkippedItem, ...], frame_index: int, at_s: float) -> None:
+        for item in items:
+            pts_s = at_s if item.media_ns is None else item.media_ns / NS_PER_S
+            self._emit(
+                Skipped(frame_index=frame_index, pts_s=pts_s, what=item.what, reason=item.reason, count=item.count)
+            )
+
+    def _overlay(self, view: TextureView, frame: FrameAllocation) -> Overlay | None:
+        """A copy of what a picture of this allocation is drawn from, where somebody draws it."""
+        if self._wiring.overlays is None:
+            return None
+        image = view.read(0)[: view.grid.height_px, : view.grid.width_px].copy()
+        return Overlay(image, frame.allocation.regions.numpy(), frame.relevance.numpy())
+
+    def _slot(self, overlay: Overlay) -> int:
+        """Waits until the sinks have room for another picture."""
+        assert self._wiring.overlays is not None
+        while (slot := self._wiring.overlays.put(overlay, WAIT_MS / 1000)) is None:
+            self._control.check()
+        return slot
+
+
+def all_tokens(view: TextureView) -> FrameAllocation:
+    """Every tile of the frame at level 0, all equally relevant."""
+    rows, cols = view.grid.shape
+    row, col = torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
+    regions = torch.stack([torch.zeros_like(row), row, col], dim=-1).reshape(-1, 3)
+    tiles = len(regions)
+    return FrameAllocation(
+        stamp=view.stamp,
+        allocation=Allocation(regions, torch.ones(tiles), torch.ones(tiles, dtype=torch.bool)),
+        relevance=torch.ones(rows, cols),
+        scores=torch.zeros(3, rows, cols),
+        weights=torch.zeros(3),
+        levels=np.zeros((rows, cols), np.int8),
+        jitter_share=0.0,
+        change_since=1.0,
+        strategy="all",
+    )

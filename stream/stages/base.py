@@ -1,0 +1,120 @@
+"""What all stages share: how they are told to stop, how a failure is reported, and the names of their links."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Protocol
+
+from arr_coc.errors import ArrCocError, BudgetError, ContextLengthError, ModelError, OptionError, StrategyError
+from stream.errors import ConfigError, SourceError, StageDied, StreamError
+
+CAPTURE_TEXTURE = "inproc://capture-texture"
+TEXTURE_ALLOCATE = "inproc://texture-allocate"
+ALLOCATE_ANSWER = "inproc://allocate-answer"
+EVENTS = "inproc://events"
+
+WAIT_MS = 50
+"""Longest single wait of a stage before it looks again whether it shall stop."""
+
+USER_ERRORS = (
+    ConfigError,
+    SourceError,
+    ModelError,
+    ContextLengthError,
+    BudgetError,
+    StrategyError,
+    OptionError,
+)
+"""What the user can put right: reported as it is, where other errors mean that a stage died."""
+
+log = logging.getLogger(__name__)
+
+
+class CancelledError(Exception):
+    """Raised inside a stage that waits, once the run is cancelled; never leaves the stage."""
+
+
+class Control:
+    """What the run is told from outside, and the first failure. Plain flags: safe in threads and signal handlers."""
+
+    def __init__(self) -> None:
+        self.ending = False
+        self.cancelled = False
+        self.failure: Exception | None = None
+
+    def end(self) -> None:
+        """No new frames; what is in flight is finished."""
+        self.ending = True
+
+    def cancel(self) -> None:
+        """Everything stops; what is in flight is dropped."""
+        self.ending = True
+        self.cancelled = True
+
+    def fail(self, error: Exception) -> None:
+        """The run cannot go on; the first error is the one that is reported."""
+        self.failure = self.failure or error
+        self.cancel()
+
+    @property
+    def outcome(self) -> str:
+        """How the run ends, as things stand: "finished", "interrupted", "cancelled" or "error"."""
+        if self.failure is not None:
+            return "error"
+        if self.cancelled:
+            return "cancelled"
+        return "interrupted" if self.ending else "finished"
+
+    def check(self) -> None:
+        """Raises CancelledError once the run is cancelled."""
+        if self.cancelled:
+            raise CancelledError
+
+
+class Stage(Protocol):
+    """One step of the pipeline; `run` makes, uses and closes the stage's links, and returns after End or Cancel."""
+
+    name: str
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """What was dropped, by queue and cause."""
+        ...
+
+    def run(self) -> None: ...
+
+
+class StageThread(threading.Thread):
+    """A thread that runs one stage and reports what it raises."""
+
+    def __init__(self, stage: Stage, control: Control) -> None:
+        super().__init__(name=stage.name, daemon=True)
+        self._stage = stage
+        self._control = control
+
+    def run(self) -> None:
+        try:
+            self._stage.run()
+        except CancelledError:
+            log.debug("the %s stage was cancelled", self._stage.name)
+        except Exception as error:
+            log.debug("the %s stage failed", self._stage.name, exc_info=True)
+            self._control.fail(failure_of(self._stage.name, error))
+
+
+def failure_of(stage: str, error: Exception) -> Exception:
+    """The error that ends the run: `error` itself where the user can put it right, else StageDied."""
+    if isinstance(error, (*USER_ERRORS, StageDied)):
+        return error
+    died = StageDied(stage, describe(error))
+    died.__cause__ = error
+    return died
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line; the project's own messages need no class name."""
+    text = " ".join(str(error).split())
+    if text and isinstance(error, (ArrCocError, StreamError)):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,138 @@
+"""Capture: takes frames from the source, at its pace or at the pipeline's, and hands their planes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from arr_coc.types import FramePlanes
+from stream.clock import Clock
+from stream.mailbox import Mailbox
+from stream.messages import Credit, End, Frame
+from stream.slots import Slots
+from stream.sources.base import Source, SourceFrame
+from stream.stages.base import CAPTURE_TEXTURE, WAIT_MS, Control
+from stream.transport import Link, Transport
+
+NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePolicy:
+    """`newest`: a frame that the texture stage has no time for is replaced by the next one, else capture waits.
+
+    `realtime`: frames are released at the pace of their media time, as a camera would.
+    """
+
+    newest: bool = False
+    realtime: bool = False
+
+
+class CaptureStage:
+    """Reads the source in its own thread, one frame ahead of what the texture stage has asked for."""
+
+    name = "capture"
+
+    def __init__(
+        self,
+        source: Source,
+        policy: CapturePolicy,
+        planes: Slots[FramePlanes],
+        transport: Transport,
+        control: Control,
+        clock: Clock,
+    ) -> None:
+        self._source = source
+        self._policy = policy
+        self._planes = planes
+        self._transport = transport
+        self._control = control
+        self._clock = clock
+        self._outbox: Mailbox[SourceFrame] = Mailbox(_replace)
+        self._start_ns: int | None = None
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Frames that were replaced before the texture stage took them."""
+        return {"capture.replaced": self._outbox.replaced}
+
+    def run(self) -> None:
+        link = self._transport.link(CAPTURE_TEXTURE, bind=True)
+        try:
+            self._await_first_credit(link)
+            self._read(link)
+            self._flush(link)
+            skipped = self._source.trailing_skipped()
+            link.send(End(reason="interrupted" if self._control.ending else "finished", skipped=skipped))
+        finally:
+            link.close()
+            self._source.close()
+
+    def _await_first_credit(self, link: Link) -> None:
+        """The source is first read when the stages after this one are ready, so that waiting for them drops nothing."""
+        while not self._control.ending and not self._hear(link, WAIT_MS):
+            self._control.check()
+
+    def _read(self, link: Link) -> None:
+        if self._control.ending:
+            return
+        for frame in self._source.frames():
+            if self._control.ending:
+                return
+            if self._policy.realtime:
+                frame = self._release(frame, link)
+            if not self._policy.newest:
+                self._flush(link)
+            self._outbox.put(frame)
+            self._hear(link, 0)
+
+    def _release(self, frame: SourceFrame, link: Link) -> SourceFrame:
+        """Waits until the frame's media time has come; its capture time is then."""
+        now_ns = self._clock.now_ns()
+        if self._start_ns is None:
+            self._start_ns = now_ns - frame.media_ns
+        due_ns = self._start_ns + frame.media_ns
+        while now_ns < due_ns and not self._control.ending:
+            self._hear(link, min(WAIT_MS, math.ceil((due_ns - now_ns) / NS_PER_MS)))
+            now_ns = self._clock.now_ns()
+        return dataclasses.replace(frame, capture_ns=now_ns)
+
+    def _flush(self, link: Link) -> None:
+        """Waits until the waiting frame has been sent."""
+        while self._outbox.full:
+            self._control.check()
+            self._hear(link, WAIT_MS)
+
+    def _hear(self, link: Link, timeout_ms: int) -> bool:
+        """Takes the texture stage's credits and sends what they allow; whether any came."""
+        received = link.receive(timeout_ms)
+        heard = received is not None
+        while received is not None:
+            if isinstance(received.message, Credit):
+                self._outbox.grant(received.message.count)
+            received = link.receive()
+        if self._outbox.ready:
+            self._send(self._outbox.take(), link)
+        return heard
+
+    def _send(self, frame: SourceFrame, link: Link) -> None:
+        while (slot := self._planes.put(frame.planes, WAIT_MS / 1000)) is None:
+            self._control.check()
+        link.send(
+            Frame(
+                slot=slot,
+                frame_index=frame.frame_index,
+                media_ns=frame.media_ns,
+                capture_ns=frame.capture_ns,
+                discontinuity=frame.discontinuity,
+                skipped=frame.skipped,
+            )
+        )
+
+
+def _replace(old: SourceFrame, new: SourceFrame) -> SourceFrame:
+    """The newer frame, with what must be told of the older one."""
+    return dataclasses.replace(
+        new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped
+    )

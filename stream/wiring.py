@@ -1,0 +1,64 @@
+"""From the configuration to what each stage is made of."""
+
+from __future__ import annotations
+
+from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.ops.difference import Thresholds
+from arr_coc.types import NS_PER_S
+from arr_coc.updater import TextureOptions
+from stream.config import Config
+from stream.messages import Hello
+from stream.sources import SourceInfo
+from stream.sources.open import SCENE_PREFIX
+from stream.stages.allocate import AllocatePolicy
+from stream.stages.capture import CapturePolicy
+from stream.triggers import TriggerRules
+
+
+def paced(config: Config, info: SourceInfo) -> bool:
+    """Whether frames come at a pace of their own, so that those that nobody has time for are dropped."""
+    return info.live or config.capture.realtime
+
+
+def capture_policy(config: Config, info: SourceInfo) -> CapturePolicy:
+    newest = paced(config, info) or config.pipeline.frames == "newest"
+    return CapturePolicy(newest=newest, realtime=config.capture.realtime and not info.live)
+
+
+def texture_options(config: Config) -> TextureOptions:
+    texture = config.texture
+    return TextureOptions(
+        backend=texture.backend,
+        thresholds=Thresholds(texture.mean_threshold, texture.max_threshold),
+        lease_timeout_ms=texture.lease_timeout_ms,
+        cuts=texture.cut.enabled,
+    )
+
+
+def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
+    answer = config.answer
+    every_ns = None if answer.every_s is None else round(answer.every_s * NS_PER_S)
+    return AllocatePolicy(
+        rules=TriggerRules(every_ns, answer.on_change, answer.on_cut),
+        query=answer.query,
+        whole_frames=answer.encode != "sparse",
+        lockstep=not paced(config, info) and config.pipeline.answers == "lockstep",
+        live=info.live,
+        drawn_source=config.source.startswith(SCENE_PREFIX),
+        silence_limit_s=config.pipeline.timeout_s,
+    )
+
+
+def allocator_for(config: Config, hello: Hello) -> StreamAllocator:
+    """The allocator for a model that has greeted so; `auto` chooses by whether it knows coarse tokens."""
+    allocate = config.allocate
+    options = AllocatorOptions(
+        strategy=allocate.strategy,
+        budget=allocate.budget,
+        explore=allocate.explore,
+        coverage=allocate.coverage,
+        tau_ms=allocate.tau_ms,
+        seed=allocate.seed,
+        levels=hello.knows_levels,
+    )
+    return StreamAllocator(options)

@@ -1,0 +1,96 @@
+"""Speakers without a model, for tests of the pipeline: opened by name, in this process or in the answer process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from arr_coc.errors import ModelNotFound
+from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
+from stream.config import Config
+from stream.speaker import Packet, Spoken
+
+
+class FakeSpeaker:
+    """Says what it was shown; deterministic, and so is its feedback."""
+
+    model_id = "fake"
+    knows_levels = True
+    known_world: str | None = None
+
+    def __init__(self, config: Config) -> None:
+        self._spoken: Spoken | None = None
+
+    def embed(self, query: str) -> QueryEmbedding:
+        return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        yield f"frame {packet.stamp.frame_index}"
+        yield f" sum {pixels_of(packet).sum(dtype=np.int64)}"
+        attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
+        self._spoken = Spoken(
+            tokens_used=len(packet.regions),
+            text_tokens=4,
+            encode_ms=1.0,
+            prefill_ms=2.0,
+            decode_ms=3.0,
+            feedback=Feedback(packet.stamp, packet.regions, attention, -attention),
+        )
+
+    @property
+    def last(self) -> Spoken:
+        assert self._spoken is not None
+        return self._spoken
+
+
+class DrawnWorldSpeaker(FakeSpeaker):
+    known_world = "drawn scenes"
+
+
+class PatientSpeaker(FakeSpeaker):
+    """Answers its first packet, and speaks on about the second one until it is stopped."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        yield "first"
+        if self._spoken is None:
+            yield from super().answer(packet, query, should_stop)
+            return
+        while not should_stop():
+            threading.Event().wait(0.01)
+            yield "."
+
+
+class BrokenSpeaker(FakeSpeaker):
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        yield "half an answer"
+        raise ArithmeticError("the spoon is bent")
+
+
+class KilledSpeaker(FakeSpeaker):
+    """Its process is killed in the middle of the second answer."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        if self._spoken is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().answer(packet, query, should_stop)
+
+
+class LeavingSpeaker(FakeSpeaker):
+    """Ends its process without a word."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        os._exit(3)
+        yield ""
+
+
+def open_missing(config: Config) -> FakeSpeaker:
+    raise ModelNotFound("there is no folder nowhere")
+
+
+def pixels_of(packet: Packet) -> np.ndarray:
+    assert isinstance(packet, (TokenPacket, FramePacket))
+    return packet.pixels if isinstance(packet, TokenPacket) else packet.image
