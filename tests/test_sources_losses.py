@@ -23,6 +23,13 @@ def test_neighbours_are_one_item_with_the_first_ones_time() -> None:
     assert ledger.rest() == ()
 
 
+def test_what_fails_twice_counts_once() -> None:
+    ledger = LossLedger()
+    ledger.lost(5, "bad", None, None)
+    ledger.lost(5, "bad again", None, None)
+    assert ledger.rest() == (SkippedItem("packet 5", "bad"),)
+
+
 def test_without_pts_a_loss_comes_with_the_next_frame() -> None:
     ledger = LossLedger()
     ledger.lost(1, "bad", None, None)

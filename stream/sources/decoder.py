@@ -12,13 +12,14 @@ from stream.sources.timeline import MediaTimeline
 
 ONE_THREAD_MAX_PX = 1920 * 1088
 """Up to this many pixels one thread decodes faster than frames are taken, leaves the other cores to the other stages,
-and names the very packet that failed. Larger pictures get as many threads as FFmpeg sees fit."""
+and names the very packet that failed."""
+
+LARGE_PICTURE_THREADS = 4
+"""Threads for larger pictures. A failure is then told this many packets late, and a file that is damaged in its last
+few packets may lose as many of its last frames, because PyAV cannot drain a decoder past an error."""
 
 MAX_READ_ERRORS = 16
 """Failed reads in a row after which the rest of a file is given up."""
-
-MAX_FLUSH_ERRORS = 64
-"""More frames than any decoder holds back."""
 
 
 class VideoDecoder:
@@ -34,8 +35,8 @@ class VideoDecoder:
         self._losses = LossLedger()
         context = stream.codec_context
         self._one_thread = context.width * context.height <= ONE_THREAD_MAX_PX
-        context.thread_type = "SLICE" if self._one_thread else "AUTO"
-        context.thread_count = 1 if self._one_thread else 0
+        context.thread_type = "AUTO"
+        context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS
 
     def frames(self) -> Iterator[av.VideoFrame]:
         """The frames that decode, in the order in which they are shown; to be called once."""
@@ -74,15 +75,12 @@ class VideoDecoder:
             self._losses.lost(self._packets, _reason(error), pts, media_ns, exact=self._one_thread)
             return []
 
-    def _flush(self) -> Iterator[av.VideoFrame]:
-        for _ in range(MAX_FLUSH_ERRORS):
-            try:
-                yield from self._stream.codec_context.decode(None)
-                return
-            except av.EOFError:
-                return
-            except av.FFmpegError as error:
-                self._losses.lost(self._packets, _reason(error), None, None, exact=False)
+    def _flush(self) -> list[av.VideoFrame]:
+        try:
+            return self._stream.codec_context.decode(None)
+        except av.FFmpegError as error:
+            self._losses.lost(self._packets, _reason(error), None, None, exact=False)
+            return []
 
 
 def _reason(error: av.FFmpegError) -> str:

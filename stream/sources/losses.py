@@ -26,7 +26,7 @@ class LossLedger:
     """Packets that failed, in file order, given out in the order in which they would have been shown.
 
     A decoder meets packets before it shows their pictures, so a failure is known a few frames too early. Neighbouring
-    packets become one item, with the first one's reason and time.
+    packets become one item, with the first one's reason and time; one that fails again counts once.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class LossLedger:
 
     def lost(self, number: int, reason: str, pts: int | None, media_ns: int | None, *, exact: bool = True) -> None:
         """Notes that packet `number` (1-based) failed. `exact` is False where a decoder with threads told it late."""
-        if self._waiting and self._waiting[-1].last == number - 1:
+        if self._waiting and number - 1 <= self._waiting[-1].last <= number:
             self._waiting[-1] = replace(self._waiting[-1], last=number)
         else:
             self._waiting.append(_Loss(number, number, reason, pts, media_ns, exact))
