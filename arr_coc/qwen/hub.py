@@ -50,7 +50,8 @@ def local_folder(name: str | Path) -> Path | None:
 def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
     """The folder of the hub's model `name`, downloaded unless it already is; without a network, what is there.
 
-    Raises ModelNotFound where there is no such model or no way to reach the hub, and ModelError where it is gated.
+    Raises ModelNotFound where there is no such model or no way to reach the hub, and ModelError where it is gated
+    or cannot be stored.
     """
     from huggingface_hub import errors, snapshot_download
 
@@ -68,11 +69,13 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
             f"there is no folder {name} and no public model of this name on the hub; check the spelling, or "
             "log in with `hf auth login` if it is private"
         ) from error
-    except (errors.LocalEntryNotFoundError, ConnectionError, OSError) as error:
+    except (errors.LocalEntryNotFoundError, ConnectionError, errors.HTTPError) as error:
         raise ModelNotFound(
             f"there is no folder {name}, and the hub cannot be reached to look for it; check the network, or "
             "give the folder of a model that is on this machine"
         ) from error
+    except OSError as error:
+        raise ModelError(f"{name} cannot be downloaded: {error}; make room, or set HF_HOME to another place") from error
 
 
 @contextmanager

@@ -1,0 +1,68 @@
+"""The probe's attention against the weights of the stock model's eager attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_qwen import FAMILIES, tiny_qwen
+
+from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.positions import grid_regions
+from arr_coc.types import FramePacket, FrameStamp, TileGrid
+
+GRID = TileGrid.of(64, 96)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_attention_equals_the_eager_weights(family: str) -> None:
+    qwen = tiny_qwen(family)
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    regions = grid_regions(GRID).numpy().astype(np.int32)
+    packet = FramePacket(FrameStamp(0, 0, 0), GRID, regions, np.ones(GRID.shape, np.float32), image)
+
+    def prompt() -> tuple[PromptPart, slice]:
+        part = PromptPart(qwen, 0, 0)
+        part.text(qwen.token_ids("Say"))
+        visual = part.frame(encode_packet(qwen, packet, "full"))
+        part.text(qwen.token_ids(" what happens."))
+        return part, visual
+
+    part, visual = prompt()
+    cache = PrefixCache()
+    with AttentionProbe(qwen, cache.kv, visual) as probe:
+        prefill(qwen, part, cache.kv)
+    got = probe.attention()
+
+    qwen.language_model.set_attn_implementation("eager")
+    part, _ = prompt()
+    weights = qwen.language_model(
+        **part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
+    ).attentions
+    expected = sum(layer[0, :, -1, visual].sum(0) for layer in weights[-PROBED_LAYERS:])
+    torch.testing.assert_close(got, expected / expected.max(), atol=1e-5, rtol=0)
+
+
+def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
+    qwen = tiny_qwen()
+    looks = []
+    for tokens in (PROBED_TOKENS, PROBED_TOKENS + 5):
+        part, cache = PromptPart(qwen, 0, 0), PrefixCache()
+        part.text(qwen.token_ids("Say what happens."))
+        with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe, AttentionProbe(qwen, None, slice(0, 3)) as other:
+            logits = prefill(qwen, part, cache.kv)
+            list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens)))
+        looks.append(probe.attention())
+        assert other.attention().tolist() == [0, 0, 0]
+    torch.testing.assert_close(looks[0], looks[1], atol=0, rtol=0)
+
+
+def test_nothing_stays_hooked() -> None:
+    qwen = tiny_qwen()
+    with AttentionProbe(qwen, PrefixCache().kv, slice(0, 1)):
+        assert all(layer.self_attn._forward_hooks for layer in qwen.language_model.layers[-PROBED_LAYERS:])
+    assert not any(layer.self_attn._forward_hooks for layer in qwen.language_model.layers)
