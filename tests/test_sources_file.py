@@ -17,8 +17,9 @@ from arr_coc.types import NS_PER_S
 from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
-from stream.sources import SourceFrame
+from stream.sources import SourceFrame, file
 from stream.sources.file import FileSource
+from stream.sources.fit import resize_rgb
 
 MS = NS_PER_S // 1000
 
@@ -173,7 +174,7 @@ def test_another_size_in_mid_stream_is_a_discontinuity(tmp_path: Path) -> None:
     assert [frame.planes.width_px for frame in frames] == [128, 128, 128, 64, 64, 64]
     resized = read(joined, size="96x96")
     assert [frame.discontinuity for frame in resized] == ["start", None, None, "resolution", None, None]
-    assert {frame.planes.planes[0].shape for frame in resized} == {(96, 96, 3)}
+    assert {frame.planes.planes[0].shape for frame in resized} == {(96, 96)}
 
 
 def test_other_planes_in_mid_stream_are_a_discontinuity(tmp_path: Path) -> None:
@@ -188,12 +189,29 @@ def test_other_planes_in_mid_stream_are_a_discontinuity(tmp_path: Path) -> None:
 
 def test_frames_are_fitted_as_configured(clip: Path) -> None:
     (frame,) = read(clip, size="40x24", max_frames=1)
-    assert frame.planes.layout == "rgb"
-    assert frame.planes.planes[0].shape == (24, 40, 3)
+    assert [plane.shape for plane in frame.planes.planes] == [(24, 40), (12, 20), (12, 20)]
     (frame,) = read(clip, fit="resize", max_frames=1)
     assert frame.planes.planes[0].shape == (224, 320, 3)
-    (frame,) = read(clip, size="64x48", max_frames=1)
-    assert frame.planes.layout == "yuv"
+    (frame,) = read(clip, max_tiles=2, max_frames=1)
+    assert frame.planes.planes[0].shape == (32, 32, 3)
+
+
+def test_resized_frames_are_what_qwens_processor_makes_of_swscales(clip: Path) -> None:
+    with av.open(str(clip)) as container:
+        rgb = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    (frame,) = read(clip, fit="resize", max_frames=1)
+    assert np.array_equal(frame.planes.planes[0], resize_rgb(rgb, (224, 320)))
+
+
+def test_pictures_that_cannot_be_converted_are_an_error(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(frame: av.VideoFrame) -> None:
+        raise av.error.OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(file, "planes_of", refuse)
+    with pytest.raises(
+        SourceError, match=r"clip\.mp4 has pictures of the format yuv420p, .* convert the file to yuv420p"
+    ):
+        read(clip)
 
 
 def test_a_rotated_video_is_described_and_shown_upright(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.types import TILE_PX, TileGrid
+from arr_coc.types import TILE_PX, Colour, FramePlanes, TileGrid
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
-from stream.sources.fit import QWEN_MAX_PIXELS, QWEN_MIN_PIXELS, Fit, resize_rgb, smart_resize
+from stream.sources.fit import QWEN_MAX_PIXELS, QWEN_MIN_PIXELS, Fit, resize_planes, resize_rgb, smart_resize
 
 SIDES = st.integers(1, 5000)
 
@@ -80,3 +80,45 @@ def test_resized_pixels_are_those_of_the_image_processor(height: int, width: int
     expected = processor.resize(rgb.transpose(2, 0, 1), size, theirs.PILImageResampling.BICUBIC, factor=TILE_PX)
     ours = resize_rgb(rgb, fit(fit="resize").work_size(height, width))
     assert np.array_equal(ours, expected.transpose(1, 2, 0))
+
+
+def picture_planes(height: int, width: int, down: int = 2, across: int = 2) -> FramePlanes:
+    """A left-to-right ramp of luma, and plain chroma."""
+    luma = np.broadcast_to(np.linspace(0, 255, width).astype(np.uint8), (height, width))
+    chroma = np.full((-(-height // down), -(-width // across)), 90, np.uint8)
+    return FramePlanes("yuv", (luma, chroma, chroma), Colour("bt709", True))
+
+
+@pytest.mark.parametrize(("down", "across"), [(1, 1), (1, 2), (2, 2), (1, 4), (2, 1)])
+@pytest.mark.parametrize("size", [(60, 80), (61, 81), (240, 320), (33, 500)])
+def test_planes_keep_their_sampling_and_colour(size: tuple[int, int], down: int, across: int) -> None:
+    scaled = resize_planes(picture_planes(121, 161, down, across), size)
+    luma, u, v = scaled.planes
+    assert luma.shape == size
+    assert u.shape == v.shape == (-(-size[0] // down), -(-size[1] // across))
+    assert scaled.colour == Colour("bt709", True)
+    assert set(np.unique(u)) == {90}
+    ramp = np.linspace(0, 255, size[1])
+    assert np.abs(luma[0].astype(float) - ramp).max() <= 4
+
+
+def test_halving_is_the_mean_of_two_by_two() -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    (scaled,) = resize_planes(FramePlanes("rgb", (rgb,)), (4, 6)).planes
+    assert np.abs(scaled - rgb.reshape(4, 2, 6, 2, 3).mean(axis=(1, 3))).max() <= 0.5
+
+
+def test_rgb_is_asked_for_only_where_qwens_processor_would_see_it() -> None:
+    def refuse() -> np.ndarray:
+        raise AssertionError("nobody needs RGB here")
+
+    planes = picture_planes(64, 64)
+    assert fit().apply(planes, refuse) is planes
+    assert fit(max_tiles=4).apply(planes, refuse) is planes
+    assert fit(size="32x32").apply(planes, refuse).layout == "yuv"
+
+
+def test_parity_gives_swscales_rgb_even_where_the_size_fits() -> None:
+    rgb = np.zeros((256, 256, 3), np.uint8)
+    fitted = fit(fit="resize").apply(picture_planes(256, 256), lambda: rgb)
+    assert (fitted.layout, fitted.planes[0] is rgb) == ("rgb", True)

@@ -66,7 +66,7 @@ class TestContract:
 
     def test_the_work_size_is_honoured(self, address: str) -> None:
         with opened(address, size="96x64", max_frames=1) as source:
-            assert next(source.frames()).planes.planes[0].shape == (64, 96, 3)
+            assert next(source.frames()).planes.planes[0].shape[:2] == (64, 96)
 
     def test_a_work_size_beyond_measure_is_an_error(self, address: str) -> None:
         with pytest.raises(ConfigError, match=r"capture\.size"):

@@ -87,7 +87,9 @@ def test_unspecified_matrix_is_bt601_at_every_size(size: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("colorspace", [8, 10])
 def test_a_matrix_that_swscale_refuses_still_gives_planes(colorspace: int) -> None:
-    assert planes_of(frame_of(gradient(), "yuv420p10le", colorspace=colorspace)).layout == "yuv"
+    frame = frame_of(gradient(), "yuv420p10le", colorspace=colorspace)
+    assert planes_of(frame).layout == "yuv"
+    assert rgb_of(frame).shape == (HEIGHT, WIDTH, 3)
 
 
 def test_transfer_is_named_and_not_applied() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -16,7 +17,7 @@ from stream.errors import SourceError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo
 from stream.sources.container import declared_end_ns, duration_ns_of, open_container, rate_of, timeline_of, video_stream
 from stream.sources.decoder import VideoDecoder
-from stream.sources.fit import Fit, resize_rgb
+from stream.sources.fit import Fit
 from stream.sources.planes import planes_of, quarter_turns, rgb_of
 from stream.sources.timeline import MediaTimeline
 
@@ -62,24 +63,24 @@ class FileSource:
     def frames(self) -> Iterator[SourceFrame]:
         """The frames in the order in which they are shown; to be called once.
 
-        Raises SourceError where a frame's shape is one that cannot be scaled as configured.
+        Raises SourceError where a frame has a pixel format that cannot be converted, or a shape that cannot be scaled
+        as configured.
         """
         frame: av.VideoFrame | None = self._first
-        index, end_ns, previous = 0, 0, None
+        index, previous = 0, None
         while frame is not None:
             capture_ns = self._clock.now_ns()
             skipped = self._decoder.lost_before(frame.pts)
             media_ns = self._timeline.next_ns(frame.pts)
-            planes = self._fitted(frame)
+            planes = self._prepared(frame)
             form = _Form.of(frame, planes)
             yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped)
             previous = form
             index += 1
             if index == self._max_frames:
                 return
-            end_ns = media_ns + self._shown_ns(frame)
-            frame = next(self._decoded, None)
-        self._trailing = self._decoder.lost_after_last() + self._missing_end(end_ns)
+            last, frame = frame, next(self._decoded, None)
+        self._trailing = self._decoder.lost_after_last() + self._missing_end(media_ns + self._shown_ns(last))
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """What was lost after the last good frame; nothing where `max_frames` ended the run before the file did."""
@@ -121,6 +122,15 @@ class FileSource:
             rotation=first.rotation,
         )
 
+    def _prepared(self, frame: av.VideoFrame) -> FramePlanes:
+        try:
+            return self._fit.apply(planes_of(frame), partial(rgb_of, frame))
+        except av.FFmpegError as error:
+            raise SourceError(
+                f"{self._name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert "
+                f"({error.strerror}); convert the file to yuv420p"
+            ) from error
+
     def _shown_ns(self, frame: av.VideoFrame) -> int:
         """How long a frame is shown: what its packet says, at least one period."""
         declared = (frame.duration or 0) * (self._stream.time_base or 0)
@@ -133,12 +143,6 @@ class FileSource:
         missing = f"the last {(declared_ns - end_ns) / NS_PER_S:.2f} s"
         reason = f"the file ends early: it declares {declared_ns / NS_PER_S:.2f} s"
         return (SkippedItem(missing, reason, end_ns),)
-
-    def _fitted(self, frame: av.VideoFrame) -> FramePlanes:
-        planes = planes_of(frame)
-        native = planes.height_px, planes.width_px
-        wanted = self._fit.work_size(*native)
-        return planes if wanted == native else FramePlanes("rgb", (resize_rgb(rgb_of(frame), wanted),))
 
 
 @dataclass(frozen=True, slots=True)

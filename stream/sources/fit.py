@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+import PIL.Image
 
-from arr_coc.types import TILE_PX, TileGrid
+from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
+
+Image = npt.NDArray[np.uint8]
 
 QWEN_MIN_PIXELS = 65_536
 QWEN_MAX_PIXELS = 16_777_216
@@ -26,9 +30,9 @@ MAX_ASPECT_RATIO = 200
 class Fit:
     """What `capture.fit`, `capture.size` and `capture.max_tiles` ask of every frame.
 
-    A frame becomes `size` where one is given. With `resize`, and with `pad` where the padded frame would have more than
-    `max_tiles`, it then becomes what Qwen's processor makes of that size: multiples of 32, the aspect ratio kept as
-    nearly as they allow. All of it is one bicubic resize in RGB.
+    `size` alone scales the planes as they are: fast. With `resize`, and with `pad` where the padded frame would have
+    more than `max_tiles`, the frame becomes exactly what Qwen's processor makes of it: converted to RGB by swscale,
+    then one bicubic resize to multiples of 32 that keeps the aspect ratio as nearly as they allow.
     """
 
     resize: bool = False
@@ -41,12 +45,25 @@ class Fit:
         size = None if config.size is None else _parse_size(config.size)
         return cls(config.fit == "resize", size, config.max_tiles)
 
+    def apply(self, planes: FramePlanes, rgb: Callable[[], Image]) -> FramePlanes:
+        """The frame at its work size; `rgb` converts it where that is needed. Raises SourceError as `smart_resize`."""
+        native = planes.height_px, planes.width_px
+        wanted = self.work_size(*native)
+        if self.is_qwens(*native):
+            picture = rgb()
+            return FramePlanes("rgb", (picture if wanted == native else resize_rgb(picture, wanted),))
+        return planes if wanted == native else resize_planes(planes, wanted)
+
+    def is_qwens(self, height_px: int, width_px: int) -> bool:
+        """Whether a frame of the given size is prepared as Qwen's processor would."""
+        height, width = self.size or (height_px, width_px)
+        return self.resize or (self.max_tiles is not None and TileGrid.of(height, width).tiles > self.max_tiles)
+
     def work_size(self, height_px: int, width_px: int) -> tuple[int, int]:
         """(height, width) in pixels that a frame of the given size is scaled to. Raises SourceError as
         `smart_resize`."""
         height, width = self.size or (height_px, width_px)
-        too_many = self.max_tiles is not None and TileGrid.of(height, width).tiles > self.max_tiles
-        if not (self.resize or too_many):
+        if not self.is_qwens(height_px, width_px):
             return height, width
         if self.max_tiles is None:
             return smart_resize(height, width, QWEN_MIN_PIXELS, QWEN_MAX_PIXELS)
@@ -82,10 +99,25 @@ def _within(rows: int, cols: int, max_tiles: int) -> tuple[int, int]:
     return min(rows, longest) * TILE_PX, min(cols, longest) * TILE_PX
 
 
-def resize_rgb(rgb: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def resize_rgb(rgb: Image, size: tuple[int, int]) -> Image:
     """Bicubic, antialiased, as Pillow and so Qwen's processor does it: uint8 [H, W, 3] → uint8 [height, width, 3]."""
     height, width = size
-    return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BICUBIC))
+    return np.asarray(PIL.Image.fromarray(rgb).resize((width, height), PIL.Image.Resampling.BICUBIC))
+
+
+def resize_planes(planes: FramePlanes, size: tuple[int, int]) -> FramePlanes:
+    """Every plane scaled for itself, chroma keeping its subsampling: by area where it shrinks, bicubic where it
+    grows."""
+    scaled = []
+    for plane in planes.planes:
+        height, width = (
+            math.ceil(wanted / round(whole / own))
+            for wanted, whole, own in zip(size, planes.planes[0].shape, plane.shape, strict=False)
+        )
+        shrinks = height <= plane.shape[0] and width <= plane.shape[1]
+        how = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
+        scaled.append(np.asarray(cv2.resize(plane, (width, height), interpolation=how), np.uint8))
+    return FramePlanes(planes.layout, tuple(scaled), planes.colour)
 
 
 def _parse_size(text: str) -> tuple[int, int]:

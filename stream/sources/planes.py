@@ -17,6 +17,10 @@ Plane = npt.NDArray[np.uint8]
 _MATRICES: dict[int, Matrix] = {1: "bt709", 4: "fcc", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
 """AVColorSpace → matrix. All others, "unspecified" among them, are BT.601 to swscale, at every picture size."""
 
+_SWSCALE_MATRICES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
+"""The AVColorSpace values that swscale takes; a frame with another one is converted as if it had the nearest of
+them."""
+
 _TRANSFERS = {
     1: "bt709", 4: "gamma22", 5: "gamma28", 6: "smpte170m", 7: "smpte240m", 8: "linear",
     13: "srgb", 14: "bt2020-10", 15: "bt2020-12", 16: "pq", 18: "hlg",
@@ -101,7 +105,10 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
 
 
 def _coded_rgb(frame: av.VideoFrame) -> Plane:
-    rgb = frame.reformat(format="rgb24", threads=1)
+    stand_in = None
+    if int(frame.colorspace) not in _SWSCALE_MATRICES:
+        stand_in = Colorspace.BT2020 if colour_of(frame).matrix == "bt2020" else Colorspace.ITU601
+    rgb = frame.reformat(format="rgb24", src_colorspace=stand_in, dst_colorspace=stand_in, threads=1)
     return _view(rgb.planes[0], rgb.width * 3, rgb.height).reshape(rgb.height, rgb.width, 3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 
 from arr_coc.types import NS_PER_S, FramePlanes
@@ -10,7 +11,7 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.scenes import load_scene
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo
-from stream.sources.fit import Fit, resize_rgb
+from stream.sources.fit import Fit
 
 
 class SceneSource:
@@ -42,11 +43,9 @@ class SceneSource:
     def frames(self) -> Iterator[SourceFrame]:
         """The frames, frame n at n / fps seconds."""
         for index in range(self._count):
-            rgb = self._scene.render(index)
+            drawn = FramePlanes("rgb", (self._scene.render(index),))
             capture_ns = self._clock.now_ns()
-            native = rgb.shape[0], rgb.shape[1]
-            wanted = self._fit.work_size(*native)
-            planes = FramePlanes("rgb", (rgb if wanted == native else resize_rgb(rgb, wanted),))
+            planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
             yield SourceFrame(index, self._media_ns(index), capture_ns, planes, None if index else "start")
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
