@@ -46,8 +46,8 @@ Regions = npt.NDArray[np.int64]
 class Memory:
     """What earlier frames say about this allocation; all of it optional.
 
-    `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `neglect`: how much each tile
-    deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `neglect`.
+    `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `neglect`: how much each
+    tile deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `neglect`.
     """
 
     previous: npt.NDArray[np.int8] | None = None
@@ -81,10 +81,10 @@ def allocate(
 ) -> Allocation:
     """Choose the regions that a budget of tokens buys.
 
-    `relevance` [gh, gw] or [B, gh, gw], finite, usually in [0, 1]; `budget` in tokens, or "adaptive", or one of these for each frame of the
-    batch, clamped to the number of tiles; `levels` says whether the model knows coarse tokens (for `auto`).
-    Returns regions [K, 3], relevance [K] (mean over the region's tiles) and mask [K] in token order, on the CPU; with a batch
-    dimension all of them are [B, K, …], K the largest of the batch, padded with masked zeros.
+    `relevance` [gh, gw] or [B, gh, gw], finite, usually in [0, 1]; `budget` in tokens, or "adaptive", or one of these
+    for each frame of the batch, clamped to the number of tiles; `levels` says whether the model knows coarse tokens
+    (for `auto`). Returns regions [K, 3], relevance [K] (mean over the region's tiles) and mask [K] in token order, on
+    the CPU; with a batch dimension all of them are [B, K, …], K the largest of the batch, padded with masked zeros.
     The same inputs give the same regions.
 
     Raises BudgetError, StrategyError, ShapeError, and NonFiniteError for NaN or Inf in `relevance`.
@@ -164,7 +164,8 @@ def _best(worth: Map, count: int, taken: npt.NDArray[np.bool_]) -> None:
 
 @lru_cache(maxsize=64)
 def even_tiles(shape: tuple[int, int], count: int) -> npt.NDArray[np.bool_]:
-    """Every n-th tile, n the smallest that gives at most `count` (≥ 1) tiles, the middle one among them: bool [gh, gw]."""
+    """Every n-th tile, n the smallest that gives at most `count` (≥ 1) tiles, the middle one among them: bool [gh,
+    gw]."""
     rows, cols = np.indices(shape, sparse=True)
     step = -(-shape[0] * shape[1] // count)
     while True:

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from arr_coc.budget import DEFAULT_TOKENS, Budget
 
 WEAK_SALIENCY = 0.3
-"""Where the strongest saliency of a frame is below this, what stands out says little, and information is asked instead."""
+"""Where the strongest saliency of a frame is below this, what stands out says little, and information is asked
+instead."""
 
 _STATISTICS = 6
 _PEAK_GAIN = 2.0
@@ -26,10 +27,10 @@ _BEGIN_BIAS = (
 class Tensions:
     """The three tensions, one knob each.
 
-    compress ↔ particularise: `budget`, a number of tokens, or "adaptive" to the spread of relevance. exploit ↔ explore:
-    `explore`, the share of the budget for what was not shown for longest. focus ↔ diversify: `coverage`, the share spread evenly
-    outside the best regions (`mixed`; a `foveated` cover always leaves half of the budget to its coarsest level or finer).
-    Raises ValueError for shares outside [0, 1].
+    compress ↔ particularise: `budget`, a number of tokens, or "adaptive" to the spread of relevance. exploit ↔
+    explore: `explore`, the share of the budget for what was not shown for longest. focus ↔ diversify: `coverage`, the
+    share spread evenly outside the best regions (`mixed`; a `foveated` cover always leaves half of the budget to its
+    coarsest level or finer). Raises ValueError for shares outside [0, 1].
     """
 
     budget: Budget = DEFAULT_TOKENS
@@ -45,9 +46,10 @@ class Tensions:
 class AdaptiveTensionBalancer(nn.Module):
     """Weights for information, perspective and participation, each in [0, 1] on its own; all may be high.
 
-    A small net of the question's mean embedding and of mean and maximum of each map. Untrained, a map counts more the more something
-    sticks out of it (maximum − mean), and the question does not matter. Two guards: where the strongest saliency is below
-    `WEAK_SALIENCY`, perspective is cut and information raised in proportion; participation counts only as far as it is trusted.
+    A small net of the question's mean embedding and of mean and maximum of each map. Untrained, a map counts more the
+    more something sticks out of it (maximum − mean), and the question does not matter. Two guards: where the
+    strongest saliency is below `WEAK_SALIENCY`, perspective is cut and information raised in proportion;
+    participation counts only as far as it is trusted.
     """
 
     def __init__(self, query_dim: int = 0, width: int = 16) -> None:

@@ -29,19 +29,13 @@ def carried(values: npt.NDArray[Any], dy_tiles: int, dx_tiles: int, entering: fl
 
 
 class Carrier:
-    """Adds up a stream's camera motion, gives it out in whole tiles, and remembers where the camera was."""
+    """Adds up an epoch's camera motion, gives it out in whole tiles, and remembers where the camera was."""
 
-    def __init__(self) -> None:
+    def __init__(self, frame_index: int) -> None:
+        """`frame_index`: the frame with which the epoch begins."""
         self._left_px = np.zeros(2)
         self._position = (0, 0)
-        self._moves: deque[tuple[int, tuple[int, int]]] = deque(maxlen=_REMEMBERED_MOVES)
-
-    def reset(self, frame_index: int) -> None:
-        """A new epoch begins with this frame."""
-        self._left_px[:] = 0
-        self._position = (0, 0)
-        self._moves.clear()
-        self._moves.append((frame_index, self._position))
+        self._moves = deque([(frame_index, self._position)], maxlen=_REMEMBERED_MOVES)
 
     def move(self, frame_index: int, dy_px: float, dx_px: float) -> tuple[int, int]:
         """Content moved by so many pixels with this frame; by how many tiles (down, right) maps are to follow now."""

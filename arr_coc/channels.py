@@ -1,8 +1,8 @@
 """What can be said about a tile from its own texels, and about the frame from one texel a tile.
 
-Tile-local quantities are sums of whole numbers, exact in float32: computing a few tiles gives the same bits as computing all of
-them. Edges and the histogram look at level 1 (256 texels a tile), where sensor noise is halved and strokes of text remain; colour
-variance looks at level 2.
+Tile-local quantities are sums of whole numbers, exact in float32: computing a few tiles gives the same bits as
+computing all of them. Edges and the histogram look at level 1 (256 texels a tile), where sensor noise is halved and
+strokes of text remain; colour variance looks at level 2.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def edge_means(blocks: Image) -> Maps:
 def luma_entropy(tiles: Image) -> Maps:
     """Shannon entropy of each tile's 16-bin luma histogram, divided by log 16: exactly 0 for a flat tile.
 
-    Of two histograms whose bins lie half a bin apart the smaller entropy counts, because a nearly flat tile whose luma lies
-    at a bin's border would otherwise flicker with the noise. `tiles` uint8 [n, 16, 16] luma; returns float32 [n].
+    Of two histograms whose bins lie half a bin apart the smaller entropy counts, because a nearly flat tile whose
+    luma lies at a bin's border would otherwise flicker with the noise. `tiles` uint8 [n, 16, 16] luma; returns
+    float32 [n].
     """
     count = len(tiles)
     half_bins = 2 * HISTOGRAM_BINS
@@ -93,8 +94,8 @@ def centre_surround(fine: Image, coarse: Image) -> Maps:
     """Centre–surround differences of intensity, red–green and blue–yellow (Itti, Koch & Niebur, 1998), in [0, 1].
 
     The centres are the four texels of level 4 in a tile, `fine` uint8 [2·gh, 2·gw, 3]; the surrounds are means over
-    5 and 11 tiles of level 5, `coarse` uint8 [gh, gw, 3]. Largest of the four, mean of the two, not normalised by the frame.
-    Returns float32 [3, gh, gw].
+    5 and 11 tiles of level 5, `coarse` uint8 [gh, gw, 3]. Largest of the four, mean of the two, not normalised by the
+    frame. Returns float32 [3, gh, gw].
     """
     centre = cv2.transform(fine.astype(np.float32), _OPPONENTS)
     base = cv2.transform(coarse.astype(np.float32), _OPPONENTS)
@@ -113,7 +114,8 @@ def _extreme(image: Maps, pick: np.ufunc) -> Maps:
 
 
 def cluster_distance(coarse: Image) -> Maps:
-    """Distance of each tile's colour to the nearest of the frame's four colour clusters, divided by the cube's diagonal.
+    """Distance of each tile's colour to the nearest of the frame's four colour clusters, divided by the cube's
+    diagonal.
 
     k-means over level 5 (`coarse` uint8 [gh, gw, 3]) from a fixed start in a fixed number of steps; a cluster that
     nothing belongs to stays where it is. Returns float32 [gh, gw] in [0, 1].

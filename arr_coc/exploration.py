@@ -14,15 +14,11 @@ INFORMATION_BAND = 0.1
 class Exploration:
     """Counts answers, and the last one in which each tile was shown at level 0.
 
-    `neglect` is the number of answers since, weighted by the tile's information. It turns with answers, not with frames: what is explored
-    stays put until a decoder has seen it.
+    `neglect` is the number of answers since, weighted by the tile's information. It turns with answers, not with
+    frames: what is explored stays put until a decoder has seen it.
     """
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything."""
         self._answers = 1
         self._seen: npt.NDArray[np.int64] | None = None
         self._information: npt.NDArray[np.float32] | None = None

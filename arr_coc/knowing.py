@@ -34,7 +34,7 @@ class InformationScorer(nn.Module):
         super().__init__()
         self.gate = nn.Conv2d(channels, 1, kernel_size=1)
         nn.init.zeros_(self.gate.weight)
-        nn.init.constant_(self.gate.bias, _OPEN_GATE)
+        nn.init.constant_(_bias(self.gate), _OPEN_GATE)
 
     def forward(self, texture: TextureArray) -> torch.Tensor:
         """Batched texture (channels [B, C, gh, gw], entropy [B, gh, gw]) → [B, gh, gw]."""
@@ -67,24 +67,23 @@ class PerspectivalScorer(nn.Module):
         knots[-1] = 1.0
         slopes = torch.diff(logits) / torch.diff(knots)
         bends = torch.diff(slopes, prepend=torch.zeros(1), append=torch.zeros(1))
-        bends[-1] = -slopes[-1]
         self.wide.weight[:NARROW].zero_()
         self.wide.weight[:NARROW, SALIENCY, 1, 1] = 1
-        self.wide.bias[:NARROW] = -knots
+        _bias(self.wide)[:NARROW] = -knots
         self.narrow.weight.zero_()
         self.narrow.weight[:, :NARROW, 0, 0] = torch.eye(NARROW)
-        self.narrow.bias.zero_()
+        _bias(self.narrow).zero_()
         self.out.weight[0, :, 0, 0] = bends
-        self.out.bias.fill_(logits[0])
+        _bias(self.out).fill_(float(logits[0]))
 
 
 class ParticipatoryScorer(nn.Module):
     """Participatory knowing: what the question asks for.
 
-    The learned part attends from each tile to the question's tokens and pools the attention by a learned mix of maximum,
-    mean and sum; it speaks only where `query` is given, which callers do only for the model that it was trained for. The fed-back part
-    is what answers taught (attention history and similarity), and needs no training. Where neither is known the score is
-    0 and `trust` is 0, so that balancing leaves it out.
+    The learned part attends from each tile to the question's tokens and pools the attention by a learned mix of
+    maximum, mean and sum; it speaks only where `query` is given, which callers do only for the model that it was
+    trained for. The fed-back part is what answers taught (attention history and similarity), and needs no training.
+    Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out.
     """
 
     def __init__(self, channels: int = CHANNELS, query_dim: int = 0, width: int = HIDDEN) -> None:
@@ -99,7 +98,8 @@ class ParticipatoryScorer(nn.Module):
     def forward(
         self, texture: TextureArray, query: torch.Tensor | None = None, prior: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention and similarity in [0, 1], trust in [0, 1]).
+        """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention and similarity in [0, 1], trust
+        in [0, 1]).
 
         Returns the score [B, gh, gw] and how far to trust it, [B].
         """
@@ -129,3 +129,8 @@ class ParticipatoryScorer(nn.Module):
         score = share[0] * prior[:, 0] + share[1] * prior[:, 1]
         known = (score * trust).sum(dim=(1, 2), keepdim=True) / trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
         return known + trust * (score - known), trust
+
+
+def _bias(layer: nn.Conv2d) -> torch.Tensor:
+    assert layer.bias is not None
+    return layer.bias

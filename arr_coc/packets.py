@@ -1,4 +1,5 @@
-"""What leaves for the answer stage: an allocation's tokens with their pixels, or the whole frame with its allocation."""
+"""What leaves for the answer stage: an allocation's tokens with their pixels, or the whole frame with its
+allocation."""
 
 from __future__ import annotations
 

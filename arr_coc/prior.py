@@ -27,13 +27,14 @@ class FeedbackPrior:
     """
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything."""
         self._known: Map | None = None
         self._learned_ns = np.zeros((0, 0))
         self._prior: Map | None = None
+        self._tick = -1
+
+    def forget(self) -> None:
+        """Another question: nothing is known about it."""
+        self._known = None
         self._tick = -1
 
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:

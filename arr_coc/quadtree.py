@@ -1,8 +1,8 @@
 """Quadtree covers of the tile grid: the whole frame in at most K regions, fine where it is worth it.
 
 A split replaces a region by its (one, two or four) children, and costs the tokens that this adds. When no child is
-ever worth more than its parent, splitting greedily in order of worth per region is the same as sorting all regions by worth once
-and splitting the longest prefix that the budget pays: so a cover is one sort and one cumulative sum.
+ever worth more than its parent, splitting greedily in order of worth per region is the same as sorting all regions by
+worth once and splitting the longest prefix that the budget pays: so a cover is one sort and one cumulative sum.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def top_level(shape: tuple[int, int], budget: int) -> int:
 def split_worth(
     tree: QuadTree, relevance: npt.NDArray[np.float32], previous: npt.NDArray[np.int8] | None, stickiness: float
 ) -> Worth:
-    """What showing a region one level finer is worth: the sum of (relevance + `DULL`)³ over its tiles, float32 [inner].
+    """What showing a region one level finer is worth: the sum of (relevance + `DULL`)³ over its tiles, float32
+    [inner].
 
     Each octave of detail is worth the same on every tile (natural pictures have equal energy in each octave: Field,
     1987), times how much the tile matters; the cube keeps many dull tiles from outbidding a few that matter. A region

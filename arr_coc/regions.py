@@ -98,4 +98,4 @@ def level_map(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> 
 def positions(regions: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
     """Each token's place in tiles of level 0, its middle: float32 [K, 2] (row, col), whole numbers at level 0."""
     side = (1 << regions[:, :1].astype(np.int64)).astype(np.float32)
-    return regions[:, 1:].astype(np.float32) * side + (side - 1) / 2
+    return regions[:, 1:].astype(np.float32) * side + (side - 1) * np.float32(0.5)

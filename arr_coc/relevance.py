@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -11,12 +13,13 @@ from arr_coc.balancing import AdaptiveTensionBalancer, weighted
 from arr_coc.errors import NonFiniteError
 from arr_coc.knowing import InformationScorer, ParticipatoryScorer, PerspectivalScorer
 from arr_coc.texture import TextureArray
+from arr_coc.types import QueryEmbedding
 
 
 @dataclass(frozen=True, slots=True)
 class Realised:
     """`relevance` [B, gh, gw] in [0, 1], from `scores` [B, 3, gh, gw] (information, perspective, participation) and
-    their `weights` [B, 3]."""
+    their `weights` [B, 3]; all without B where the picture came without."""
 
     relevance: torch.Tensor
     scores: torch.Tensor
@@ -26,8 +29,9 @@ class Realised:
 class RelevanceRealiser(nn.Module):
     """Texture (+ question, + what answers taught) → relevance.
 
-    `query_dim` is the width of the question's embeddings that the learned parts take; 0 leaves those parts out. `trained_for`
-    names the model whose embeddings they were trained on: questions embedded by another model are not given to them.
+    `query_dim` is the width of the question's embeddings that the learned parts take; 0 leaves those parts out.
+    `trained_for` names the model whose embeddings they were trained on: questions embedded by another model are not
+    given to them.
     """
 
     def __init__(self, query_dim: int = 0, trained_for: str = "") -> None:
@@ -65,6 +69,39 @@ class RelevanceRealiser(nn.Module):
         if not torch.isfinite(relevance).all():
             raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
         return Realised(relevance, scores, weights)
+
+
+class SteadyRelevance:
+    """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
+
+    def __init__(self, realiser: RelevanceRealiser) -> None:
+        self._realiser = realiser.eval()
+        self._query: torch.Tensor | None = None
+        self._texture: TextureArray | None = None
+        self._prior: npt.NDArray[np.float32] | None = None
+        self._realised: Realised | None = None
+
+    def ask(self, query: QueryEmbedding) -> None:
+        """Ask another question; only learned parts that know its model's embeddings hear it."""
+        known = self._realiser.knows(query.model_id)
+        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None] if known else None
+        self._realised = None
+
+    def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
+        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw].
+
+        Arguments are compared by identity: the same objects give the same result object. Raises NonFiniteError.
+        """
+        done, same_picture = self._realised, texture is self._texture
+        if done is not None and same_picture and prior is self._prior:
+            return done
+        looked = done.scores[None, :2] if done is not None and same_picture else None
+        batch = TextureArray(texture.channels[None], texture.entropy[None])
+        prior_map = None if prior is None else torch.from_numpy(prior)[None]
+        realised = self._realiser(batch, self._query, prior_map, looked)
+        self._realised = Realised(realised.relevance[0], realised.scores[0], realised.weights[0])
+        self._texture, self._prior = texture, prior
+        return self._realised
 
 
 def _first_broken(

@@ -15,9 +15,10 @@ VOID_RANGE = 0.05
 def structure(relevance: npt.NDArray[np.float32]) -> float:
     """How far a map [gh, gw] is from noise, in [0, 1]: the larger of its coherence and its sparsity.
 
-    Coherence is the mean correlation of horizontal and vertical neighbours (Moran's I at lag one): near 1 for objects larger than a tile, 0 for white
-    noise. Sparsity is 2·H − 1 with Hoyer's H (2004) of what exceeds the median: 1 for a single tile that stands out, below 0
-    for noise of any usual distribution. A map whose range is less than `VOID_RANGE` measures 0.
+    Coherence is the mean correlation of horizontal and vertical neighbours (Moran's I at lag one): near 1 for objects
+    larger than a tile, 0 for white noise. Sparsity is 2·H − 1 with Hoyer's H (2004) of what exceeds the median: 1 for
+    a single tile that stands out, below 0 for noise of any usual distribution. A map whose range is less than
+    `VOID_RANGE` measures 0.
     """
     if relevance.size < 4 or float(relevance.max() - relevance.min()) < VOID_RANGE:
         return 0.0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.carrying import carried
 
@@ -16,12 +18,21 @@ DEAD_BAND = 0.02
 """A tile's relevance moves only when it has drifted this far from what is held."""
 
 RENEWAL = 0.25
-"""A tile whose colour or edges changed by this much forgets its past altogether; less change, in proportion."""
+"""A tile whose appearance changed by this much forgets its past altogether; less change, in proportion."""
 
 _SETTLED = 1e-3
 _NS_PER_MS = 1e6
 
 Map = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The frame before: `blended` and `held` [gh, gw], `appearance` [C, gh, gw]; NaN where a tile came into view."""
+
+    blended: Map
+    held: Map
+    appearance: Map
 
 
 class RelevanceBlend:
@@ -32,55 +43,41 @@ class RelevanceBlend:
 
     def __init__(self, tau_ms: float = TAU_MS) -> None:
         self._tau_ns = tau_ms * _NS_PER_MS
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything: the next frame stands for itself."""
-        self._blended: Map | None = None
-        self._held: Map | None = None
-        self._appearance: Map | None = None
-        self._current: Map | None = None
+        self._past: _Past | None = None
+        self._current: torch.Tensor | None = None
+        self._settled = False
         self._media_ns = 0
 
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles; tiles that come into view have no past."""
-        if self._blended is None or self._held is None or self._appearance is None:
-            return
-        self._blended = carried(self._blended, dy_tiles, dx_tiles, np.nan)
-        self._held = carried(self._held, dy_tiles, dx_tiles, np.nan)
-        self._appearance = carried(self._appearance, dy_tiles, dx_tiles, np.nan)
-        self._current = None
+        past = self._past
+        if past is not None:
+            maps = (carried(of, dy_tiles, dx_tiles, np.nan) for of in (past.blended, past.held, past.appearance))
+            self._past = _Past(*maps)
+            self._settled = False
 
-    def step(self, current: Map, appearance: Map, media_ns: int) -> Map:
-        """The held map of this frame.
+    def step(self, relevance: torch.Tensor, appearance: torch.Tensor, media_ns: int) -> Map:
+        """The held map of this frame: float32 [gh, gw].
 
-        `current` float32 [gh, gw]; `appearance` float32 [C, gh, gw] in [0, 1], in which change is measured; `media_ns`
-        the frame's media time. Arrays are kept, not copied: do not write to them afterwards.
+        `relevance` float32 [gh, gw] of this frame alone, on the CPU; the same object as the last time means the same
+        values. `appearance` float32 [C, gh, gw], in which change is measured. Neither may be written to afterwards.
         """
-        if self._blended is None or self._held is None or self._appearance is None:
-            self._blended = self._held = current
-        elif current is not self._current or self._blended is not current:
-            self._blend(current, appearance, self._share_of_past(media_ns))
-        self._appearance, self._current, self._media_ns = appearance, current, media_ns
-        return self._held
+        current, looks = relevance.numpy(), appearance.numpy()
+        past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
+        if past is None:
+            past, self._settled = _Past(current, current, looks), True
+        elif not (self._settled and relevance is self._current):
+            change = np.abs(looks - past.appearance).max(axis=0)
+            share = math.exp(-elapsed_ns / self._tau_ns) * (1 - np.minimum(change / np.float32(RENEWAL), 1))
+            blended = current + share.astype(np.float32) * (past.blended - current)
+            blended = np.where(np.isnan(blended), current, blended)
+            self._settled = float(np.abs(blended - current).max()) < _SETTLED
+            past = _Past(current if self._settled else blended, _within_band(past.held, blended), looks)
+        self._past, self._current, self._media_ns = past, relevance, media_ns
+        return past.held
 
-    def _share_of_past(self, media_ns: int) -> float:
-        return math.exp(-max(media_ns - self._media_ns, 0) / self._tau_ns)
 
-    def _blend(self, current: Map, appearance: Map, share: float) -> None:
-        assert self._blended is not None
-        assert self._held is not None
-        assert self._appearance is not None
-        past: Map | np.float32 = np.float32(share)
-        if appearance is not self._appearance:
-            change = np.abs(appearance - self._appearance).max(axis=0)
-            past = np.float32(share) * (1 - np.minimum(change / np.float32(RENEWAL), 1))
-        difference = self._blended - current
-        blended = current + past * difference
-        entered = np.isnan(blended)
-        if entered.any():
-            blended = np.where(entered, current, blended)
-        self._blended = current if np.abs(blended - current).max() < _SETTLED else blended
-        left = ~(np.abs(blended - self._held) <= DEAD_BAND)
-        if left.any():
-            self._held = np.where(left, blended, self._held)
+def _within_band(held: Map, blended: Map) -> Map:
+    """`held`, moved to `blended` where it is farther away than the dead band (or unknown)."""
+    left = ~(np.abs(blended - held) <= DEAD_BAND)
+    return np.where(left, blended, held) if left.any() else held

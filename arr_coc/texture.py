@@ -12,7 +12,8 @@ Profile `core13`, all from 8-bit RGB:
 | 11 | colour variance inside the tile, times 4 | [0, 1] | level 2 |
 | 12 | distance to the nearest of the frame's four colour clusters | [0, 1] | level 5 |
 
-Beside the channels stands `entropy`: Shannon entropy of the tile's 16-bin luma histogram at level 1, divided by log 16.
+Beside the channels stands `entropy`: Shannon entropy of the tile's 16-bin luma histogram at level 1, divided by log
+16.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from arr_coc.types import LEVELS, TILE_PX, TileVersions
 
 PROFILES = {"core13": 13}
 RGB = slice(0, 3)
-MAGNITUDE = 7
+EDGES = slice(5, 8)
 SALIENCY = slice(8, 11)
 
 _WHOLE_FRAME_SHARE = 0.3
@@ -60,10 +61,16 @@ class MipLevels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextureArray:
-    """`channels` float32 [C, gh, gw] and `entropy` float32 [gh, gw] in [0, 1]; batched: [B, C, gh, gw] and [B, gh, gw]."""
+    """`channels` float32 [C, gh, gw] and `entropy` float32 [gh, gw] in [0, 1]; batched: [B, C, gh, gw] and [B, gh,
+    gw]."""
 
     channels: torch.Tensor
     entropy: torch.Tensor
+
+    @property
+    def appearance(self) -> torch.Tensor:
+        """Colour and edges, the channels in which a change of content shows: [(B,) 6, gh, gw]."""
+        return torch.cat([self.channels[..., RGB, :, :], self.channels[..., EDGES, :, :]], dim=-3)
 
 
 class TextureArrayCache:
@@ -107,7 +114,7 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     channels = np.empty((PROFILES[profile], rows, cols), np.float32)
     channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
     channels[3:5] = _coordinates(rows, cols)
-    channels[5:8] = cache.local[:3]
+    channels[EDGES] = cache.local[:3]
     channels[SALIENCY] = centre_surround(view.read(4), coarse)
     channels[11] = cache.local[3]
     channels[12] = cluster_distance(coarse)

@@ -1,0 +1,104 @@
+"""Choosing regions frame after frame: steady where near-equals compete, and not at all where nothing moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.attending import Memory, Request, allocate_frame, resolve
+from arr_coc.balancing import Tensions
+from arr_coc.budget import Budget, tokens_for
+from arr_coc.carrying import carried
+from arr_coc.regions import level_map
+from arr_coc.structure import VOID_STRUCTURE
+from arr_coc.types import LEVELS, Allocation
+
+UNKNOWN = LEVELS
+"""In a carried level map: a tile that was not in view before."""
+
+VOID_HYSTERESIS = 0.05
+"""The semantic-void guard sets in this far below its threshold, and lets go this far above."""
+
+BUDGET_HYSTERESIS = 0.05
+"""An adaptive budget moves only by more than this share."""
+
+Map = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The regions of one frame.
+
+    `levels` int8 [gh, gw]: each tile's level, −1 where it is not shown. `jitter_share`: share of tiles whose level
+    differs from the frame before, carried along with motion. `strategy`: what `auto` meant.
+    """
+
+    allocation: Allocation
+    levels: npt.NDArray[np.int8]
+    jitter_share: float
+    strategy: str
+
+
+class RegionChooser:
+    """Chooses the regions of one epoch's frames, each in the light of the frame before."""
+
+    def __init__(self, strategy: str, tensions: Tensions, *, levels: bool = False, seed: int = 0) -> None:
+        self._strategy, self._tensions, self._levels, self._seed = strategy, tensions, levels, seed
+        self._previous: npt.NDArray[np.int8] | None = None
+        self._choice: Choice | None = None
+        self._relevance: Map | None = None
+        self._neglect: Map | None = None
+        self._tokens = 0
+
+    def carry(self, dy_tiles: int, dx_tiles: int) -> None:
+        """Content moved by whole tiles: what was shown moves with it."""
+        if self._previous is not None:
+            self._previous = carried(self._previous, dy_tiles, dx_tiles, UNKNOWN)
+            self._relevance = None
+
+    def choose(self, relevance: Map, budget: Budget, neglect: Map | None) -> Choice:
+        """Regions for a finite map [gh, gw].
+
+        Maps are compared by identity: the same objects and the same budget keep the choice that there is. Raises
+        BudgetError.
+        """
+        tokens = self._steady_tokens(relevance, budget)
+        unmoved = relevance is self._relevance and neglect is self._neglect and tokens == self._tokens
+        if unmoved and self._choice is not None:
+            return self._choice
+        strategy = resolve(self._strategy, relevance, self._levels, self._void_threshold())
+        memory = Memory(self._previous, neglect, self._tensions.explore)
+        allocation = allocate_frame(Request(relevance, tokens, self._tensions.coverage, self._seed, memory), strategy)
+        levels = level_map(allocation.regions.numpy(), relevance.shape)
+        choice = Choice(allocation, levels, jitter_share(self._previous, levels), strategy)
+        self._relevance, self._neglect, self._tokens, self._previous = relevance, neglect, tokens, levels
+        self._choice = replace(choice, jitter_share=0.0)
+        return choice
+
+    def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
+        if budget != "adaptive":
+            return tokens_for(budget, relevance)
+        if relevance is self._relevance:
+            return self._tokens
+        tokens = tokens_for(budget, relevance)
+        return self._tokens if abs(tokens - self._tokens) <= BUDGET_HYSTERESIS * tokens else tokens
+
+    def _void_threshold(self) -> float:
+        if self._choice is None:
+            return VOID_STRUCTURE
+        return VOID_STRUCTURE + (VOID_HYSTERESIS if self._choice.strategy == "grid" else -VOID_HYSTERESIS)
+
+
+def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.int8]) -> float:
+    """Share of tiles whose level (or absence) is another than in `previous`, among those that were in view; 0 without
+    it.
+
+    Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` where a tile came into
+    view.
+    """
+    if previous is None:
+        return 0.0
+    seen = previous != UNKNOWN
+    return float((previous[seen] != levels[seen]).mean()) if seen.any() else 0.0
