@@ -150,3 +150,22 @@ def test_bfloat16_stays_close_to_stock() -> None:
     assert frame.tokens.embeds.dtype == torch.bfloat16
     expected = stock.logits().float()
     assert (own_logits(qwen, frame).float() - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@torch.no_grad()
+def test_coarse_tokens_keep_their_float_positions_in_bfloat16() -> None:
+    qwen = tiny_qwen()
+    qwen.model.to(torch.bfloat16)
+    stock = Stock(qwen)
+    part = PromptPart(qwen, 0, 0)
+    part.text(qwen.token_ids("Say"))
+    start = part.position
+    part.frame(encode_packet(qwen, frame_packet(stock, torch.tensor([[1, 0, 1], [2, 0, 1]])), "prune"))
+    part.text(qwen.token_ids("what"))
+    positions = part.inputs()["position_ids"]
+    assert positions.dtype == torch.float32
+    assert positions[:, 0, start : start + 2].T.tolist() == [
+        [start, start + 0.5, start + 2.5],
+        [start, start + 1.5, start + 5.5],
+    ]
+    assert positions[0, 0, start + 2] == start + 6

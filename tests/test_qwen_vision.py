@@ -69,14 +69,38 @@ def test_gradients_reach_the_patch_weights(family: str) -> None:
 
 
 @torch.no_grad()
-def test_a_coarse_region_stands_between_its_tiles() -> None:
-    """Level 1 at (1, 2): with the position of a tile at level 0 it would give the tile's embedding."""
-    tower = tiny_model("qwen3_vl").model.visual
-    pixels = torch.full((1, 1, 3, 32, 32), 99, dtype=torch.uint8)
-    coarse, fine = (
-        encode_regions(tower, pixels, torch.tensor([[region]]), GRID).embeds for region in ([1, 1, 2], [0, 2, 4])
+def test_coarse_regions_stand_between_the_stock_positions() -> None:
+    """A frame covered by regions of level 1, against the stock tower told to stand half-way between its places."""
+    model = tiny_model("qwen3_vl")
+    grid = TileGrid.of(4 * 32, 6 * 32)
+    regions = torch.tensor([[[1, row, col] for row in range(2) for col in range(3)]])
+    tiles = noise_tiles(model, grid)[:6]
+    places = [
+        (4 * row + 2 * inner_row + 0.5, 4 * col + 2 * inner_col + 0.5)
+        for _, row, col in regions[0].tolist()
+        for inner_row in range(2)
+        for inner_col in range(2)
+    ]
+    indices, weights = zip(*(bilinear(row / 7 * 5, col / 11 * 5, side=6) for row, col in places), strict=True)
+    rows = to_patches(PixelScale()(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
+    expected = model.model.visual(
+        rows,
+        grid_thw=torch.tensor([[1, 4, 6]]),
+        position_ids=torch.tensor(places),
+        interp_indices=torch.tensor(indices),
+        interp_weights=torch.tensor(weights),
     )
-    assert (coarse - fine).abs().max() > 1e-3
+    got = encode_regions(model.model.visual, tiles[None], regions, grid)
+    torch.testing.assert_close(got.embeds[0], expected.pooler_output, atol=1e-5, rtol=0)
+
+
+def bilinear(row: float, col: float, side: int) -> tuple[list[int], list[float]]:
+    """The four places of a square grid around a point, and their weights."""
+    top, left = int(row), int(col)
+    down, right = row - top, col - left
+    corners = [(top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)]
+    shares = [(1 - down) * (1 - right), (1 - down) * right, down * (1 - right), down * right]
+    return [r * side + c for r, c in corners], shares
 
 
 @torch.no_grad()
