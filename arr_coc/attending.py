@@ -5,6 +5,7 @@
 | `topk` | the K most relevant tiles, level 0 |
 | `mixed` | level 0: a share (`coverage`) spread evenly, the rest the most relevant tiles |
 | `foveated` | a quadtree cover of the whole frame, fine where relevance is high; K − 2 tokens or more |
+| `fixation` | the same, fine around the most relevant tile and coarser with distance |
 | `grid` | every n-th tile, n the smallest that the budget pays, phase fixed |
 | `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
 | `random` | K tiles drawn with `seed` |
@@ -25,12 +26,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.budget import Budget, tokens_for
 from arr_coc.errors import NonFiniteError, ShapeError, StrategyError
-from arr_coc.quadtree import DULL, quadtree, split_worth, top_level
+from arr_coc.fixation import fixation_cover, peak
+from arr_coc.quadtree import DULL, QuadTree, quadtree, split_worth, top_level
 from arr_coc.regions import level_count, level_shape, pool_max, region_mean
 from arr_coc.structure import VOID_STRUCTURE, structure
 from arr_coc.types import LEVELS, Allocation
 
-Strategy = Literal["auto", "topk", "mixed", "foveated", "grid", "uniform", "random"]
+Strategy = Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
 STICKINESS = 0.25
@@ -67,6 +69,11 @@ class Request:
     coverage: float
     seed: int
     memory: Memory
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, cols = self.relevance.shape
+        return rows, cols
 
 
 def allocate(
@@ -146,7 +153,7 @@ def _check_map(relevance: torch.Tensor) -> None:
 def _choose(request: Request, strategy: str) -> Regions:
     """Regions [K, 3] in token order."""
     if strategy != "uniform" and request.tokens >= request.relevance.size:
-        return _tiles(np.ones(request.relevance.shape, dtype=bool))
+        return _tiles(np.ones(request.shape, dtype=bool))
     return _STRATEGIES[strategy](request)
 
 
@@ -177,13 +184,13 @@ def even_tiles(shape: tuple[int, int], count: int) -> npt.NDArray[np.bool_]:
 
 
 def _topk(request: Request) -> Regions:
-    chosen = np.zeros(request.relevance.shape, dtype=bool)
+    chosen = np.zeros(request.shape, dtype=bool)
     return _tiles(_most_worth(request, chosen))
 
 
 def _mixed(request: Request) -> Regions:
     covering = round(request.coverage * request.tokens)
-    shape = request.relevance.shape
+    shape = request.shape
     chosen = even_tiles(shape, covering).copy() if covering else np.zeros(shape, dtype=bool)
     return _tiles(_most_worth(request, chosen))
 
@@ -204,11 +211,9 @@ def _most_worth(request: Request, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[
 
 
 def _foveated(request: Request) -> Regions:
-    shape: tuple[int, int] = request.relevance.shape
-    top = top_level(shape, request.tokens)
-    if level_count(shape, top) > request.tokens:
-        return _few(request, top)
-    tree = quadtree(shape, top)
+    tree = quadtree(request.shape, top_level(request.shape, request.tokens))
+    if tree.roots > request.tokens:
+        return _few(request, tree)
     memory = request.memory
     worth = split_worth(tree, request.relevance, memory.previous, STICKINESS)
     split = tree.refine(tree.root(), worth, max(request.tokens - memory.exploring_tokens(request.tokens), tree.roots))
@@ -217,21 +222,25 @@ def _foveated(request: Request) -> Regions:
     return tree.regions[tree.leaves(split)]
 
 
-def _few(request: Request, top: int) -> Regions:
+def _fixation(request: Request) -> Regions:
+    tree = quadtree(request.shape, top_level(request.shape, request.tokens))
+    if tree.roots > request.tokens:
+        return _few(request, tree)
+    return fixation_cover(request.shape, request.tokens, peak(request.relevance))[0]
+
+
+def _few(request: Request, tree: QuadTree) -> Regions:
     """A budget too small for any cover: the best regions of the coarsest level."""
-    shape: tuple[int, int] = request.relevance.shape
-    tree = quadtree(shape, top)
     worth = tree.pyramid(request.relevance)[: tree.roots]
-    best = np.sort(np.argsort(-worth, kind="stable")[: request.tokens])
-    return tree.regions[best]
+    return tree.regions[np.sort(np.argsort(-worth, kind="stable")[: request.tokens])]
 
 
 def _grid(request: Request) -> Regions:
-    return _tiles(even_tiles(request.relevance.shape, request.tokens))
+    return _tiles(even_tiles(request.shape, request.tokens))
 
 
 def _uniform(request: Request) -> Regions:
-    shape: tuple[int, int] = request.relevance.shape
+    shape = request.shape
     level = max(level for level in range(LEVELS) if level == 0 or level_count(shape, level) >= request.tokens)
     count = level_count(shape, level)
     wanted = min(request.tokens, count)
@@ -243,13 +252,14 @@ def _uniform(request: Request) -> Regions:
 def _random(request: Request) -> Regions:
     chosen = np.zeros(request.relevance.size, dtype=bool)
     chosen[np.random.default_rng(request.seed).permutation(chosen.size)[: request.tokens]] = True
-    return _tiles(chosen.reshape(request.relevance.shape))
+    return _tiles(chosen.reshape(request.shape))
 
 
 _STRATEGIES: dict[str, Callable[[Request], Regions]] = {
     "topk": _topk,
     "mixed": _mixed,
     "foveated": _foveated,
+    "fixation": _fixation,
     "grid": _grid,
     "uniform": _uniform,
     "random": _random,

@@ -93,9 +93,3 @@ def region_mean(regions: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.fl
 def level_map(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> npt.NDArray[np.int8]:
     """Each tile's level, `ABSENT` where no region shows it: int8 [gh, gw]."""
     return paint(regions, regions[:, 0].astype(np.int8), shape, ABSENT)
-
-
-def positions(regions: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
-    """Each token's place in tiles of level 0, its middle: float32 [K, 2] (row, col), whole numbers at level 0."""
-    side = (1 << regions[:, :1].astype(np.int64)).astype(np.float32)
-    return regions[:, 1:].astype(np.float32) * side + (side - 1) * np.float32(0.5)

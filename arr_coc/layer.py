@@ -1,0 +1,188 @@
+"""ARRCOCLayer: picture, encoder embeddings and question in; the tokens that matter out. No stream needed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+
+from arr_coc.attending import allocate, check_strategy
+from arr_coc.balancing import Tensions
+from arr_coc.budget import DEFAULT_TOKENS, Budget
+from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
+from arr_coc.qwen.positions import token_positions
+from arr_coc.regions import paint
+from arr_coc.relevance import Realised, RelevanceRealiser
+from arr_coc.texture import TextureArray, image_texture
+from arr_coc.types import TILE_PX, Allocation
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class ARRCOCConfig:
+    """How an ARRCOCLayer chooses.
+
+    `levels`: whether coarse tokens may be chosen by `auto`. `query_dim`: width of the question's embeddings that
+    learned parts take, 0 without learned parts; `trained_for`: the model that these embeddings belong to. Others: see
+    `allocate`.
+    """
+
+    strategy: str = "auto"
+    budget: Budget = DEFAULT_TOKENS
+    coverage: float = 0.25
+    seed: int = 0
+    levels: bool = False
+    query_dim: int = 0
+    trained_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOutput:
+    """What a batch of pictures came down to; rows beyond a picture's own tokens are zero, and False in `mask`.
+
+    `tokens` [B, K, D]; `positions` float32 [B, K, 2], each token's middle (row, col) in tiles; `budgets` int64
+    [B, K], the texels that the token spends on each tile of its region: 1024 at level 0, a quarter of it a level on;
+    `mask` bool [B, K]; `allocation` the regions; `realised` relevance [B, gh, gw] with its scores and weights.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    budgets: torch.Tensor
+    mask: torch.Tensor
+    allocation: Allocation
+    realised: Realised
+
+
+class ARRCOCLayer(nn.Module):
+    """Texture → knowing → balancing → attending → the chosen tokens.
+
+    A coarse region's token is the mean of its tiles' embeddings. The choice itself has no gradient; the tokens carry
+    one to the embeddings, and straight through to the relevance that chose them. Where questions and encoder share a
+    width, the cosine of tile and question serves as a prior that needs no training.
+    """
+
+    def __init__(self, config: ARRCOCConfig | None = None) -> None:
+        """Raises StrategyError, and ValueError for shares outside [0, 1]."""
+        super().__init__()
+        self.config = config or ARRCOCConfig()
+        check_strategy(self.config.strategy)
+        Tensions(self.config.budget, coverage=self.config.coverage)
+        self.realiser = RelevanceRealiser(self.config.query_dim, self.config.trained_for)
+
+    def forward(
+        self, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor
+    ) -> LayerOutput:
+        """Choose from each picture's tokens.
+
+        `vision_embeds` [B, gh·gw, D], one row a tile, row by row; `query_embeds` [B, Lq, Dq] or None; `image` [B, 3,
+        H, W], uint8 or in [0, 1]. Raises ShapeError where they do not fit each other, NonFiniteError (naming the
+        tensor), BudgetError.
+        """
+        shape = _check_inputs(vision_embeds, query_embeds, image, self.config.query_dim)
+        texture = image_texture(image)
+        texture = TextureArray(texture.channels.to(vision_embeds.device), texture.entropy.to(vision_embeds.device))
+        learned = query_embeds.float() if query_embeds is not None and self.config.query_dim else None
+        prior = _resemblance(vision_embeds, query_embeds, shape)
+        realised = self.realiser(texture, learned, prior)
+        allocation = allocate(
+            realised.relevance,
+            self.config.budget,
+            self.config.strategy,
+            coverage=self.config.coverage,
+            seed=self.config.seed,
+            levels=self.config.levels,
+        )
+        mask = allocation.mask.to(vision_embeds.device)
+        regions = allocation.regions.to(vision_embeds.device)
+        return LayerOutput(
+            tokens=_gathered(vision_embeds, realised.relevance, allocation),
+            positions=token_positions(regions) * mask[..., None],
+            budgets=(TILE_PX * TILE_PX >> 2 * regions[..., 0]) * mask,
+            mask=mask,
+            allocation=allocation,
+            realised=realised,
+        )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write configuration and weights into a folder, which is made where it does not exist."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / CONFIG_FILE).write_text(json.dumps(asdict(self.config), indent=2) + "\n")
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path / WEIGHTS_FILE)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> ARRCOCLayer:
+        """Read what `save_pretrained` wrote. Raises ModelNotFound, and ModelError where the files do not fit."""
+        path = Path(folder)
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            if not (path / name).is_file():
+                raise ModelNotFound(
+                    f"{path} holds no {name}; an ARRCOCLayer folder has {CONFIG_FILE} and {WEIGHTS_FILE}"
+                )
+        settings = json.loads((path / CONFIG_FILE).read_text())
+        unknown = settings.keys() - {field.name for field in fields(ARRCOCConfig)}
+        if unknown:
+            raise ModelError(f"{path / CONFIG_FILE} has unknown keys: {', '.join(sorted(unknown))}")
+        layer = cls(ARRCOCConfig(**settings))
+        try:
+            layer.load_state_dict(load_file(path / WEIGHTS_FILE))
+        except RuntimeError as error:
+            raise ModelError(f"{path / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {error}") from error
+        return layer
+
+
+def _check_inputs(
+    vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor, query_dim: int
+) -> tuple[int, int]:
+    """The tile grid of `image`, once all shapes fit it."""
+    if image.ndim != 4 or image.shape[1] != 3:
+        raise ShapeError(f"image must be [B, 3, H, W], got {list(image.shape)}")
+    rows, cols = -(-image.shape[2] // TILE_PX), -(-image.shape[3] // TILE_PX)
+    if vision_embeds.ndim != 3 or vision_embeds.shape[:2] != (image.shape[0], rows * cols):
+        wanted = f"[{image.shape[0]}, {rows} * {cols}, D]"
+        raise ShapeError(f"vision_embeds must be {wanted} for such an image, got {list(vision_embeds.shape)}")
+    if query_embeds is not None and (query_embeds.ndim != 3 or query_embeds.shape[0] != image.shape[0]):
+        raise ShapeError(f"query_embeds must be [{image.shape[0]}, Lq, Dq], got {list(query_embeds.shape)}")
+    if query_embeds is not None and query_dim not in (0, query_embeds.shape[2]):
+        raise ShapeError(f"this layer takes questions of width {query_dim}, got {query_embeds.shape[2]}")
+    for name, tensor in (("vision_embeds", vision_embeds), ("query_embeds", query_embeds)):
+        if tensor is not None and not torch.isfinite(tensor).all():
+            raise NonFiniteError(f"{name} holds NaN or Inf")
+    return rows, cols
+
+
+def _resemblance(
+    vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, shape: tuple[int, int]
+) -> torch.Tensor | None:
+    """Cosine of tile and mean question, as a fully trusted prior [B, 3, gh, gw]; None where the widths differ."""
+    if query_embeds is None or query_embeds.shape[2] != vision_embeds.shape[2]:
+        return None
+    question = query_embeds.float().mean(dim=1, keepdim=True)
+    cosine = F.cosine_similarity(vision_embeds.float(), question, dim=2).clamp(min=0).unflatten(1, shape)
+    return torch.stack([cosine, cosine, torch.ones_like(cosine)], dim=1)
+
+
+def _gathered(vision_embeds: torch.Tensor, relevance: torch.Tensor, allocation: Allocation) -> torch.Tensor:
+    """Means of the embeddings over each region's tiles, with a gradient to relevance: [B, K, D]."""
+    shape = relevance.shape[1:]
+    tokens = []
+    for embeds, scores, regions, mask in zip(
+        vision_embeds, relevance, allocation.regions, allocation.mask, strict=True
+    ):
+        own = regions[mask].numpy()
+        index = paint(own, torch.arange(len(own)).numpy(), (shape[0], shape[1]), -1).reshape(-1)
+        token_of = torch.from_numpy(index).to(embeds.device)
+        shown = token_of >= 0
+        through = scores.flatten().to(embeds.dtype)[:, None]
+        carrying = embeds * (1 + (through - through.detach()))
+        total = embeds.new_zeros(len(mask), embeds.shape[1]).index_add(0, token_of[shown], carrying[shown])
+        tiles = torch.bincount(token_of[shown], minlength=len(mask)).clamp(min=1)
+        tokens.append(total / tiles[:, None])
+    return torch.stack(tokens)
