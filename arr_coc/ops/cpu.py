@@ -8,12 +8,11 @@ from contextlib import contextmanager
 import numpy as np
 
 from arr_coc.errors import ShapeError, StoreError
-from arr_coc.ops.colour import ColourConverter
 from arr_coc.ops.difference import Difference, PlaneDifference, Thresholds
 from arr_coc.ops.leases import Leases
-from arr_coc.ops.mipmaps import allocate_levels, refresh
-from arr_coc.ops.planes import PlaneCopy, PlaneFormat
+from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.rectangles import cover
+from arr_coc.ops.repaint import Repainter
 from arr_coc.ops.store import TextureStore
 from arr_coc.ops.view import TextureView
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileVersions
@@ -28,9 +27,7 @@ class CpuStore(TextureStore):
         self.format = fmt
         self.grid = fmt.grid
         self._lease_timeout_ms = lease_timeout_ms
-        self._levels = allocate_levels(self.grid)
-        self._planes = self._plane_copy()
-        self._converter = ColourConverter(fmt)
+        self._texels = Repainter(fmt)
         self._difference = PlaneDifference(fmt, thresholds)
         self._leases = Leases()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
@@ -42,7 +39,7 @@ class CpuStore(TextureStore):
         fmt = self.format
         views = tuple(
             plane[: -(-fmt.height_px // sy), : -(-fmt.width_px // sx)]
-            for plane, (sy, sx) in zip(self._planes.padded, fmt.steps(), strict=True)
+            for plane, (sy, sx) in zip(self._texels.planes.padded, fmt.steps(), strict=True)
         )
         return FramePlanes(fmt.layout, views, fmt.colour)
 
@@ -50,7 +47,7 @@ class CpuStore(TextureStore):
         self._check_format(planes)
         if self._stamp is None:
             return Difference(np.ones(self.grid.shape, bool))
-        return self._difference.of(planes, self._planes)
+        return self._difference.of(planes, self._texels.planes)
 
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
         self._check_format(planes)
@@ -59,12 +56,10 @@ class CpuStore(TextureStore):
             dirty = np.ones(self.grid.shape, bool)
         rectangles = cover(dirty)
         with self._leases.writing(self._lease_timeout_ms):
-            for rectangle in rectangles:
-                self._planes.take(planes, rectangle)
-                self._converter.convert(self._planes.padded, rectangle, self._levels[0])
-                refresh(self._levels, rectangle)
-            frame = np.where(dirty, stamp.frame_index, self._versions.frame)
-            self._versions = _frozen(TileVersions(stamp.epoch, frame))
+            if rectangles:
+                self._texels.repaint(planes, rectangles)
+                frame = np.where(dirty, stamp.frame_index, self._versions.frame)
+                self._versions = _frozen(TileVersions(stamp.epoch, frame))
             self._stamp = stamp
         return TileChange(stamp, dirty, rectangles)
 
@@ -79,7 +74,7 @@ class CpuStore(TextureStore):
                 raise StoreError("the texture store is closed")
             if self._stamp is None:
                 raise StoreError("the texture holds no frame yet; write one before reading")
-            view = TextureView(self._stamp, self.grid, self._versions, self._levels)
+            view = TextureView(self._stamp, self.grid, self._versions, self._texels.levels)
             try:
                 yield view
             finally:
@@ -87,12 +82,6 @@ class CpuStore(TextureStore):
 
     def close(self) -> None:
         self._closed = True
-
-    def _plane_copy(self) -> PlaneCopy:
-        # Level 0 of an RGB stream is its plane.
-        if self.format.layout == "rgb":
-            return PlaneCopy((self._levels[0],), self.format.steps())
-        return PlaneCopy.allocate(self.format)
 
     def _check_format(self, planes: FramePlanes) -> None:
         got = PlaneFormat.of(planes)

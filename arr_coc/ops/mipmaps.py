@@ -6,13 +6,13 @@ import cv2
 import numpy as np
 
 from arr_coc.ops.planes import Plane, Rectangle
-from arr_coc.types import LEVELS, TILE_PX, TileGrid
+from arr_coc.types import LEVELS, TILE_PX
 
 
-def allocate_levels(grid: TileGrid) -> tuple[Plane, ...]:
+def allocate_levels(rows: int, cols: int) -> tuple[Plane, ...]:
     """Six zeroed uint8 arrays [rows * 32 >> level, cols * 32 >> level, 3]."""
-    height, width = grid.padded_height_px, grid.padded_width_px
-    return tuple(np.zeros((height >> level, width >> level, 3), np.uint8) for level in range(LEVELS))
+    sides = (TILE_PX >> level for level in range(LEVELS))
+    return tuple(np.zeros((rows * side, cols * side, 3), np.uint8) for side in sides)
 
 
 def refresh(levels: tuple[Plane, ...], rectangle: Rectangle) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from arr_coc.errors import ShapeError
 from arr_coc.types import TILE_PX, Colour, FramePlanes, Layout, TileGrid
@@ -66,26 +67,38 @@ def _subsampling(planes: FramePlanes) -> tuple[int, int]:
 class PlaneCopy:
     """The planes as the texture holds them, padded by edge replication to whole tiles."""
 
-    def __init__(self, planes: tuple[Plane, ...], steps: tuple[tuple[int, int], ...]) -> None:
-        self.padded = planes
-        self._steps = steps
+    def __init__(self, padded: tuple[Plane, ...], steps: tuple[tuple[int, int], ...]) -> None:
+        self.padded = padded
+        self._tiles = tuple((TILE_PX // sy, TILE_PX // sx) for sy, sx in steps)
 
     @classmethod
-    def allocate(cls, fmt: PlaneFormat) -> PlaneCopy:
-        grid = fmt.grid
-        shape = (grid.padded_height_px, grid.padded_width_px)
-        planes = tuple(np.zeros((shape[0] // sy, shape[1] // sx), np.uint8) for sy, sx in fmt.steps())
-        return cls(planes, fmt.steps())
+    def allocate(cls, steps: tuple[tuple[int, int], ...], rows: int, cols: int) -> PlaneCopy:
+        """Zeroed planes for a grid of tiles."""
+        shapes = ((rows * TILE_PX // sy, cols * TILE_PX // sx) for sy, sx in steps)
+        return cls(tuple(np.zeros(shape, np.uint8) for shape in shapes), steps)
 
     def take(self, planes: FramePlanes, rectangle: Rectangle) -> None:
         """Copies one rectangle of tiles from a frame, replicating its edge where the padding begins."""
         row0, col0, row1, col1 = rectangle
-        for own, new, (sy, sx) in zip(self.padded, planes.planes, self._steps, strict=True):
-            top, bottom = row0 * TILE_PX // sy, row1 * TILE_PX // sy
-            left, right = col0 * TILE_PX // sx, col1 * TILE_PX // sx
+        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self._tiles, strict=True):
+            top, bottom = row0 * tile_height, row1 * tile_height
+            left, right = col0 * tile_width, col1 * tile_width
             height, width = new.shape[:2]
             own[top : min(bottom, height), left : min(right, width)] = new[top:bottom, left:right]
             replicate_edges(own[top:bottom, left:right], height - top, width - left)
+
+    def take_tiles(self, planes: FramePlanes, tiles: npt.NDArray[np.intp]) -> None:
+        """Copies single tiles, int [n, 2] (row, col)."""
+        height, width = planes.height_px // TILE_PX, planes.width_px // TILE_PX
+        whole = (tiles[:, 0] < height) & (tiles[:, 1] < width)
+        rows, cols = tiles[whole].T
+        if len(rows):
+            for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self._tiles, strict=True):
+                target = _tiled(own, own.shape[0] // tile_height, own.shape[1] // tile_width, tile_height, tile_width)
+                source = _tiled(new, height, width, tile_height, tile_width)
+                target[rows, :, cols] = source[rows, :, cols]
+        for row, col in tiles[~whole].tolist():
+            self.take(planes, (row, col, row + 1, col + 1))
 
 
 def replicate_edges(padded: Plane, height: int, width: int) -> None:
@@ -94,3 +107,17 @@ def replicate_edges(padded: Plane, height: int, width: int) -> None:
         padded[:height, width:] = padded[:height, width - 1 : width]
     if height < padded.shape[0]:
         padded[height:] = padded[height - 1]
+
+
+def tiled(array: Plane, rows: int, cols: int) -> Plane:
+    """A view [rows, tile height, cols, tile width(, 3)] of an array [H, W(, 3)] that starts with rows × cols whole tiles.
+
+    `array` may be strided; its tiles' size follows from its own where it is all whole tiles.
+    """
+    return _tiled(array, rows, cols, array.shape[0] // rows, array.shape[1] // cols)
+
+
+def _tiled(array: Plane, rows: int, cols: int, tile_height: int, tile_width: int) -> Plane:
+    down, right, *rest = array.strides
+    shape = (rows, tile_height, cols, tile_width, *array.shape[2:])
+    return as_strided(array, shape, (down * tile_height, down, right * tile_width, right, *rest))

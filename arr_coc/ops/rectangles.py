@@ -14,6 +14,8 @@ def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
     Runs of a row, each joined with the row below while that has the very same run.
     """
     rows, cols = dirty.shape
+    if not dirty.any():
+        return ()
     if dirty.all():
         return ((0, 0, rows, cols),)
     edges = np.zeros((rows, cols + 2), np.int8)
