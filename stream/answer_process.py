@@ -160,4 +160,7 @@ def _follow_parent(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # skips taking the model apart, which the parent would wait for

@@ -19,13 +19,13 @@ class Tally:
         self._skipped = 0
         self._tokens = 0
         self._dirty_share = 0.0
-        self._first_s = 0.0
-        self._last_s = 0.0
+        self._first: FrameReady | None = None
+        self._last: FrameReady | None = None
 
     def add(self, event: Event) -> None:
         if isinstance(event, FrameReady):
-            self._first_s = event.pts_s if self._frames == 0 else self._first_s
-            self._last_s = event.pts_s
+            self._first = self._first or event
+            self._last = event
             self._frames += 1
             self._tokens += event.tokens
             self._dirty_share += event.dirty_share
@@ -37,12 +37,17 @@ class Tally:
             self._skipped += event.count
 
     def summary(self, ended: str, error: str | None, dropped: Mapping[str, int], now_ns: int) -> Summary:
-        """`duration_s` is media time from the first frame to the last; `timing` holds the wall time in seconds."""
-        wall_s = (now_ns - self._start_ns) / NS_PER_S
+        """`duration_s` is media time from the first frame to the last; `timing` holds the run's wall time in seconds
+        and the frames a second between the first allocation and the last.
+        """
+        media_s, busy_s = 0.0, 0.0
+        if self._first is not None and self._last is not None:
+            media_s = self._last.pts_s - self._first.pts_s
+            busy_s = (self._last.ready_ns - self._first.ready_ns) / NS_PER_S
         frames = max(1, self._frames)
         return Summary(
             frames=self._frames,
-            duration_s=self._last_s - self._first_s,
+            duration_s=media_s,
             answers=self._answers,
             cuts=self._cuts,
             skipped=self._skipped,
@@ -51,5 +56,8 @@ class Tally:
             mean_dirty_share=self._dirty_share / frames,
             ended=ended,
             error=error,
-            timing={"wall_s": wall_s, "fps": self._frames / wall_s if wall_s > 0 else 0.0},
+            timing={
+                "wall_s": (now_ns - self._start_ns) / NS_PER_S,
+                "fps": (self._frames - 1) / busy_s if busy_s > 0 else 0.0,
+            },
         )

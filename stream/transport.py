@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ import zmq
 from stream.errors import TransportError
 from stream.messages import AnyMessage, Message, decode, encode
 
+SEND_SLICE_MS = 50
+"""Longest single wait for room in a link's queue, before its owner is asked whether to go on."""
+
 SEND_LIMIT_MS = 2000
-"""A peer that takes nothing for this long is gone: credits keep queues near empty."""
+"""Longest wait for room where the link has no owner to ask."""
 
 LINGER_MS = 1000
 """How long a closing link still tries to hand over what it was told to send."""
@@ -47,15 +50,25 @@ class Received:
 
 
 class Link:
-    """One end of a two-way channel between two stages; belongs to the thread that made it."""
+    """One end of a two-way channel between two stages; belongs to the thread that made it.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, bind: bool) -> None:
+    `check` is called again and again while a message waits for room; it raises to end the wait.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        *,
+        bind: bool,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self._endpoint = endpoint
+        self._check = check
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
-        self._socket.setsockopt(zmq.SNDTIMEO, SEND_LIMIT_MS)
         try:
             self._socket.bind(endpoint) if bind else self._socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -65,20 +78,27 @@ class Link:
     def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         """Hands over a message and its arrays, which must not change afterwards: large ones are not copied.
 
-        Raises TransportError where the peer takes nothing within SEND_LIMIT_MS.
+        Waits for room. Raises what `check` raises; without one, TransportError after SEND_LIMIT_MS.
         """
-        head = encode(message)
+        waited_ms = 0
+        while not self.offer(message, arrays):
+            if self._check is not None:
+                self._check()
+            elif waited_ms >= SEND_LIMIT_MS:
+                raise TransportError(f"nobody takes messages from {self._endpoint}")
+            self._socket.poll(SEND_SLICE_MS, zmq.POLLOUT)
+            waited_ms += SEND_SLICE_MS
+
+    def offer(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
+        """As `send` where there is room at once; whether there was."""
         try:
-            if not arrays:
-                self._socket.send(head)
-                return
-            self._socket.send(head, zmq.SNDMORE)
-            last = len(arrays) - 1
-            for index, array in enumerate(arrays):
-                more = zmq.SNDMORE if index < last else 0
-                self._socket.send(np.ascontiguousarray(array).data, more, copy=False)
-        except zmq.Again as error:
-            raise TransportError(f"nobody takes messages from {self._endpoint}") from error
+            self._socket.send(encode(message), zmq.NOBLOCK | (zmq.SNDMORE if arrays else 0))
+        except zmq.Again:
+            return False
+        for index, array in enumerate(arrays, 1):
+            more = zmq.SNDMORE if index < len(arrays) else 0
+            self._socket.send(np.ascontiguousarray(array).data, more, copy=False)
+        return True
 
     def receive(self, timeout_ms: int = 0) -> Received | None:
         """The next message, or None within the time limit. Raises TransportError for one that cannot be read."""
@@ -92,14 +112,6 @@ class Link:
         while self._socket.getsockopt(zmq.RCVMORE):
             parts.append(self._socket.recv(zmq.NOBLOCK, copy=False).buffer)
         return Received(decode(head), tuple(parts))
-
-    def offer(self, message: Message) -> bool:
-        """Hands over a message if somebody can take it at once, as is enough for credits; whether it was taken."""
-        try:
-            self._socket.send(encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
 
     def close(self) -> None:
         """Closes the socket; what is still on its way gets LINGER_MS."""
@@ -165,9 +177,9 @@ class Transport:
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
 
-    def link(self, endpoint: str, *, bind: bool = False) -> Link:
+    def link(self, endpoint: str, *, bind: bool = False, check: Callable[[], None] | None = None) -> Link:
         """One end of the channel at `endpoint`; make it in the thread that uses it."""
-        return Link(self._context, endpoint, bind=bind)
+        return Link(self._context, endpoint, bind=bind, check=check)
 
     def event_source(self, endpoint: str) -> EventSource:
         return EventSource(self._context, endpoint)

@@ -64,6 +64,15 @@ class PatientSpeaker(FakeSpeaker):
             yield "."
 
 
+class SilentSpeaker(FakeSpeaker):
+    """Says nothing, until it is stopped."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        while not should_stop():
+            threading.Event().wait(0.01)
+        yield from ()
+
+
 class BrokenSpeaker(FakeSpeaker):
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         yield "half an answer"

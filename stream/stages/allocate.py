@@ -105,8 +105,8 @@ class AllocateStage:
 
     def run(self) -> None:
         wiring = self._wiring
-        self._texture = wiring.transport.link(TEXTURE_ALLOCATE)
-        self._answer = wiring.transport.link(wiring.answer.endpoint, bind=True)
+        self._texture = wiring.transport.link(TEXTURE_ALLOCATE, check=self._control.check)
+        self._answer = wiring.transport.link(wiring.answer.endpoint, bind=True, check=self._control.check)
         self._events = wiring.transport.event_sink(EVENTS)
         self._dialogue = Dialogue(self._answer, self._clock, self._policy.query, wiring.answer.snapshot)
         try:
@@ -193,11 +193,10 @@ class AllocateStage:
         except StoreError:
             raise
         except Exception as error:
-            log.warning("frame %s is shown with all tokens: its allocation failed", view.stamp, exc_info=True)
+            log.debug("allocation failed", exc_info=True)
             if not self._failures:
-                message = (
-                    f"frame {view.stamp.frame_index} is shown with all tokens: its allocation failed, {describe(error)}"
-                )
+                message = f"allocation failed ({describe(error)}); such frames are shown with all their tokens"
+                log.warning("frame %d: %s", view.stamp.frame_index, message)
                 self._emit(Notice(code="allocation-failed", message=message))
             self._failures += 1
             return all_tokens(view)
@@ -233,9 +232,7 @@ class AllocateStage:
             self._hear(WAIT_MS)
             silence_ns = self._clock.now_ns() - max(since_ns, self._dialogue.heard_ns)
             if silence_ns > limit_s * NS_PER_S:
-                raise StageDied(
-                    "answer", f"it said nothing for {limit_s:g} s; raise pipeline.timeout_s for slow models"
-                )
+                raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
 
     def _hear(self, timeout_ms: int) -> None:
         """Passes on what the answer stage says, and its feedback to the allocator. Raises CancelledError."""

@@ -38,6 +38,7 @@ class AnswerStage:
         self._control = control
         self._snapshot = snapshot
         self._ending = False
+        self._cancelled = False
 
     @property
     def drops(self) -> dict[str, int]:
@@ -45,7 +46,7 @@ class AnswerStage:
         return {}
 
     def run(self) -> None:
-        link = self._transport.link(self._endpoint)
+        link = self._transport.link(self._endpoint, check=lambda: self._look_for_cancel(link))
         try:
             link.send(Joined())
             speaker = self._open_speaker()
@@ -58,7 +59,7 @@ class AnswerStage:
             link.send(Stopped())
         except Exception as error:
             if not isinstance(error, CancelledError):
-                link.send(Failed(error=type(error).__name__, message=describe(error), details=traceback.format_exc()))
+                link.offer(Failed(error=type(error).__name__, message=describe(error), details=traceback.format_exc()))
             raise
         finally:
             link.close()
@@ -80,7 +81,8 @@ class AnswerStage:
         self._control.check()
         received = link.receive(timeout_ms)
         if received is not None and isinstance(received.message, Cancel):
-            self._control.cancel()
+            self._cancelled = True
+        if self._cancelled:
             raise CancelledError
         if received is not None and isinstance(received.message, End):
             self._ending = True
@@ -103,7 +105,7 @@ class AnswerStage:
         for piece in speaker.answer(packet, self._query, lambda: self._must_stop(link)):
             pieces.append(piece)
             link.send(Text(answer=number, text=piece))
-        self._control.check()
+        self._look_for_cancel(link)
         spoken = speaker.last
         arrays = feedback_arrays(spoken.feedback)
         answered = Answered(
@@ -122,9 +124,13 @@ class AnswerStage:
     def _must_stop(self, link: Link) -> bool:
         """Asked between tokens: whether the run was cancelled meanwhile."""
         try:
-            unasked = self._hear(link, 0)
+            self._look_for_cancel(link)
         except CancelledError:
             return True
+        return False
+
+    def _look_for_cancel(self, link: Link) -> None:
+        """Raises CancelledError on Cancel, TransportError for a packet that nobody asked for."""
+        unasked = self._hear(link, 0)
         if unasked is not None:
             raise TransportError(f"{type(unasked.message).__name__} came without a credit")
-        return False

@@ -53,8 +53,9 @@ class Control:
         self.cancelled = True
 
     def fail(self, error: Exception) -> None:
-        """The run cannot go on; the first error is the one that is reported."""
-        self.failure = self.failure or error
+        """The run cannot go on. Errors after the first one or after a cancel follow from that: they are not reported."""
+        if not self.cancelled:
+            self.failure = error
         self.cancel()
 
     @property

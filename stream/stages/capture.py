@@ -58,7 +58,7 @@ class CaptureStage:
         return {"capture.replaced": self._outbox.replaced}
 
     def run(self) -> None:
-        link = self._transport.link(CAPTURE_TEXTURE, bind=True)
+        link = self._transport.link(CAPTURE_TEXTURE, bind=True, check=self._control.check)
         try:
             self._await_first_credit(link)
             self._read(link)

@@ -61,8 +61,8 @@ class TextureStage:
         return {"texture.replaced": self._outbox.replaced}
 
     def run(self) -> None:
-        capture = self._transport.link(CAPTURE_TEXTURE)
-        allocate = self._transport.link(TEXTURE_ALLOCATE, bind=True)
+        capture = self._transport.link(CAPTURE_TEXTURE, check=self._control.check)
+        allocate = self._transport.link(TEXTURE_ALLOCATE, bind=True, check=self._control.check)
         either = Waiter(capture, allocate)
         try:
             while not self._granted(allocate, WAIT_MS):
