@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, create_model
+from pydantic import create_model
 from pydantic.fields import FieldInfo
 
 _KINDS = {
@@ -20,8 +20,8 @@ _KINDS = {
 
 def wanted(field: FieldInfo) -> str:
     """For example "a whole number of at least 1, or adaptive"."""
-    model = create_model("Wanted", value=(field.annotation, field))
-    schema = TypeAdapter(model).json_schema()["properties"]["value"]
+    annotation: Any = field.annotation
+    schema = create_model("Wanted", value=(annotation, field)).model_json_schema()["properties"]["value"]
     branches = schema.get("anyOf", [schema])
     words = [_branch({**schema, **branch}) for branch in branches]
     return ", or ".join(words)

@@ -1,0 +1,132 @@
+"""The command line: chooses the command, and turns every error into one line and an exit status."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from arr_coc.errors import (
+    ArrCocError,
+    BudgetError,
+    ContextLengthError,
+    ModelNotFound,
+    StrategyError,
+)
+from stream.commands.bench import bench
+from stream.commands.caption import caption
+from stream.commands.demo import demo
+from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
+from stream.errors import ConfigError, OutputError, SourceError, StreamError
+
+USER_MISTAKES = (
+    ConfigError,
+    SourceError,
+    OutputError,
+    ModelNotFound,
+    ContextLengthError,
+    BudgetError,
+    StrategyError,
+)
+
+WELCOME = """\
+ARR-COC Stream {version}: a video goes in, text comes out, while it runs.
+A Qwen vision-language model is shown only the visual tokens that matter now.
+
+See it work on a drawn clip, with the bundled model:
+  {program} demo
+
+Caption a video, as lines or into files:
+  {program} caption clip.mp4
+  {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
+
+Measure frames a second, latency, jitter and drops:
+  {program} bench clip.mp4
+
+The bundled model only knows drawn scenes. For real video, name another:
+  {program} caption clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct
+
+Every option: {program} COMMAND --help. More: docs/cli.md
+"""
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command()(caption)
+app.command()(demo)
+app.command()(bench)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"arr-coc-stream {version('arr-coc-stream')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version_asked: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A video goes in, text comes out, while it runs."""
+    if context.invoked_subcommand is None:
+        typer.echo(WELCOME.format(version=version("arr-coc-stream"), program=context.info_name), nl=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    if debug:
+        logging.basicConfig(level=logging.DEBUG, format="%(relativeCreated)8d ms %(threadName)s %(name)s: %(message)s")
+    try:
+        return app(args=given, prog_name=_program(), standalone_mode=False) or 0
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _explain(error)
+    except KeyboardInterrupt:
+        report_error("stopped at once; what was written so far is kept")
+        return INTERRUPTED
+
+
+def _program() -> str:
+    name = os.path.basename(sys.argv[0])
+    return f"python {name}" if name.endswith(".py") else name
+
+
+def _explain(error: Exception) -> int:
+    """Says in one line what went wrong; returns the exit status."""
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return READER_GONE
+    if isinstance(error, (ArrCocError, StreamError)):
+        report_error(str(error))
+        return BAD_INPUT if isinstance(error, USER_MISTAKES) else FAILED
+    if hasattr(error, "format_message"):
+        report_error(_usage(error))
+        return BAD_INPUT
+    report_error(f"{type(error).__name__}: {error} (a mistake of this program; --debug shows where)")
+    return FAILED
+
+
+def _usage(error: Exception) -> str:
+    """Typer's own complaint in one line, with where to read on."""
+    text = str(error.format_message())  # type: ignore[attr-defined]
+    possible = getattr(error, "possibilities", None)
+    if possible:
+        text = f"{text.partition(' (')[0]}; did you mean {possible[0]}?"
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else _program()
+    return f"{text[:1].lower()}{text[1:].rstrip('.')} (see {path} --help)"

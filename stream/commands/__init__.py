@@ -1,0 +1,1 @@
+"""The commands: each module one command, importing what it runs only when it runs."""

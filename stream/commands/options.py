@@ -1,0 +1,129 @@
+"""The options that every run takes, and how they become layers of configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from stream.config import DEFAULT_BUDGET, DEFAULT_QUERY, Config
+from stream.layers import Layer, build_config, file_layer, option_layer, presets, set_layer
+
+KEYS = {
+    "query": "answer.query",
+    "model": "answer.model",
+    "every": "answer.every_s",
+    "budget": "allocate.budget",
+    "strategy": "allocate.strategy",
+    "encode": "answer.encode",
+    "max_frames": "capture.max_frames",
+    "device": "answer.device",
+    "dtype": "answer.dtype",
+}
+"""Options that are another word for one key of the configuration."""
+
+
+def _text(*names: str, metavar: str, help: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the user asked for on the command line; None where nothing was said."""
+
+    query: Annotated[str | None, _text("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]")] = None
+    model: Annotated[
+        str | None, _text("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]")
+    ] = None
+    every: Annotated[
+        str | None, _text("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]")
+    ] = None
+    budget: Annotated[
+        str | None, _text("--budget", metavar="N", help=f"Visual tokens a frame, or adaptive. [{DEFAULT_BUDGET}]")
+    ] = None
+    strategy: Annotated[
+        str | None,
+        _text(
+            "--strategy",
+            metavar="NAME",
+            help="How tokens are chosen: topk, mixed, foveated, grid, uniform, random. [auto]",
+        ),
+    ] = None
+    encode: Annotated[
+        str | None,
+        _text("--encode", metavar="NAME", help="What is encoded: sparse, prune, weighted, full. [sparse]"),
+    ] = None
+    max_frames: Annotated[
+        str | None, _text("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
+    ] = None
+    heatmap: Annotated[
+        str | None, _text("--heatmap", metavar="FILE", help="Also write an .mp4 with the allocation drawn.")
+    ] = None
+    device: Annotated[str | None, _text("--device", metavar="NAME", help="cpu, cuda, cuda:1... [auto]")] = None
+    dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None
+    config: Annotated[
+        str | None,
+        _text("--config", "-c", metavar="FILE", help=f"TOML file or preset: {', '.join(presets())}."),
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        _text("--set", "-s", metavar="KEY=VALUE", help="Any key of the configuration; may be repeated."),
+    ] = None
+    realtime: Annotated[
+        bool, typer.Option("--realtime", help="Play a file at its own pace; late frames are dropped.")
+    ] = False
+    single_process: Annotated[
+        bool, typer.Option("--single-process", help="Run the model in a thread, for debugging.")
+    ] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False
+
+    def configuration(self, base: Sequence[Layer] = (), top: Sequence[Layer] = ()) -> Config:
+        """The configuration: `base`, then the file, `--set`, options and `top`. Raises ConfigError."""
+        layers = list(base)
+        if self.config is not None:
+            layers.append(file_layer(self.config))
+        layers += [set_layer(assignment) for assignment in self.set or ()]
+        for name, key in KEYS.items():
+            text = getattr(self, name)
+            if text is not None:
+                layers.append(option_layer(f"--{name.replace('_', '-')}", key, text))
+        if self.heatmap is not None:
+            layers.append(Layer("--heatmap", {"output.heatmap": self.heatmap}))
+        if self.realtime:
+            layers.append(Layer("--realtime", {"capture.realtime": True}))
+        if self.single_process:
+            layers.append(Layer("--single-process", {"pipeline.single_process": True}))
+        return build_config([*layers, *top])
+
+
+def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Gives a command, whose parameter `run` is a RunOptions, the options themselves in its place."""
+    hints = get_type_hints(command, include_extras=True)
+    options = get_type_hints(RunOptions, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "run"
+    ]
+    added = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=options[field.name],
+        )
+        for field in fields(RunOptions)
+    ]
+
+    @wraps(command)
+    def with_options(**given: Any) -> int:
+        run = RunOptions(**{name: given.pop(name) for name in options})
+        return command(run=run, **given)
+
+    with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {**{p.name: p.annotation for p in (*own, *added)}, "return": int}
+    return with_options

@@ -1,0 +1,37 @@
+"""How a run's end is told: what was written, the exit status, and an error in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from stream.events import Summary
+
+FAILED = 1
+"""The run failed on the way."""
+
+BAD_INPUT = 2
+"""What was asked for cannot be done: usage, configuration, source, model or output."""
+
+INTERRUPTED = 130
+"""Ended by Ctrl-C: 128 + SIGINT, as shells count."""
+
+READER_GONE = 141
+"""Whoever read stdout has gone: 128 + SIGPIPE."""
+
+
+def exit_status(summary: Summary) -> int:
+    return INTERRUPTED if summary.ended in ("interrupted", "cancelled") else 0
+
+
+def report_written(paths: Sequence[str]) -> None:
+    if paths:
+        typer.echo(f"wrote {', '.join(paths)}", err=True)
+
+
+def report_error(message: str) -> None:
+    """One line on stderr."""
+    typer.echo(f"error: {' '.join(message.split())}", err=True)

@@ -1,0 +1,112 @@
+"""One run from configuration to finished outputs: the pipeline's events go to every sink, signals end it well."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Protocol
+
+from stream.config import Config
+from stream.events import Event, Summary
+from stream.overlay import Overlay
+from stream.pipeline import Pipeline
+from stream.sinks.base import Sink
+from stream.sinks.open import check_outputs, open_sinks
+from stream.sinks.terminal import TerminalSink
+from stream.sources import SourceInfo
+
+FINISHING = "finishing what is in flight; press Ctrl-C again to stop now"
+STOPPING = "stopping now"
+
+
+class Stoppable(Protocol):
+    """What signals act on."""
+
+    def end(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Run(Stoppable, Protocol):
+    """A run as the session uses it: the face of `Pipeline`."""
+
+    @property
+    def source_info(self) -> SourceInfo: ...
+
+    def run(self) -> Iterator[Event]: ...
+
+    def take_overlay(self, slot: int) -> Overlay: ...
+
+
+def run_session(
+    config: Config,
+    terminal: TerminalSink,
+    extra: Sequence[Sink] = (),
+    make_run: Callable[[Config], Run] = Pipeline,
+) -> Summary:
+    """Runs the pipeline into the configured outputs, `extra` and the terminal; returns the run's summary.
+
+    Outputs are claimed before the source is read, and closed however the run ends. Raises StreamError or ArrCocError.
+    """
+    with ExitStack() as stack:
+        stack.callback(terminal.close)
+        check_outputs(config.output, config.source)
+        pipeline = make_run(config)
+        terminal.expect(expected_frames(pipeline.source_info, config.capture.max_frames))
+        sinks = [*open_sinks(config.output, config.source, pipeline.take_overlay), *extra]
+        for sink in sinks:
+            stack.callback(sink.close)
+        stack.enter_context(signals_end(pipeline, terminal))
+        events = pipeline.run()
+        if isinstance(events, Generator):
+            stack.callback(events.close)
+        return deliver(events, [*sinks, terminal])
+
+
+def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
+    """Gives every event to every sink, in order, and returns the summary, which is the last."""
+    summary: Summary | None = None
+    for event in events:
+        for sink in sinks:
+            sink.write(event)
+        if isinstance(event, Summary):
+            summary = event
+    assert summary is not None, "a run ends with a summary or an error"
+    return summary
+
+
+def expected_frames(info: SourceInfo, limit: int | None) -> int | None:
+    """Frames that the source will give, as far as its container and the limit tell."""
+    frames = info.frames
+    if frames is None and info.duration_ns is not None and info.fps is not None:
+        frames = round(info.duration_ns / 1e9 * info.fps)
+    if frames is None or limit is None:
+        return frames if limit is None else limit
+    return min(frames, limit)
+
+
+@contextmanager
+def signals_end(run: Stoppable, terminal: TerminalSink) -> Iterator[None]:
+    """While inside: the first SIGINT or SIGTERM ends the run well, the second cancels it, a third kills."""
+    count = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            run.end()
+            terminal.tell(FINISHING)
+        elif count == 2:
+            run.cancel()
+            terminal.tell(STOPPING)
+        else:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,91 @@
+"""WebVTT and SubRip captions, valid at every moment of the run.
+
+Completed cues are appended; the one that is still shown is the file's tail, rewritten in place.
+WebVTT: https://www.w3.org/TR/webvtt1/.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from stream.errors import OutputError
+from stream.events import Answer, Event, FrameReady
+from stream.sinks.base import Sink
+from stream.sinks.cues import Cue, CueTrack
+from stream.sinks.output_file import OutputFile
+
+LINE_CHARS = 42
+"""The usual limit of subtitle guidelines for one line."""
+
+
+class CaptionSink(Sink):
+    """Writes answers as cues from their frame's time until the next answer, the last one until the clip's end."""
+
+    def __init__(self, path: str) -> None:
+        self._webvtt = path.lower().endswith(".vtt")
+        self._file = OutputFile(path)
+        if not self._file.seekable:
+            self._file.close()
+            raise OutputError(f"cannot write captions to {path!r}: it is not a regular file; .jsonl can go to a pipe")
+        self._track = CueTrack()
+        self._number = 1
+        self._tail: int | None = None
+        self._last_s = 0.0
+        self._period_s = 0.0
+
+    def write(self, event: Event) -> None:
+        if self._tail is None:
+            header = "WEBVTT\n\n" if self._webvtt else ""
+            self._file.replace_tail(0, header)
+            self._tail = len(header)
+        if isinstance(event, FrameReady):
+            self._period_s = max(0.0, event.pts_s - self._last_s)
+            self._last_s = event.pts_s
+        elif isinstance(event, Answer):
+            done = self._track.answer(event.pts_s, caption_text(event.text))
+            if done is not None:
+                self._complete(done)
+            self._show_open()
+
+    def close(self) -> None:
+        if self._tail is not None:
+            self._track.extend(self._last_s + self._period_s)
+            self._show_open()
+            self._tail = None
+        self._file.close()
+
+    def _complete(self, cue: Cue) -> None:
+        text = self._format(cue)
+        self._file.replace_tail(self._tail or 0, text)
+        self._tail = (self._tail or 0) + len(text.encode())
+        self._number += 1
+
+    def _show_open(self) -> None:
+        cue = self._track.open
+        self._file.replace_tail(self._tail or 0, "" if cue is None else self._format(cue))
+
+    def _format(self, cue: Cue) -> str:
+        text = webvtt_text(cue.text) if self._webvtt else cue.text.replace("-->", "→")
+        mark = "." if self._webvtt else ","
+        return f"{self._number}\n{timestamp(cue.start_ms, mark)} --> {timestamp(cue.end_ms, mark)}\n{text}\n\n"
+
+
+def timestamp(at_ms: int, mark: str) -> str:
+    """`HH:MM:SS.mmm`, with `mark` before the milliseconds."""
+    seconds, ms = divmod(at_ms, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}{mark}{ms:03}"
+
+
+def caption_text(text: str) -> str:
+    """The text as the lines of a caption: control characters and blank lines gone, long lines wrapped."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        words = "".join(c if c.isprintable() else " " for c in line).split()
+        lines += textwrap.wrap(" ".join(words), LINE_CHARS, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def webvtt_text(text: str) -> str:
+    """Escaped for a WebVTT cue, so that neither tags nor an arrow can appear in it."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

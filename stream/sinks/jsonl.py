@@ -1,0 +1,30 @@
+"""JSON lines: one event a line, `type` first, each in the file as soon as it happens."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stream.events import Answer, AnswerText, Event, FrameReady, Summary, encode_event
+from stream.sinks.base import Sink
+from stream.sinks.output_file import OutputFile
+
+
+class JsonlSink(Sink):
+    """Writes every event but frames and pieces of text.
+
+    Without `timing` nothing that depends on the clock is written: two runs give the same bytes.
+    """
+
+    def __init__(self, path: str, *, timing: bool = True) -> None:
+        self._file = OutputFile(path)
+        self._timing = timing
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, (FrameReady, AnswerText)):
+            return
+        if isinstance(event, (Answer, Summary)) and not self._timing:
+            event = replace(event, timing=None)
+        self._file.append(encode_event(event) + "\n")
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,158 @@
+"""What the person at the terminal sees: progress, each caption as it is spoken, and what went wrong on the way.
+
+Progress and remarks go to stderr, captions to stdout. Where stderr is no terminal there is no progress; where stdout
+is none, each caption is one plain line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Skipped, Started, Summary
+from stream.sinks.base import Sink
+
+SKIPS_SHOWN = 3
+"""Losses that are told one by one; the others are counted in the summary."""
+
+SPOKEN_LINES = 2
+"""Lines for the answer that is being spoken."""
+
+
+class TerminalSink(Sink):
+    """Shows a run to a person. `captions` says whether finished captions are printed to stdout."""
+
+    def __init__(self, *, captions: bool) -> None:
+        self._captions = captions
+        self._err = Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[counts]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._err,
+            expand=True,
+        )
+        self._task = self._progress.add_task("starting", total=None, counts="")
+        self._spoken = ""
+        self._remark = ""
+        self._skips = 0
+        if self._err.is_terminal:
+            self._live = Live(console=self._err, get_renderable=self._view, refresh_per_second=8, transient=True)
+            self._live.start()
+
+    def expect(self, frames: int | None) -> None:
+        """How many frames will come, as far as anybody knows."""
+        self._progress.update(self._task, total=frames)
+
+    def tell(self, remark: str) -> None:
+        """Shows a remark at once. Safe in a signal handler: takes no lock, uses no buffer."""
+        if self._live is not None:
+            self._remark = remark
+        else:
+            os.write(2, f"{remark}\n".encode())
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            self._advance(event)
+        elif isinstance(event, AnswerText):
+            self._spoken += event.text
+        elif isinstance(event, Answer):
+            self._spoken = ""
+            self._caption(event)
+        elif isinstance(event, (Started, Notice, Skipped)):
+            self._say(event)
+        elif isinstance(event, Summary):
+            self.close()
+            self._err.print(Text(summary_text(event)), soft_wrap=not self._err.is_terminal)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _advance(self, event: FrameReady) -> None:
+        speed = self._progress.tasks[0].speed
+        pace = f" · {speed:.0f}/s" if speed else ""
+        counts = f"frame {event.frame_index + 1}{pace}"
+        self._progress.update(self._task, completed=event.frame_index + 1, counts=counts)
+
+    def _caption(self, event: Answer) -> None:
+        text = " ".join(event.text.split())
+        if not self._captions or not text:
+            return
+        if not sys.stdout.isatty():
+            print(f"{clock_text(event.pts_s)}  {text}", flush=True)
+            return
+        line = Table.grid(padding=(0, 2))
+        line.add_column(justify="right", style="cyan", no_wrap=True)
+        line.add_column(overflow="fold")
+        line.add_row(clock_text(event.pts_s), Text(text))
+        (self._err if self._live is not None else Console(highlight=False)).print(line)
+
+    def _say(self, event: Started | Notice | Skipped) -> None:
+        if isinstance(event, Started):
+            self._progress.update(self._task, description="watching")
+        elif isinstance(event, Notice) and event.code == "loading":
+            self._progress.update(self._task, description="loading the model")
+        elif isinstance(event, Notice):
+            self._print(f"note: {event.message}")
+        elif isinstance(event, Skipped):
+            self._skips += 1
+            if self._skips <= SKIPS_SHOWN:
+                self._print(f"skipped {event.what} before {clock_text(event.pts_s)}: {event.reason}")
+            elif self._skips == SKIPS_SHOWN + 1:
+                self._print("skipped more; the summary counts them")
+
+    def _print(self, line: str) -> None:
+        self._err.print(Text(line, style="yellow"), soft_wrap=not self._err.is_terminal)
+
+    def _view(self) -> RenderableType:
+        parts: list[RenderableType] = []
+        if self._spoken:
+            room = SPOKEN_LINES * max(20, self._err.width - 4)
+            spoken = " ".join(self._spoken.split())
+            parts.append(Padding(Text(spoken[-room:], style="italic"), (0, 2)))
+        if self._remark:
+            parts.append(Text(self._remark, style="bold yellow"))
+        return Group(*parts, self._progress)
+
+
+def clock_text(at_s: float) -> str:
+    """Media time for people: `0:02.0`, `1:02:03.4`."""
+    tenths = round(max(0.0, at_s) * 10)
+    minutes, tenths = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{tenths // 10:02}.{tenths % 10}"
+    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+
+
+def summary_text(summary: Summary) -> str:
+    """The run in one or two lines."""
+    parts = [
+        f"{_count(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
+        _count(summary.answers, "answer"),
+        _count(summary.cuts, "cut"),
+        f"{summary.mean_tokens:.0f} tokens a frame",
+    ]
+    if summary.skipped:
+        parts.append(f"{summary.skipped} skipped")
+    parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
+    if summary.timing:
+        parts.append(f"{summary.timing['fps']:.0f} frames a second")
+    if summary.ended != "finished":
+        parts.insert(0, summary.ended)
+    return " · ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
