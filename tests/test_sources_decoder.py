@@ -64,6 +64,12 @@ def test_endless_failures_end_the_file(clip: Path) -> None:
         assert reads.failures == MAX_READ_ERRORS
 
 
+def test_failures_are_counted_in_a_row(clip: Path) -> None:
+    with av.open(str(clip)) as container:
+        reads = FailingReads(container, {2: MAX_READ_ERRORS - 1, 6: MAX_READ_ERRORS - 1})
+        assert len(list(decoder_for(container, reads).frames())) == 10
+
+
 def test_one_thread_up_to_full_hd(clip: Path) -> None:
     with av.open(str(clip)) as container:
         decoder_for(container)

@@ -11,13 +11,14 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from video_maker import make_audio, make_video, moving_square, overwrite_packet
+from video_maker import make_audio, make_song_with_cover, make_video, moving_square, overwrite_packet
 
 from arr_coc.types import NS_PER_S
 from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
 from stream.sources import SourceFrame, file
+from stream.sources.container import open_container
 from stream.sources.file import FileSource
 from stream.sources.fit import resize_rgb
 
@@ -164,6 +165,35 @@ def test_a_file_cut_short_says_how_much_is_missing(tmp_path: Path) -> None:
     assert lost.reason == "the file ends early: it declares 2.50 s"
 
 
+def test_a_last_frame_that_is_shown_for_long_is_no_early_end(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "slides.mp4", moving_square(3), options={"bf": "0"}, last_duration=100)
+    with opened(path) as source:
+        assert len(list(source.frames())) == 3
+        assert source.trailing_skipped() == ()
+        assert source.describe().duration_ns == (2 + 100) * 40 * MS
+
+
+def test_metadata_that_is_not_utf8_is_no_obstacle(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "odd.mkv", moving_square(2))
+    path.write_bytes(path.read_bytes().replace(b"libx264", b"\xff\xfe\xfd\xfc264"))
+    assert len(read(path)) == 2
+
+
+def test_a_source_that_fails_to_open_leaves_no_file_open(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    containers: list[av.container.InputContainer] = []
+
+    def remember(path: Path) -> av.container.InputContainer:
+        containers.append(open_container(path))
+        return containers[-1]
+
+    overwrite_packet(clip, 1, count=10)
+    monkeypatch.setattr(file, "open_container", remember)
+    with pytest.raises(SourceError):
+        opened(clip)
+    with pytest.raises(AssertionError, match="not open"):
+        next(containers[0].demux())
+
+
 def test_another_size_in_mid_stream_is_a_discontinuity(tmp_path: Path) -> None:
     small = make_video(tmp_path / "small.h264", moving_square(3, 64, 48))
     large = make_video(tmp_path / "large.h264", moving_square(3, 128, 96))
@@ -295,6 +325,9 @@ class TestWhatCannotBeOpened:
 
     def test_audio_alone(self, tmp_path: Path) -> None:
         self.fails(make_audio(tmp_path / "song.m4a"), r"has no video stream \(only audio in it\)")
+
+    def test_a_song_with_a_cover(self, tmp_path: Path) -> None:
+        self.fails(make_song_with_cover(tmp_path / "song.mp3"), r"has no video stream \(only audio in it\)")
 
     def test_no_frame_decodes(self, clip: Path) -> None:
         overwrite_packet(clip, 1, count=10)

@@ -172,9 +172,10 @@ def test_ten_bits_are_rounded_not_cut() -> None:
     for plane, value in zip(frame.planes, (402, 513, 510), strict=True):
         np.frombuffer(plane, np.uint16)[:] = value
     assert [int(plane[0, 0]) for plane in planes_of(frame).planes] == [100, 128, 128]
-    frame.color_range = 2
-    np.frombuffer(frame.planes[0], np.uint16)[:] = 1023
+    np.frombuffer(frame.planes[0], np.uint16)[:] = 1020
     assert int(planes_of(frame).planes[0][0, 0]) == 255
+    frame.color_range = 2
+    assert int(planes_of(frame).planes[0][0, 0]) == 254
 
 
 def test_planes_are_read_only_views_that_outlive_the_frame() -> None:

@@ -77,9 +77,10 @@ def test_repeated_pts_is_clamped() -> None:
     assert timeline.clamped_pts == 1
 
 
-def test_times_before_the_origin_are_clamped_to_start_at_zero() -> None:
+@pytest.mark.parametrize("early", [-400, -20])
+def test_times_before_the_origin_are_clamped_to_start_at_zero(early: int) -> None:
     timeline = at_25_fps()
-    assert times_ms(timeline, [-400, 80]) == [0, 80]
+    assert times_ms(timeline, [early, 80]) == [0, 80]
     assert timeline.clamped_pts == 1
 
 

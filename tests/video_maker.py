@@ -7,9 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import av.logging
 import numpy as np
 import numpy.typing as npt
+from av.stream import Disposition
 
 Image = npt.NDArray[np.uint8]
 
@@ -32,15 +32,16 @@ def make_video(
     pixel_format: str = "yuv420p",
     pts: Sequence[int] | None = None,
     packet_pts: Sequence[int] | None = None,
+    last_duration: int | None = None,
     rotation: int = 0,
     options: dict[str, str] | None = None,
 ) -> Path:
     """Encodes RGB frames; the suffix of `path` chooses the container.
 
     `pts` gives each frame's time in units of 1 / fps. `packet_pts` rewrites the PTS of the encoded packets instead,
-    which may then go backward; it needs a codec without frame reordering, such as mjpeg or ffv1.
+    which may then go backward, `last_duration` the duration of the last one; `packet_pts` needs a codec without frame
+    reordering, such as mjpeg or ffv1.
     """
-    av.logging.set_level(None)
     with av.open(str(path), "w") as container:
         stream = None
         packets: list[av.Packet] = []
@@ -56,6 +57,7 @@ def make_video(
             packets += stream.encode(frame)
         assert stream is not None, "a video needs frames"
         packets += stream.encode(None)
+        packets[-1].duration = last_duration or packets[-1].duration
         for index, packet in enumerate(packets):
             if packet_pts:
                 packet.pts, packet.dts = packet_pts[index], index - len(packets)
@@ -72,6 +74,23 @@ def make_audio(path: Path, seconds: float = 0.5) -> Path:
             frame.sample_rate, frame.pts = 48_000, start
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
+    return path
+
+
+def make_song_with_cover(path: Path) -> Path:
+    """Half a second of silence and a picture of its cover; `path` ends in .mp3."""
+    with av.open(str(path), "w") as container:
+        song = container.add_stream("libmp3lame", rate=44_100)
+        cover = container.add_stream("png", rate=1)
+        cover.width, cover.height, cover.pix_fmt = 32, 32, "rgb24"
+        cover.disposition = Disposition.attached_pic
+        picture = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")
+        container.mux(cover.encode(picture) + cover.encode(None))
+        for start in range(0, 22_050, 1152):
+            frame = av.AudioFrame.from_ndarray(np.zeros((2, 1152), np.float32), format="fltp", layout="stereo")
+            frame.sample_rate, frame.pts = 44_100, start
+            container.mux(song.encode(frame))
+        container.mux(song.encode(None))
     return path
 
 

@@ -8,7 +8,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import av.logging
 from av.stream import Disposition
 
 from arr_coc.types import NS_PER_S
@@ -28,7 +27,6 @@ _MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 def open_container(path: Path) -> av.container.InputContainer:
     """Opens a file for reading. Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it."""
     _check_file(path)
-    av.logging.set_level(None)
     try:
         container = av.open(f"file:{path}", metadata_errors="replace")
     except av.FFmpegError as error:
