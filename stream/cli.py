@@ -88,8 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    if debug:
-        logging.basicConfig(level=logging.DEBUG, format="%(relativeCreated)8d ms %(threadName)s %(name)s: %(message)s")
+    _show_log(debug)
     try:
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
     except Exception as error:
@@ -99,6 +98,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         report_error("stopped at once; what was written so far is kept")
         return INTERRUPTED
+
+
+class _Notes(logging.Handler):
+    """Warnings as lines for the user, on whatever stderr is at that moment: a progress display may stand in for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(f"note: {record.getMessage()}", err=True)
+
+
+def _show_log(debug: bool) -> None:
+    if debug:
+        logging.basicConfig(format="%(relativeCreated)7d ms %(threadName)s %(name)s: %(message)s")
+        for name in ("arr_coc", "stream"):
+            logging.getLogger(name).setLevel(logging.DEBUG)
+    else:
+        logging.basicConfig(handlers=[_Notes()])
 
 
 def _program() -> str:
@@ -117,7 +132,7 @@ def _explain(error: Exception) -> int:
     if hasattr(error, "format_message"):
         report_error(_usage(error))
         return BAD_INPUT
-    report_error(f"{type(error).__name__}: {error} (a mistake of this program; --debug shows where)")
+    report_error(f"unexpected {type(error).__name__}: {error}; this is a fault of the program: --debug shows where")
     return FAILED
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -118,11 +118,17 @@ class Summary(Event, frozen=True, tag="summary"):
 
 
 def encode_event(event: Event) -> str:
-    """The event as one line of JSON, without a line break; None fields of timing are left out."""
+    """The event as one line of JSON, without a line break: no `timing` where there is none, floats to six decimals."""
     data = msgspec.to_builtins(event)
     if data.get("timing", ...) is None:
         del data["timing"]
-    return msgspec.json.encode(data).decode()
+    return msgspec.json.encode(_rounded(data)).decode()
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return round(value, 6) if isinstance(value, float) else value
 
 
 AnyEvent: TypeAlias = Started | Cut | Skipped | Notice | AnswerText | Answer | FrameReady | Summary

@@ -46,6 +46,7 @@ class TerminalSink(Sink):
         self._spoken = ""
         self._remark = ""
         self._skips = 0
+        self._ready_ns: tuple[int, int] | None = None
         if self._err.is_terminal:
             self._live = Live(console=self._err, get_renderable=self._view, refresh_per_second=8, transient=True)
             self._live.start()
@@ -73,7 +74,7 @@ class TerminalSink(Sink):
             self._say(event)
         elif isinstance(event, Summary):
             self.close()
-            self._err.print(Text(summary_text(event)), soft_wrap=not self._err.is_terminal)
+            self._err.print(Text(summary_text(event, self._pace(event))), soft_wrap=not self._err.is_terminal)
 
     def close(self) -> None:
         if self._live is not None:
@@ -81,10 +82,16 @@ class TerminalSink(Sink):
             self._live = None
 
     def _advance(self, event: FrameReady) -> None:
+        self._ready_ns = (self._ready_ns or (event.ready_ns, 0))[0], event.ready_ns
         speed = self._progress.tasks[0].speed
         pace = f" · {speed:.0f}/s" if speed else ""
         counts = f"frame {event.frame_index + 1}{pace}"
         self._progress.update(self._task, completed=event.frame_index + 1, counts=counts)
+
+    def _pace(self, summary: Summary) -> float | None:
+        """Frames a second from the first allocation to the last, so without the time that loading took."""
+        first_ns, last_ns = self._ready_ns or (0, 0)
+        return (summary.frames - 1) * 1e9 / (last_ns - first_ns) if last_ns > first_ns else None
 
     def _caption(self, event: Answer) -> None:
         text = " ".join(event.text.split())
@@ -136,8 +143,8 @@ def clock_text(at_s: float) -> str:
     return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
 
 
-def summary_text(summary: Summary) -> str:
-    """The run in one or two lines."""
+def summary_text(summary: Summary, pace: float | None) -> str:
+    """The run in one or two lines; `pace` is in frames a second."""
     parts = [
         f"{_count(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
         _count(summary.answers, "answer"),
@@ -147,8 +154,8 @@ def summary_text(summary: Summary) -> str:
     if summary.skipped:
         parts.append(f"{summary.skipped} skipped")
     parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
-    if summary.timing:
-        parts.append(f"{summary.timing['fps']:.0f} frames a second")
+    if pace is not None:
+        parts.append(f"{pace:.0f} frames a second")
     if summary.ended != "finished":
         parts.insert(0, summary.ended)
     return " · ".join(parts)

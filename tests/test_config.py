@@ -1,0 +1,143 @@
+"""Configuration in layers: what wins, and what each mistake says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.config import QUERY_LIMIT_CHARS, Config
+from stream.errors import ConfigError
+from stream.layers import Layer, build_config, file_layer, known_keys, option_layer, set_layer
+from stream.wanted import wanted
+
+
+def test_without_layers_every_default_stands() -> None:
+    assert build_config([]) == Config()
+
+
+def test_a_later_layer_wins_key_by_key() -> None:
+    first = Layer("one", {"allocate.budget": 10, "allocate.explore": 0.5})
+    second = Layer("two", {"allocate.budget": 20})
+    config = build_config([first, second])
+    assert (config.allocate.budget, config.allocate.explore) == (20, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "value"),
+    [
+        ("allocate.budget=64", "allocate.budget", 64),
+        ("allocate.budget=adaptive", "allocate.budget", "adaptive"),
+        ("answer.every_s = 0.5", "answer.every_s", 0.5),
+        ("answer.query=what = what?", "answer.query", "what = what?"),
+        ("answer.query=5", "answer.query", "5"),
+        ('answer.query="quoted"', "answer.query", "quoted"),
+        ("pipeline.single_process=true", "pipeline.single_process", True),
+        ('output.paths=["a.vtt"]', "output.paths", ["a.vtt"]),
+        ("answer.model=1\nx=2", "answer.model", "1\nx=2"),
+    ],
+)
+def test_set_takes_toml_values_and_bare_text(assignment: str, key: str, value: object) -> None:
+    assert set_layer(assignment).values == {key: value}
+
+
+@pytest.mark.parametrize("assignment", ["allocate.budget", "=3", ""])
+def test_set_without_key_or_equals_sign_says_the_form(assignment: str) -> None:
+    with pytest.raises(ConfigError, match=r"--set needs KEY=VALUE.*got"):
+        set_layer(assignment)
+
+
+def test_none_switches_off_what_may_be_off() -> None:
+    assert build_config([set_layer("answer.every_s=none")]).answer.every_s is None
+    assert build_config([set_layer("answer.query=none")]).answer.query == "none"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("allocate.budgt", "there: unknown key allocate.budgt; did you mean allocate.budget?"),
+        ("budget", "there: unknown key budget; did you mean allocate.budget?"),
+        ("answer.dtpe", "there: unknown key answer.dtpe; did you mean answer.dtype?"),
+        ("zzz", "there: unknown key zzz; its sections are capture, texture, allocate, answer, output, pipeline"),
+        ("texture.cut", "there: texture.cut is a section, not a value; its keys are enabled"),
+    ],
+)
+def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config([Layer("there", {key: 1})])
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("allocate.budget", 0, "allocate.budget must be a whole number of at least 1, or adaptive, got 0"),
+        ("allocate.budget", 1.5, "allocate.budget must be a whole number of at least 1, or adaptive, got 1.5"),
+        ("allocate.budget", True, "allocate.budget must be a whole number of at least 1, or adaptive, got True"),
+        ("allocate.explore", 2, "allocate.explore must be a number from 0 to 1, got 2"),
+        ("answer.every_s", 0, "answer.every_s must be a number above 0, or none, got 0"),
+        ("answer.temperature", float("nan"), "answer.temperature must be a number of at least 0, got nan"),
+        ("capture.size", "640", "capture.size must be text such as 640x480, or none, got '640'"),
+        ("answer.model", "", "answer.model must be text that is not empty, or none, got ''"),
+        ("pipeline.single_process", "yes", "pipeline.single_process must be true or false, got 'yes'"),
+    ],
+)
+def test_a_wrong_value_says_what_is_accepted(key: str, value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config([Layer("here", {key: value})])
+    assert str(caught.value) == f"here: {message}"
+
+
+def test_an_unknown_strategy_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="one of auto, topk, mixed, foveated, grid, uniform, random, got 'best'"):
+        build_config([option_layer("--strategy", "allocate.strategy", "best")])
+
+
+def test_a_long_question_is_refused_without_being_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config([option_layer("--query", "answer.query", "x" * 10_000)])
+    message = str(caught.value)
+    assert message == f"--query: answer.query must be text of 1 to {QUERY_LIMIT_CHARS} characters, got 10000 characters"
+
+
+def test_several_wrong_values_are_counted() -> None:
+    with pytest.raises(ConfigError, match=r"allocate\.budget must .* \(and 1 more\)$"):
+        build_config([Layer("x", {"allocate.budget": 0, "answer.top_p": 3})])
+
+
+def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text('source = "a.mp4"\n[texture.cut]\nenabled = false\n', encoding="utf-8")
+    config = build_config([file_layer(str(path))])
+    assert (config.source, config.texture.cut.enabled) == ("a.mp4", False)
+
+
+def test_files_that_cannot_be_used_say_why(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[allocate\n", encoding="utf-8")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for name, message in [
+        (str(tmp_path / "absent.toml"), "no configuration file"),
+        (str(broken), "not valid TOML: .*line 1"),
+        (str(binary), "not UTF-8"),
+        (str(tmp_path), "cannot read configuration"),
+        ("wbcam", "no preset 'wbcam'; there are demo, file, gpu, robot, webcam"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            file_layer(name)
+
+
+def test_every_field_can_be_described() -> None:
+    assert all(wanted(field) for field in known_keys().values())
+
+
+@given(st.text())
+def test_any_text_for_any_key_is_taken_or_refused_in_one_line(text: str) -> None:
+    for key in ("allocate.budget", "answer.every_s", "capture.size", "output.paths", "answer.query"):
+        try:
+            build_config([option_layer("--set", key, text)])
+        except ConfigError as error:
+            assert str(error).startswith(f"--set: {key} must be ")

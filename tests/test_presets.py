@@ -1,0 +1,28 @@
+"""The presets in configs/ hold only keys that exist, and say what they are for."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.layers import PRESETS, build_config, file_layer, presets
+
+
+def test_the_documented_presets_are_there() -> None:
+    assert presets() == ["demo", "file", "gpu", "robot", "webcam"]
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_builds_a_configuration_and_explains_itself(name: str) -> None:
+    build_config([file_layer(name)])
+    assert (PRESETS / f"{name}.toml").read_text(encoding="utf-8").startswith("# ")
+
+
+def test_presets_of_cameras_let_the_newest_frame_win() -> None:
+    for name in ("webcam", "robot"):
+        pipeline = build_config([file_layer(name)]).pipeline
+        assert (pipeline.frames, pipeline.answers) == ("newest", "newest")
+
+
+def test_the_preset_for_files_loses_nothing() -> None:
+    pipeline = build_config([file_layer("file")]).pipeline
+    assert (pipeline.frames, pipeline.answers) == ("lossless", "lockstep")
