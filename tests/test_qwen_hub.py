@@ -42,7 +42,9 @@ def test_an_existing_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["tiny", "/nowhere/tiny", "./models/tiny", "../tiny", "a/b/c", "a b/c", Path("a/b")])
-def test_a_path_that_leads_nowhere(name: str | Path) -> None:
+def test_a_path_that_leads_nowhere(name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
     with pytest.raises(ModelNotFound, match=r"there is no folder .*; give one, or a name on the hub as owner/model"):
         local_folder(name)
 

@@ -97,8 +97,10 @@ def test_an_overwritten_frame_is_never_taken_for_the_old_one() -> None:
 
 
 def test_the_time_of_frames_matters() -> None:
-    early, late = (said(session(), [packet(0), packet(1, media_s=at_s)], QUERY) for at_s in (1.0, 77.0))
-    assert early != late
+    speaking = session()
+    early = said(speaking, [packet(0), packet(1, media_s=1.0)], QUERY)
+    late = said(speaking, [packet(0), packet(1, media_s=77.0)], QUERY)
+    assert late == said(session(), [packet(0), packet(1, media_s=77.0)], QUERY) != early
 
 
 def test_a_system_prompt_matters() -> None:
@@ -125,6 +127,15 @@ def test_feedback_is_about_what_was_shown(family: str, encode: Any) -> None:
     assert feedback.attention.min() > 0
     assert np.abs(feedback.similarity).max() <= 1
     assert feedback.similarity.std() > 0
+
+
+def test_feedback_names_the_frame_that_was_asked_about() -> None:
+    """The same pixels again, in a later frame: kept keys, but that frame's stamp."""
+    speaking = session()
+    said(speaking, packet(), QUERY)
+    later = FrameStamp(9, 9, 9, epoch=2)
+    said(speaking, replace(packet(), stamp=later), QUERY)
+    assert speaking.last.feedback.stamp == later
 
 
 def test_stopping_ends_the_answer_and_keeps_what_was_said() -> None:
@@ -221,8 +232,20 @@ def test_nan_in_the_decoder_is_named() -> None:
     norm[0] = torch.inf
     with pytest.raises(NonFiniteError, match="the logits of answer token 0"):
         said(speaking, packet(), QUERY)
+    assert speaking.last.text == text
     norm.copy_(good)
     assert said(speaking, packet(), QUERY) == text
+
+
+def test_nothing_broken_is_kept() -> None:
+    speaking = session()
+    keys = speaking.qwen.language_model.layers[0].self_attn.k_proj.weight.data
+    good = keys.clone()
+    keys[0] = torch.nan
+    with pytest.raises(NonFiniteError, match="logits"):
+        said(speaking, packet(), QUERY)
+    keys.copy_(good)
+    assert said(speaking, packet(), QUERY) == said(session(), packet(), QUERY)
 
 
 def test_an_unknown_way_of_encoding() -> None:

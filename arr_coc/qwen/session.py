@@ -122,13 +122,20 @@ class AnswerSession:
             with AttentionProbe(self.qwen, self._cache.kv, shown[-1].visual) as probe:
                 logits = prefill(self.qwen, part, self._cache.kv)
                 self._cache.marks += marks
+
+                def conclude() -> None:
+                    tokens_used = sum(frame.visual.stop - frame.visual.start for frame in shown)
+                    feedback = self._feedback(frames[-1], shown[-1], probe, query)
+                    self._last = record.result(tokens_used, prefilled, feedback)
+
                 try:
                     yield from self._speak(logits, part.position, record, should_stop)
-                finally:
-                    tokens_used = sum(frame.visual.stop - frame.visual.start for frame in shown)
-                    self._last = record.result(tokens_used, prefilled, self._feedback(shown[-1], probe, query))
+                except GeneratorExit:
+                    conclude()
+                    raise
+                conclude()
         except Exception:
-            self._cache = PrefixCache()  # some layers may hold more than others
+            self._cache = PrefixCache()  # what it holds may be half written, or hold NaN
             raise
 
     def _assemble(self, packets: Sequence[Packet], query: str) -> tuple[PromptPart, list[Shown], list[Mark[Any]]]:
@@ -174,12 +181,12 @@ class AnswerSession:
             record.pieces.append(piece)
             yield piece
 
-    def _feedback(self, shown: Shown, probe: AttentionProbe, query: str) -> Feedback:
+    def _feedback(self, packet: Packet, shown: Shown, probe: AttentionProbe, query: str) -> Feedback:
         embeds = shown.frame.tokens.embeds[0].float()
         query_ids = self.qwen.plain_token_ids(query) or list(self._ids.after_query)
         pooled = self.qwen.embed(query_ids).float().mean(dim=0).to(embeds.device)
         return Feedback(
-            stamp=shown.packet.stamp,
+            stamp=packet.stamp,
             regions=shown.frame.regions[0].int().cpu().numpy(),
             attention=probe.attention().numpy(),
             similarity=F.cosine_similarity(embeds, pooled[None], dim=-1).cpu().numpy(),
