@@ -91,6 +91,9 @@ def test_a_scene_is_drawn_in_rgb() -> None:
         ("  ", SourceNotFound, "no source was given; give the path"),
         ("scene:nowhere", SourceNotFound, "no scene is called 'nowhere'; there are demo"),
         ("nowhere.mp4", SourceNotFound, "nowhere.mp4 does not exist"),
+        ("n" * 5000, SourceNotFound, "does not exist"),
+        ("null\0.mp4", SourceNotFound, "does not exist"),
+        ("~nobody-of-that-name/a.mp4", SourceNotFound, "~nobody-of-that-name/a.mp4 does not exist"),
         ("rtsp://camera/1", SourceError, "rtsp://camera/1 is an address on a network, and only files can be read"),
     ],
 )

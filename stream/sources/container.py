@@ -97,7 +97,7 @@ def duration_ns_of(container: av.container.InputContainer, stream: av.video.stre
 
 
 def _check_file(path: Path) -> None:
-    if not path.exists():
+    if not os.path.exists(path):
         raise SourceNotFound(f"{path} does not exist; check the name, or use scene:NAME for a generated clip")
     if path.is_dir():
         raise SourceError(f"{path} is a folder; give one of the video files in it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -28,4 +29,4 @@ def open_source(address: str, config: CaptureConfig, clock: Clock) -> Source:
         return SceneSource(address.removeprefix(SCENE_PREFIX), config, clock)
     if _URL.match(address):
         raise SourceError(f"{address} is an address on a network, and only files can be read; save it to a file first")
-    return FileSource(Path(address).expanduser(), config, clock)
+    return FileSource(Path(os.path.expanduser(address)), config, clock)
