@@ -23,7 +23,7 @@ from stream.commands.bench import bench
 from stream.commands.caption import caption
 from stream.commands.demo import demo
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
-from stream.errors import ConfigError, OutputError, SourceError, StreamError
+from stream.errors import ConfigError, OutputError, ReaderGone, SourceError, StreamError
 
 USER_MISTAKES = (
     ConfigError,
@@ -91,20 +91,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show_log(debug)
     try:
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except ReaderGone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
     except Exception as error:
         if debug:
             traceback.print_exc()
         return _explain(error)
-    except KeyboardInterrupt:
-        report_error("stopped at once; what was written so far is kept")
-        return INTERRUPTED
 
 
 class _Notes(logging.Handler):
     """Warnings as lines for the user, on whatever stderr is at that moment: a progress display may stand in for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(f"note: {record.getMessage()}", err=True)
+        print(f"note: {record.getMessage()}", file=sys.stderr)
 
 
 def _show_log(debug: bool) -> None:
@@ -123,9 +125,6 @@ def _program() -> str:
 
 def _explain(error: Exception) -> int:
     """Says in one line what went wrong; returns the exit status."""
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return READER_GONE
     if isinstance(error, (ArrCocError, StreamError)):
         report_error(str(error))
         return BAD_INPUT if isinstance(error, USER_MISTAKES) else FAILED

@@ -5,6 +5,7 @@ StreamError
 ├── SourceError (OSError)          a source that cannot be opened or read
 │   └── SourceNotFound (FileNotFoundError)
 ├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
+│   └── ReaderGone (BrokenPipeError)  whoever read stdout has gone
 ├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
 └── StageDied (RuntimeError)       a stage that ended before its time; names it
 """
@@ -30,6 +31,10 @@ class SourceNotFound(SourceError, FileNotFoundError):
 
 class OutputError(StreamError, OSError):
     """An output that cannot be written, or whose suffix says no known format."""
+
+
+class ReaderGone(OutputError, BrokenPipeError):
+    """Whoever read stdout has gone: nothing failed, and there is nobody to tell."""
 
 
 class TransportError(StreamError, ConnectionError):

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from rich.table import Table
 from rich.text import Text
 
-from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Skipped, Started, Summary
+from stream.errors import ReaderGone
+from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Skipped, Summary
 from stream.sinks.base import Sink
 
 SKIPS_SHOWN = 3
@@ -70,7 +71,7 @@ class TerminalSink(Sink):
         elif isinstance(event, Answer):
             self._spoken = ""
             self._caption(event)
-        elif isinstance(event, (Started, Notice, Skipped)):
+        elif isinstance(event, (Notice, Skipped)):
             self._say(event)
         elif isinstance(event, Summary):
             self.close()
@@ -86,7 +87,7 @@ class TerminalSink(Sink):
         speed = self._progress.tasks[0].speed
         pace = f" · {speed:.0f}/s" if speed else ""
         counts = f"frame {event.frame_index + 1}{pace}"
-        self._progress.update(self._task, completed=event.frame_index + 1, counts=counts)
+        self._progress.update(self._task, description="", completed=event.frame_index + 1, counts=counts)
 
     def _pace(self, summary: Summary) -> float | None:
         """Frames a second from the first allocation to the last, so without the time that loading took."""
@@ -98,7 +99,10 @@ class TerminalSink(Sink):
         if not self._captions or not text:
             return
         if not sys.stdout.isatty():
-            print(f"{clock_text(event.pts_s)}  {text}", flush=True)
+            try:
+                print(f"{clock_text(event.pts_s)}  {text}", flush=True)
+            except BrokenPipeError as error:
+                raise ReaderGone("nobody reads stdout any more") from error
             return
         line = Table.grid(padding=(0, 2))
         line.add_column(justify="right", style="cyan", no_wrap=True)
@@ -106,11 +110,9 @@ class TerminalSink(Sink):
         line.add_row(clock_text(event.pts_s), Text(text))
         (self._err if self._live is not None else Console(highlight=False)).print(line)
 
-    def _say(self, event: Started | Notice | Skipped) -> None:
-        if isinstance(event, Started):
-            self._progress.update(self._task, description="watching")
-        elif isinstance(event, Notice) and event.code == "loading":
-            self._progress.update(self._task, description="loading the model")
+    def _say(self, event: Notice | Skipped) -> None:
+        if isinstance(event, Notice) and event.code == "loading":
+            self._progress.update(self._task, description=event.message)
         elif isinstance(event, Notice):
             self._print(f"note: {event.message}")
         elif isinstance(event, Skipped):
