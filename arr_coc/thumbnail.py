@@ -23,7 +23,10 @@ GLANCE_SHAPE = (36, 64)
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `glance` float32 [36, 64, 3] (y, u, v)."""
+    """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `chroma` its u and v, where it has any.
+
+    `glance` uint8 [3, 36, 64] (y, u, v) shows the whole frame.
+    """
 
     luma: npt.NDArray[np.uint8]
     texel_px: int
@@ -42,10 +45,10 @@ class Thumbnail:
         return cls(first, texel_px, tuple(_halved(plane, texel_px // 2) for plane in planes.planes[1:]))
 
     @cached_property
-    def glance(self) -> npt.NDArray[np.float32]:
-        glance = np.full((*GLANCE_SHAPE, 3), 128, np.float32)
-        for channel, plane in enumerate((self.luma, *self.chroma)):
-            glance[..., channel] = cv2.resize(plane, GLANCE_SHAPE[::-1], interpolation=cv2.INTER_AREA)
+    def glance(self) -> npt.NDArray[np.uint8]:
+        glance = np.full((3, *GLANCE_SHAPE), 128, np.uint8)
+        for channel, plane in zip(glance, (self.luma, *self.chroma), strict=False):
+            cv2.resize(plane, GLANCE_SHAPE[::-1], dst=channel, interpolation=cv2.INTER_AREA)
         return glance
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from arr_coc.cuts import NO_CUT, CutVerdict, SceneCutDetector
+from arr_coc.cuts import CutVerdict, SceneCutDetector
 from arr_coc.errors import StoreError
 from arr_coc.motion import NO_SHIFT, Shift, estimate_shift
 from arr_coc.ops.difference import Difference, Thresholds
@@ -138,9 +138,15 @@ class TextureUpdater:
         self._swap_to(None)
 
     def _judged(self, pending: PendingUpdate) -> CutVerdict:
-        if not self._options.cuts or pending.before is None or pending.after is None or pending.difference is None:
-            return NO_CUT
-        return self._cuts.judge(pending.before, pending.after, pending.difference.dirty_share, pending.shift)
+        if not self._options.cuts:
+            return CutVerdict()
+        if pending.difference is None:
+            self._cuts.reset()
+            return CutVerdict()
+        share = pending.difference.dirty_share
+        if pending.before is None or pending.after is None:
+            return self._cuts.calm(share)
+        return self._cuts.judge(pending.before, pending.after, share, pending.shift)
 
     def _store_for(self, pending: PendingUpdate) -> TextureStore:
         if self._store is not None and self._store.format == pending.format:
