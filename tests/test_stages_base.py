@@ -1,0 +1,60 @@
+"""How a run is told to stop, and what its failures are called."""
+
+from __future__ import annotations
+
+import pytest
+
+from arr_coc.errors import ModelError, NonFiniteError
+from stream.errors import SourceError, StageDied
+from stream.stages.base import CancelledError, Control, describe, failure_of
+
+
+def test_a_control_knows_how_the_run_ends() -> None:
+    control = Control()
+    assert control.outcome == "finished"
+    control.check()
+    control.end()
+    assert control.outcome == "interrupted"
+    control.check()
+    control.cancel()
+    assert control.outcome == "cancelled"
+    with pytest.raises(CancelledError):
+        control.check()
+
+
+def test_the_first_failure_is_the_one_that_is_reported() -> None:
+    control = Control()
+    first = StageDied("texture", "first")
+    control.fail(first)
+    control.fail(StageDied("allocate", "second"))
+    assert control.failure is first
+    assert control.outcome == "error"
+
+
+def test_a_failure_after_a_cancel_follows_from_it() -> None:
+    control = Control()
+    control.cancel()
+    control.fail(StageDied("texture", "x"))
+    assert control.failure is None
+    assert control.outcome == "cancelled"
+
+
+@pytest.mark.parametrize("error", [SourceError("gone"), ModelError("gated"), StageDied("answer", "x")])
+def test_what_the_user_can_put_right_is_reported_as_it_is(error: Exception) -> None:
+    assert failure_of("capture", error) is error
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ZeroDivisionError(), "ZeroDivisionError"),
+        (ValueError("two\n  lines"), "ValueError: two lines"),
+        (NonFiniteError("NaN in x"), "NaN in x"),
+    ],
+)
+def test_other_errors_name_the_stage_that_died(error: Exception, line: str) -> None:
+    failure = failure_of("allocate", error)
+    assert isinstance(failure, StageDied)
+    assert str(failure) == f"the allocate stage died: {line}"
+    assert failure.__cause__ is error
+    assert describe(error) == line

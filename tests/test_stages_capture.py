@@ -1,0 +1,210 @@
+"""Capture: pace, credits, drops, and the end of a source."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from arr_coc.types import FramePlanes
+from stream.clock import Clock, FakeClock
+from stream.errors import SourceError
+from stream.messages import Credit, End, Frame
+from stream.slots import Slots
+from stream.sources.base import SkippedItem, SourceFrame
+from stream.stages.base import CAPTURE_TEXTURE
+from stream.stages.capture import CapturePolicy, CaptureStage
+from stream.transport import Link
+from tests.stage_runner import StageRunner, expect, stage_runner
+
+MS = 1_000_000
+
+
+class ListedSource:
+    """Gives the frames of a list; `read` is set for each one that has been asked for."""
+
+    def __init__(self, frames: list[SourceFrame], trailing: tuple[SkippedItem, ...] = ()) -> None:
+        self._frames = frames
+        self._trailing = trailing
+        self.asked = 0
+        self.exhausted = threading.Event()
+        self.closed = False
+
+    def frames(self) -> Iterator[SourceFrame]:
+        for frame in self._frames:
+            self.asked += 1
+            yield frame
+        self.exhausted.set()
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        return self._trailing
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def frame(index: int, **fields: object) -> SourceFrame:
+    planes = FramePlanes("gray", (np.full((4, 4), index, np.uint8),))
+    values = {"media_ns": index * 10 * MS, "capture_ns": 1000 + index, **fields}
+    return SourceFrame(frame_index=index, planes=planes, **values)  # type: ignore[arg-type]
+
+
+class Fixture:
+    def __init__(
+        self, runner: StageRunner, source: ListedSource, policy: CapturePolicy, clock: Clock | None = None
+    ) -> None:
+        self.planes: Slots[FramePlanes] = Slots(8)
+        self.link: Link = runner.link(CAPTURE_TEXTURE)
+        self.stage = CaptureStage(
+            source,
+            policy,
+            self.planes,
+            runner.transport,
+            runner.control,
+            clock or FakeClock(),  # type: ignore[arg-type]
+        )
+        runner.start(self.stage)
+
+    def next(self) -> Frame:
+        self.link.send(Credit())
+        return expect(self.link, Frame)
+
+
+@pytest.fixture
+def runner() -> Iterator[StageRunner]:
+    with stage_runner() as made:
+        yield made
+
+
+def test_nothing_is_read_before_the_first_credit(runner: StageRunner) -> None:
+    source = ListedSource([frame(0)])
+    Fixture(runner, source, CapturePolicy())
+    assert not source.exhausted.wait(0.05)
+    assert source.asked == 0
+
+
+def test_every_frame_waits_for_its_credit_and_none_is_lost(runner: StageRunner) -> None:
+    source = ListedSource([frame(index) for index in range(5)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    frames = [fixture.next() for _ in range(5)]
+    assert [f.frame_index for f in frames] == [0, 1, 2, 3, 4]
+    assert [(f.media_ns, f.capture_ns) for f in frames] == [(index * 10 * MS, 1000 + index) for index in range(5)]
+    assert [int(fixture.planes.take(f.slot).planes[0][0, 0]) for f in frames] == [0, 1, 2, 3, 4]
+    assert expect(fixture.link, End) == End(reason="finished")
+    assert runner.join() is None
+    assert fixture.stage.drops == {"capture.replaced": 0}
+    assert source.closed
+
+
+def test_it_reads_at_most_one_frame_ahead_of_its_credits(runner: StageRunner) -> None:
+    source = ListedSource([frame(index) for index in range(5)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    assert fixture.link.receive(30) is None
+    assert source.asked <= 3
+
+
+def test_newest_wins_and_what_must_be_told_is_carried_over(runner: StageRunner) -> None:
+    lost = [SkippedItem("packet 2", "bad"), SkippedItem("packet 4", "worse")]
+    source = ListedSource(
+        [
+            frame(0),
+            frame(1, discontinuity="resolution", skipped=(lost[0],)),
+            frame(2, skipped=(lost[1],)),
+            frame(3),
+        ]
+    )
+    fixture = Fixture(runner, source, CapturePolicy(newest=True))
+    assert fixture.next().frame_index == 0
+    assert source.exhausted.wait(10)
+    newest = fixture.next()
+    assert (newest.frame_index, newest.discontinuity, newest.skipped) == (3, "resolution", tuple(lost))
+    assert expect(fixture.link, End).reason == "finished"
+    runner.join()
+    assert fixture.stage.drops == {"capture.replaced": 2}
+
+
+def test_the_last_frame_is_sent_however_late_its_credit_comes(runner: StageRunner) -> None:
+    source = ListedSource([frame(0), frame(1)])
+    fixture = Fixture(runner, source, CapturePolicy(newest=True))
+    fixture.next()
+    assert source.exhausted.wait(10)
+    assert fixture.link.receive(30) is None
+    assert fixture.next().frame_index == 1
+
+
+class SteppingClock:
+    """Moves on by 1 ms whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 500 * MS
+
+    def now_ns(self) -> int:
+        self.now += MS
+        return self.now
+
+
+def test_a_realtime_file_is_released_at_the_pace_of_its_media_time(runner: StageRunner) -> None:
+    source = ListedSource([frame(index, media_ns=70 * MS + index * 10 * MS) for index in range(4)])
+    fixture = Fixture(runner, source, CapturePolicy(realtime=True), SteppingClock())
+    fixture.link.send(Credit(count=4))
+    released_ns = [expect(fixture.link, Frame).capture_ns for _ in range(4)]
+    assert [(at - released_ns[0]) // MS for at in released_ns] == [0, 10, 20, 30]
+
+
+def test_what_was_lost_after_the_last_frame_comes_with_the_end(runner: StageRunner) -> None:
+    lost = (SkippedItem("packets 7-9", "bad", None, 3),)
+    fixture = Fixture(runner, ListedSource([frame(0)], lost), CapturePolicy())
+    fixture.next()
+    assert expect(fixture.link, End) == End(reason="finished", skipped=lost)
+
+
+def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) -> None:
+    source = ListedSource([frame(index) for index in range(100)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    runner.control.end()
+    fixture.link.send(Credit(count=100))
+    received, last = [], None
+    while not isinstance(last, End):
+        got = fixture.link.receive(10_000)
+        assert got is not None
+        last = got.message
+        received += [last.frame_index] if isinstance(last, Frame) else []
+    assert last.reason == "interrupted"
+    assert received == list(range(1, 1 + len(received)))
+    assert len(received) <= 3
+
+
+def test_ending_before_the_first_credit_reads_nothing(runner: StageRunner) -> None:
+    source = ListedSource([frame(0)])
+    runner.control.end()
+    fixture = Fixture(runner, source, CapturePolicy())
+    assert expect(fixture.link, End).reason == "interrupted"
+    assert source.asked == 0
+
+
+def test_cancelling_ends_it_while_it_waits_for_a_credit(runner: StageRunner) -> None:
+    source = ListedSource([frame(0), frame(1), frame(2)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    runner.control.cancel()
+    assert runner.join() is None
+    assert source.closed
+
+
+def test_a_source_that_fails_is_reported_and_closed(runner: StageRunner) -> None:
+    source = ListedSource([])
+
+    def frames() -> Iterator[SourceFrame]:
+        yield frame(0)
+        raise SourceError("the disk is gone")
+
+    source.frames = frames  # type: ignore[method-assign]
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.link.send(Credit(count=2))
+    failure = runner.join()
+    assert isinstance(failure, SourceError)
+    assert source.closed
