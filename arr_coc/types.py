@@ -219,8 +219,8 @@ class Feedback:
     """What one answer teaches later allocations, about the tokens that it was shown.
 
     `stamp` is the frame it was about; `regions` int32 [K, 3]; `attention` float32 [K], the decoder's
-    attention summed over the answer and divided by its largest, so in [0, 1]; `similarity` float32 [K], cosine of encoder embedding
-    and pooled query embedding, in [-1, 1].
+    attention summed over the answer's first tokens and divided by its largest, so in [0, 1]; `similarity` float32 [K],
+    cosine of encoder embedding and pooled query embedding, in [-1, 1].
     """
 
     stamp: FrameStamp
