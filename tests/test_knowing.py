@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from arr_coc.knowing import (
+    InformationScorer,
+    ParticipatoryScorer,
+    PerspectivalScorer,
+    centre_surround_saliency,
+)
+from arr_coc.texture import SALIENCY, TextureArray
+
+
+@pytest.fixture
+def texture() -> TextureArray:
+    generator = torch.Generator().manual_seed(0)
+    channels = torch.rand(2, 13, 7, 9, generator=generator)
+    channels[:, SALIENCY] *= torch.rand(2, 1, 7, 9, generator=generator)
+    entropy = torch.rand(2, 7, 9, generator=generator)
+    entropy[:, 0] = 0
+    return TextureArray(channels, entropy)
+
+
+def test_information_is_entropy_until_trained(texture: TextureArray) -> None:
+    score = InformationScorer()(texture)
+    assert torch.allclose(score, texture.entropy, atol=0.01)
+
+
+def test_a_flat_tile_scores_nothing_whatever_was_learned(texture: TextureArray) -> None:
+    scorer = InformationScorer()
+    torch.nn.init.normal_(scorer.gate.weight, std=5)
+    score = scorer(texture)
+    assert not score[:, 0].any()
+    assert (score <= texture.entropy).all()
+    assert not torch.allclose(score, texture.entropy, atol=0.05)
+
+
+def test_perspective_is_centre_surround_saliency_until_trained(texture: TextureArray) -> None:
+    score = PerspectivalScorer()(texture)
+    assert (score - centre_surround_saliency(texture.channels)).abs().max() < 0.02
+
+
+def test_every_layer_of_perspective_can_learn(texture: TextureArray) -> None:
+    scorer = PerspectivalScorer()
+    scorer(texture).sum().backward()
+    for name, parameter in scorer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
+    assert scorer.narrow.weight.grad is not None
+    assert scorer.narrow.weight.grad[:, 16:].any()
+
+
+def test_participation_without_weights_or_feedback_is_silent(texture: TextureArray) -> None:
+    score, trust = ParticipatoryScorer()(texture)
+    assert not score.any()
+    assert trust.tolist() == [0, 0]
+    score, trust = ParticipatoryScorer()(texture, query=torch.rand(2, 5, 8))
+    assert not score.any()
+
+
+def test_participation_recalls_what_was_fed_back(texture: TextureArray) -> None:
+    prior = torch.zeros(2, 3, 7, 9)
+    prior[:, 2] = 0.8
+    prior[:, 0, 3, 4] = 1
+    score, trust = ParticipatoryScorer()(texture, prior=prior)
+    assert (score.flatten(1).argmax(dim=1) == 3 * 9 + 4).all()
+    assert trust.tolist() == pytest.approx([0.8, 0.8])
+    assert ((score >= 0) & (score <= 1)).all()
+
+
+def test_what_nobody_spoke_of_is_neither_praised_nor_blamed(texture: TextureArray) -> None:
+    prior = torch.zeros(1, 3, 7, 9)
+    prior[0, 2, :3] = 1
+    prior[0, 0, 0] = 0.9
+    score, _ = ParticipatoryScorer()(texture, prior=prior)
+    share = 1 / (1 + torch.exp(torch.tensor(-1.0))).item()
+    assert score[0, 5].tolist() == pytest.approx([share * 0.9 / 3] * 9)
+    assert score[0, 0, 0] > score[0, 5, 0] > score[0, 2, 0]
+
+
+def test_learned_participation_listens_to_the_question(texture: TextureArray) -> None:
+    torch.manual_seed(0)
+    scorer = ParticipatoryScorer(query_dim=8)
+    first, trust = scorer(texture, query=torch.randn(2, 5, 8))
+    second, _ = scorer(texture, query=torch.randn(2, 3, 8))
+    assert trust.tolist() == [1, 1]
+    assert ((first > 0) & (first < 1)).all()
+    assert not torch.allclose(first, second, atol=0.01)
+    first.sum().backward()
+    assert all(p.grad is not None for name, p in scorer.named_parameters() if name != "recall")
+
+
+def test_learned_and_recalled_meet_in_the_middle(texture: TextureArray) -> None:
+    scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
+    prior = torch.zeros(2, 3, 7, 9)
+    prior[:, 0] = prior[:, 1] = prior[:, 2] = 1
+    both, trust = scorer(texture, query=query, prior=prior)
+    assert torch.allclose(both, (scorer(texture, query=query)[0] + 1) / 2, atol=1e-6)
+    assert trust.tolist() == [1, 1]

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from arr_coc.prior import FADE_S, RENEW, FeedbackPrior
+from arr_coc.types import NS_PER_S, Feedback, FrameStamp
+
+SHAPE = (4, 6)
+
+
+def feedback(
+    regions: list[tuple[int, int, int]], attention: list[float], similarity: list[float] | None = None, at_s: float = 0
+) -> Feedback:
+    return Feedback(
+        FrameStamp(0, round(at_s * NS_PER_S), 0, 1),
+        np.array(regions, np.int32).reshape(-1, 3),
+        np.array(attention, np.float32),
+        np.array(similarity or [0.0] * len(attention), np.float32),
+    )
+
+
+def test_nothing_is_known_at_first() -> None:
+    prior = FeedbackPrior()
+    prior.carry(1, 1)
+    assert prior.at(0) is None
+
+
+def test_regions_speak_for_all_their_tiles() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.25], [0.4, -0.9]), SHAPE, (0, 0))
+    known = prior.at(0)
+    assert known is not None
+    assert known[0, :2, :2].tolist() == [[1, 1], [1, 1]]
+    assert known[0, 2, 3] == 0.5
+    assert known[1, 0, 0] == np.float32(0.4)
+    assert known[1, 2, 3] == 0
+    assert known[2].sum() == 5
+
+
+def test_it_is_carried_along() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (1, 2))
+    prior.carry(0, 1)
+    known = prior.at(0)
+    assert known is not None
+    assert known[0, 2, 4] == known[2, 2, 4] == 1
+    assert known[2].sum() == 1
+
+
+def test_it_fades_in_steps() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
+    trust = [prior.at(int(age_s * NS_PER_S)) for age_s in (0, 0.2, FADE_S)]
+    assert trust[0] is trust[1]
+    assert trust[2] is not None
+    assert trust[2][2, 1, 1] == pytest.approx(math.exp(-1))
+    assert trust[2][0, 1, 1] == 1
+
+
+def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), SHAPE, (0, 0))
+    prior.learn(feedback([(0, 1, 1), (0, 0, 0)], [0.0, 1.0], at_s=2), SHAPE, (0, 0))
+    known = prior.at(2 * NS_PER_S)
+    assert known is not None
+    assert known[0, 1, 1] == pytest.approx(1 - RENEW)
+    assert known[2, 1, 1] == known[0, 0, 0] == 1
+    assert known[2, 3, 5] == pytest.approx(math.exp(-2 / FADE_S))
+
+
+def test_another_question_forgets() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
+    prior.forget()
+    assert prior.at(0) is None
+    prior.learn(feedback([(0, 0, 0)], [1.0]), SHAPE, (0, 0))
+    known = prior.at(0)
+    assert known is not None
+    assert known[2].sum() == 1
+
+
+def test_an_answer_about_no_token_teaches_nothing() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([], []), SHAPE, (0, 0))
+    known = prior.at(0)
+    assert known is None or not known[2].any()
