@@ -17,6 +17,8 @@ DEFAULT_TOKENS = 273
 LEAST_TOKENS = 64
 MOST_TOKENS = 400
 
+_DUST = 1e-4  # rounding errors of a flat frame are spread widely, and must not buy the largest budget
+
 
 def check_budget(budget: object, tiles: int) -> int:
     """A fixed budget, clamped to the number of tiles.
@@ -36,11 +38,11 @@ def adaptive_budget(relevance: npt.NDArray[Any], least: int = LEAST_TOKENS, most
     `relevance` [gh, gw]; K = least + (most − least)·H(p)/log n, with p ∝ max(0, relevance − median), n the number of
     tiles; `least` where nothing stands out at all. Clamped to the number of tiles.
     """
-    above = np.maximum(relevance - np.median(relevance), 0).ravel().astype(np.float64)
-    total = above.sum()
-    if total <= 0 or above.size < 2:
+    above = (relevance - np.median(relevance)).ravel().astype(np.float64)
+    standing_out = above[above > _DUST]
+    if standing_out.size == 0 or above.size < 2:
         return min(least, above.size)
-    share = above[above > 0] / total
+    share = standing_out / standing_out.sum()
     entropy = -float((share * np.log(share)).sum())
     return min(round(least + (most - least) * entropy / math.log(above.size)), above.size)
 

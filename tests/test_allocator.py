@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from picture_stream import PictureStream, scenery
+
+from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
+from arr_coc.motion import NO_SHIFT, Shift
+from arr_coc.relevance import RelevanceRealiser
+from arr_coc.types import Feedback, QueryEmbedding
+
+ROWS, COLS = 12, 20
+OPTIONS = AllocatorOptions(budget=64, levels=True)
+
+
+def noisy(picture: np.ndarray, sigma: float, rng: np.random.Generator) -> np.ndarray:
+    return np.clip(picture + rng.normal(0, sigma, picture.shape), 0, 255).astype(np.uint8)
+
+
+def feedback_on(frame: FrameAllocation, row: int, col: int) -> Feedback:
+    """An answer that looked at one tile of a frame, and nowhere else."""
+    regions = frame.allocation.regions.numpy().astype(np.int32)
+    shift = regions[:, 0]
+    there = (regions[:, 1] == row >> shift) & (regions[:, 2] == col >> shift)
+    return Feedback(frame.stamp, regions, there.astype(np.float32), np.zeros(len(regions), np.float32))
+
+
+def test_a_frame_is_allocated_whole() -> None:
+    frame = StreamAllocator(OPTIONS).allocate(PictureStream().show(scenery(ROWS, COLS)))
+    assert 62 <= frame.allocation.tokens <= 64
+    assert frame.relevance.shape == frame.levels.shape == (ROWS, COLS)
+    assert frame.scores.shape == (3, ROWS, COLS)
+    assert ((frame.scores >= 0) & (frame.scores <= 1)).all()
+    assert frame.weights[2] == 0
+    assert frame.jitter_share == 0
+    assert frame.change_since == 1
+    assert frame.strategy == "foveated"
+
+
+def test_details_get_the_fine_tokens() -> None:
+    picture = np.full((ROWS * 32, COLS * 32, 3), 90, np.uint8)
+    picture[4 * 32 : 5 * 32, 13 * 32 : 15 * 32 : 4] = 250
+    levels = StreamAllocator(OPTIONS).allocate(PictureStream().show(picture)).levels
+    assert (levels[4, 13:15] == 0).all()
+    assert (levels == 0).sum() < 40
+    assert levels[10, 2] > 0
+
+
+def test_a_still_picture_is_not_allocated_again() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
+    first = allocator.allocate(stream.show(picture))
+    again = allocator.allocate(stream.show(picture))
+    assert again.allocation is first.allocation
+    assert again.stamp.frame_index == 1
+
+
+@pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk", "auto"])
+def test_noise_on_a_static_scene_does_not_jitter(strategy: str) -> None:
+    stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, strategy=strategy))
+    rng, picture, jitter = np.random.default_rng(0), scenery(ROWS, COLS), []
+    for index in range(30):
+        jitter.append(allocator.allocate(stream.show(noisy(picture, 5, rng))).jitter_share)
+        if index % 10 == 9:
+            allocator.mark_answered()
+    assert np.mean(jitter) < 0.05
+
+
+@pytest.mark.parametrize("strategy", ["foveated", "mixed"])
+@pytest.mark.parametrize("speed", [3, 9, 16])
+def test_a_pan_carries_its_allocation_along(strategy: str, speed: int) -> None:
+    stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, strategy=strategy))
+    rng, wide, jitter = np.random.default_rng(0), scenery(ROWS, COLS + 20), []
+    for index in range(30):
+        picture = wide[:, index * speed : index * speed + COLS * 32]
+        shift = Shift(0.0, -speed, 1.0) if index else NO_SHIFT
+        jitter.append(allocator.allocate(stream.show(noisy(picture, 2, rng)), shift).jitter_share)
+        if index % 10 == 9:
+            allocator.mark_answered()
+    assert np.mean(jitter) < 0.2
+    assert max(jitter) > 0
+
+
+def test_nothing_is_remembered_across_a_cut() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.apply_feedback(feedback_on(first, 3, 3))
+    allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.mark_answered()
+    stream.cut()
+    after = allocator.allocate(stream.show(scenery(ROWS, COLS, seed=7)), Shift(0, 500.0, 1.0))
+    fresh = StreamAllocator(OPTIONS).allocate(PictureStream().show(scenery(ROWS, COLS, seed=7)))
+    assert torch.equal(after.allocation.regions, fresh.allocation.regions)
+    assert torch.equal(after.relevance, fresh.relevance)
+    assert after.jitter_share == 0
+    assert allocator.change == 1
+
+
+def test_another_size_is_another_epoch() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    stream.cut()
+    assert allocator.allocate(stream.show(scenery(8, 9))).relevance.shape == (8, 9)
+
+
+def test_the_same_stream_gives_the_same_allocations() -> None:
+    def run() -> list[torch.Tensor]:
+        stream, allocator, regions = PictureStream(), StreamAllocator(replace(OPTIONS, strategy="mixed")), []
+        for index in range(12):
+            frame = allocator.allocate(stream.show(scenery(ROWS, COLS, seed=index // 4)), Shift(0.0, 7.0 * index, 1.0))
+            if index % 5 == 4:
+                allocator.mark_answered()
+                allocator.apply_feedback(feedback_on(frame, 2, 2))
+            regions.append(frame.allocation.regions)
+        return regions
+
+    assert all(torch.equal(first, second) for first, second in zip(run(), run(), strict=True))
+
+
+def test_feedback_draws_later_allocations() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    row, col = np.argwhere(first.levels > 0)[-1].tolist()
+    allocator.apply_feedback(feedback_on(first, row, col))
+    for _ in range(10):
+        taught = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    assert taught.weights[2] > 0
+    assert taught.levels[row, col] < first.levels[row, col]
+
+
+def test_feedback_follows_the_camera() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.allocate(stream.show(scenery(ROWS, COLS)), Shift(0.0, 96.0, 1.0))
+    allocator.apply_feedback(feedback_on(first, 5, 4))
+    taught = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    assert taught.scores[2].argmax() // COLS in (4, 5, 6)
+    assert taught.scores[2][5, 7] == taught.scores[2].max()
+
+
+def test_feedback_about_another_epoch_or_too_old_is_ignored() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    allocator.apply_feedback(Feedback(PictureStream().show(scenery(4, 4)).stamp, *(np.zeros((0, 3)),) * 3))
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    for stamp in (replace(first.stamp, epoch=99), replace(first.stamp, frame_index=-1)):
+        allocator.apply_feedback(replace(feedback_on(first, 5, 4), stamp=stamp))
+        assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
+
+
+def test_another_question_forgets_what_answers_taught() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    query = QueryEmbedding("where?", np.zeros((3, 8), np.float32), "tiny")
+    allocator.set_query(query)
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.apply_feedback(feedback_on(first, 5, 4))
+    assert allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
+    allocator.set_query(query)
+    assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
+
+
+def test_change_is_weighted_by_relevance_and_counts_from_the_last_answer() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
+    assert allocator.change == 1
+    allocator.mark_answered()
+    allocator.allocate(stream.show(picture))
+    assert allocator.change == 1
+    allocator.mark_answered()
+    assert allocator.change == 0
+    assert allocator.allocate(stream.show(picture)).change_since == 0
+    changed = picture.copy()
+    changed[32:96, 32:128] = 255 - changed[32:96, 32:128]
+    frame = allocator.allocate(stream.show(changed))
+    weight = frame.relevance[1:3, 1:4].sum() / frame.relevance.sum()
+    assert frame.change_since == allocator.change == pytest.approx(float(weight))
+    assert allocator.allocate(stream.show(changed)).change_since > 0
+    allocator.mark_answered()
+    assert allocator.allocate(stream.show(changed)).change_since == 0
+
+
+def test_change_of_a_black_frame_counts_tiles() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    black = np.zeros((ROWS * 32, COLS * 32, 3), np.uint8)
+    allocator.allocate(stream.show(black))
+    allocator.mark_answered()
+    dark = black.copy()
+    dark[:32, :32] = 1
+    frame = allocator.allocate(stream.show(dark))
+    assert 0 < frame.change_since < 0.02
+
+
+def test_exploration_shows_every_tile_in_the_end() -> None:
+    options, picture = replace(OPTIONS, strategy="topk", budget=20), scenery(8, 9)
+    stream, allocator, seen = PictureStream(), StreamAllocator(options), np.zeros((8, 9), bool)
+    for _ in range(90):
+        frame = allocator.allocate(stream.show(picture))
+        seen |= frame.levels == 0
+        allocator.mark_answered()
+    assert seen[frame.scores[0].numpy() > 0.02].all()
+
+
+def test_without_exploration_the_best_stay() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(replace(OPTIONS, explore=0)), scenery(8, 9)
+    first = allocator.allocate(stream.show(picture))
+    allocator.mark_answered()
+    assert (allocator.allocate(stream.show(picture)).levels == first.levels).all()
+
+
+def test_a_budget_may_be_given_for_one_frame() -> None:
+    stream, allocator, picture = (
+        PictureStream(),
+        StreamAllocator(replace(OPTIONS, strategy="topk")),
+        scenery(ROWS, COLS),
+    )
+    assert allocator.allocate(stream.show(picture), budget=32).allocation.tokens == 32
+    assert allocator.allocate(stream.show(picture)).allocation.tokens == 64
+    assert 64 <= allocator.allocate(stream.show(picture), budget="adaptive").allocation.tokens <= 240
+    with pytest.raises(BudgetError):
+        allocator.allocate(stream.show(picture), budget=0)
+
+
+def test_clamping_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    stream, allocator = PictureStream(), StreamAllocator()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert allocator.allocate(stream.show(scenery(4, 5))).allocation.tokens == 20
+            stream.cut()
+    assert caplog.messages == ["a budget of 273 tokens is more than the frame's 20 tiles: all of them are shown"]
+
+
+def test_options_that_do_not_hold() -> None:
+    with pytest.raises(StrategyError):
+        StreamAllocator(AllocatorOptions(strategy="best"))
+    with pytest.raises(BudgetError):
+        StreamAllocator(AllocatorOptions(budget=0))
+    with pytest.raises(ValueError, match="explore"):
+        StreamAllocator(AllocatorOptions(explore=2))
+
+
+def test_broken_weights_are_named() -> None:
+    realiser = RelevanceRealiser()
+    torch.nn.init.constant_(realiser.perspective.out.weight, float("nan"))
+    with pytest.raises(NonFiniteError, match="perspectival"):
+        StreamAllocator(OPTIONS, realiser).allocate(PictureStream().show(scenery(ROWS, COLS)))
