@@ -30,7 +30,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One measured distribution, in milliseconds."""
+    """One measured distribution, in milliseconds. An answer counts from the capture of its packet's newest frame."""
 
     name: str
     values: Percentiles | None
@@ -134,23 +134,23 @@ def _latencies(frames: list[FrameReady], answers: list[Answer]) -> tuple[Latency
         Latency(
             "frame",
             Percentiles.of([(frame.ready_ns - frame.capture_ns) / 1e6 for frame in frames]),
-            "capture time to allocation ready",
+            "capture to allocation ready",
         ),
-        Latency("texture", Percentiles.of([frame.texture_ms for frame in frames]), "work of the texture stage"),
-        Latency("allocate", Percentiles.of([frame.allocate_ms for frame in frames]), "work of the allocate stage"),
+        Latency("texture", Percentiles.of([frame.texture_ms for frame in frames]), "texture stage, a frame"),
+        Latency("allocate", Percentiles.of([frame.allocate_ms for frame in frames]), "allocate stage, a frame"),
         Latency(
             "answer, first token",
             Percentiles.of([timing.ttft_ms for timing in timings]),
-            "capture time of the packet's frame to the first token out",
+            "capture to first token",
         ),
         Latency(
             "answer, last token",
             Percentiles.of([timing.total_ms for timing in timings]),
-            "capture time of the packet's frame to the last token out",
+            "capture to last token",
         ),
         Latency("encode", Percentiles.of([timing.encode_ms for timing in timings]), "vision encoder, an answer"),
-        Latency("prefill", Percentiles.of([timing.prefill_ms for timing in timings]), "language prefill, an answer"),
-        Latency("decode", Percentiles.of([timing.decode_ms for timing in timings]), "all decode steps, an answer"),
+        Latency("prefill", Percentiles.of([timing.prefill_ms for timing in timings]), "prompt, an answer"),
+        Latency("decode", Percentiles.of([timing.decode_ms for timing in timings]), "all steps, an answer"),
     )
 
 
@@ -166,7 +166,7 @@ def _rates(ready_ns: npt.NDArray[np.int64], frames: list[FrameReady], answers: l
             "allocation jitter",
             _mean([frame.jitter_share for frame in frames], 100),
             "%",
-            "tiles whose level differs from the frame before, mean",
+            "tiles whose level changed, mean",
         ),
     )
 

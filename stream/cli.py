@@ -16,7 +16,8 @@ from arr_coc.errors import (
     ArrCocError,
     BudgetError,
     ContextLengthError,
-    ModelNotFound,
+    ModelError,
+    OptionError,
     StrategyError,
 )
 from stream.commands.bench import bench
@@ -29,7 +30,8 @@ USER_MISTAKES = (
     ConfigError,
     SourceError,
     OutputError,
-    ModelNotFound,
+    ModelError,
+    OptionError,
     ContextLengthError,
     BudgetError,
     StrategyError,

@@ -13,7 +13,7 @@ from stream.events import Event, Summary
 from stream.overlay import Overlay
 from stream.pipeline import Pipeline
 from stream.sinks.base import Sink
-from stream.sinks.open import check_outputs, open_sinks
+from stream.sinks.open import open_sinks
 from stream.sinks.terminal import TerminalSink
 from stream.sources import SourceInfo
 
@@ -52,12 +52,11 @@ def run_session(
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)
-        check_outputs(config.output, config.source)
-        pipeline = make_run(config)
-        terminal.expect(expected_frames(pipeline.source_info, config.capture.max_frames))
-        sinks = [*open_sinks(config.output, config.source, pipeline.take_overlay), *extra]
+        sinks = [*open_sinks(config.output, config.source, lambda slot: pipeline.take_overlay(slot)), *extra]
         for sink in sinks:
             stack.callback(sink.close)
+        pipeline = make_run(config)
+        terminal.expect(expected_frames(pipeline.source_info, config.capture.max_frames))
         stack.enter_context(signals_end(pipeline, terminal))
         events = pipeline.run()
         if isinstance(events, Generator):

@@ -47,9 +47,12 @@ def bench(
     if png_path is not None and find_spec("matplotlib") is None:
         raise ConfigError("--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'")
 
+    from stream.sinks.open import check_not_input
     from stream.sinks.output_file import OutputFile
     from stream.sinks.terminal import TerminalSink
 
+    for path in filter(None, (json_path, png_path)):
+        check_not_input(path, config.source)
     json_file = None if json_path is None else OutputFile(json_path)
     png_file = None if png_path is None else OutputFile(png_path)
     terminal = TerminalSink(captions=False)
@@ -87,6 +90,7 @@ def show(result: Report, source: str, *, scheduled: bool) -> None:
     console.print(f"\n{source}: {result.measured_frames} of {result.frames} frames measured", markup=False)
     console.print(_left_out(result), style="dim")
     console.print(_latency_table(result))
+    console.print()
     console.print(_figure_table(result))
     if not scheduled:
         console.print("No schedule to be late for, so no jitter: add --realtime to measure it.", style="dim")
@@ -97,7 +101,7 @@ def show(result: Report, source: str, *, scheduled: bool) -> None:
 def _left_out(result: Report) -> str:
     if result.trim_s:
         return f"The first and the last {result.trim_s:.0f} s are left out."
-    return "The run was too short to leave out its first and last second: it includes the warm-up."
+    return "Too short to leave out its first and last second: the warm-up is included."
 
 
 def _latency_table(result: Report) -> Table:

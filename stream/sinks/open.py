@@ -28,11 +28,20 @@ def check_outputs(config: OutputConfig, source: str) -> None:
         paths.append(config.heatmap)
     seen: dict[str, str] = {}
     for path in paths:
-        if _same_file(path, source):
-            raise OutputError(f"output {path!r} is the input; it would be overwritten: name another file")
+        check_not_input(path, source)
         first = seen.setdefault(os.path.realpath(path), path)
         if first is not path:
             raise OutputError(f"output {path!r} is given twice")
+
+
+def check_not_input(path: str, source: str) -> None:
+    """Raises OutputError where writing `path` would overwrite the source."""
+    try:
+        same = os.path.samefile(path, source)
+    except OSError:
+        return
+    if same:
+        raise OutputError(f"output {path!r} is the input; it would be overwritten: name another file")
 
 
 def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay) -> list[Sink]:
@@ -60,10 +69,3 @@ def _check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None
     if suffix.lower() not in known:
         got = f"suffix {suffix!r}" if suffix else "no suffix"
         raise OutputError(f"output {path!r} has {got}; {what} can be {', '.join(known)} ({hint})")
-
-
-def _same_file(path: str, source: str) -> bool:
-    try:
-        return os.path.samefile(path, source)
-    except OSError:
-        return False

@@ -75,7 +75,9 @@ class TerminalSink(Sink):
             self._say(event)
         elif isinstance(event, Summary):
             self.close()
-            self._err.print(Text(summary_text(event, self._pace(event))), soft_wrap=not self._err.is_terminal)
+            if event.frames or event.error is None:
+                text = summary_text(event, self._pace(event))
+                self._err.print(Text(text), soft_wrap=not self._err.is_terminal)
 
     def close(self) -> None:
         if self._live is not None:
