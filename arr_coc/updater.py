@@ -146,7 +146,7 @@ class TextureUpdater:
         share = pending.difference.dirty_share
         if pending.before is None or pending.after is None:
             return self._cuts.calm(share)
-        return self._cuts.judge(pending.before, pending.after, share, pending.shift)
+        return self._cuts.judge(pending.before, pending.after, share)
 
     def _store_for(self, pending: PendingUpdate) -> TextureStore:
         if self._store is not None and self._store.format == pending.format:

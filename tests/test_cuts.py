@@ -1,0 +1,177 @@
+"""Scene cuts on drawn pictures: what is one, and what only looks like one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from arr_coc.cuts import CutVerdict
+from arr_coc.types import Colour, FramePlanes, FrameStamp
+from arr_coc.updater import TextureUpdater
+
+HEIGHT, WIDTH = 192, 320
+
+Picture = npt.NDArray[np.uint8]
+
+
+def picture(seed: int, width: int = WIDTH, low: int = 20, high: int = 235) -> Picture:
+    """A cluttered scene: rectangles and discs of many sizes and grays on a smooth ground; uint8 [HEIGHT, width]."""
+    rng = np.random.default_rng(seed)
+    ground = cv2.resize(rng.integers(low, high, (6, max(2, width // 40)), dtype=np.uint8), (width, HEIGHT))
+    for _ in range(width // 8):
+        centre = (int(rng.integers(width)), int(rng.integers(HEIGHT)))
+        side = int(rng.integers(6, 40))
+        shade = int(rng.integers(low, high))
+        if rng.random() < 0.5:
+            cv2.circle(ground, centre, side, shade, -1)
+        else:
+            cv2.rectangle(ground, centre, (centre[0] + side, centre[1] + 2 * side), shade, -1)
+    return ground
+
+
+def frame(luma: Picture) -> FramePlanes:
+    """Gray pictures with chroma that follows luma a little, as 4:2:0."""
+    half = cv2.resize(luma, (luma.shape[1] // 2, luma.shape[0] // 2), interpolation=cv2.INTER_AREA)
+    return FramePlanes("yuv", (luma, 112 + half // 8, 144 - half // 8), Colour("bt709"))
+
+
+def lit(luma: Picture, gain: float, offset: float = 0.0) -> Picture:
+    return np.clip(luma * gain + offset, 0, 255).astype(np.uint8)
+
+
+def verdicts(pictures: Iterable[Picture]) -> list[CutVerdict]:
+    updater = TextureUpdater()
+    return [updater.process(frame(luma), FrameStamp(i, 0, 0)).cut for i, luma in enumerate(pictures)]
+
+
+def cuts(pictures: Iterable[Picture]) -> list[int]:
+    return [index for index, verdict in enumerate(verdicts(pictures)) if verdict.is_cut]
+
+
+SCENE, OTHER = picture(1), picture(2)
+STILL = [SCENE] * 4
+
+
+def test_a_cut_is_found_on_its_first_frame() -> None:
+    found = verdicts([*STILL, *[OTHER] * 4, *[picture(3)] * 4])
+    assert [index for index, verdict in enumerate(found) if verdict.is_cut] == [4, 8]
+    assert found[4].score > 0.5
+    assert found[4].dirty_share > 0.9
+    assert found[5].score == 0
+
+
+def test_a_cut_between_shots_with_the_same_histogram() -> None:
+    mirrored = np.ascontiguousarray(SCENE[::-1, ::-1])
+    found = verdicts([*STILL, mirrored, mirrored])
+    assert found[4].is_cut
+    assert found[4].histogram < 0.05
+    assert abs(found[4].luma_jump) < 1
+
+
+def test_cuts_between_many_unrelated_pictures() -> None:
+    pictures = [picture(seed) for seed in range(10, 30)]
+    shown = [shot for shot in pictures for _ in range(3)]
+    assert cuts(shown) == list(range(3, 60, 3))
+
+
+def test_a_cut_between_letterboxed_shots() -> None:
+    pictures = []
+    for shot in (SCENE, OTHER, picture(3), picture(4)):
+        letterboxed = np.full_like(shot, 16)
+        letterboxed[26:-26] = shot[26:-26]
+        pictures += [letterboxed] * 3
+    assert cuts(pictures) == [3, 6, 9]
+
+
+def test_a_cut_in_the_middle_of_a_pan() -> None:
+    first, second = picture(7, width=2 * WIDTH), picture(9, width=2 * WIDTH)
+    pan = [wide[:, x : x + WIDTH] for wide in (first, second) for x in range(0, 96, 16)]
+    assert cuts(pan) == [6]
+
+
+def test_a_cut_between_dim_shots() -> None:
+    assert cuts([picture(1, high=70)] * 3 + [picture(2, high=70)] * 3) == [3]
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+@pytest.mark.parametrize("gain", [1.0, 1.6])
+def test_a_flash_is_no_cut(gain: float, frames: int) -> None:
+    for offset in (90.0, 255.0):
+        flash = [lit(SCENE, gain, offset)] * frames
+        assert cuts([*STILL, *flash, *STILL]) == []
+
+
+def test_a_picture_that_comes_back_after_a_black_frame_is_no_cut() -> None:
+    assert cuts([*STILL, np.full_like(SCENE, 16), *STILL]) == []
+
+
+def test_a_cut_through_a_black_frame() -> None:
+    assert cuts([*STILL, np.full_like(SCENE, 16), OTHER, OTHER]) == [5]
+
+
+@pytest.mark.parametrize("gain", [0.5, 0.75, 1.4])
+def test_an_exposure_step_is_no_cut(gain: float) -> None:
+    assert cuts([*STILL, *[lit(SCENE, gain)] * 4]) == []
+
+
+def test_an_exposure_step_while_a_vehicle_passes_is_no_cut() -> None:
+    pictures = []
+    for index in range(12):
+        luma = lit(picture(5, low=90, high=110), 1.0 - 0.05 * index)
+        cv2.rectangle(luma, (20 * index, 60), (20 * index + 70, 120), 250, -1)
+        pictures.append(luma)
+    assert cuts(pictures) == []
+
+
+def test_fades_and_dissolves_are_no_cuts() -> None:
+    steps = np.linspace(0, 1, 12)
+    fade = [lit(SCENE, share, 16 * (1 - share)) for share in steps]
+    dissolve = [lit(SCENE * (1 - share) + OTHER * share, 1.0) for share in steps]
+    assert cuts([*fade, *STILL, *dissolve]) == []
+
+
+def test_a_title_over_a_shot_is_no_cut() -> None:
+    titled = lit(SCENE, 0.6)
+    cv2.putText(titled, "ACT ONE", (20, 120), cv2.FONT_HERSHEY_DUPLEX, 2, 255, 4)
+    assert cuts([*STILL, *[titled] * 4, *STILL]) == []
+
+
+def test_a_window_that_opens_is_no_cut() -> None:
+    opened = SCENE.copy()
+    opened[30:120, 40:200] = OTHER[30:120, 40:200]
+    assert cuts([*STILL, opened, opened]) == []
+
+
+@pytest.mark.parametrize("speed_px", [2, 8, 24])
+def test_a_pan_is_no_cut(speed_px: int) -> None:
+    wide = picture(7, width=WIDTH + 12 * speed_px)
+    assert cuts(wide[:, x : x + WIDTH] for x in range(0, 12 * speed_px, speed_px)) == []
+
+
+def test_a_whip_pan_is_no_cut() -> None:
+    wide = picture(8, width=2200)
+    pictures, x = [wide[:, :WIDTH]] * 3, 0
+    for speed_px in (10, 40, 90, 140, 160, 160, 160, 140, 90, 40, 10, 0):
+        x += speed_px
+        blurred = cv2.blur(wide, (max(1, speed_px), 1))
+        pictures.append(np.ascontiguousarray(blurred[:, x : x + WIDTH]))
+    assert cuts(pictures) == []
+
+
+def test_noise_is_no_cut() -> None:
+    rng = np.random.default_rng(0)
+    assert cuts(lit(SCENE + rng.normal(0, 8, SCENE.shape), 1.0) for _ in range(6)) == []
+    assert cuts(lit(np.full_like(SCENE, 16) + rng.normal(0, 6, SCENE.shape), 1.0) for _ in range(6)) == []
+
+
+def test_a_discontinuity_forgets_what_was_seen() -> None:
+    updater = TextureUpdater()
+    for index in range(3):
+        updater.process(frame(SCENE), FrameStamp(index, 0, 0))
+    updater.process(frame(OTHER), FrameStamp(3, 0, 0), discontinuity="seek")
+    found = [updater.process(frame(shot), FrameStamp(4, 0, 0)).cut.is_cut for shot in (OTHER, OTHER, SCENE)]
+    assert found == [False, False, True]
