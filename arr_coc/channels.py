@@ -120,18 +120,17 @@ def cluster_distance(coarse: Image) -> Maps:
     k-means over level 5 (`coarse` uint8 [gh, gw, 3]) from a fixed start in a fixed number of steps; a cluster that
     nothing belongs to stays where it is. Returns float32 [gh, gw] in [0, 1].
     """
-    points = coarse.reshape(-1, 3).astype(np.float32)
-    homogeneous = np.concatenate([points, np.ones((len(points), 1), np.float32)], axis=1)
+    points = np.ones((4, coarse.shape[0] * coarse.shape[1]), np.float32)
+    points[:3] = coarse.reshape(-1, 3).T
     centres = CLUSTER_START
-    names = np.arange(len(centres))[:, None]
     for _ in range(CLUSTER_STEPS):
-        members = (_squared_distances(points, centres).argmin(axis=0) == names).astype(np.float32)
-        sums = members @ homogeneous
+        nearness = _nearness(points, centres)
+        sums = (nearness == nearness.max(axis=0)).astype(np.float32) @ points.T
         centres = np.where(sums[:, 3:] > 0, sums[:, :3] / np.maximum(sums[:, 3:], 1), centres)
-    nearest = _squared_distances(points, centres).min(axis=0) + np.square(points).sum(axis=1)
-    return (np.sqrt(np.maximum(nearest, 0)) / np.float32(255 * np.sqrt(3))).reshape(coarse.shape[:2])
+    squared = np.square(points[:3]).sum(axis=0) - _nearness(points, centres).max(axis=0)
+    return (np.sqrt(np.maximum(squared, 0)) / np.float32(255 * np.sqrt(3))).reshape(coarse.shape[:2])
 
 
-def _squared_distances(points: Maps, centres: Maps) -> Maps:
-    """[clusters, points], less each point's own square."""
-    return np.square(centres).sum(axis=1)[:, None] - 2 * (centres @ points.T)
+def _nearness(points: Maps, centres: Maps) -> Maps:
+    """Each point's own square less its squared distance to each centre: [clusters, points], of points [4, points]."""
+    return np.concatenate([2 * centres, -np.square(centres).sum(axis=1, keepdims=True)], axis=1) @ points

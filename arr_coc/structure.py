@@ -29,7 +29,7 @@ def _coherence(relevance: npt.NDArray[np.float32]) -> float:
     deviation = relevance - relevance.mean()
     products = float((deviation[1:] * deviation[:-1]).sum() + (deviation[:, 1:] * deviation[:, :-1]).sum())
     pairs = deviation[1:].size + deviation[:, 1:].size
-    return products / pairs / float(np.square(deviation).mean())
+    return products / pairs * deviation.size / float(np.square(deviation).sum())
 
 
 def _sparsity(relevance: npt.NDArray[np.float32]) -> float:

@@ -26,6 +26,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.stride_tricks import as_strided
 
 from arr_coc.channels import (
     COLOUR_SIDE,
@@ -79,8 +80,7 @@ class TextureArrayCache:
     def __init__(self) -> None:
         self.versions: TileVersions | None = None
         self.latest: TextureArray | None = None
-        self.luma = np.zeros((0, 0), np.uint8)
-        self.local = np.zeros((5, 0, 0), np.float32)
+        self._local = _LocalChannels(0, 0)
 
     def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
         """Where the cache no longer holds: bool [gh, gw]."""
@@ -88,11 +88,12 @@ class TextureArrayCache:
             return np.ones(current.frame.shape, dtype=bool)
         return self.versions.stale(current)
 
-    def begin(self, rows: int, cols: int) -> None:
-        """Make room for a grid of another size."""
-        if self.local.shape[1:] != (rows, cols):
-            self.luma = np.zeros((rows * LUMA_SIDE + 2, cols * LUMA_SIDE + 2), np.uint8)
-            self.local = np.zeros((5, rows, cols), np.float32)
+    def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+        """Tile-local channels, brought up to date where stale: gx, gy, magnitude, variance, entropy, [5, gh, gw]."""
+        if self._local.channels.shape[1:] != stale.shape:
+            self._local = _LocalChannels(*stale.shape)
+        self._local.update(view, stale)
+        return self._local.channels
 
 
 def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayCache | None = None) -> TextureArray:
@@ -108,17 +109,15 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     if cache.latest is not None and not stale.any():
         return cache.latest
     rows, cols = stale.shape
-    cache.begin(rows, cols)
-    _update_local(view, cache, stale)
-    coarse = view.read(5)
+    local, coarse = cache.local_channels(view, stale), view.read(5)
     channels = np.empty((PROFILES[profile], rows, cols), np.float32)
     channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
     channels[3:5] = _coordinates(rows, cols)
-    channels[EDGES] = cache.local[:3]
+    channels[EDGES] = local[:3]
     channels[SALIENCY] = centre_surround(view.read(4), coarse)
-    channels[11] = cache.local[3]
+    channels[11] = local[3]
     channels[12] = cluster_distance(coarse)
-    cache.latest = TextureArray(torch.from_numpy(channels), torch.from_numpy(cache.local[4].copy()))
+    cache.latest = TextureArray(torch.from_numpy(channels), torch.from_numpy(local[4].copy()))
     cache.versions = TileVersions(view.versions.epoch, view.versions.frame.copy())
     return cache.latest
 
@@ -158,31 +157,43 @@ def _coordinates(rows: int, cols: int) -> npt.NDArray[np.float32]:
     return np.stack(np.meshgrid(row, col, indexing="ij"))
 
 
-def _update_local(view: MipLevels, cache: TextureArrayCache, stale: npt.NDArray[np.bool_]) -> None:
-    """Bring the tile-local channels up to date where `stale` bool [gh, gw]."""
-    _update_luma(view, cache, stale)
-    near = cv2.dilate(stale.view(np.uint8), np.ones((3, 3), np.uint8)).view(bool)
-    if near.mean() > _WHOLE_FRAME_SHARE:
-        cache.local[:3] = edge_means(cache.luma[None])
-    else:
-        halo = np.lib.stride_tricks.sliding_window_view(cache.luma, (LUMA_SIDE + 2, LUMA_SIDE + 2))
-        cache.local[:3, near] = edge_means(halo[::LUMA_SIDE, ::LUMA_SIDE][near])[..., 0]
-    shape = stale.shape
-    colour = view.read(2).reshape(shape[0], COLOUR_SIDE, shape[1], COLOUR_SIDE, 3)
-    cache.local[3, stale] = colour_variance(colour.swapaxes(1, 2)[stale])
-    luma = cache.luma[1:-1, 1:-1].reshape(shape[0], LUMA_SIDE, shape[1], LUMA_SIDE)
-    cache.local[4, stale] = luma_entropy(luma.swapaxes(1, 2)[stale])
+class _LocalChannels:
+    """Channels of one grid that depend on a tile's own texels (edges: and one around), and luma to compute them from.
 
+    `channels` float32 [5, gh, gw]; luma uint8 of level 1 has a border of one texel, and is seen whole, by tiles
+    [gh, gw, 16, 16], and by tiles with a halo [gh, gw, 18, 18].
+    """
 
-def _update_luma(view: MipLevels, cache: TextureArrayCache, stale: npt.NDArray[np.bool_]) -> None:
-    """Luma of level 1 with its border replicated once, over the box that holds every stale tile."""
-    rows, cols = np.flatnonzero(stale.any(axis=1)), np.flatnonzero(stale.any(axis=0))
-    top, bottom = int(rows[0]) * LUMA_SIDE, (int(rows[-1]) + 1) * LUMA_SIDE
-    left, right = int(cols[0]) * LUMA_SIDE, (int(cols[-1]) + 1) * LUMA_SIDE
-    box = view.read(1)[top:bottom, left:right]
-    cache.luma[top + 1 : bottom + 1, left + 1 : right + 1] = cv2.cvtColor(box, cv2.COLOR_RGB2GRAY)
-    cache.luma[0], cache.luma[-1] = cache.luma[1], cache.luma[-2]
-    cache.luma[:, 0], cache.luma[:, -1] = cache.luma[:, 1], cache.luma[:, -2]
+    def __init__(self, rows: int, cols: int) -> None:
+        self.channels = np.zeros((5, rows, cols), np.float32)
+        self._luma = np.zeros((rows * LUMA_SIDE + 2, cols * LUMA_SIDE + 2), np.uint8)
+        self._tiles = self._luma[1:-1, 1:-1].reshape(rows, LUMA_SIDE, cols, LUMA_SIDE).swapaxes(1, 2)
+        down, right = self._luma.strides
+        steps = down * LUMA_SIDE, right * LUMA_SIDE, down, right
+        self._haloed = as_strided(self._luma, (rows, cols, LUMA_SIDE + 2, LUMA_SIDE + 2), steps, writeable=False)
+
+    def update(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
+        """Bring the channels up to date where `stale` bool [gh, gw], which is not empty."""
+        self._update_luma(view, stale)
+        near = cv2.dilate(stale.view(np.uint8), np.ones((3, 3), np.uint8)).view(bool)
+        if np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
+            self.channels[:3] = edge_means(self._luma[None])
+        else:
+            self.channels[:3, near] = edge_means(self._haloed[near])[..., 0]
+        rows, cols = stale.shape
+        colour = view.read(2).reshape(rows, COLOUR_SIDE, cols, COLOUR_SIDE, 3).swapaxes(1, 2)
+        self.channels[3, stale] = colour_variance(colour[stale])
+        self.channels[4, stale] = luma_entropy(self._tiles[stale])
+
+    def _update_luma(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
+        """Luma with its border replicated, over the box that holds every stale tile."""
+        rows, cols = np.flatnonzero(stale.any(axis=1)), np.flatnonzero(stale.any(axis=0))
+        top, bottom = int(rows[0]) * LUMA_SIDE, (int(rows[-1]) + 1) * LUMA_SIDE
+        left, right = int(cols[0]) * LUMA_SIDE, (int(cols[-1]) + 1) * LUMA_SIDE
+        box, luma = view.read(1)[top:bottom, left:right], self._luma
+        luma[top + 1 : bottom + 1, left + 1 : right + 1] = cv2.cvtColor(box, cv2.COLOR_RGB2GRAY)
+        luma[0], luma[-1] = luma[1], luma[-2]
+        luma[:, 0], luma[:, -1] = luma[:, 1], luma[:, -2]
 
 
 class _Picture:
