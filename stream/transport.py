@@ -160,11 +160,10 @@ class EventSink:
 
     def send(self, event: bytes, timeout_ms: int) -> bool:
         """Whether the event was taken within the time limit."""
-        self._socket.setsockopt(zmq.SNDTIMEO, timeout_ms)
         try:
-            self._socket.send(event)
+            self._socket.send(event, zmq.NOBLOCK)
         except zmq.Again:
-            return False
+            return bool(self._socket.poll(timeout_ms, zmq.POLLOUT)) and self.send(event, 0)
         return True
 
     def close(self) -> None:
