@@ -27,7 +27,7 @@ def plot_report(report: Report, title: str, path: str) -> None:
         for name, colour in (("p50", "tab:green"), ("p95", "tab:orange"), ("p99", "tab:red")):
             value = getattr(frame, name)
             spread.axvline(value, color=colour, label=f"{name} {value:.2f} ms")
-        spread.legend()
+        spread.legend(framealpha=1)
     try:
         figure.savefig(path, dpi=150, format="png")
     except OSError as error:

@@ -24,7 +24,7 @@ class CaptionSink(Sink):
     def __init__(self, path: str) -> None:
         self._webvtt = path.lower().endswith(".vtt")
         self._file = OutputFile(path)
-        if not self._file.seekable:
+        if not self._file.regular:
             self._file.close()
             raise OutputError(f"cannot write captions to {path!r}: it is not a regular file; .jsonl can go to a pipe")
         self._track = CueTrack()

@@ -136,13 +136,18 @@ def _font(height_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width_px: int) -> list[str]:
+    """The words in lines that are no wider than `width_px`; a word that is wider alone is broken."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and font.getlength(longer) <= width_px:
             lines[-1] = longer
-        else:
-            lines.append(word)
+            continue
+        lines.append("")
+        for character in word:
+            if lines[-1] and font.getlength(lines[-1] + character) > width_px:
+                lines.append("")
+            lines[-1] += character
     return lines
 
 

@@ -23,7 +23,9 @@ TakeOverlay = Callable[[int], Overlay]
 CLOCK_HZ = 90_000
 """Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
 
-QUALITY = {"preset": "veryfast", "crf": "20", "pix_fmt": "yuv420p"}
+QUALITY = {"preset": "veryfast", "crf": "20", "bf": "0"}
+"""Without frames that refer to later ones, which would move the video's start away from the source's."""
+
 FRAGMENTS = {"movflags": "hybrid_fragmented"}
 """Playable however the run ends: fragments while it is written, an ordinary MP4 once it is closed."""
 

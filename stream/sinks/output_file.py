@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stream.errors import OutputError
@@ -19,43 +22,29 @@ class OutputFile:
         self.path = path
         self._made = not os.path.lexists(path)
         self._begun = False
+        self._fd: int | None = None
         try:
-            self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         except OSError as error:
             raise OutputError(_refusal(path, error)) from error
+        self.regular = stat.S_ISREG(os.fstat(self._fd).st_mode)
 
     def keep(self) -> None:
         """The file stays although nothing was written here: another writer has taken it over."""
         self._begun = True
 
-    def append(self, text: str) -> int:
-        """Writes at the end; returns where the text begins, in bytes."""
-        self._begin()
-        try:
-            offset = os.lseek(self._open_fd, 0, os.SEEK_END) if self.seekable else 0
-            self._write(text)
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path!r}: {error.strerror}") from error
-        return offset
+    def append(self, text: str) -> None:
+        """Writes at the end."""
+        with self._writing() as fd:
+            _write_all(fd, text.encode())
 
     def replace_tail(self, offset: int, text: str) -> None:
-        """Replaces everything from byte `offset` on."""
-        self._begin()
-        try:
-            os.lseek(self._open_fd, offset, os.SEEK_SET)
-            self._write(text)
-            os.ftruncate(self._open_fd, offset + len(text.encode()))
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path!r}: {error.strerror}") from error
-
-    @property
-    def seekable(self) -> bool:
-        """Whether the tail can be replaced: not for pipes and terminals."""
-        try:
-            os.lseek(self._open_fd, 0, os.SEEK_CUR)
-        except OSError:
-            return False
-        return True
+        """Replaces everything from byte `offset` on, in a regular file."""
+        data = text.encode()
+        with self._writing() as fd:
+            os.lseek(fd, offset, os.SEEK_SET)
+            _write_all(fd, data)
+            os.ftruncate(fd, offset + len(data))
 
     def close(self) -> None:
         if self._fd is None:
@@ -65,21 +54,23 @@ class OutputFile:
         if self._made and not self._begun:
             Path(self.path).unlink(missing_ok=True)
 
-    @property
-    def _open_fd(self) -> int:
+    @contextmanager
+    def _writing(self) -> Iterator[int]:
         if self._fd is None:
             raise OutputError(f"{self.path!r} is closed already")
-        return self._fd
+        try:
+            if not self._begun and self.regular:
+                os.ftruncate(self._fd, 0)
+            self._begun = True
+            yield self._fd
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path!r}: {error.strerror}") from error
 
-    def _begin(self) -> None:
-        if not self._begun and self.seekable:
-            os.ftruncate(self._open_fd, 0)
-        self._begun = True
 
-    def _write(self, text: str) -> None:
-        data = memoryview(text.encode())
-        while data:
-            data = data[os.write(self._open_fd, data) :]
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def _refusal(path: str, error: OSError) -> str:

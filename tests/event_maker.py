@@ -1,0 +1,58 @@
+"""Events made by hand, for tests of what takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stream.events import Answer, AnswerTiming, FrameReady, Summary
+
+TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
+
+
+def answer(pts_s: float, text: str, *, frame_index: int = 0, timing: AnswerTiming | None = TIMING) -> Answer:
+    return Answer(
+        answer=0,
+        frame_index=frame_index,
+        pts_s=pts_s,
+        start_s=pts_s,
+        end_s=pts_s,
+        trigger="every",
+        query="What?",
+        text=text,
+        tokens_used=64,
+        tokens_total=240,
+        text_tokens=5,
+        timing=timing,
+    )
+
+
+def frame(index: int, pts_s: float, **changes: Any) -> FrameReady:
+    given: dict[str, Any] = {
+        "frame_index": index,
+        "pts_s": pts_s,
+        "capture_ns": round(pts_s * 1e9),
+        "ready_ns": round(pts_s * 1e9) + 5_000_000,
+        "texture_ms": 1.0,
+        "allocate_ms": 2.0,
+        "dirty_share": 0.5,
+        "tokens": 64,
+        "tiles": 240,
+        "jitter_share": 0.01,
+    }
+    return FrameReady(**{**given, **changes})
+
+
+def summary(**changes: Any) -> Summary:
+    given: dict[str, Any] = {
+        "frames": 3,
+        "duration_s": 1.0,
+        "answers": 2,
+        "cuts": 1,
+        "skipped": 0,
+        "dropped": {},
+        "mean_tokens": 64.0,
+        "mean_dirty_share": 0.5,
+        "ended": "finished",
+        "timing": {"wall_s": 1.5, "fps": 2.0},
+    }
+    return Summary(**{**given, **changes})

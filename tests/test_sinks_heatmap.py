@@ -1,0 +1,138 @@
+"""The drawing and its video: right tiles bright, right times, valid however it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from stream.errors import OutputError
+from stream.overlay import Overlay
+from stream.sinks.drawing import draw, drawn_size, level_map
+from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
+from tests.event_maker import answer, frame
+
+GREY = 128
+
+
+def overlay(height: int = 96, width: int = 128, regions: list[tuple[int, int, int]] | None = None) -> Overlay:
+    rows, cols = -(-height // 32), -(-width // 32)
+    return Overlay(
+        image=np.full((height, width, 3), GREY, dtype=np.uint8),
+        regions=np.array([(0, 0, 0), (1, 0, 1)] if regions is None else regions, dtype=np.int32).reshape(-1, 3),
+        relevance=np.zeros((rows, cols), dtype=np.float32),
+    )
+
+
+class Slots:
+    """Overlays by slot, each of which can be taken once."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Overlay] = {}
+
+    def put(self, item: Overlay) -> int:
+        self.waiting[len(self.waiting)] = item
+        return len(self.waiting) - 1
+
+    def take(self, slot: int) -> Overlay:
+        return self.waiting.pop(slot)
+
+
+def test_levels_cover_tiles_and_the_finest_wins() -> None:
+    levels = level_map(np.array([(0, 1, 1), (1, 0, 0), (2, 0, 1)]), 3, 5)
+    assert levels.tolist() == [[1, 1, -1, -1, 2], [1, 0, -1, -1, 2], [-1, -1, -1, -1, 2]]
+
+
+def test_finer_tiles_are_brighter_and_unseen_ones_darkest() -> None:
+    drawn = draw(overlay(regions=[(0, 2, 0), (1, 0, 1)]), "", "")
+    tile = 32 * drawn.shape[1] // 128
+    middle = {place: drawn[int((place[0] + 0.5) * tile), int((place[1] + 0.5) * tile), 1] for place in [(2, 0), (2, 3)]}
+    coarse = drawn[int(0.5 * tile), int(2.5 * tile), 1]
+    assert middle[2, 0] == pytest.approx(GREY, abs=2)
+    assert middle[2, 0] > coarse > middle[2, 3]
+
+
+def test_relevance_is_tinted_where_it_is_high() -> None:
+    plain = overlay(regions=[(3, 0, 0)])
+    relevance = plain.relevance.copy()
+    relevance[0, 3] = 0.2
+    drawn, untinted = (draw(Overlay(plain.image, plain.regions, r), "", "") for r in (relevance, plain.relevance))
+    changed = np.abs(drawn.astype(int) - untinted).max(axis=2)
+    assert changed[40, -40] > 20
+    assert changed[-40, 40] == 0
+
+
+def test_caption_and_note_are_drawn_at_their_places() -> None:
+    bare, told = draw(overlay(), "", ""), draw(overlay(), "a very long caption " * 8, "64 of 240")
+    rows = np.flatnonzero((bare != told).any(axis=(1, 2)))
+    assert rows.min() < 30
+    assert rows.max() > told.shape[0] - 30
+    assert (bare == told)[told.shape[0] // 3].all()
+
+
+def test_a_word_wider_than_the_picture_is_broken() -> None:
+    drawn = draw(overlay(), "x" * 400, "")
+    assert drawn.shape == draw(overlay(), "", "").shape
+
+
+@pytest.mark.parametrize(
+    ("size", "drawn"),
+    [((1920, 1080), (1280, 720)), ((161, 121), (644, 484)), ((640, 360), (640, 360)), ((1, 1), (640, 640)),
+     ((5000, 3), (1280, 2)), ((1083, 721), (1084, 720))],
+)  # fmt: skip
+def test_drawings_have_even_sides(size: tuple[int, int], drawn: tuple[int, int]) -> None:
+    assert drawn_size(*size) == drawn
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 95), (121, 161), (70, 1500)])
+def test_any_size_is_drawn_at_the_promised_size(height: int, width: int) -> None:
+    drawn = draw(overlay(height, width), "caption", "note")
+    assert (drawn.shape[1], drawn.shape[0]) == drawn_size(width, height)
+
+
+def test_the_video_keeps_the_frames_times_through_a_change_of_size(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "out.mp4"
+    sink = HeatmapSink(str(path), slots.take)
+    times_s = [0.0, 0.04, 0.5, 0.5, 2.0]
+    for index, at_s in enumerate(times_s):
+        item = overlay() if index < 3 else overlay(64, 320)
+        sink.write(frame(index, at_s, slot=slots.put(item)))
+    sink.write(frame(9, 3.0, slot=None))
+    sink.close()
+    sink.close()
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        shown_s = [float(picture.time) for picture in container.decode(stream)]
+    assert shown_s == pytest.approx([0.0, 0.04, 0.5, 0.5 + 1 / CLOCK_HZ, 2.0], abs=1e-6)
+
+
+def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "out.mp4"
+    sink = HeatmapSink(str(path), slots.take)
+    sink.write(frame(0, 0.0, slot=slots.put(overlay())))
+    sink.write(answer(0.0, "a long caption that is easily seen at the bottom"))
+    sink.close()
+    with av.open(str(path)) as container:
+        picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    bare = draw(overlay(), "", "64 of 240 tokens   0.0 s")
+    assert np.abs(picture.astype(int) - bare)[-60:-20, 200:400].max() > 90
+
+
+def test_a_run_without_frames_leaves_no_video(tmp_path: Path) -> None:
+    HeatmapSink(str(tmp_path / "out.mp4"), Slots().take).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise ValueError("no libx264 here")
+
+    monkeypatch.setattr(av, "open", refuse)
+    slots = Slots()
+    sink = HeatmapSink(str(tmp_path / "out.mp4"), slots.take)
+    sink.write(frame(0, 0.0, slot=slots.put(overlay())))
+    with pytest.raises(OutputError, match=r"cannot write .*out\.mp4.*no libx264"):
+        sink.close()

@@ -1,0 +1,61 @@
+"""Outputs are chosen by suffix, and refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stream.config import OutputConfig
+from stream.errors import OutputError
+from stream.overlay import Overlay
+from stream.sinks.captions import CaptionSink
+from stream.sinks.heatmap import HeatmapSink
+from stream.sinks.jsonl import JsonlSink
+from stream.sinks.open import open_sinks
+
+
+def no_overlay(slot: int) -> Overlay:
+    raise AssertionError("nothing is drawn here")
+
+
+def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
+    names = ["a.vtt", "b.srt", "c.JSONL"]
+    config = OutputConfig(paths=tuple(str(tmp_path / name) for name in names), heatmap=str(tmp_path / "d.mp4"))
+    sinks = open_sinks(config, "in.mp4", no_overlay)
+    assert [type(sink) for sink in sinks] == [CaptionSink, CaptionSink, JsonlSink, HeatmapSink]
+    for sink in sinks:
+        sink.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (OutputConfig(paths=("a.txt",)), r"suffix '\.txt'; captions can be \.vtt, \.srt, \.jsonl"),
+        (OutputConfig(paths=("a",)), "no suffix; captions can be"),
+        (OutputConfig(paths=("a.mp4",)), "goes to --heatmap"),
+        (OutputConfig(heatmap="a.vtt"), r"the heat map can be \.mp4 \(captions go to -o"),
+        (OutputConfig(paths=("a.vtt", "./a.vtt")), "given twice"),
+    ],
+)
+def test_outputs_that_make_no_sense_are_refused(config: OutputConfig, message: str) -> None:
+    with pytest.raises(OutputError, match=message):
+        open_sinks(config, "in.mp4", no_overlay)
+
+
+def test_the_input_is_never_an_output_even_through_a_link(tmp_path: Path) -> None:
+    source = tmp_path / "in.mp4"
+    source.write_bytes(b"precious")
+    (tmp_path / "out.jsonl").symlink_to(source)
+    for config in (OutputConfig(paths=(str(tmp_path / "out.jsonl"),)), OutputConfig(heatmap=str(source))):
+        with pytest.raises(OutputError, match="is the input"):
+            open_sinks(config, str(source), no_overlay)
+    assert source.read_bytes() == b"precious"
+
+
+def test_where_one_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
+    config = OutputConfig(paths=(str(tmp_path / "a.vtt"), str(tmp_path / "no" / "b.vtt")))
+    with pytest.raises(OutputError, match="there is no folder"):
+        open_sinks(config, "in.mp4", no_overlay)
+    assert list(tmp_path.iterdir()) == []

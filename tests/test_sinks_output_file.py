@@ -1,0 +1,94 @@
+"""Files that are claimed early, emptied late, and never left half made."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from stream.errors import OutputError
+from stream.sinks.output_file import OutputFile
+
+
+def test_what_was_there_stays_until_the_first_write(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("yesterday's, and longer", encoding="utf-8")
+    OutputFile(str(path)).close()
+    assert path.read_text(encoding="utf-8") == "yesterday's, and longer"
+    file = OutputFile(str(path))
+    file.append("new")
+    file.close()
+    assert path.read_text(encoding="utf-8") == "new"
+
+
+def test_a_file_that_was_never_written_is_not_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    OutputFile(str(path)).close()
+    assert not path.exists()
+    kept = OutputFile(str(path))
+    kept.keep()
+    kept.close()
+    kept.close()
+    assert path.exists()
+
+
+def test_the_tail_is_replaced_by_something_shorter(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    file = OutputFile(str(path))
+    file.append("héad")
+    file.append("long tail")
+    file.replace_tail(5, "end")
+    file.close()
+    assert path.read_text(encoding="utf-8") == "héadend"
+
+
+def test_paths_that_cannot_be_written_say_why(tmp_path: Path) -> None:
+    for path, message in [
+        (tmp_path / "no" / "a.txt", "there is no folder .*make it first"),
+        (tmp_path, "it is a folder"),
+        (tmp_path / ("x" * 300), "name too long"),
+    ]:
+        with pytest.raises(OutputError, match=f"(?i){message}"):
+            OutputFile(str(path))
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OutputFile(str(tmp_path / "a.txt"))
+
+    def full(fd: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    for write in (lambda: file.append("x"), lambda: file.replace_tail(0, "x")):
+        with pytest.raises(OutputError, match=r"cannot write .*No space left"):
+            write()
+    file.close()
+
+
+def test_a_write_cut_short_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:3]))
+    file = OutputFile(str(tmp_path / "a.txt"))
+    file.append("ten bytes!")
+    file.close()
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "ten bytes!"
+
+
+def test_a_closed_file_takes_nothing_more(tmp_path: Path) -> None:
+    file = OutputFile(str(tmp_path / "a.txt"))
+    file.close()
+    with pytest.raises(OutputError, match="closed already"):
+        file.append("x")
+
+
+def test_a_pipe_takes_lines(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    file = OutputFile(str(path))
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file.append("line\n")
+    assert os.read(reader, 100) == b"line\n"
+    os.close(reader)
+    file.close()
