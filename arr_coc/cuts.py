@@ -23,21 +23,24 @@ import numpy.typing as npt
 from arr_coc.thumbnail import Thumbnail
 
 REPLACED_SHARE = 0.35
-"""Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in this much; a
-title, a window or a vehicle that passes covers less."""
+"""Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in this
+much; a title, a window or a vehicle that passes covers less."""
 
 OUTLIER = 8.0
-"""Difference, of 255, above which a texel of the glance was replaced: above noise, compression and small movements of texture."""
+"""Difference, of 255, above which a texel of the glance was replaced: above noise, compression and small movements of
+texture."""
 
 UNLIKENESS = 0.45
-"""Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100 pairs, drawn
-and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the middle."""
+"""Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
+pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
+middle."""
 
 FAINT = 1.5
 """Standard deviation of detail, of 255, below which a picture shows nothing: rounding, noise, the start of a fade."""
 
 DETAIL_SIGMA = 4.0
-"""Texels of the glance. What is smoother than this is layout and light (sky above, ground below), which unrelated shots share."""
+"""Texels of the glance. What is smoother than this is layout and light (sky above, ground below), which unrelated
+shots share."""
 
 FLAT = 6
 """Range of values, of 255, within which a border row or column is a letterbox bar."""
@@ -58,10 +61,11 @@ Floats = npt.NDArray[np.float32]
 class CutVerdict:
     """Whether a frame begins a new shot, and the signals behind it, all against the frame before.
 
-    `score` in [0, 1]: `unlikeness` times `replaced`. `unlikeness` in [0, 1]: 1 − the correlation of the picture's best-found
-    part; 0 where it shows nothing. `replaced`: share of the frame that differs by more than lighting. `histogram` in [0, 1]: half
-    the L1 distance of the histograms, mean over y, u and v. `luma_jump`: change of mean luma, of 255. `dirty_share`: share of
-    changed tiles. Only `unlikeness` and `replaced` decide, for frames busy enough to be looked at.
+    `score` in [0, 1]: `unlikeness` times `replaced`. `unlikeness` in [0, 1]: 1 − the correlation of the picture's
+    best-found part; 0 where it shows nothing. `replaced`: share of the frame that differs by more than lighting.
+    `histogram` in [0, 1]: half the L1 distance of the histograms, mean over y, u and v. `luma_jump`: change of mean
+    luma, of 255. `dirty_share`: share of changed tiles. Only `unlikeness` and `replaced` decide, for frames busy
+    enough to be looked at.
     """
 
     is_cut: bool = False
@@ -73,32 +77,24 @@ class CutVerdict:
     luma_jump: float = 0.0
 
 
+NO_CUT = CutVerdict()
+
+
 class SceneCutDetector:
-    """Says of each frame whether it begins a new shot. Call `judge` or `calm` once a frame, in order."""
+    """Says of each frame whether it begins a new shot: `judge` asks, `advance` goes on to the next frame."""
 
     def __init__(self) -> None:
         self._frame = 0
         self._seen: deque[tuple[int, Glance]] = deque()
 
-    def reset(self) -> None:
-        """Forgets the past, where the next frame cannot be compared with it."""
-        self._seen.clear()
-
-    def calm(self, dirty_share: float) -> CutVerdict:
-        """The verdict for a frame of which so little changed that it needs no look."""
-        self._frame += 1
-        return CutVerdict(dirty_share=dirty_share)
-
     def judge(self, before: Thumbnail, after: Thumbnail, dirty_share: float) -> CutVerdict:
         """The verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to."""
-        self._frame += 1
         old, new = before.glance, after.glance
         unlikeness = _unlikeness(old[0], new[0])
         replaced = _replaced_share(old, new)
-        is_cut = unlikeness >= UNLIKENESS and replaced >= REPLACED_SHARE and not self._came_back(new)
-        self._seen += [(self._frame - 1, old), (self._frame, new)]
+        differs = unlikeness >= UNLIKENESS and replaced >= REPLACED_SHARE
         return CutVerdict(
-            is_cut=is_cut,
+            is_cut=differs and not self._was_there(new),
             score=unlikeness * replaced,
             dirty_share=dirty_share,
             unlikeness=unlikeness,
@@ -107,10 +103,20 @@ class SceneCutDetector:
             luma_jump=float(new[0].mean()) - float(old[0].mean()),
         )
 
-    def _came_back(self, glance: Glance) -> bool:
-        """Whether the picture was there a few frames ago."""
+    def advance(self, before: Thumbnail | None = None, after: Thumbnail | None = None) -> None:
+        """Remembers a frame that changed much, and the one before it; without them, that a frame has passed."""
+        if before is not None and after is not None:
+            self._seen += [(self._frame - 1, before.glance), (self._frame, after.glance)]
+        self._frame += 1
         while self._seen and self._seen[0][0] < self._frame - MEMORY_FRAMES:
             self._seen.popleft()
+
+    def forget(self) -> None:
+        """Where the next frame cannot be compared with what was seen."""
+        self._seen.clear()
+
+    def _was_there(self, glance: Glance) -> bool:
+        """Whether the picture was there a few frames ago."""
         return any(_unlikeness(seen[0], glance[0]) < UNLIKENESS for _, seen in self._seen)
 
 
@@ -134,7 +140,8 @@ def _unlikeness(old: Glance, new: Glance) -> float:
 
 
 def _without_bars(old: Glance, new: Glance) -> tuple[slice, slice]:
-    """The rows and columns between the letterbox bars that both pictures have; all of them where hardly any would be left."""
+    """The rows and columns between the letterbox bars that both pictures have; all of them where hardly any would be
+    left."""
     rows, cols = (_between_bars(old, new, axis) for axis in (1, 0))
     small = (rows.stop - rows.start) * (cols.stop - cols.start) < old.size * LEAST_SHOWN
     return (slice(None), slice(None)) if small else (rows, cols)
@@ -154,7 +161,8 @@ def _detail(luma: Glance) -> Floats:
 
 
 def _replaced_share(old: Glance, new: Glance) -> float:
-    """Share of texels whose chroma, or whose luma after the gain and offset that fit most texels best, differs clearly."""
+    """Share of texels whose chroma, or whose luma after the gain and offset that fit most texels best, differs
+    clearly."""
     before, after = old[0].ravel().astype(np.float32), new[0].ravel().astype(np.float32)
     fits = np.ones(before.size, bool)
     for _ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -40,11 +41,15 @@ def estimate_shift(before: Thumbnail, after: Thumbnail) -> Shift:
     if before.luma.shape != after.luma.shape or min(before.luma.shape) < 8:
         return NO_SHIFT
     first, second = before.luma.astype(np.float32), after.luma.astype(np.float32)
-    window = cv2.createHanningWindow(first.shape[::-1], cv2.CV_32F)
-    (dx, dy), response = cv2.phaseCorrelate(first, second, window)
+    (dx, dy), response = cv2.phaseCorrelate(first, second, _window(*first.shape))
     if response < RESPONSE or not _explains(first, second, dy, dx):
         return NO_SHIFT
     return Shift(dy * after.texel_px, dx * after.texel_px, min(1.0, float(response)))
+
+
+@lru_cache(maxsize=4)
+def _window(rows: int, cols: int) -> npt.NDArray[np.float32]:
+    return cv2.createHanningWindow((cols, rows), cv2.CV_32F)
 
 
 def _explains(first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], dy: float, dx: float) -> bool:

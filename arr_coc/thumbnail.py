@@ -23,7 +23,8 @@ GLANCE_SHAPE = (36, 64)
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `chroma` its u and v, where it has any.
+    """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `chroma` its u and v, where it
+    has any.
 
     `glance` uint8 [3, 36, 64] (y, u, v) shows the whole frame.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from arr_coc.cuts import CutVerdict, SceneCutDetector
+from arr_coc.cuts import NO_CUT, CutVerdict, SceneCutDetector
 from arr_coc.errors import StoreError
 from arr_coc.motion import NO_SHIFT, Shift, estimate_shift
 from arr_coc.ops.difference import Difference, Thresholds
@@ -18,7 +18,11 @@ from arr_coc.thumbnail import Thumbnail
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, new_epoch
 
 BUSY_SHARE = 0.25
-"""Share of dirty tiles from which a frame may be a cut or a camera's move; below it nothing more is computed."""
+"""Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may leave
+most of the frame black."""
+
+MOVING_SHARE = 0.5
+"""Share of dirty tiles from which the camera may have moved: most of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +39,26 @@ class TextureOptions:
 class PendingUpdate:
     """A frame compared with the texture and not yet written.
 
-    `reason` is why an epoch begins with it, where that is known before its cut verdict. `before` and `after` are there for busy frames only.
+    `epoch_reason` is why an epoch begins with it, None where it goes on. `before` and `after` are there for busy
+    frames only.
     """
 
     planes: FramePlanes
     format: PlaneFormat
-    reason: str | None = None
-    difference: Difference | None = None
+    difference: Difference
+    epoch_reason: str | None = None
+    cut: CutVerdict = NO_CUT
+    shift: Shift = NO_SHIFT
     before: Thumbnail | None = None
     after: Thumbnail | None = None
-    shift: Shift = NO_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
 class TextureUpdate:
     """What one frame did to the texture.
 
-    `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else "start", "size",
-    "cut" or the discontinuity's name.
+    `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else
+    "start", "size", "cut" or the discontinuity's name.
     """
 
     change: TileChange
@@ -78,42 +84,45 @@ class TextureUpdater:
         self._last: Thumbnail | None = None
 
     def prepare(self, planes: FramePlanes, discontinuity: str | None = None) -> PendingUpdate:
-        """Compares a frame with the texture, while readers go on. The pending update fits the texture as it is now:
-        commit it, or drop it, before the next one is prepared. Raises ShapeError where the planes do not belong together.
+        """Compares a frame with the texture, while readers go on.
+
+        The pending update fits the texture as it is now: commit it, or drop it, before the next one is prepared.
+        Raises ShapeError where the planes do not belong together, StoreError once closed.
         """
+        if self._closed:
+            raise StoreError("the texture is closed")
         fmt = PlaneFormat.of(planes)
         store = self._store
-        if store is None:
-            return PendingUpdate(planes, fmt, discontinuity or "start")
-        if store.format != fmt:
-            return PendingUpdate(planes, fmt, discontinuity or "size")
+        if store is None or store.format != fmt:
+            reason = discontinuity or ("start" if store is None else "size")
+            return PendingUpdate(planes, fmt, Difference.everywhere(fmt.grid), reason)
         if discontinuity is not None:
-            return PendingUpdate(planes, fmt, discontinuity)
+            return PendingUpdate(planes, fmt, Difference.everywhere(fmt.grid), discontinuity)
         difference = store.compare(planes)
-        pending = PendingUpdate(planes, fmt, None, difference)
         if difference.dirty_share < BUSY_SHARE:
-            return pending
-        before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(planes)
-        return replace(pending, before=before, after=after, shift=estimate_shift(before, after))
+            return PendingUpdate(planes, fmt, difference, cut=CutVerdict(dirty_share=difference.dirty_share))
+        return self._looked_at(PendingUpdate(planes, fmt, difference), store)
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes a prepared frame. The stamp's epoch is filled in here.
 
-        Raises LeaseTimeout, with the texture as it was, where readers keep their leases too long; StoreError once closed.
+        Raises LeaseTimeout, with everything as it was, where readers keep their leases too long; StoreError once
+        closed.
         """
         if self._closed:
             raise StoreError("the texture is closed")
-        cut = self._judged(pending)
-        reason = pending.reason or ("cut" if cut.is_cut else None)
+        reason = pending.epoch_reason
         epoch = self._epoch if reason is None else new_epoch()
-        store = self._store_for(pending)
-        difference = pending.difference or store.compare(pending.planes)
-        change = store.write(pending.planes, difference, replace(stamp, epoch=epoch))
+        store = self._store_for(pending.format)
+        change = store.write(pending.planes, pending.difference, replace(stamp, epoch=epoch))
         self._epoch = epoch
         self._last = pending.after or (None if change.dirty.any() else self._last)
+        if reason not in (None, "cut"):
+            self._cuts.forget()
+        self._cuts.advance(pending.before, pending.after)
         if store is not self._store:
             self._swap_to(store)
-        return TextureUpdate(change, cut, NO_SHIFT if reason else pending.shift, reason)
+        return TextureUpdate(change, pending.cut, pending.shift, reason)
 
     def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
         """Prepares and commits."""
@@ -137,23 +146,22 @@ class TextureUpdater:
         self._closed = True
         self._swap_to(None)
 
-    def _judged(self, pending: PendingUpdate) -> CutVerdict:
-        if not self._options.cuts:
-            return CutVerdict()
-        if pending.difference is None:
-            self._cuts.reset()
-            return CutVerdict()
+    def _looked_at(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
+        """Adds what only a busy frame needs: whether it is a cut, and how the camera moved."""
+        before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(pending.planes)
         share = pending.difference.dirty_share
-        if pending.before is None or pending.after is None:
-            return self._cuts.calm(share)
-        return self._cuts.judge(pending.before, pending.after, share)
+        cut = self._cuts.judge(before, after, share)
+        if cut.is_cut and self._options.cuts:
+            return replace(pending, before=before, after=after, cut=cut, epoch_reason="cut")
+        shift = estimate_shift(before, after) if share >= MOVING_SHARE else NO_SHIFT
+        return replace(pending, before=before, after=after, cut=cut, shift=shift)
 
-    def _store_for(self, pending: PendingUpdate) -> TextureStore:
-        if self._store is not None and self._store.format == pending.format:
+    def _store_for(self, fmt: PlaneFormat) -> TextureStore:
+        if self._store is not None and self._store.format == fmt:
             return self._store
         options = self._options
         return open_store(
-            pending.format,
+            fmt,
             options.backend,
             thresholds=options.thresholds,
             lease_timeout_ms=options.lease_timeout_ms,

@@ -43,7 +43,7 @@ class TextureConfig(Section):
     """How the texture follows the frames."""
 
     backend: Literal["auto", "cpu"] = "auto"
-    mean_threshold: float = Field(default=3.0, ge=0, le=255)
+    mean_threshold: float = Field(default=3.5, ge=0, le=255)
     """A tile is dirty where its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)
     """…or where the largest 2x2 mean of the difference exceeds this, of 255."""

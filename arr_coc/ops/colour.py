@@ -1,8 +1,8 @@
 """Y'CbCr to RGB, 8 bits, by the stream's matrix and range.
 
 Coefficients follow ITU-R BT.601-7, BT.709-6, BT.2020-2, SMPTE 240M and FCC 73.682 through Kr and Kb. Chroma is
-replicated, never interpolated: so a tile's texels depend on that tile's samples alone, and the result is that of swscale's
-unscaled converters (which serve even heights).
+replicated, never interpolated: so a tile's texels depend on that tile's samples alone, and the result is that of
+swscale's unscaled converters (which serve even heights).
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ KR_KB: dict[Matrix, tuple[float, float]] = {
 
 TRUNCATION = 0.5
 """swscale's converters truncate where cv2.transform rounds; half a step keeps the two within 2/255."""
+
+WIDENED: dict[int, tuple[type[np.uint16 | np.uint32], int]] = {2: (np.uint16, 0x0101), 4: (np.uint32, 0x01010101)}
+"""Integers that hold a sample 2 or 4 times, and the factor that puts it there."""
 
 BAND_PX = 1 << 17
 """Texels converted at a time, so that the intermediate picture (3 bytes each) stays in a core's cache."""
@@ -93,7 +96,7 @@ class ColourConverter:
         height, width = plane.shape
         if self._sx == 1:
             return plane
-        wide = {2: np.uint16, 4: np.uint32}[self._sx]
+        wide, ones = WIDENED[self._sx]
         out = scratch[: height * width * self._sx].view(wide).reshape(height, width)
-        np.multiply(plane, wide(0x01010101 & np.iinfo(wide).max), out=out, dtype=wide)
+        np.multiply(plane, ones, out=out, dtype=wide)
         return out.view(np.uint8)

@@ -46,7 +46,7 @@ class CpuStore(TextureStore):
     def compare(self, planes: FramePlanes) -> Difference:
         self._check_format(planes)
         if self._stamp is None:
-            return Difference(np.ones(self.grid.shape, bool))
+            return Difference.everywhere(self.grid)
         return self._difference.of(planes, self._texels.planes)
 
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:

@@ -1,14 +1,15 @@
 """Which tiles of a frame differ from what the texture holds.
 
-The difference of each plane is reduced to *cells*: rounded means of its absolute values over 2×2 samples. A tile is dirty
-where a cell exceeds `Thresholds.largest` (so a blinking cursor counts) or the tile's mean exceeds `Thresholds.mean`.
-Planes are judged one by one, because a change may leave luma as it was. Edge tiles are judged as padded: by replication.
+The difference of each plane is reduced to *cells*: rounded means of its absolute values over 2×2 samples. A tile is
+dirty where a cell exceeds `Thresholds.largest` (so a blinking cursor counts) or the tile's mean exceeds
+`Thresholds.mean`. Planes are judged one by one, because a change may leave luma as it was. Edge tiles are judged as
+padded: by replication.
 
-Noise. Two frames with independent noise of standard deviation s differ by s·√2: for s = 2 (and rounding to 8 bits) the absolute
-difference has mean 2.28 and standard deviation 1.72. Over the 256 samples of a 4:2:0 chroma tile the mean is
-2.28 ± 0.11, and two roundings up add at most 0.3: so 3.5 lies eight deviations off, where 3.0 would lie four. A cell
-exceeds 12.25 with 16·Q(12.25·4 / (2·2.86)) = 16·Q(8.6) < 1e-15. Ten minutes of 1080p30 have 1.1e8 tile means and 1.4e10 cells: no
-false tile is to be expected from either.
+Noise. Two frames with independent noise of standard deviation s differ by s·√2: for s = 2 (and rounding to 8 bits)
+the absolute difference has mean 2.28 and standard deviation 1.72. Over the 256 samples of a 4:2:0 chroma tile the
+mean is 2.28 ± 0.11, and two roundings up add at most 0.3: so 3.5 lies eight deviations off, where 3.0 would lie four.
+A cell exceeds 12.25 with 16·Q(12.25·4 / (2·2.86)) = 16·Q(8.6) < 1e-15. Ten minutes of 1080p30 have 1.1e8 tile means
+and 1.4e10 cells: no false tile is to be expected from either.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.ops.planes import Plane, PlaneCopy, PlaneFormat, replicate_edges
-from arr_coc.types import TILE_PX, FramePlanes
+from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 
 SEGMENT_BYTES = 1 << 18
-"""How much of a plane is compared at a time: new samples, old ones and their difference then stay in a core's own cache."""
+"""How much of a plane is compared at a time: new samples, old ones and their difference then stay in a core's own
+cache."""
 
 PROBE_ROWS = 2
 """Rows by which a segment is first judged after one that differed: in noise, looking for equality is in vain."""
@@ -47,6 +49,11 @@ class Difference:
     """The outcome of one comparison: `dirty` bool [rows, cols]."""
 
     dirty: npt.NDArray[np.bool_]
+
+    @classmethod
+    def everywhere(cls, grid: TileGrid) -> Difference:
+        """All tiles dirty, for a frame that is not to be compared."""
+        return cls(np.ones(grid.shape, bool))
 
     @property
     def dirty_share(self) -> float:
@@ -108,7 +115,7 @@ class OnePlane:
     def mark(self, new: Plane, old: Plane, dirty: npt.NDArray[np.bool_]) -> None:
         """Sets `dirty` bool [rows, cols] where `new` differs from `old`; only `old` is padded to whole tiles."""
         step = max(1, self._scratch.delta.size // (self._tile_height * old[0].size))
-        changed = []
+        changed: list[slice] = []
         for row in range(0, len(dirty), step):
             span = slice(row, row + step)
             samples = slice(row * self._tile_height, (row + step) * self._tile_height)

@@ -12,7 +12,8 @@ from arr_coc.errors import LeaseTimeout
 class Leases:
     """A readers-writer lock that says who kept whom waiting.
 
-    A waiting writer goes before new readers, so that readers cannot starve it; a thread that already reads may read again.
+    A waiting writer goes before new readers, so that readers cannot starve it; a thread that already reads may read
+    again.
     """
 
     def __init__(self) -> None:
@@ -28,8 +29,8 @@ class Leases:
         with self._changed:
             if not self._changed.wait_for(lambda: self._may_read(me), timeout_ms / 1e3):
                 raise LeaseTimeout(
-                    f"{_name()} waited {timeout_ms} ms to read the texture, which {self._writer or 'a writer'} was to write; "
-                    "raise texture.lease_timeout_ms"
+                    f"{_name()} waited {timeout_ms} ms to read the texture, while {self._writer or 'a writer'} "
+                    "waited or wrote; raise texture.lease_timeout_ms"
                 )
             name, depth = self._readers.get(me, (_name(), 0))
             self._readers[me] = (name, depth + 1)

@@ -110,7 +110,8 @@ def replicate_edges(padded: Plane, height: int, width: int) -> None:
 
 
 def tiled(array: Plane, rows: int, cols: int) -> Plane:
-    """A view [rows, tile height, cols, tile width(, 3)] of an array [H, W(, 3)] that starts with rows × cols whole tiles.
+    """A view [rows, tile height, cols, tile width(, 3)] of an array [H, W(, 3)] that starts with rows × cols whole
+    tiles.
 
     `array` may be strided; its tiles' size follows from its own where it is all whole tiles.
     """

@@ -23,9 +23,9 @@ STRIP_COST = 3
 class Repainter:
     """Owns the texture's levels and its copy of the planes: `levels[l]` uint8 [rows * 32 >> l, cols * 32 >> l, 3].
 
-    Large rectangles are converted in place. Small ones are laid side by side into a strip, because each call has its price. Where
-    that would cost more than doing everything, everything is done: conversion is a pure function of the planes' copy, so tiles
-    that are not dirty keep their bytes.
+    Large rectangles are converted in place. Small ones are laid side by side into a strip, because each call has its
+    price. Where that would cost more than doing everything, everything is done: conversion is a pure function of the
+    planes' copy, so tiles that are not dirty keep their bytes.
     """
 
     def __init__(self, fmt: PlaneFormat) -> None:
@@ -82,9 +82,6 @@ def _area(rectangles: tuple[Rectangle, ...]) -> int:
 def _tiles_of(rectangles: tuple[Rectangle, ...]) -> npt.NDArray[np.intp]:
     """int [n, 2] (row, col) of every tile."""
     tiles = [
-        (row, col)
-        for row0, col0, row1, col1 in rectangles
-        for row in range(row0, row1)
-        for col in range(col0, col1)
+        (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)
     ]
     return np.array(tiles, np.intp).reshape(-1, 2)

@@ -22,7 +22,8 @@ __all__ = ["Backend", "TextureStore", "TextureView", "open_store"]
 class TextureStore(ABC):
     """A tiled, mip-mapped RGB texture that follows a stream's frames.
 
-    One thread writes (`compare`, `write`, `update`, `begin_epoch`, `close`); any number of threads read, each under a lease.
+    One thread writes (`compare`, `write`, `update`, `begin_epoch`, `close`); any number of threads read, each under a
+    lease.
     """
 
     backend: str
@@ -61,7 +62,8 @@ class TextureStore(ABC):
     def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
         """A view that no write disturbs while the context lasts.
 
-        Raises LeaseTimeout where the writer does not finish in time, StoreError before the first frame and after `close`.
+        Raises LeaseTimeout where the writer does not finish in time, StoreError before the first frame and after
+        `close`.
         """
 
     @abstractmethod
