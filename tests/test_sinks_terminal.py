@@ -1,0 +1,132 @@
+"""What a person sees, with and without a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import pytest
+
+from stream.errors import ReaderGone
+from stream.events import AnswerText, Notice, Skipped
+from stream.sinks.terminal import SKIPS_SHOWN, TerminalSink, clock_text, summary_text
+from tests.event_maker import answer, frame, summary
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = TerminalSink(captions=True)
+    sink.expect(10)
+    for event in (
+        frame(0, 0.0),
+        AnswerText(answer=0, text="a"),
+        answer(62.04, "a [bold]\nline " * 20),
+        answer(63, " "),
+    ):
+        sink.write(event)
+    sink.close()
+    out, err = capsys.readouterr()
+    assert out == "1:02.0  " + " ".join(["a", "[bold]", "line"] * 20) + "\n"
+    assert err == ""
+
+
+def test_captions_that_go_to_files_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = TerminalSink(captions=False)
+    sink.write(answer(0, "text"))
+    sink.close()
+    assert capsys.readouterr().out == ""
+
+
+def test_remarks_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = TerminalSink(captions=True)
+    sink.write(Notice(code="loading", message="loading a model"))
+    sink.write(Notice(code="other", message="mind the [gap]"))
+    for number in range(9):
+        sink.write(Skipped(frame_index=number, pts_s=1.0, what=f"packet {number}", reason="broken"))
+    sink.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "note: mind the [gap]"
+    assert lines[1] == "skipped packet 0 before 0:01.0: broken"
+    assert len(lines) == 1 + SKIPS_SHOWN + 1
+    assert lines[-1] == "skipped more; the summary counts them"
+
+
+def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = TerminalSink(captions=True)
+    for index, ready_ms in enumerate((5000, 5500, 6000)):
+        sink.write(frame(index, index / 10, ready_ns=ready_ms * 1_000_000))
+    sink.write(summary())
+    assert capsys.readouterr().err == (
+        "3 frames (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 frames a second\n"
+    )
+
+
+def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    TerminalSink(captions=True).write(summary(frames=0, ended="error", error="no model"))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_summary_names_losses_and_how_it_ended() -> None:
+    text = summary_text(summary(frames=1, skipped=2, dropped={"answer.busy": 3}, ended="interrupted"), None)
+    assert text == (
+        "interrupted · 1 frame (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 skipped · 3 dropped at answer.busy"
+    )
+
+
+def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, out = Screen(), Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", out)
+    sink = TerminalSink(captions=True)
+    sink.expect(10)
+    sink.write(frame(4, 0.4))
+    sink.write(AnswerText(answer=0, text="half a sen"))
+    sink.tell("finishing soon")
+    assert sink._live is not None
+    sink._live.refresh()
+    shown = screen.getvalue()
+    assert all(part in shown for part in ("half a sen", "finishing soon", "frame 5"))
+    sink.write(answer(0.4, "half a sentence"))
+    sink._live.refresh()
+    sink.close()
+    sink.write(answer(0.5, "after the display"))
+    assert "half a sentence" in screen.getvalue()
+    assert "after the display" in out.getvalue()
+
+
+def test_a_remark_without_a_terminal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    TerminalSink(captions=True).tell("finishing soon")
+    assert capfd.readouterr().err == "finishing soon\n"
+
+
+def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", closefd=True) as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        with pytest.raises(ReaderGone, match="nobody reads"):
+            TerminalSink(captions=True).write(answer(0, "text"))
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "text"), [(0, "0:00.0"), (59.96, "1:00.0"), (3723.44, "1:02:03.4"), (-1, "0:00.0"), (7.25, "0:07.2")]
+)
+def test_times_for_people(at_s: float, text: str) -> None:
+    assert clock_text(at_s) == text
