@@ -22,8 +22,8 @@ KR_KB: dict[Matrix, tuple[float, float]] = {
     "fcc": (0.30, 0.11),
 }
 
-TRUNCATION = 0.5
-"""swscale's converters truncate where cv2.transform rounds; half a step keeps the two within 2/255."""
+TRUNCATION = 0.75
+"""swscale's converters truncate intermediate results, up to 3 below the exact value; this keeps the two within 2/255."""
 
 WIDENED: dict[int, tuple[type[np.uint16 | np.uint32], int]] = {2: (np.uint16, 0x0101), 4: (np.uint32, 0x01010101)}
 """Integers that hold a sample 2 or 4 times, and the factor that puts it there."""
