@@ -172,7 +172,7 @@ class StreamAllocator:
                 exploration=Exploration(),
                 chooser=RegionChooser(options.strategy, self._tensions, levels=options.levels, seed=options.seed),
             )
-            self._last = self._answered = None
+            self._last = None
         return self._scene
 
     def _change_of(self, relevance: npt.NDArray[np.float32]) -> float:

@@ -63,10 +63,10 @@ def test_it_fades_in_steps() -> None:
 def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
     prior = FeedbackPrior()
     prior.learn(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), SHAPE, (0, 0))
-    prior.learn(feedback([(0, 1, 1), (0, 0, 0)], [0.0, 1.0], at_s=2), SHAPE, (0, 0))
+    prior.learn(feedback([(0, 1, 1), (0, 0, 0)], [0.25, 1.0], at_s=2), SHAPE, (0, 0))
     known = prior.at(2 * NS_PER_S)
     assert known is not None
-    assert known[0, 1, 1] == pytest.approx(1 - RENEW)
+    assert known[0, 1, 1] == pytest.approx(RENEW * 0.5 + (1 - RENEW))
     assert known[2, 1, 1] == known[0, 0, 0] == 1
     assert known[2, 3, 5] == pytest.approx(math.exp(-2 / FADE_S))
 

@@ -62,13 +62,14 @@ def test_the_best_tile_becomes_fine_and_the_rest_stays_coarse() -> None:
 def test_refining_keeps_what_was_split_and_follows_the_second_worth() -> None:
     tree = quadtree((16, 16), 2)
     first = np.zeros((16, 16), np.float32)
-    first[0, 0] = 1
+    first[8, 8] = 1
     second = np.zeros((16, 16), np.float32)
     second[15, 15] = 1
     split = tree.refine(tree.root(), tree.pyramid(first), 22)
     both = tree.refine(split, tree.pyramid(second, pool_max), 28)
     levels = level_map(tree.regions[tree.leaves(both)], (16, 16))
-    assert levels[0, 0] == levels[15, 15] == 0
+    assert levels[8, 8] == levels[15, 15] == 0
+    assert tree.tokens(both) == 28
     assert both[split].all()
 
 

@@ -106,6 +106,11 @@ def test_edges_have_sign_and_size() -> None:
     assert not edge_means(np.full((2, 18, 18), 9, np.uint8)).any()
 
 
+def test_the_frame_s_border_is_no_edge() -> None:
+    flat = np.full((96, 128, 3), 180, np.uint8)
+    assert not texture_array(PictureStream().show(flat)).channels[EDGES].any()
+
+
 def test_colour_variance_of_flat_and_checkered_tiles() -> None:
     flat = np.full((8, 8, 3), 90, np.uint8)
     checkered = np.zeros((8, 8, 3), np.uint8)
