@@ -55,7 +55,7 @@ class TextureConfig(Section):
 class AllocateConfig(Section):
     """Which tokens are chosen."""
 
-    strategy: Literal["auto", "topk", "mixed", "foveated", "grid", "uniform", "random"] = "auto"
+    strategy: Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"] = "auto"
     """`auto`: foveated for a model that knows coarse tokens, mixed for others."""
     budget: Annotated[int, Field(ge=1)] | Literal["adaptive"] = DEFAULT_BUDGET
     """Visual tokens a frame; `adaptive`: 64 to 400 by how spread the relevance is."""
