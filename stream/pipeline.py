@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import torch
 
+from arr_coc.errors import ArrCocError
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
 from stream.answer_process import AnswerProcess
@@ -51,9 +52,9 @@ class Pipeline:
         self._config = config
         self._clock = clock or MonotonicClock()
         self._speaker = speaker
-        self._model = model_name(config) if speaker == QWEN else speaker
         self._source = open_source(config.source, config.capture, self._clock)
         self._info = self._source.describe()
+        self._model = self._model_name()
         self._control = Control()
         self._overlays: Slots[Overlay] = Slots(OVERLAYS)
         self._updater = TextureUpdater(texture_options(config))
@@ -101,6 +102,15 @@ class Pipeline:
         else:
             yield tally.summary("error", describe(failure), supervisor.drops, self._clock.now_ns())
             raise failure
+
+    def _model_name(self) -> str:
+        if self._speaker != QWEN:
+            return self._speaker
+        try:
+            return model_name(self._config)
+        except ArrCocError:
+            self._source.close()
+            raise
 
     @contextmanager
     def _stages(self) -> Iterator[tuple[EventSource, Supervisor]]:
