@@ -117,7 +117,7 @@ def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> No
     sink.close()
     with av.open(str(path)) as container:
         picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
-    bare = draw(overlay(), "", "64 of 240 tokens   0.0 s")
+    bare = draw(overlay(), "", "64 of 240 tokens · 0.0 s")
     assert np.abs(picture.astype(int) - bare)[-60:-20, 200:400].max() > 90
 
 

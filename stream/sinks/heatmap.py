@@ -23,10 +23,11 @@ TakeOverlay = Callable[[int], Overlay]
 CLOCK_HZ = 90_000
 """Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
 
-QUALITY = {"preset": "veryfast", "crf": "20", "bf": "0"}
-"""Without frames that refer to later ones, which would move the video's start away from the source's."""
+QUALITY = {"preset": "veryfast", "crf": "20", "bf": "0", "g": "48"}
+"""Without frames that refer to later ones, which would move the video's start away from the source's; `g` is the longest
+a player has to seek back, and the most that is lost where the program is killed."""
 
-FRAGMENTS = {"movflags": "hybrid_fragmented"}
+FRAGMENTS = {"movflags": "hybrid_fragmented", "flush_packets": "1"}
 """Playable however the run ends: fragments while it is written, an ordinary MP4 once it is closed."""
 
 
@@ -66,7 +67,7 @@ class HeatmapSink(Sink):
             return
         event, overlay = self._held
         self._held = None
-        picture = draw(overlay, self._caption, f"{event.tokens} of {event.tiles} tokens   {event.pts_s:.1f} s")
+        picture = draw(overlay, self._caption, f"{event.tokens} of {event.tiles} tokens · {event.pts_s:.1f} s")
         if self._video is None:
             self._claim.keep()
             self._video = _Video(self._claim.path, picture.shape[1], picture.shape[0])
