@@ -51,14 +51,17 @@ class ScriptedRun:
 
 
 class FullSink(Sink):
-    def __init__(self) -> None:
-        self.closed = False
+    """Takes nothing; `run_was_closed` tells whether the run had been stopped when the sink was closed."""
+
+    def __init__(self, run: ScriptedRun) -> None:
+        self._run = run
+        self.run_was_closed: bool | None = None
 
     def write(self, event: Event) -> None:
         raise OutputError("the disk is full")
 
     def close(self) -> None:
-        self.closed = True
+        self.run_was_closed = self._run.closed
 
 
 def config(tmp_path: Path) -> Config:
@@ -94,11 +97,11 @@ def test_a_source_that_cannot_be_opened_destroys_nothing(tmp_path: Path) -> None
 
 
 def test_an_output_that_fails_stops_the_run_and_closes_the_others(tmp_path: Path) -> None:
-    run, full = ScriptedRun([answer(0.0, "hello"), summary()]), FullSink()
+    run = ScriptedRun([answer(0.0, "hello"), summary()])
+    full = FullSink(run)
     with pytest.raises(OutputError, match="full"):
         run_session(config(tmp_path), TerminalSink(captions=False), extra=[full], make_run=lambda _: run)
-    assert run.closed
-    assert full.closed
+    assert full.run_was_closed
     assert "hello" in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
 
 

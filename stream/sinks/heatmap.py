@@ -24,8 +24,8 @@ CLOCK_HZ = 90_000
 """Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
 
 QUALITY = {"preset": "veryfast", "crf": "20", "bf": "0", "g": "48"}
-"""Without frames that refer to later ones, which would move the video's start away from the source's; `g` is the longest
-a player has to seek back, and the most that is lost where the program is killed."""
+"""No frames that refer to later ones (`bf`): they would move the video's start away from the source's. A key frame at
+least every `g` frames, which is the most that is lost where the program is killed."""
 
 FRAGMENTS = {"movflags": "hybrid_fragmented", "flush_packets": "1"}
 """Playable however the run ends: fragments while it is written, an ordinary MP4 once it is closed."""
