@@ -35,7 +35,8 @@ class Question:
 class Dialogue:
     """What has been asked, what has been heard, and whether the answer stage wants more.
 
-    `hear` yields the events that a waiting message makes, and keeps hello, embedding and feedback for their reader.
+    `hear` yields the events that waiting messages make, and keeps hello, embedding and feedback for their reader;
+    `heard` counts messages.
     """
 
     def __init__(self, link: Link, clock: Clock, query: str, snapshot: SnapshotWriter | None) -> None:
@@ -47,7 +48,8 @@ class Dialogue:
         self._asked = 0
         self._question: Question | None = None
         self._feedback: Feedback | None = None
-        self._heard_ns = clock.now_ns()
+        self._heard_ns = 0
+        self.heard = 0
         self.joined = False
         self.stopped = False
         self.hello: Hello | None = None
@@ -62,11 +64,6 @@ class Dialogue:
     def busy(self) -> bool:
         """An answer is awaited."""
         return self._question is not None
-
-    @property
-    def heard_ns(self) -> int:
-        """When the answer stage was last heard."""
-        return self._heard_ns
 
     def ask(self, packet: TokenPacket | FramePacket, trigger: str) -> None:
         """Sends a packet for the credit that was granted. A FramePacket's image may change once this has returned."""
@@ -100,6 +97,7 @@ class Dialogue:
         received = self.link.receive(timeout_ms)
         while received is not None:
             self._heard_ns = self._clock.now_ns()
+            self.heard += 1
             event = self._event(received)
             if event is not None:
                 yield event

@@ -40,10 +40,15 @@ class Credit(Message, frozen=True):
 
 
 class End(Message, frozen=True):
-    """Nothing follows; what is in flight is finished first. `skipped` is what was lost after the last frame."""
+    """Nothing follows; what is in flight is finished first.
+
+    `skipped` is what was lost after the last frame; the PTS are those that had to be repaired in all.
+    """
 
     reason: EndReason
     skipped: tuple[SkippedItem, ...] = ()
+    made_pts: Count = 0
+    clamped_pts: Count = 0
 
 
 class Cancel(Message, frozen=True):

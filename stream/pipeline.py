@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import torch
@@ -28,7 +28,7 @@ from stream.stages.texture import TextureStage
 from stream.supervisor import Supervisor
 from stream.tally import Tally
 from stream.transport import EventSource, Transport, ipc_endpoint, private_directory
-from stream.wiring import allocate_policy, allocator_for, capture_policy, texture_options
+from stream.wiring import allocate_policy, allocator_for, backend_name, capture_policy, texture_options
 
 POLL_MS = 50
 """How long the main thread waits for an event before it looks after the stages."""
@@ -79,7 +79,7 @@ class Pipeline:
         """
         return self._overlays.take(slot)
 
-    def run(self) -> Iterator[Event]:
+    def run(self) -> Generator[Event, None, None]:
         """Every event of the run, in order, the summary last; called once, and read by one thread.
 
         Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
@@ -87,7 +87,7 @@ class Pipeline:
         """
         tally = Tally(self._clock.now_ns())
         with self._stages() as (source, supervisor):
-            query, backend = self._config.answer.query, self._config.texture.backend
+            query, backend = self._config.answer.query, backend_name(self._config)
             yield Started(source=self._info.name, model=self._model, query=query, backend=backend)
             yield Notice(code="loading", message=f"loading {self._model}")
             for event in _received(source, supervisor):

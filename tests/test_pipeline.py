@@ -91,7 +91,9 @@ def configured(source: str, *, two_processes: bool = False, **sections: object) 
 def test_a_file_gives_every_frame_and_answers_at_the_answer_points(video: str) -> None:
     result = run(configured(video))
     assert result.error is None
-    assert isinstance(result.events[0], Started)
+    started = result.events[0]
+    assert isinstance(started, Started)
+    assert (started.source, started.query, started.backend) == (video, "Say what happens.", "cpu")
     assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
     answers = result.of(Answer)
     assert [(a.answer, a.frame_index, a.trigger) for a in answers] == [
@@ -195,6 +197,15 @@ def test_what_was_skipped_at_the_end_is_told_too(tmp_path_factory: pytest.TempPa
     (skipped,) = result.of(Skipped)
     assert (skipped.what, skipped.frame_index) == ("packet 6", 5)
     assert result.of(Answer)[-1].frame_index == 4
+
+
+def test_repaired_times_are_told_once_at_the_end(tmp_path_factory: pytest.TempPathFactory, video: str) -> None:
+    path = tmp_path_factory.mktemp("back") / "back.mkv"
+    frames = moving_square(5, 192, 128)
+    make_video(path, frames, FPS, codec="mjpeg", pixel_format="yuvj420p", packet_pts=[0, 1, 2, 1, 4])
+    (notice,) = [n for n in run(configured(str(path))).of(Notice) if n.code == "pts-repaired"]
+    assert notice.message.startswith("0 frames came without a time and 1 with one that goes back")
+    assert not [n for n in run(configured(video)).of(Notice) if n.code == "pts-repaired"]
 
 
 def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:

@@ -31,6 +31,7 @@ class ListedSource:
         self.asked = 0
         self.exhausted = threading.Event()
         self.closed = False
+        self.repaired = (0, 0)
 
     def frames(self) -> Iterator[SourceFrame]:
         for frame in self._frames:
@@ -40,6 +41,9 @@ class ListedSource:
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         return self._trailing
+
+    def repaired_pts(self) -> tuple[int, int]:
+        return self.repaired
 
     def close(self) -> None:
         self.closed = True
@@ -159,6 +163,14 @@ def test_what_was_lost_after_the_last_frame_comes_with_the_end(runner: StageRunn
     fixture = Fixture(runner, ListedSource([frame(0)], lost), CapturePolicy())
     fixture.next()
     assert expect(fixture.link, End) == End(reason="finished", skipped=lost)
+
+
+def test_repaired_times_are_counted_in_the_end(runner: StageRunner) -> None:
+    source = ListedSource([frame(0)])
+    source.repaired = (3, 2)
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    assert expect(fixture.link, End) == End(reason="finished", made_pts=3, clamped_pts=2)
 
 
 def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) -> None:

@@ -78,6 +78,10 @@ class Source(Protocol):
         """What was lost after the last good frame; known once `frames` has ended."""
         ...
 
+    def repaired_pts(self) -> tuple[int, int]:
+        """So far: how many PTS were missing and made from the rate, and how many went backward and were clamped."""
+        ...
+
     def close(self) -> None:
         """Gives back the file and the decoder; frames that were handed out stay valid. May be called twice."""
         ...

@@ -86,6 +86,10 @@ class FileSource:
         """What was lost after the last good frame; nothing where `max_frames` ended the run before the file did."""
         return self._trailing
 
+    def repaired_pts(self) -> tuple[int, int]:
+        """How many PTS were made, and how many clamped."""
+        return self._timeline.made_pts, self._timeline.clamped_pts
+
     def close(self) -> None:
         """Closes the file; frames that were handed out stay valid."""
         self._container.close()

@@ -52,6 +52,10 @@ class SceneSource:
         """Nothing: a drawn scene loses nothing."""
         return ()
 
+    def repaired_pts(self) -> tuple[int, int]:
+        """None: every frame is drawn at its own time."""
+        return 0, 0
+
     def close(self) -> None:
         """Nothing to give back."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +33,14 @@ from stream.triggers import TriggerRules, Triggers
 
 log = logging.getLogger(__name__)
 
+MS_PER_S = 1000
+
 MODEL_WORLD = (
     "this model only knows {world}; for real video give --model Qwen/Qwen3-VL-2B-Instruct, "
     "or the folder of such a model"
 )
+
+PTS_REPAIRED = "{} frames came without a time and {} with one that goes back; theirs were made from the frame rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +108,18 @@ class AllocateStage:
         return {"answer.busy": self._triggers.missed, "allocate.failed": self._failures}
 
     def run(self) -> None:
-        wiring = self._wiring
-        self._texture = wiring.transport.link(TEXTURE_ALLOCATE, check=self._control.check)
-        self._answer = wiring.transport.link(wiring.answer.endpoint, bind=True, check=self._control.check)
-        self._events = wiring.transport.event_sink(EVENTS)
-        self._dialogue = Dialogue(self._answer, self._clock, self._policy.query, wiring.answer.snapshot)
-        try:
-            self._greet()
-            end = self._follow()
-            self._finish(end)
-        except Exception:
-            self._dialogue.cancel()
-            raise
-        finally:
-            for link in (self._texture, self._answer, self._events):
-                link.close()
+        transport, answer, check = self._wiring.transport, self._wiring.answer, self._control.check
+        with ExitStack() as stack:
+            self._texture = stack.enter_context(closing(transport.link(TEXTURE_ALLOCATE, check=check)))
+            self._answer = stack.enter_context(closing(transport.link(answer.endpoint, bind=True, check=check)))
+            self._events = stack.enter_context(closing(transport.event_sink(EVENTS)))
+            self._dialogue = Dialogue(self._answer, self._clock, self._policy.query, answer.snapshot)
+            try:
+                self._greet()
+                self._finish(self._follow())
+            except Exception:
+                self._dialogue.cancel()
+                raise
 
     def _greet(self) -> None:
         """Waits for the answer stage, and makes the allocator that suits its model."""
@@ -217,6 +218,8 @@ class AllocateStage:
         stamp = None if self._last is None else self._last.stamp
         at_s = 0.0 if stamp is None else stamp.media_ns / NS_PER_S
         self._tell_skipped(end.skipped, 0 if stamp is None else stamp.frame_index + 1, at_s)
+        if end.made_pts or end.clamped_pts:
+            self._emit(Notice(code="pts-repaired", message=PTS_REPAIRED.format(end.made_pts, end.clamped_pts)))
         if end.reason == "finished" and self._triggers.finish():
             self._await(lambda: self._dialogue.wants_packet)
             self._speak()
@@ -225,13 +228,16 @@ class AllocateStage:
         self._await(lambda: self._dialogue.stopped)
 
     def _await(self, done: Callable[[], bool]) -> None:
-        """Hears the answer stage until `done`. Raises StageDied where it says nothing for too long."""
-        limit_s = self._policy.silence_limit_s
-        since_ns = self._clock.now_ns()
+        """Hears the answer stage until `done`. Raises StageDied where it says nothing for too long.
+
+        Silence is counted in waits, not by the clock, so that a run that was suspended has not been silent.
+        """
+        silent_ms, limit_s = 0, self._policy.silence_limit_s
         while not done():
+            heard = self._dialogue.heard
             self._hear(WAIT_MS)
-            silence_ns = self._clock.now_ns() - max(since_ns, self._dialogue.heard_ns)
-            if silence_ns > limit_s * NS_PER_S:
+            silent_ms = silent_ms + WAIT_MS if self._dialogue.heard == heard else 0
+            if silent_ms > limit_s * MS_PER_S:
                 raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
 
     def _hear(self, timeout_ms: int) -> None:

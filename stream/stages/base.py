@@ -53,7 +53,7 @@ class Control:
         self.cancelled = True
 
     def fail(self, error: Exception) -> None:
-        """The run cannot go on. Errors after the first one or after a cancel follow from that: they are not reported."""
+        """The run cannot go on. Errors after the first, or after a cancel, follow from that and are not reported."""
         if not self.cancelled:
             self.failure = error
         self.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from contextlib import closing
 from dataclasses import dataclass
 
 from arr_coc.types import FramePlanes
@@ -58,16 +59,21 @@ class CaptureStage:
         return {"capture.replaced": self._outbox.replaced}
 
     def run(self) -> None:
-        link = self._transport.link(CAPTURE_TEXTURE, bind=True, check=self._control.check)
-        try:
-            self._await_first_credit(link)
-            self._read(link)
-            self._flush(link)
-            skipped = self._source.trailing_skipped()
-            link.send(End(reason="interrupted" if self._control.ending else "finished", skipped=skipped))
-        finally:
-            link.close()
-            self._source.close()
+        link = self._transport.link
+        with closing(self._source), closing(link(CAPTURE_TEXTURE, bind=True, check=self._control.check)) as texture:
+            self._await_first_credit(texture)
+            self._read(texture)
+            self._flush(texture)
+            texture.send(self._end())
+
+    def _end(self) -> End:
+        made, clamped = self._source.repaired_pts()
+        return End(
+            reason="interrupted" if self._control.ending else "finished",
+            skipped=self._source.trailing_skipped(),
+            made_pts=made,
+            clamped_pts=clamped,
+        )
 
     def _await_first_credit(self, link: Link) -> None:
         """The source is first read when the stages after this one are ready, so that waiting for them drops nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -61,20 +62,23 @@ class TextureStage:
         return {"texture.replaced": self._outbox.replaced}
 
     def run(self) -> None:
-        capture = self._transport.link(CAPTURE_TEXTURE, check=self._control.check)
-        allocate = self._transport.link(TEXTURE_ALLOCATE, bind=True, check=self._control.check)
+        link, check = self._transport.link, self._control.check
+        with (
+            closing(link(CAPTURE_TEXTURE, check=check)) as capture,
+            closing(link(TEXTURE_ALLOCATE, bind=True, check=check)) as allocate,
+        ):
+            self._follow(capture, allocate)
+
+    def _follow(self, capture: Link, allocate: Link) -> None:
+        """Takes frames from the first credit to the last frame."""
+        while not self._granted(allocate, WAIT_MS):
+            self._control.check()
         either = Waiter(capture, allocate)
-        try:
-            while not self._granted(allocate, WAIT_MS):
-                self._control.check()
-            capture.offer(Credit(count=1 if self._newest else LOSSLESS_CREDITS))
-            while self._end is None or self._outbox.full:
-                self._control.check()
-                self._step(capture, allocate, either)
-            allocate.send(self._end)
-        finally:
-            capture.close()
-            allocate.close()
+        capture.offer(Credit(count=1 if self._newest else LOSSLESS_CREDITS))
+        while self._end is None or self._outbox.full:
+            self._control.check()
+            self._step(capture, allocate, either)
+        allocate.send(self._end)
 
     def _step(self, capture: Link, allocate: Link, either: Waiter) -> None:
         """Waits for what may come next, and does what it allows."""
