@@ -48,8 +48,8 @@ def run_session(
 ) -> Summary:
     """Runs the pipeline into the configured outputs, `extra` and the terminal; returns the run's summary.
 
-    For the main thread, because signals are. Outputs are claimed before the source is opened, and closed however the run
-    ends. Raises StreamError or ArrCocError.
+    For the main thread, because signals are. Outputs are claimed before the source is opened, and closed however the
+    run ends. Raises StreamError or ArrCocError.
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)

@@ -28,8 +28,8 @@ def exit_status(summary: Summary) -> int:
 
 
 def report_written(paths: Sequence[str]) -> None:
-    if paths:
-        typer.echo(f"wrote {', '.join(paths)}", err=True)
+    for path in paths:
+        typer.echo(f"wrote {path}", err=True)
 
 
 def report_error(message: str) -> None:
