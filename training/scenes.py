@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from stream.scenes.draw import RGB, Image, draw_thing, gradient, page
-from stream.scenes.world import COLOURS, COUNT_WORDS, MOVEMENTS, PLACES, SHAPES, Facts, Thing
+from stream.scenes.world import COLOURS, COUNT_WORDS, MOVEMENTS, SHAPES, Facts, Thing
 
 SIZES_PX: tuple[tuple[int, int], ...] = (
     (192, 192),
@@ -52,12 +52,17 @@ class World:
 
 def random_world(rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3) -> World:
     """A world of one to `most_things` things at (width, height) pixels, drawn and then worn as a camera would."""
-    width_px, height_px = size_px
-    image = _background(rng, width_px, height_px)
-    things = _things(rng, width_px, height_px, int(rng.integers(1, most_things + 1)))
-    for thing in things:
+    facts = random_facts(rng, size_px, most_things)
+    image = _background(rng, *size_px)
+    for thing in facts.things:
         draw_thing(image, thing)
-    return World(_worn(rng, image), Facts.of(width_px, height_px, things))
+    return World(_worn(rng, image), facts)
+
+
+def random_facts(rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3) -> Facts:
+    """What such a world holds, without drawing it."""
+    things = _things(rng, *size_px, int(rng.integers(1, most_things + 1)))
+    return Facts.of(*size_px, things)
 
 
 def _background(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
@@ -235,7 +240,7 @@ def _shape(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
 
 def _number(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
     numbers = [thing for thing in facts.things if thing.number is not None]
-    plain = ("What number is shown?", "Which number is it?", "What is the number?", "What number do you see?", "Read the number.")
+    plain = ("What number is shown?", "Which number is it?", "What is the number?", "Read the number.")
     if not numbers:
         return _pick(rng, (*plain, "What number is on the left?")), "there is no number."
     if len(numbers) == 1:
@@ -285,5 +290,3 @@ _ASKERS: dict[Kind, Callable[[np.random.Generator, Facts], tuple[str, str]]] = {
     "count": _count,
     "exists": _exists,
 }
-
-VOCABULARY_TEXT: tuple[str, ...] = (*SHAPES, *COLOURS, *MOVEMENTS, *PLACES)

@@ -98,7 +98,9 @@ def _draw_round(image: Image, thing: Thing, rgb: RGB) -> None:
         cv2.circle(image, centre, round(thing.size_px / 2 * unit), rgb, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
         return
     thickness = max(2, round(thing.size_px * 0.2))
-    cv2.circle(image, centre, round((thing.size_px - thickness) / 2 * unit), rgb, thickness, cv2.LINE_AA, _SUBPIXEL_BITS)
+    cv2.circle(
+        image, centre, round((thing.size_px - thickness) / 2 * unit), rgb, thickness, cv2.LINE_AA, _SUBPIXEL_BITS
+    )
 
 
 def _outline(shape: str) -> list[tuple[float, float]]:

@@ -72,7 +72,7 @@ class Thing:
 
     @property
     def phrase(self) -> str:
-        """"red circle moves right", without an article."""
+        """ "red circle moves right", without an article."""
         verb = "stays still" if self.movement == "still" else f"moves {self.movement}"
         return f"{self.colour} {self.noun} {verb}"
 

@@ -1,0 +1,74 @@
+"""What is learned is what is used: training's packed questions give the logits that answering gives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.encoding import EncodedFrame
+from arr_coc.qwen.families import family_of
+from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.prompt import prompt_ids
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.vision import encode_regions
+from training.batches import IGNORED, Batch, random_batches
+from training.network import Learner, new_model
+from training.tokenizer import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def learner() -> Learner:
+    return Learner(new_model(seed=3)).eval()
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    whole = next(random_batches(5, SimpleNamespace(value=1.0)))
+    tensors = (whole.pixels, whole.regions, whole.targets, whole.ids, whole.labels)
+    return Batch(whole.grid, *(tensor[:2] for tensor in tensors))
+
+
+@torch.inference_mode()
+def test_packed_questions_have_the_logits_of_each_question_asked_alone(learner: Learner, batch: Batch) -> None:
+    qwen = QwenVL(
+        learner.model,
+        train_tokenizer(),
+        Preprocessing(16, PixelScale(), 1024, 1 << 22),
+        "scenes",
+        family_of("qwen3_vl", "scenes"),
+    )
+    visual = encode_regions(qwen.tower, batch.pixels, batch.regions, batch.grid)
+    packed = learner._answers(batch, visual)
+    ids = prompt_ids(qwen, None)
+    for picture in range(2):
+        regions = batch.regions[picture : picture + 1]
+        frame = EncodedFrame(visual.map(lambda rows, picture=picture: rows[picture : picture + 1]), regions, batch.grid)
+        for question in range(batch.ids.shape[1]):
+            learned = batch.labels[picture, question] != IGNORED
+            first = int(learned.nonzero()[0])
+            part = PromptPart(qwen, 0, 0)
+            part.text((*ids.head, *ids.frame_open))
+            part.frame(frame)
+            part.text((*ids.frame_close, *batch.ids[picture, question, :first].tolist()))
+            alone = prefill(qwen, part, PrefixCache().kv)
+            torch.testing.assert_close(packed[picture, question, first - 1], alone.flatten(), atol=2e-4, rtol=1e-3)
+
+
+def test_both_losses_reach_the_vision_tower_and_the_language_model(learner: Learner, batch: Batch) -> None:
+    losses = learner(batch)
+    assert losses.total.item() == pytest.approx(losses.answer + 0.5 * losses.token, rel=1e-4)
+    losses.total.backward()
+    towers = (learner.model.model.visual, learner.model.model.language_model, learner.head)
+    for tower in towers:
+        assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in tower.parameters())
+    learner.zero_grad()
+
+
+def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:
+    assert 4e6 < sum(parameter.numel() for parameter in learner.model.parameters()) < 6e6
+    assert learner.model.config.arr_coc_levels is True
+    assert learner.model.config.arr_coc_world == "drawn scenes"

@@ -1,0 +1,34 @@
+"""Writes the bundled model as a folder that transformers loads: weights in bfloat16, configurations, tokenizer."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.tokenizer import train_tokenizer
+
+SHARD_SIZE = "15MB"
+
+PREPROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessorFast",
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "size": {"shortest_edge": 32 * 32, "longest_edge": 1920 * 1088},
+}
+
+
+def export(model: Any, folder: Path) -> None:
+    """Writes `model` (any dtype; it stays as it is) and all that belongs to it, over what the folder holds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("model*.safetensors*"):
+        old.unlink()
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder, max_shard_size=SHARD_SIZE)
+    train_tokenizer().save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n", "utf-8")
