@@ -91,7 +91,7 @@ def test_a_wrong_value_says_what_is_accepted(key: str, value: object, message: s
 
 
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="one of auto, topk, mixed, foveated, grid, uniform, random, got 'best'"):
+    with pytest.raises(ConfigError, match="one of auto, .*random, got 'best'"):
         build_config([option_layer("--strategy", "allocate.strategy", "best")])
 
 

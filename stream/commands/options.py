@@ -50,7 +50,7 @@ class RunOptions:
         _text(
             "--strategy",
             metavar="NAME",
-            help="How tokens are chosen: topk, mixed, foveated, grid, uniform, random. [auto]",
+            help="How tokens are chosen: topk, mixed, foveated, fixation, grid, uniform, random. [auto]",
         ),
     ] = None
     encode: Annotated[
