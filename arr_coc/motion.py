@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,10 +13,23 @@ import numpy.typing as npt
 from arr_coc.thumbnail import Thumbnail
 
 RESPONSE = 0.08
-"""Least share of the correlation's energy in its peak. Unrelated pictures stay below."""
+"""Least share of the correlation's energy in its peak. Unrelated pictures stay about there, and are refused by what
+follows."""
 
-GAIN = 0.85
-"""The shift must bring the mean absolute difference to this share or less of what it is without a shift."""
+BLOCK_TEXELS = 8
+"""Side of the blocks in which the shift must prove itself: 64 px at 1920×1080."""
+
+BLOCK_CHANGE = 2.0
+"""By how much, of 255, the shift must change a block's picture for the block to have a say: flat ones have none."""
+
+BLOCK_GAIN = 0.85
+"""A block is explained where moving the picture brings its mean difference to this share or less."""
+
+EXPLAINED_SHARE = 0.5
+"""Least share of the telling blocks that the shift must explain: most of the picture moves, not one thing in it."""
+
+LEAST_TEXELS = 0.05
+"""Shifts below the precision of the estimate are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +50,15 @@ NO_SHIFT = Shift()
 def estimate_shift(before: Thumbnail, after: Thumbnail) -> Shift:
     """Phase correlation (Kuglin and Hines, 1975) of the two luma pictures under a Hann window.
 
-    NO_SHIFT where their sizes differ, where the peak is weak, or where moving `before` does not make it more alike.
+    NO_SHIFT where their sizes differ, where the peak is weak, or where moving `before` does not make most of
+    it more alike.
     """
-    if before.luma.shape != after.luma.shape or min(before.luma.shape) < 8:
+    if before.luma.shape != after.luma.shape or min(before.luma.shape) < 2 * BLOCK_TEXELS:
         return NO_SHIFT
     first, second = before.luma.astype(np.float32), after.luma.astype(np.float32)
-    (dx, dy), response = cv2.phaseCorrelate(first, second, _window(*first.shape))
-    if response < RESPONSE or not _explains(first, second, dy, dx):
+    # cv2 multiplies its arguments by the window in place.
+    (dx, dy), response = cv2.phaseCorrelate(first.copy(), second.copy(), _window(*first.shape))
+    if response < RESPONSE or max(abs(dy), abs(dx)) < LEAST_TEXELS or not _explains(first, second, dy, dx):
         return NO_SHIFT
     return Shift(dy * after.texel_px, dx * after.texel_px, min(1.0, float(response)))
 
@@ -53,13 +69,24 @@ def _window(rows: int, cols: int) -> npt.NDArray[np.float32]:
 
 
 def _explains(first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], dy: float, dx: float) -> bool:
-    """Whether `first` moved by (dy, dx) is closer to `second` than `first` itself, where both have content."""
+    """Whether most blocks that tell are closer to `first` moved by (dy, dx) than to `first`, where both overlap."""
     rows, cols = first.shape
     if abs(dy) > rows / 2 or abs(dx) > cols / 2:
         return False
     moved = cv2.warpAffine(first, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (cols, rows))
-    top, bottom = max(0, int(np.ceil(dy))), rows + min(0, int(np.floor(dy)))
-    left, right = max(0, int(np.ceil(dx))), cols + min(0, int(np.floor(dx)))
-    part = (slice(top, bottom), slice(left, right))
-    still = cv2.norm(first[part], second[part], cv2.NORM_L1)
-    return cv2.norm(moved[part], second[part], cv2.NORM_L1) <= GAIN * still
+    overlap = (
+        slice(max(0, math.ceil(dy)), rows + min(0, math.floor(dy))),
+        slice(max(0, math.ceil(dx)), cols + min(0, math.floor(dx))),
+    )
+    still = _block_means(cv2.absdiff(first[overlap], second[overlap]))
+    aligned = _block_means(cv2.absdiff(moved[overlap], second[overlap]))
+    telling = _block_means(cv2.absdiff(moved[overlap], first[overlap])) > BLOCK_CHANGE
+    explained = telling & (aligned <= BLOCK_GAIN * still)
+    return bool(explained.sum() >= EXPLAINED_SHARE * telling.sum() > 0)
+
+
+def _block_means(difference: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Means over whole blocks: float32 [rows // 8, cols // 8]."""
+    rows, cols = (size // BLOCK_TEXELS for size in difference.shape)
+    whole = difference[: rows * BLOCK_TEXELS, : cols * BLOCK_TEXELS]
+    return cv2.resize(whole, (cols, rows), interpolation=cv2.INTER_AREA)

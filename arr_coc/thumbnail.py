@@ -37,7 +37,7 @@ class Thumbnail:
     def of(cls, planes: FramePlanes) -> Thumbnail:
         """Halves the planes with the box filter; an RGB picture is halved first and then turned to Y'CbCr."""
         texel_px = 1
-        while planes.width_px // texel_px > LUMA_WIDTH_PX:
+        while planes.width_px // texel_px > LUMA_WIDTH_PX and planes.height_px // texel_px > 1:
             texel_px *= 2
         first = _halved(planes.planes[0], texel_px)
         if planes.layout == "rgb":

@@ -22,6 +22,11 @@ class Leases:
         self._writer: str | None = None
         self._waiting_writers = 0
 
+    @property
+    def writer_waits(self) -> bool:
+        """Whether a writer is kept waiting, and new readers with it."""
+        return self._waiting_writers > 0
+
     @contextmanager
     def reading(self, timeout_ms: int) -> Iterator[None]:
         """Raises LeaseTimeout where the writer does not finish within `timeout_ms`."""
@@ -67,7 +72,7 @@ class Leases:
                 self._changed.notify_all()
 
     def _may_read(self, me: int) -> bool:
-        return self._writer is None and (self._waiting_writers == 0 or me in self._readers)
+        return self._writer is None and (not self.writer_waits or me in self._readers)
 
     def _may_write(self) -> bool:
         return self._writer is None and not self._readers

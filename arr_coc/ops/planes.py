@@ -41,7 +41,8 @@ class PlaneFormat:
             if plane.dtype != np.uint8:
                 raise ShapeError(f"planes hold uint8 samples, got {plane.dtype}")
         first = planes.planes[0]
-        if first.shape != (*first.shape[:2], 3)[: 3 if planes.layout == "rgb" else 2]:
+        wanted = (*first.shape[:2], 3) if planes.layout == "rgb" else first.shape[:2]
+        if first.shape != wanted or first.size == 0:
             raise ShapeError(f"layout {planes.layout} does not fit a plane of shape {first.shape}")
         subsampling = _subsampling(planes) if planes.layout == "yuv" else (1, 1)
         return cls(planes.layout, first.shape[0], first.shape[1], subsampling, planes.colour)

@@ -1,0 +1,160 @@
+"""The texture of a stream: epochs, stores, shifts and leases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import LeaseTimeout, StoreError
+from arr_coc.ops.difference import Thresholds
+from arr_coc.types import Colour, FramePlanes
+from arr_coc.updater import TextureOptions, TextureUpdater
+from tests.plane_maker import copied, random_planes, stamp
+
+
+def frames(seed: int, count: int, height: int = 96, width: int = 160) -> list[FramePlanes]:
+    rng = np.random.default_rng(seed)
+    return [random_planes(rng, height, width) for _ in range(count)]
+
+
+def test_the_first_frame_begins_an_epoch_and_the_next_ones_go_on() -> None:
+    updater = TextureUpdater()
+    planes = frames(0, 1)[0]
+    first = updater.process(planes, stamp(0))
+    second = updater.process(copied(planes), stamp(1))
+    assert (first.epoch_reason, second.epoch_reason) == ("start", None)
+    assert first.epoch == second.epoch != 0
+    assert first.change.dirty.all()
+    assert second.change.dirty_share == 0
+    with updater.lease() as view:
+        assert view.versions.epoch == view.stamp.epoch == first.epoch
+
+
+def test_epochs_of_two_updaters_differ() -> None:
+    planes = frames(0, 1)[0]
+    assert TextureUpdater().process(planes, stamp(0)).epoch != TextureUpdater().process(planes, stamp(0)).epoch
+
+
+def test_a_discontinuity_begins_an_epoch_and_moves_every_version() -> None:
+    updater = TextureUpdater()
+    planes = frames(0, 1)[0]
+    first = updater.process(planes, stamp(0))
+    update = updater.process(copied(planes), stamp(1), discontinuity="seek")
+    assert update.epoch_reason == "seek"
+    assert update.epoch != first.epoch
+    assert update.change.dirty.all()
+    assert not update.cut.is_cut
+
+
+def test_a_cut_begins_an_epoch_unless_it_should_not() -> None:
+    for cuts, reasons in ((True, ["start", None, "cut"]), (False, ["start", None, None])):
+        updater = TextureUpdater(TextureOptions(cuts=cuts))
+        one, other = frames(1, 2)
+        updates = [updater.process(planes, stamp(i)) for i, planes in enumerate((one, one, other))]
+        assert [update.epoch_reason for update in updates] == reasons
+        assert updates[2].cut.is_cut
+        assert (updates[2].epoch != updates[1].epoch) is cuts
+        with updater.lease() as view:
+            assert (view.versions.frame == 2).all()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        random_planes(np.random.default_rng(2), 64, 96),
+        random_planes(np.random.default_rng(2), 96, 160, sampling="444"),
+        random_planes(np.random.default_rng(2), 96, 160, layout="rgb"),
+        random_planes(np.random.default_rng(2), 96, 160, colour=Colour("bt709")),
+    ],
+)
+def test_another_format_opens_another_store(other: FramePlanes) -> None:
+    updater = TextureUpdater()
+    planes = frames(2, 1)[0]
+    first = updater.process(planes, stamp(0))
+    with updater.lease() as old:
+        update = updater.process(other, stamp(1))
+        assert update.epoch_reason == "size"
+        assert update.epoch != first.epoch
+        assert old.read(0).shape == (96, 160, 3)
+        assert old.stamp.frame_index == 0
+    with updater.lease() as new:
+        assert new.read(0).shape[:2] == (other.height_px, other.width_px)
+    assert updater.process(copied(other), stamp(2)).epoch_reason is None
+
+
+def test_a_pan_is_reported_with_the_frame() -> None:
+    rng = np.random.default_rng(3)
+    wide = rng.integers(0, 256, (24, 60), dtype=np.uint8).repeat(8, axis=0).repeat(8, axis=1)
+    updater = TextureUpdater()
+    updates = [
+        updater.process(FramePlanes("gray", (np.ascontiguousarray(wide[:, x : x + 320]),)), stamp(i))
+        for i, x in enumerate(range(0, 60, 12))
+    ]
+    assert not updates[0].shift
+    for update in updates[1:]:
+        assert update.epoch_reason is None
+        assert update.shift.dx_px == pytest.approx(-12, abs=0.5)
+        assert update.shift.dy_px == pytest.approx(0, abs=0.5)
+
+
+def test_preparing_changes_nothing_and_does_not_wait_for_readers() -> None:
+    updater = TextureUpdater()
+    one, other = frames(4, 2)
+    updater.process(one, stamp(0))
+    with updater.lease() as view:
+        before = view.read(0).copy()
+        pending = updater.prepare(other)
+        assert pending.difference.dirty.all()
+        assert pending.cut.is_cut
+        np.testing.assert_array_equal(view.read(0), before)
+    assert updater.process(copied(one), stamp(1)).change.dirty_share == 0
+
+
+def test_a_commit_that_readers_held_up_can_be_repeated() -> None:
+    updater = TextureUpdater(TextureOptions(lease_timeout_ms=1))
+    one, other = frames(5, 2)
+    first = updater.process(one, stamp(0))
+    pending = updater.prepare(other)
+    with updater.lease() as view:
+        with pytest.raises(LeaseTimeout):
+            updater.commit(pending, stamp(1))
+        assert view.versions.epoch == first.epoch
+    update = updater.commit(pending, stamp(1))
+    assert update.cut.is_cut
+    assert update.epoch_reason == "cut"
+
+
+def test_thresholds_are_those_of_the_options() -> None:
+    updater = TextureUpdater(TextureOptions(thresholds=Thresholds(mean=255, largest=255)))
+    one, other = frames(6, 2)
+    updater.process(one, stamp(0))
+    assert updater.process(other, stamp(1)).change.dirty_share == 0
+
+
+def test_before_the_first_frame_and_after_close_there_is_nothing() -> None:
+    updater = TextureUpdater()
+    with pytest.raises(StoreError, match="no frame yet"), updater.lease():
+        pass
+    planes = frames(7, 1)[0]
+    updater.process(planes, stamp(0))
+    pending = updater.prepare(planes)
+    updater.close()
+    updater.close()
+    with pytest.raises(StoreError, match="closed"), updater.lease():
+        pass
+    with pytest.raises(StoreError, match="closed"):
+        updater.prepare(planes)
+    with pytest.raises(StoreError, match="closed"):
+        updater.commit(pending, stamp(1))
+
+
+def test_a_texture_that_was_not_looked_at_is_looked_at_when_it_matters() -> None:
+    """Small changes in between leave no thumbnail; the one of the texture itself is taken then."""
+    updater = TextureUpdater()
+    one, other = frames(8, 2)
+    updater.process(one, stamp(0))
+    touched = copied(one)
+    touched.planes[0][:8, :8] ^= 0xFF
+    assert updater.process(touched, stamp(1)).change.dirty.sum() == 1
+    assert updater.process(other, stamp(2)).cut.is_cut
+    assert updater.process(copied(touched), stamp(3)).cut.is_cut is False
