@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 import webvtt
 
 from stream.cli import app, main
+from stream.layers import known_keys
 from tests.tiny_qwen import tiny_folder
 from tests.video_maker import make_video, moving_square
 
@@ -63,6 +64,14 @@ def test_every_command_and_option_is_documented() -> None:
     missing = {spelling for _, option in OPTIONS for spelling in option.opts if spelling.startswith("-")}
     missing -= {spelling for spelling in missing if f"`{spelling}" in text}
     assert not missing
+
+
+@pytest.mark.parametrize(("option", "key"), [("strategy", "allocate.strategy"), ("encode", "answer.encode")])
+def test_help_and_documentation_name_every_choice(option: str, key: str) -> None:
+    choices = set(get_args(known_keys()[key].annotation)) - {"auto"}
+    help_text = next(parameter.help for _, parameter in OPTIONS if parameter.name == option)
+    line = next(line for line in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").splitlines() if key in line)
+    assert all(choice in help_text and f"`{choice}`" in line for choice in choices)
 
 
 def test_alone_it_explains_itself_in_a_screenful(capsys: pytest.CaptureFixture[str]) -> None:
