@@ -25,8 +25,11 @@ BLOCK_CHANGE = 2.0
 BLOCK_GAIN = 0.85
 """A block is explained where moving the picture brings its mean difference to this share or less."""
 
-EXPLAINED_SHARE = 0.5
+EXPLAINED_SHARE = 0.6
 """Least share of the telling blocks that the shift must explain: most of the picture moves, not one thing in it."""
+
+TELLING_SHARE = 0.1
+"""Least share of blocks that must have a say: one thing before a blank wall is not the camera's motion."""
 
 LEAST_TEXELS = 0.05
 """Shifts below the precision of the estimate are none."""
@@ -82,7 +85,7 @@ def _explains(first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], d
     aligned = _block_means(cv2.absdiff(moved[overlap], second[overlap]))
     telling = _block_means(cv2.absdiff(moved[overlap], first[overlap])) > BLOCK_CHANGE
     explained = telling & (aligned <= BLOCK_GAIN * still)
-    return bool(explained.sum() >= EXPLAINED_SHARE * telling.sum() > 0)
+    return bool(telling.mean() >= TELLING_SHARE and explained.sum() >= EXPLAINED_SHARE * telling.sum())
 
 
 def _block_means(difference: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

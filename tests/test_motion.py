@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -75,5 +77,5 @@ def test_one_thing_that_moves_while_the_light_changes_is_no_shift() -> None:
 def test_unrelated_noise_has_no_shift() -> None:
     rng = np.random.default_rng(5)
     noise = [rng.integers(0, 256, (90, 160), dtype=np.uint8) for _ in range(8)]
-    for one, other in zip(noise[:-1], noise[1:], strict=True):
+    for one, other in itertools.pairwise(noise):
         assert estimate_shift(thumbnail(one), thumbnail(other)) is NO_SHIFT
