@@ -60,7 +60,7 @@ class AnswerProcess:
         orders = Orders(endpoint, str(directory), snapshot, threads, speaker, config.model_dump_json())
         root = str(Path(__file__).resolve().parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._output: IO[bytes] = tempfile.TemporaryFile()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         self._child = subprocess.Popen(
             [sys.executable, "-m", "stream.answer_process"],
             stdin=subprocess.PIPE,
@@ -80,13 +80,15 @@ class AnswerProcess:
         return self._child.pid
 
     def death(self) -> StageDied | None:
-        """How the child ended, or None while it lives."""
+        """How the child ended, with the last line that it printed, or None while it lives."""
         status = self._child.poll()
         if status is None:
             return None
-        log.debug("the answer process printed: %s", self._printed())
+        printed = self._printed()
+        log.debug("the answer process printed: %s", printed)
         cause = f"killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
-        return StageDied("answer", f"its process {cause}")
+        last_line = next((line for line in reversed(printed.splitlines()) if line.strip()), None)
+        return StageDied("answer", f"its process {cause}" + (f" ({last_line.strip()})" if last_line else ""))
 
     def stop(self) -> None:
         """Ends the child: by itself where it has been told to, else by the end of its stdin, else by SIGKILL."""

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
+import cv2
 import torch
 
 from arr_coc.errors import ArrCocError
@@ -116,8 +117,8 @@ class Pipeline:
     def _stages(self) -> Iterator[tuple[EventSource, Supervisor]]:
         """The running stages; stopped and tidied up at the end, however it comes."""
         with ExitStack() as stack:
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(1)
+            if not self._config.pipeline.single_process:
+                stack.enter_context(_one_thread_each())
             transport = Transport()
             events = transport.event_source(EVENTS)
             supervisor = Supervisor(self._control)
@@ -159,6 +160,19 @@ class Pipeline:
             TextureStage(self._updater, planes, transport, control, newest=policy.newest),
             AllocateStage(allocate_policy(config, self._info), wiring, control, clock),
         )
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keeps torch and OpenCV to the stages' own threads: their pools would take the answer process's cores."""
+    torch_threads, cv2_threads = torch.get_num_threads(), cv2.getNumThreads()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(torch_threads)
+        cv2.setNumThreads(cv2_threads)
 
 
 def _received(source: EventSource, supervisor: Supervisor) -> Iterator[Event]:

@@ -204,7 +204,7 @@ def test_repaired_times_are_told_once_at_the_end(tmp_path_factory: pytest.TempPa
     frames = moving_square(5, 192, 128)
     make_video(path, frames, FPS, codec="mjpeg", pixel_format="yuvj420p", packet_pts=[0, 1, 2, 1, 4])
     (notice,) = [n for n in run(configured(str(path))).of(Notice) if n.code == "pts-repaired"]
-    assert notice.message.startswith("0 frames came without a time and 1 with one that goes back")
+    assert notice.message == "repaired 1 frame times from the frame rate (0 missing, 1 going back)"
     assert not [n for n in run(configured(video)).of(Notice) if n.code == "pts-repaired"]
 
 
@@ -337,7 +337,7 @@ def test_an_answer_process_that_is_killed_is_named_and_what_was_said_stays(video
 
 def test_an_answer_process_that_leaves_is_named(video: str) -> None:
     result = run(configured(video, two_processes=True), "LeavingSpeaker")
-    assert str(result.error) == "the answer stage died: its process exited with status 3"
+    assert str(result.error) == "the answer stage died: its process exited with status 3 (no more memory)"
 
 
 @pytest.mark.parametrize("two_processes", [False, True])

@@ -40,8 +40,6 @@ MODEL_WORLD = (
     "or the folder of such a model"
 )
 
-PTS_REPAIRED = "{} frames came without a time and {} with one that goes back; theirs were made from the frame rate"
-
 
 @dataclass(frozen=True, slots=True)
 class AllocatePolicy:
@@ -218,8 +216,12 @@ class AllocateStage:
         stamp = None if self._last is None else self._last.stamp
         at_s = 0.0 if stamp is None else stamp.media_ns / NS_PER_S
         self._tell_skipped(end.skipped, 0 if stamp is None else stamp.frame_index + 1, at_s)
-        if end.made_pts or end.clamped_pts:
-            self._emit(Notice(code="pts-repaired", message=PTS_REPAIRED.format(end.made_pts, end.clamped_pts)))
+        made, clamped = end.made_pts, end.clamped_pts
+        if made or clamped:
+            message = (
+                f"repaired {made + clamped} frame times from the frame rate ({made} missing, {clamped} going back)"
+            )
+            self._emit(Notice(code="pts-repaired", message=message))
         if end.reason == "finished" and self._triggers.finish():
             self._await(lambda: self._dialogue.wants_packet)
             self._speak()
