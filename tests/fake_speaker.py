@@ -64,6 +64,14 @@ class PatientSpeaker(FakeSpeaker):
             yield "."
 
 
+class SlowSpeaker(FakeSpeaker):
+    """Thinks for longer than the next frames take."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        threading.Event().wait(0.03)
+        yield from super().answer(packet, query, should_stop)
+
+
 class SilentSpeaker(FakeSpeaker):
     """Says nothing, until it is stopped."""
 

@@ -14,9 +14,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from arr_coc.allocator import StreamAllocator
+from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import ModelNotFound
+from arr_coc.motion import Shift
 from arr_coc.ops.view import TextureView
+from arr_coc.types import Feedback
 from arr_coc.updater import TextureUpdater
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import SourceNotFound, StageDied, TransportError
@@ -139,9 +141,9 @@ def test_whole_frames_reach_the_speaker_as_the_texture_holds_them(
     sums: dict[int, int] = {}
     allocate = StreamAllocator.allocate
 
-    def note(self: StreamAllocator, view: TextureView, *rest: object) -> object:
+    def note(self: StreamAllocator, view: TextureView, shift: Shift) -> FrameAllocation:
         sums[view.stamp.frame_index] = int(view.read(0).sum(dtype=np.int64))
-        return allocate(self, view, *rest)
+        return allocate(self, view, shift)
 
     monkeypatch.setattr(StreamAllocator, "allocate", note)
     answer = AnswerConfig(every_s=1.0, encode="full")
@@ -151,21 +153,23 @@ def test_whole_frames_reach_the_speaker_as_the_texture_holds_them(
 
 
 def test_feedback_of_an_answer_reaches_exactly_the_frames_after_it(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
+    frames = 0
+    learnt: list[tuple[int, int]] = []
     allocate, learn = StreamAllocator.allocate, StreamAllocator.apply_feedback
-    monkeypatch.setattr(
-        StreamAllocator, "allocate", lambda self, view, *a: calls.append("frame") or allocate(self, view, *a)
-    )
-    monkeypatch.setattr(
-        StreamAllocator,
-        "apply_feedback",
-        lambda self, f: calls.append(f"feedback {f.stamp.frame_index}") or learn(self, f),
-    )
-    run(configured(video))
-    assert [
-        (index - 1 - n, call)
-        for n, (index, call) in enumerate((index, call) for index, call in enumerate(calls) if call != "frame")
-    ] == [(0, "feedback 0"), (10, "feedback 10"), (20, "feedback 20"), (29, "feedback 29")]
+
+    def count(self: StreamAllocator, view: TextureView, shift: Shift) -> FrameAllocation:
+        nonlocal frames
+        frames += 1
+        return allocate(self, view, shift)
+
+    def note(self: StreamAllocator, feedback: Feedback) -> None:
+        learnt.append((feedback.stamp.frame_index, frames))
+        learn(self, feedback)
+
+    monkeypatch.setattr(StreamAllocator, "allocate", count)
+    monkeypatch.setattr(StreamAllocator, "apply_feedback", note)
+    run(configured(video), "SlowSpeaker")
+    assert learnt == [(index, index + 1) for index in (0, 10, 20, 29)]
 
 
 def test_a_cut_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -254,10 +258,10 @@ def test_where_allocation_fails_the_frame_is_shown_with_all_tokens(
 ) -> None:
     allocate = StreamAllocator.allocate
 
-    def fail_twice(self: StreamAllocator, view: TextureView, *rest: object) -> object:
+    def fail_twice(self: StreamAllocator, view: TextureView, shift: Shift) -> FrameAllocation:
         if view.stamp.frame_index in (10, 11):
             raise ArithmeticError("NaN in relevance")
-        return allocate(self, view, *rest)
+        return allocate(self, view, shift)
 
     monkeypatch.setattr(StreamAllocator, "allocate", fail_twice)
     result = run(configured(video))
@@ -394,6 +398,17 @@ def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: 
     monkeypatch.setattr(pipeline._source, "frames", frames)
     with pytest.raises(SourceNotFound, match="the disk is gone"):
         list(pipeline.run())
+
+
+def test_the_name_of_the_answer_socket_is_gone_once_both_ends_have_met(video: str, tmp_path: Path) -> None:
+    names: list[list[Path]] = []
+
+    def look(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            names.append(list(tmp_path.iterdir()))
+
+    assert run(configured(video, two_processes=True), on_event=look).error is None
+    assert names == [[]] * FRAMES
 
 
 def test_what_cannot_work_fails_before_anything_starts(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
