@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from stream.messages import Message
 from stream.stages.base import Control, Stage, StageThread
-from stream.transport import Link, Received, Transport
+from stream.transport import EventSource, Link, Received, Transport
 
 LIMIT_MS = 10_000
 
@@ -21,12 +21,17 @@ class StageRunner:
     def __init__(self) -> None:
         self.transport = Transport()
         self.control = Control()
-        self._links: list[Link] = []
+        self._links: list[Link | EventSource] = []
         self._thread: StageThread | None = None
 
     def link(self, endpoint: str, *, bind: bool = False) -> Link:
-        self._links.append(self.transport.link(endpoint, bind=bind))
-        return self._links[-1]
+        link = self.transport.link(endpoint, bind=bind)
+        self._links.append(link)
+        return link
+
+    def closing(self, events: EventSource) -> None:
+        """Closes `events` with the links."""
+        self._links.append(events)
 
     def start(self, stage: Stage) -> None:
         self._thread = StageThread(stage, self.control)

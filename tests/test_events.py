@@ -1,0 +1,103 @@
+"""Events between threads and as JSON."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import msgspec
+import pytest
+
+from stream.events import (
+    Answer,
+    AnswerText,
+    AnswerTiming,
+    AnyEvent,
+    Cut,
+    Event,
+    FrameReady,
+    Notice,
+    Skipped,
+    Started,
+    Summary,
+    encode_event,
+    pack_event,
+    unpack_event,
+)
+
+TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
+ANSWER = Answer(
+    answer=1,
+    frame_index=2,
+    pts_s=0.5,
+    start_s=0.5,
+    end_s=0.5,
+    trigger="cut",
+    query="?",
+    text="a «star» ▲",
+    tokens_used=3,
+    tokens_total=4,
+    text_tokens=5,
+    timing=TIMING,
+)
+EVENTS: list[Event] = [
+    Started(source="a.mp4", model="m", query="?", backend="cpu"),
+    Cut(frame_index=7, pts_s=0.25, score=0.75),
+    Skipped(frame_index=3, pts_s=0.125, what="packet 4", reason="bad"),
+    Notice(code="loading", message="loading m"),
+    AnswerText(answer=1, text="a "),
+    ANSWER,
+    FrameReady(
+        frame_index=0,
+        pts_s=0.0,
+        capture_ns=1,
+        ready_ns=2,
+        texture_ms=0.5,
+        allocate_ms=0.25,
+        dirty_share=1.0,
+        tokens=9,
+        tiles=10,
+        jitter_share=0.0,
+        slot=4,
+    ),
+    Summary(
+        frames=1,
+        duration_s=0.0,
+        answers=1,
+        cuts=0,
+        skipped=0,
+        dropped={"capture.replaced": 2},
+        mean_tokens=9.0,
+        mean_dirty_share=1.0,
+        ended="finished",
+    ),
+]
+
+
+def test_every_kind_is_tried_here() -> None:
+    assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent)) == set(Event.__subclasses__())
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_survives_the_way_between_threads(event: Event) -> None:
+    assert unpack_event(pack_event(event)) == event
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_is_one_line_of_json_with_its_type_first(event: Event) -> None:
+    line = encode_event(event)
+    assert "\n" not in line
+    values = json.loads(line)
+    assert next(iter(values)) == "type"
+    expected = msgspec.to_builtins(event)
+    assert values == {key: value for key, value in expected.items() if (key, value) != ("timing", None)}
+
+
+def test_an_answer_without_timing_does_not_mention_it() -> None:
+    assert "timing" in json.loads(encode_event(ANSWER))
+    assert "timing" not in json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None)))
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        unpack_event(b"nonsense")
