@@ -115,8 +115,8 @@ class PipelineConfig(Section):
     """Between capture, texture and allocate: wait for each frame, or drop all but the newest."""
     answers: Literal["lockstep", "newest"] = "lockstep"
     """At an answer point: wait for the answer, or go on and answer the newest packet."""
-    timeout_s: float = Field(default=60.0, gt=0)
-    """How long one stage may keep another waiting before the run is given up."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """How long the answer stage may be silent while an answer is due, before the run is given up."""
 
 
 class Config(Section):

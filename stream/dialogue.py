@@ -29,6 +29,7 @@ class Question:
     stamp: FrameStamp
     trigger: str
     tiles: int
+    asked_ns: int
     first_text_ns: int | None = None
 
 
@@ -65,6 +66,13 @@ class Dialogue:
         """An answer is awaited."""
         return self._question is not None
 
+    @property
+    def silence_s(self) -> float:
+        """How long nothing has been heard of the answer that is awaited; 0 where none is."""
+        if self._question is None:
+            return 0.0
+        return (self._clock.now_ns() - max(self._heard_ns, self._question.asked_ns)) / NS_PER_S
+
     def ask(self, packet: TokenPacket | FramePacket, trigger: str) -> None:
         """Sends a packet for the credit that was granted. A FramePacket's image may change once this has returned."""
         if isinstance(packet, TokenPacket):
@@ -77,7 +85,7 @@ class Dialogue:
                 packet = dataclasses.replace(packet, image=packet.image.copy())
             whole, arrays = frame_message(self._asked, packet, in_snapshot=self._snapshot is not None)
             self.link.send(whole, arrays)
-        self._question = Question(self._asked, packet.stamp, trigger, packet.grid.tiles)
+        self._question = Question(self._asked, packet.stamp, trigger, packet.grid.tiles, self._clock.now_ns())
         self._credits -= 1
         self._asked += 1
 

@@ -17,7 +17,7 @@ from stream.events import Answer, Cut, Event, FrameReady, Notice, Skipped, unpac
 from stream.messages import Answered, Cancel, Changed, Credit, End, Hello, Joined, Stopped, Tokens, WholeFrame
 from stream.packets import frame_packet, specs_of, token_packet
 from stream.sources.base import SkippedItem
-from stream.stages.allocate import AllocatePolicy, AllocateStage, AllocateWiring, AnswerReach, all_tokens
+from stream.stages.allocate import AllocatePolicy, AllocateStage, AllocateWiring, AnswerReach
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
 from stream.triggers import TriggerRules
 from tests.stage_runner import LIMIT_MS, StageRunner, expect, expect_whole, stage_runner
@@ -57,7 +57,8 @@ class Fixture:
             lease=self.updater.lease,
             make_allocator=self._make_allocator,
         )
-        self.stage = AllocateStage(policy, wiring, runner.control, FakeClock())
+        self.clock = FakeClock()
+        self.stage = AllocateStage(policy, wiring, runner.control, self.clock)
         runner.start(self.stage)
 
     def _seal(self) -> None:
@@ -261,20 +262,25 @@ def test_silence_is_counted_while_something_is_awaited(runner: StageRunner) -> N
     expect(fixture.answer, Cancel)
 
 
+def test_an_answer_that_never_comes_is_noticed_while_frames_go_on(runner: StageRunner) -> None:
+    fixture = Fixture(runner, replace(POLICY, lockstep=False))
+    fixture.begin()
+    fixture.clock.advance(500 * 1_000_000_000)
+    fixture.show(0)
+    expect(fixture.answer, Tokens)
+    expect(fixture.texture, Credit)
+    fixture.clock.advance(59 * 1_000_000_000)
+    fixture.show(1)
+    expect(fixture.texture, Credit)
+    fixture.clock.advance(2 * 1_000_000_000)
+    failure = runner.join()
+    assert isinstance(failure, StageDied)
+    assert "silent for 60 s" in str(failure)
+
+
 def test_cancelling_tells_the_answer_stage(runner: StageRunner) -> None:
     fixture = Fixture(runner)
     fixture.begin()
     runner.control.cancel()
     assert runner.join() is None
     expect(fixture.answer, Cancel)
-
-
-def test_all_tokens_cover_every_tile_once() -> None:
-    updater = TextureUpdater()
-    updater.process(FramePlanes("rgb", (np.zeros((70, 100, 3), np.uint8),)), FrameStamp(0, 0, 0))
-    with updater.lease() as view:
-        frame = all_tokens(view)
-    tiles = [(0, row, col) for row in range(3) for col in range(4)]
-    assert [tuple(region) for region in frame.allocation.regions.tolist()] == tiles
-    assert frame.allocation.tokens == 12
-    assert frame.levels.shape == (3, 4)

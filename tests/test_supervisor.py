@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+
 import pytest
 
 from stream import supervisor as supervisor_module

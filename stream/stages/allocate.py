@@ -10,14 +10,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
 from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import StoreError
 from arr_coc.ops.view import TextureView
 from arr_coc.packets import frame_packet_from, packet_from
-from arr_coc.types import NS_PER_S, Allocation
+from arr_coc.types import NS_PER_S
+from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.dialogue import NS_PER_MS, Dialogue
 from stream.errors import StageDied
@@ -140,6 +138,8 @@ class AllocateStage:
         while True:
             either.wait(WAIT_MS)
             self._hear(0)
+            if self._dialogue.silence_s > self._policy.silence_limit_s:
+                raise self._silent()
             if self._triggers.due and self._dialogue.wants_packet:
                 self._speak()
             received = self._texture.receive()
@@ -234,13 +234,17 @@ class AllocateStage:
 
         Silence is counted in waits, not by the clock, so that a run that was suspended has not been silent.
         """
-        silent_ms, limit_s = 0, self._policy.silence_limit_s
+        silent_ms, limit_ms = 0, self._policy.silence_limit_s * MS_PER_S
         while not done():
             heard = self._dialogue.heard
             self._hear(WAIT_MS)
             silent_ms = silent_ms + WAIT_MS if self._dialogue.heard == heard else 0
-            if silent_ms > limit_s * MS_PER_S:
-                raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
+            if silent_ms > limit_ms:
+                raise self._silent()
+
+    def _silent(self) -> StageDied:
+        limit_s = self._policy.silence_limit_s
+        return StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
 
     def _hear(self, timeout_ms: int) -> None:
         """Passes on what the answer stage says, and its feedback to the allocator. Raises CancelledError."""
@@ -277,22 +281,3 @@ class AllocateStage:
         while (slot := self._wiring.overlays.put(overlay, WAIT_MS / 1000)) is None:
             self._control.check()
         return slot
-
-
-def all_tokens(view: TextureView) -> FrameAllocation:
-    """Every tile of the frame at level 0, all equally relevant."""
-    rows, cols = view.grid.shape
-    row, col = torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
-    regions = torch.stack([torch.zeros_like(row), row, col], dim=-1).reshape(-1, 3)
-    tiles = len(regions)
-    return FrameAllocation(
-        stamp=view.stamp,
-        allocation=Allocation(regions, torch.ones(tiles), torch.ones(tiles, dtype=torch.bool)),
-        relevance=torch.ones(rows, cols),
-        scores=torch.zeros(3, rows, cols),
-        weights=torch.zeros(3),
-        levels=np.zeros((rows, cols), np.int8),
-        jitter_share=0.0,
-        change_since=1.0,
-        strategy="all",
-    )
