@@ -21,7 +21,7 @@ from training.views import HOWS, View, Viewer
 TOKENS_A_BATCH = 1024
 """Visual tokens of all pictures of a batch together: 16 pictures of 64 tokens, or 4 of 240."""
 
-QUESTIONS = 4
+QUESTIONS = 3
 """Questions about each picture; the first asks for a caption."""
 
 FEW_TOKENS = (36, 48, 64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,7 @@ from training.network import Learner, Losses, new_model
 WARM_UP = 0.01
 LEAST_RATE = 0.01
 CLIP_NORM = 1.0
+SEEING_FIRST = 0.55
 LOG_STEPS = 20
 
 
@@ -58,6 +60,11 @@ class Trainer:
         """Share of the time that is spent, in [0, 1]."""
         return min(1.0, self.spent_s / (60 * self.recipe.minutes))
 
+    @property
+    def asks(self) -> bool:
+        """Whether this step asks questions: seeing must be learned first, so at first every third step does."""
+        return self.progress > SEEING_FIRST or self.steps % 3 == 0
+
     def step(self, batches: BackgroundBatches) -> Losses:
         """One batch, one update, in bfloat16 where autocast allows."""
         started_s = time.perf_counter()
@@ -65,7 +72,7 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate * schedule(self.progress)
         with torch.autocast("cpu", torch.bfloat16):
-            losses: Losses = self.learner(batch)
+            losses: Losses = self.learner(batch, self.asks)
         self.optimiser.zero_grad()
         losses.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.learner.parameters(), CLIP_NORM)
@@ -115,18 +122,18 @@ class Means:
     """Running means of the losses since they were last taken."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._count = 0
+        self._seen: dict[str, list[float]] = defaultdict(list)
 
     def add(self, losses: Losses) -> None:
         for name in ("answer", "token", "right_share"):
-            self._sums[name] = self._sums.get(name, 0.0) + getattr(losses, name)
-        self._count += 1
+            value = getattr(losses, name)
+            if value is not None:
+                self._seen[name].append(value)
 
     def take(self) -> dict[str, float]:
         """The means, forgotten once taken."""
-        means = {name: round(total / self._count, 4) for name, total in self._sums.items()}
-        self._sums, self._count = {}, 0
+        means = {name: round(sum(values) / len(values), 4) for name, values in self._seen.items()}
+        self._seen.clear()
         return means
 
 

@@ -1,0 +1,102 @@
+"""Random worlds are plain to see, and the answers to questions about them follow from what is in them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from stream.scenes.world import Facts, Thing
+from training.scenes import KINDS, SIZES_PX, Kind, ask, random_facts, random_world
+
+RED_CIRCLE = Thing("circle", "red", 100, 50, 40, "up")
+BLUE_SQUARE = Thing("square", "blue", 300, 250, 40)
+GREEN_NUMBER = Thing("number", "green", 500, 150, 40, "left", 42)
+FACTS = Facts.of(600, 300, [RED_CIRCLE, BLUE_SQUARE, GREEN_NUMBER])
+
+
+def answers(kind: Kind, facts: Facts = FACTS) -> dict[str, str]:
+    """Question → answer, of many questions of a kind."""
+    rng = np.random.default_rng(0)
+    asked = [ask(rng, facts, kind) for _ in range(300)]
+    assert all(question.kind == kind for question in asked)
+    return {question.text.lower().rstrip("?."): question.answer for question in asked}
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    for size_px in SIZES_PX[:3]:
+        first, second = (random_world(np.random.default_rng(4), size_px) for _ in range(2))
+        np.testing.assert_array_equal(first.image, second.image)
+        assert first.facts == second.facts
+        assert first.image.shape == (size_px[1], size_px[0], 3)
+
+
+def test_things_keep_apart_and_stand_plainly_in_one_place() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        facts = random_facts(rng, (384, 256))
+        assert 1 <= len(facts.things) <= 3
+        for one, other in pairwise(facts.things):
+            assert other.x_px - one.x_px >= 0.08 * 384
+        for thing in facts.things:
+            assert thing.visible_share(384, 256) >= 0.7
+
+
+def test_captions() -> None:
+    assert set(answers("caption").values()) == {
+        "a red circle moves up, a blue square stays still and a green number 42 moves left."
+    }
+    assert "say what happens" in answers("caption")
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "answer"),
+    [
+        ("colour", "what colour is the circle", "red."),
+        ("shape", "what is the blue thing", "a square."),
+        ("shape", "what is green", "a number 42."),
+        ("place", "where is the red circle", "top left."),
+        ("place", "where is the square", "bottom."),
+        ("movement", "which way does the circle move", "it moves up."),
+        ("movement", "what does the blue square do", "it stays still."),
+        ("movement", "how does the number move", "it moves left."),
+        ("number", "what is the number", "42."),
+        ("number", "what number is on the right", "42."),
+        ("count", "how many things are there", "three."),
+        ("exists", "is there a red circle", "yes."),
+    ],
+)
+def test_answers_follow_from_the_facts(kind: Kind, question: str, answer: str) -> None:
+    assert answers(kind)[question] == answer
+
+
+def test_what_is_not_there_is_said_not_to_be() -> None:
+    for question, answer in answers("colour").items():
+        if not any(shape in question for shape in ("circle", "square", "number")):
+            assert answer.startswith("there is no ")
+    for question, answer in answers("exists").items():
+        there = any(name in question for name in ("circle", "square", "number"))
+        named = any(name in question for name in ("red circle", "blue square", "green number"))
+        coloured = len(question.split()) > 4 + ("do you see" in question)
+        assert answer == ("yes." if named or (there and not coloured) else "no.")
+    assert set(answers("number", Facts.of(600, 300, [RED_CIRCLE])).values()) == {"there is no number."}
+
+
+def test_with_two_numbers_the_side_decides() -> None:
+    other = Thing("number", "red", 100, 50, 40, number=17)
+    found = answers("number", Facts.of(600, 300, [other, GREEN_NUMBER]))
+    assert found == {"what number is on the left": "17.", "what number is on the right": "42."}
+
+
+def test_things_that_share_a_shape_are_told_apart_by_colour_or_not_asked_about() -> None:
+    twins = Facts.of(600, 300, [RED_CIRCLE, Thing("circle", "blue", 300, 250, 40)])
+    named = {question for question, answer in answers("place", twins).items() if not answer.startswith("there")}
+    assert all("red circle" in question or "blue circle" in question for question in named)
+    same = Facts.of(600, 300, [RED_CIRCLE, Thing("circle", "red", 300, 250, 40)])
+    assert all(answer.startswith("there is no") for answer in answers("movement", same).values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_short(kind: Kind) -> None:
+    assert all(len(answer.split()) <= 21 for answer in answers(kind).values())
