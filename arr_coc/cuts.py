@@ -7,6 +7,7 @@ A cut replaces the picture all over and at once. What does not:
 | exposure step, fade, dissolve | detail, up to a factor | pictures are compared by normalised correlation |
 | pan, whip pan, hand-held camera | detail, moved | a part may be found anywhere in the frame before |
 | title, window, moving object | most of the frame | enough must be replaced; lighting does not count |
+| coloured light | detail, in place | another hue everywhere counts only where detail changed too |
 | flash, black frame, glitch | the frames before it come back | the frame must resemble none of the last few |
 | fade from black | the faint frame before it | a frame that shows nothing is never a cut |
 """
@@ -34,6 +35,13 @@ UNLIKENESS = 0.45
 """Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
 pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
 middle."""
+
+RECOLOURED_SHARE = 0.6
+"""Share of the frame with another hue from which little detail says enough: two plain shots may hold nothing but a few
+objects that resemble each other. Frames within a shot measure 0.3 at most, on film, drawings and screens."""
+
+RECOLOURED_UNLIKENESS = 0.2
+"""Least unlikeness of a cut between such shots; the same picture in another light measures less."""
 
 FAINT = 1.5
 """Standard deviation of detail, of 255, below which a picture shows nothing: rounding, noise, the start of a fade."""
@@ -63,9 +71,10 @@ class CutVerdict:
 
     `score` in [0, 1]: `unlikeness` times `replaced`. `unlikeness` in [0, 1]: 1 − the correlation of the picture's
     best-found part; 0 where it shows nothing. `replaced`: share of the frame that differs by more than lighting.
+    `recoloured`: share whose hue differs.
     `histogram` in [0, 1]: half the L1 distance of the histograms, mean over y, u and v. `luma_jump`: change of mean
-    luma, of 255. `dirty_share`: share of changed tiles. Only `unlikeness` and `replaced` decide, for frames busy
-    enough to be looked at.
+    luma, of 255. `dirty_share`: share of changed tiles. Only the first three decide, for frames busy enough to be
+    looked at.
     """
 
     is_cut: bool = False
@@ -73,6 +82,7 @@ class CutVerdict:
     dirty_share: float = 0.0
     unlikeness: float = 0.0
     replaced: float = 0.0
+    recoloured: float = 0.0
     histogram: float = 0.0
     luma_jump: float = 0.0
 
@@ -92,13 +102,15 @@ class SceneCutDetector:
         old, new = before.glance, after.glance
         unlikeness = _unlikeness(old[0], new[0])
         replaced = _replaced_share(old, new)
-        differs = unlikeness >= UNLIKENESS and replaced >= REPLACED_SHARE
+        recoloured = _recoloured_share(old, new)
+        differs = _is_another(unlikeness, recoloured) and replaced >= REPLACED_SHARE
         return CutVerdict(
             is_cut=differs and not self._was_there(new),
             score=unlikeness * replaced,
             dirty_share=dirty_share,
             unlikeness=unlikeness,
             replaced=replaced,
+            recoloured=recoloured,
             histogram=_histogram_distance(old, new),
             luma_jump=float(new[0].mean()) - float(old[0].mean()),
         )
@@ -117,7 +129,14 @@ class SceneCutDetector:
 
     def _was_there(self, glance: Glance) -> bool:
         """Whether the picture was there a few frames ago."""
-        return any(_unlikeness(seen[0], glance[0]) < UNLIKENESS for _, seen in self._seen)
+        return any(
+            not _is_another(_unlikeness(seen[0], glance[0]), _recoloured_share(seen, glance)) for _, seen in self._seen
+        )
+
+
+def _is_another(unlikeness: float, recoloured: float) -> bool:
+    """Whether two pictures are of different shots, by detail, or by hue where detail is scarce."""
+    return unlikeness >= UNLIKENESS or (recoloured >= RECOLOURED_SHARE and unlikeness >= RECOLOURED_UNLIKENESS)
 
 
 def _unlikeness(old: Glance, new: Glance) -> float:
@@ -171,6 +190,15 @@ def _replaced_share(old: Glance, new: Glance) -> float:
     luma = np.abs(_relit(before, after, fits) - after) > OUTLIER
     chroma = (cv2.absdiff(old[1:], new[1:]) > OUTLIER).any(axis=0)
     return float((luma | chroma.ravel()).mean())
+
+
+def _recoloured_share(old: Glance, new: Glance) -> float:
+    """Share of texels whose chroma is not that of before, made stronger (at most twice) or fainter, as light does."""
+    before, after = (glance[1:].reshape(2, -1).astype(np.float32) - 128 for glance in (old, new))
+    strength = np.maximum((before * before).sum(axis=0), 1e-6)
+    gain = np.clip((before * after).sum(axis=0) / strength, 0, 2)
+    residual = after - gain * before
+    return float(((residual * residual).sum(axis=0) > OUTLIER * OUTLIER).mean())
 
 
 def _relit(before: Floats, after: Floats, fits: npt.NDArray[np.bool_]) -> Floats:
