@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from arr_coc.errors import ShapeError, StoreError
-from arr_coc.ops.difference import Difference, PlaneDifference, Thresholds
+from arr_coc.ops.difference import Difference, FrameDifference, Thresholds
 from arr_coc.ops.leases import Leases
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.rectangles import cover
@@ -28,7 +28,7 @@ class CpuStore(TextureStore):
         self.grid = fmt.grid
         self._lease_timeout_ms = lease_timeout_ms
         self._texels = Repainter(fmt)
-        self._difference = PlaneDifference(fmt, thresholds)
+        self._difference = FrameDifference(fmt, self._texels.planes, thresholds)
         self._leases = Leases()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
@@ -47,7 +47,7 @@ class CpuStore(TextureStore):
         self._check_format(planes)
         if self._stamp is None:
             return Difference.everywhere(self.grid)
-        return self._difference.of(planes, self._texels.planes)
+        return self._difference.of(planes)
 
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
         self._check_format(planes)

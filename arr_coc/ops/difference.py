@@ -14,7 +14,10 @@ and 1.4e10 cells: no false tile is to be expected from either.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import cv2
 import numpy as np
@@ -23,12 +26,17 @@ import numpy.typing as npt
 from arr_coc.ops.planes import Plane, PlaneCopy, PlaneFormat, replicate_edges
 from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 
-SEGMENT_BYTES = 1 << 18
-"""How much of a plane is compared at a time: new samples, old ones and their difference then stay in a core's own
-cache."""
+BAND_ROWS = 4
+"""Tile rows that are remembered together as changing or still."""
 
-PROBE_ROWS = 2
-"""Rows by which a segment is first judged after one that differed: in noise, looking for equality is in vain."""
+CHUNK_BYTES = 1 << 19
+"""How much of a plane is measured at a time: samples and differences then stay in a core's own cache."""
+
+
+Columns = tuple[int, int]
+"""First and last tile column, half-open."""
+
+STILL: Columns = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,94 +68,149 @@ class Difference:
         return float(self.dirty.mean())
 
 
-class PlaneDifference:
-    """Compares frames with a padded copy of planes, tile by tile; scratch memory is made once."""
+class FrameDifference:
+    """Compares frames with a padded copy of planes, tile by tile.
 
-    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds) -> None:
+    Most of a frame is as it was, and what changes is mostly where something changed just before. So the part of each
+    band of tile rows that differed last time is measured at once; the rest is only asked whether it differs at all,
+    which is read at the speed of memory. What is found does not depend on it.
+    """
+
+    def __init__(self, fmt: PlaneFormat, own: PlaneCopy, thresholds: Thresholds) -> None:
+        rows, cols = fmt.grid.shape
+        bands = -(-rows // BAND_ROWS)
         channels = 3 if fmt.layout == "rgb" else 1
-        size = max(SEGMENT_BYTES, TILE_PX * fmt.grid.padded_width_px * channels)
-        scratch = Scratch(*(np.empty(size // part, np.uint8) for part in (1, 4, 16)))
-        self._shape = fmt.grid.shape
-        self._planes = tuple(
-            OnePlane((TILE_PX // sy, TILE_PX // sx), channels, self._shape, scratch, thresholds)
-            for sy, sx in fmt.steps()
-        )
+        scratch = Scratch.allocate(max(CHUNK_BYTES, BAND_ROWS * TILE_PX * cols * TILE_PX * channels))
+        self._grid = fmt.grid
+        self._thresholds = thresholds
+        self._peaks = np.zeros((len(own.padded), bands * BAND_ROWS, cols), np.uint8)
+        self._means = np.zeros_like(self._peaks)
+        self._differed = [[STILL] * bands for _ in own.padded]
+        self._planes = []
+        for index, (padded, (down, across)) in enumerate(zip(own.padded, fmt.steps(), strict=True)):
+            visible = padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
+            tile = (TILE_PX // down, TILE_PX // across)
+            measures = (self._peaks[index, :rows], self._means[index, :rows])
+            self._planes.append(PlaneDifference(visible, tile, measures, scratch, thresholds.harmless))
 
-    def of(self, planes: FramePlanes, own: PlaneCopy) -> Difference:
+    def of(self, planes: FramePlanes) -> Difference:
         """Compares planes of the format that this was made for."""
-        dirty = np.zeros(self._shape, bool)
-        for plane, new, old in zip(self._planes, planes.planes, own.padded, strict=True):
-            plane.mark(new, old, dirty)
-        return Difference(dirty)
+        measured = [
+            plane.measure(new, differed)
+            for plane, new, differed in zip(self._planes, planes.planes, self._differed, strict=True)
+        ]
+        if not any(measured):
+            return Difference(np.zeros(self._grid.shape, bool))
+        dirty = self._peaks.max(axis=0) > self._thresholds.largest
+        dirty |= self._means.max(axis=0) > self._thresholds.mean
+        self._remember()
+        return Difference(dirty[: self._grid.rows])
+
+    def _remember(self) -> None:
+        """Notes in which columns each band of each plane differs, and clears the measures."""
+        planes, rows, cols = self._peaks.shape
+        bands = self._peaks.reshape(planes, rows // BAND_ROWS, BAND_ROWS, cols).max(axis=2) > self._thresholds.harmless
+        first, last = bands.argmax(axis=2).tolist(), (cols - bands[:, :, ::-1].argmax(axis=2)).tolist()
+        differs = bands.any(axis=2).tolist()
+        self._differed = [
+            [(start, stop) if some else STILL for start, stop, some in zip(*plane, strict=True)]
+            for plane in zip(first, last, differs, strict=True)
+        ]
+        self._peaks.fill(0)
+        self._means.fill(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Room for one segment's absolute difference, and for its first and second halving."""
+    """Room for the absolute difference of some tile rows of a plane, and for its first and second halving."""
 
     delta: Plane
     cells: Plane
     quarters: Plane
 
+    @classmethod
+    def allocate(cls, samples: int) -> Scratch:
+        return cls(*(np.empty(samples // part, np.uint8) for part in (1, 4, 16)))
 
-class OnePlane:
-    """Marks the tiles in which one plane differs. `tile_shape` is (height, width) of a tile in its samples."""
+
+class PlaneDifference:
+    """Compares one plane with `old`, what the texture holds of it without padding.
+
+    `measures` are where a tile's largest cell and mean are put, uint8 [rows, cols] each; of three channels, the
+    largest. They stay as they are where nothing differs by more than `harmless`.
+    """
 
     def __init__(
-        self,
-        tile_shape: tuple[int, int],
-        channels: int,
-        grid_shape: tuple[int, int],
-        scratch: Scratch,
-        thresholds: Thresholds,
+        self, old: Plane, tile: tuple[int, int], measures: tuple[Plane, Plane], scratch: Scratch, harmless: float
     ) -> None:
-        rows, cols = grid_shape
-        height, width = tile_shape
-        self._tile_height = height
+        self._old = old
+        self._height, self._width = tile
+        self._channels = old[0, 0].size
+        self._peaks, self._means = measures
+        self._rows, self._cols = self._peaks.shape
+        self._starts = np.arange(self._cols) * (self._width // 2 * self._channels)
         self._scratch = scratch
-        self._thresholds = thresholds
-        self._sum_limit = thresholds.mean * (height * width // 16)
-        self._peaks = np.empty((rows, cols * width // 2, channels), np.uint8)
-        self._sums = np.empty((rows, cols * width // 4, channels), np.uint16)
-        self._peak_starts = np.arange(0, cols * width // 2, width // 2)
-        self._sum_starts = np.arange(0, cols * width // 4, width // 4)
+        self._harmless = harmless
 
-    def mark(self, new: Plane, old: Plane, dirty: npt.NDArray[np.bool_]) -> None:
-        """Sets `dirty` bool [rows, cols] where `new` differs from `old`; only `old` is padded to whole tiles."""
-        step = max(1, self._scratch.delta.size // (self._tile_height * old[0].size))
-        changed: list[slice] = []
-        for row in range(0, len(dirty), step):
-            span = slice(row, row + step)
-            samples = slice(row * self._tile_height, (row + step) * self._tile_height)
-            if not self._alike(new[samples], old[samples], probe_first=bool(changed)):
-                self._reduce(new[samples], old[samples], span)
-                changed.append(span)
-        for span in changed:
-            peaks = np.maximum.reduceat(self._peaks[span], self._peak_starts, axis=1)
-            sums = np.add.reduceat(self._sums[span], self._sum_starts, axis=1)
-            exceeds = (peaks > self._thresholds.largest) | (sums > self._sum_limit)
-            dirty[span] |= exceeds.any(axis=2)
+    def measure(self, new: Plane, differed: list[Columns]) -> bool:
+        """Measures where `new` differs; whether anything had to be measured. `differed` says where to begin with."""
+        measured = False
+        for start, stop, columns in _runs(differed):
+            if columns != STILL:
+                first = columns[0] if self._alike(new, start, stop, (0, columns[0])) else 0
+                last = columns[1] if self._alike(new, start, stop, (columns[1], self._cols)) else self._cols
+                self._measure(new, start, stop, (first, last))
+                measured = True
+            elif not self._alike(new, start, stop, (0, self._cols)):
+                for band in range(start, stop):
+                    if not self._alike(new, band, band + 1, (0, self._cols)):
+                        self._measure(new, band, band + 1, (0, self._cols))
+                measured = True
+        return measured
 
-    def _alike(self, new: Plane, old: Plane, probe_first: bool) -> bool:
-        """Whether no sample of a segment differs by more than is harmless."""
-        old = old[: new.shape[0], : new.shape[1]]
-        middle = slice(new.shape[0] // 2, new.shape[0] // 2 + PROBE_ROWS)
-        limit = self._thresholds.harmless
-        if probe_first and cv2.norm(new[middle], old[middle], cv2.NORM_INF) > limit:
-            return False
-        return cv2.norm(new, old, cv2.NORM_INF) <= limit
+    def _alike(self, new: Plane, start: int, stop: int, columns: Columns) -> bool:
+        """Whether no sample of these bands and tile columns differs by more than is harmless."""
+        part = self._samples(start * BAND_ROWS, stop * BAND_ROWS, columns)
+        samples = new[part]
+        return samples.size == 0 or cv2.norm(samples, self._old[part], cv2.NORM_INF) <= self._harmless
 
-    def _reduce(self, new: Plane, old: Plane, span: slice) -> None:
-        """Fills `_peaks` and `_sums` for a segment: largest cell and sum of halved cells down each column of a tile."""
-        height, width = new.shape[:2]
-        delta = self._scratch.delta[: old.size].reshape(old.shape)
-        cv2.absdiff(new, old[:height, :width], dst=delta[:height, :width])
-        replicate_edges(delta, height, width)
+    def _samples(self, top: int, bottom: int, columns: Columns) -> tuple[slice, slice]:
+        first, last = columns
+        return slice(top * self._height, bottom * self._height), slice(first * self._width, last * self._width)
+
+    def _measure(self, new: Plane, start: int, stop: int, columns: Columns) -> None:
+        """Fills the measures of these bands and tile columns, some rows at a time."""
+        row_bytes = (columns[1] - columns[0]) * self._width * self._channels * self._height
+        step = max(BAND_ROWS, CHUNK_BYTES // row_bytes)
+        bottom = min(stop * BAND_ROWS, self._rows)
+        for row in range(start * BAND_ROWS, bottom, step):
+            self._measure_rows(new, row, min(row + step, bottom), columns)
+
+    def _measure_rows(self, new: Plane, top: int, bottom: int, columns: Columns) -> None:
+        part = self._samples(top, bottom, columns)
+        tiles = slice(top, bottom), slice(*columns)
+        rows, cols = bottom - top, columns[1] - columns[0]
+        samples = new[part]
+        shape = (rows * self._height, cols * self._width, *samples.shape[2:])
+        delta = self._scratch.delta[: math.prod(shape)].reshape(shape)
+        cv2.absdiff(samples, self._old[part], dst=delta[: samples.shape[0], : samples.shape[1]])
+        replicate_edges(delta, *samples.shape[:2])
         cells = _halved(delta, self._scratch.cells)
         quarters = _halved(cells, self._scratch.quarters)
-        peaks, sums = self._peaks[span], self._sums[span]
-        np.maximum.reduce(cells.reshape(len(peaks), -1, *peaks.shape[1:]), axis=1, out=peaks)
-        np.add.reduce(quarters.reshape(len(sums), -1, *sums.shape[1:]), axis=1, dtype=np.uint16, out=sums)
+        down = np.maximum.reduce(cells.reshape(rows, self._height // 2, -1), axis=1)
+        np.maximum.reduceat(down, self._starts[:cols], axis=1, out=self._peaks[tiles])
+        means = cv2.resize(quarters, (cols, rows), interpolation=cv2.INTER_AREA)
+        self._means[tiles] = means if self._channels == 1 else means.max(axis=2)
+
+
+def _runs(differed: list[Columns]) -> Iterator[tuple[int, int, Columns]]:
+    """Neighbouring bands that are all still, or all not: (start, stop, the columns in which any of them differed)."""
+    start = 0
+    for still, run in groupby(differed, STILL.__eq__):
+        spans = list(run)
+        stop = start + len(spans)
+        yield start, stop, STILL if still else (min(first for first, _ in spans), max(last for _, last in spans))
+        start = stop
 
 
 def _halved(source: Plane, scratch: Plane) -> Plane:
