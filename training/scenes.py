@@ -145,6 +145,7 @@ def _worn(rng: np.random.Generator, image: Image) -> Image:
         image = cv2.imdecode(cv2.imencode(".jpg", image, quality)[1], cv2.IMREAD_COLOR)
     elif kind < 0.45:
         noise = np.empty(image.shape, dtype=np.int8)
+        cv2.setRNGSeed(int(rng.integers(2**31)))
         cv2.randn(noise, 0, float(rng.uniform(1, 4)))
         image = cv2.add(image, noise, dtype=cv2.CV_8U)
     return image
