@@ -91,17 +91,17 @@ class TextureUpdater:
         """
         if self._closed:
             raise StoreError("the texture is closed")
-        fmt = PlaneFormat.of(planes)
         store = self._store
-        if store is None or store.format != fmt:
+        if store is None or not store.accepts(planes):
+            fmt = PlaneFormat.of(planes)
             reason = discontinuity or ("start" if store is None else "size")
             return PendingUpdate(planes, fmt, Difference.everywhere(fmt.grid), reason)
         if discontinuity is not None:
-            return PendingUpdate(planes, fmt, Difference.everywhere(fmt.grid), discontinuity)
+            return PendingUpdate(planes, store.format, Difference.everywhere(store.grid), discontinuity)
         difference = store.compare(planes)
-        if difference.dirty_share < BUSY_SHARE:
-            return PendingUpdate(planes, fmt, difference, cut=CutVerdict(dirty_share=difference.dirty_share))
-        return self._looked_at(PendingUpdate(planes, fmt, difference), store)
+        if (share := difference.dirty_share) < BUSY_SHARE:
+            return PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
+        return self._looked_at(PendingUpdate(planes, store.format, difference), store)
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes a prepared frame. The stamp's epoch is filled in here.

@@ -23,13 +23,18 @@ KR_KB: dict[Matrix, tuple[float, float]] = {
 }
 
 TRUNCATION = 0.75
-"""swscale's converters truncate intermediate results, up to 3 below the exact value; this keeps the two within 2/255."""
+"""swscale's converters truncate intermediate results, up to 3 below the exact value; this keeps the two within 2/255.
+"""
 
 WIDENED: dict[int, tuple[type[np.uint16 | np.uint32], int]] = {2: (np.uint16, 0x0101), 4: (np.uint32, 0x01010101)}
 """Integers that hold a sample 2 or 4 times, and the factor that puts it there."""
 
-BAND_PX = 1 << 17
+BAND_PX = 1 << 18
 """Texels converted at a time, so that the intermediate picture (3 bytes each) stays in a core's cache."""
+
+CACHED_OFFSET = 16
+"""Bytes past a multiple of 64 at which scratch memory begins: cv2 writes past the cache where its target is aligned to
+32 bytes, and the next step reads it at once."""
 
 
 def rgb_matrix(colour: Colour) -> npt.NDArray[np.float64]:
@@ -57,8 +62,8 @@ class ColourConverter:
         if fmt.layout == "yuv":
             self._matrix = rgb_matrix(fmt.colour)
             size = max(BAND_PX, TILE_PX * fmt.grid.padded_width_px)
-            self._u, self._v = (np.empty(size, np.uint8) for _ in range(2))
-            self._yuv, self._rgb = (np.empty(size * 3, np.uint8) for _ in range(2))
+            self._u, self._v = (_scratch(size) for _ in range(2))
+            self._yuv, self._rgb = (_scratch(size * 3) for _ in range(2))
 
     def convert(self, padded: tuple[Plane, ...], rectangle: Rectangle, level0: Plane) -> None:
         """Writes the rectangle's texels into `level0` uint8 [H, W, 3]."""
@@ -100,3 +105,9 @@ class ColourConverter:
         out = scratch[: height * width * self._sx].view(wide).reshape(height, width)
         np.multiply(plane, ones, out=out, dtype=wide)
         return out.view(np.uint8)
+
+
+def _scratch(size: int) -> Plane:
+    memory = np.empty(size + 64 + CACHED_OFFSET, np.uint8)
+    start = -memory.ctypes.data % 64 + CACHED_OFFSET
+    return memory[start : start + size]

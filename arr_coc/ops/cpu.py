@@ -28,29 +28,36 @@ class CpuStore(TextureStore):
         self.grid = fmt.grid
         self._lease_timeout_ms = lease_timeout_ms
         self._texels = Repainter(fmt)
-        self._difference = FrameDifference(fmt, self._texels.planes, thresholds)
+        self._held = tuple(
+            padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
+            for padded, (down, across) in zip(self._texels.planes.padded, fmt.steps(), strict=True)
+        )
+        self._samples = [(plane.shape, plane.dtype) for plane in self._held]
+        self._difference = FrameDifference(fmt, self._held, thresholds)
         self._leases = Leases()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
         self._closed = False
 
+    def accepts(self, planes: FramePlanes) -> bool:
+        return (
+            planes.layout == self.format.layout
+            and [(plane.shape, plane.dtype) for plane in planes.planes] == self._samples
+            and planes.colour == self.format.colour
+        )
+
     @property
     def held(self) -> FramePlanes:
-        fmt = self.format
-        views = tuple(
-            plane[: -(-fmt.height_px // sy), : -(-fmt.width_px // sx)]
-            for plane, (sy, sx) in zip(self._texels.planes.padded, fmt.steps(), strict=True)
-        )
-        return FramePlanes(fmt.layout, views, fmt.colour)
+        return FramePlanes(self.format.layout, self._held, self.format.colour)
 
     def compare(self, planes: FramePlanes) -> Difference:
-        self._check_format(planes)
+        self._check(planes)
         if self._stamp is None:
             return Difference.everywhere(self.grid)
         return self._difference.of(planes)
 
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
-        self._check_format(planes)
+        self._check(planes)
         dirty = difference.dirty
         if self._stamp is None or stamp.epoch != self._versions.epoch:
             dirty = np.ones(self.grid.shape, bool)
@@ -83,10 +90,9 @@ class CpuStore(TextureStore):
     def close(self) -> None:
         self._closed = True
 
-    def _check_format(self, planes: FramePlanes) -> None:
-        got = PlaneFormat.of(planes)
-        if got != self.format:
-            raise ShapeError(f"the store was opened for {self.format}, got a frame of {got}")
+    def _check(self, planes: FramePlanes) -> None:
+        if not self.accepts(planes):
+            raise ShapeError(f"the store was opened for {self.format}, got a frame of {PlaneFormat.of(planes)}")
 
 
 def _frozen(versions: TileVersions) -> TileVersions:

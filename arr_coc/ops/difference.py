@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.planes import Plane, PlaneCopy, PlaneFormat, replicate_edges
+from arr_coc.ops.planes import Plane, PlaneFormat, replicate_edges
 from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 
 BAND_ROWS = 4
@@ -69,29 +69,29 @@ class Difference:
 
 
 class FrameDifference:
-    """Compares frames with a padded copy of planes, tile by tile.
+    """Compares frames with what the texture holds, tile by tile.
 
     Most of a frame is as it was, and what changes is mostly where something changed just before. So the part of each
     band of tile rows that differed last time is measured at once; the rest is only asked whether it differs at all,
     which is read at the speed of memory. What is found does not depend on it.
     """
 
-    def __init__(self, fmt: PlaneFormat, own: PlaneCopy, thresholds: Thresholds) -> None:
+    def __init__(self, fmt: PlaneFormat, held: tuple[Plane, ...], thresholds: Thresholds) -> None:
+        """`held` are the planes as the texture holds them, without padding."""
         rows, cols = fmt.grid.shape
         bands = -(-rows // BAND_ROWS)
         channels = 3 if fmt.layout == "rgb" else 1
         scratch = Scratch.allocate(max(CHUNK_BYTES, BAND_ROWS * TILE_PX * cols * TILE_PX * channels))
         self._grid = fmt.grid
         self._thresholds = thresholds
-        self._peaks = np.zeros((len(own.padded), bands * BAND_ROWS, cols), np.uint8)
+        self._peaks = np.zeros((len(held), bands * BAND_ROWS, cols), np.uint8)
         self._means = np.zeros_like(self._peaks)
-        self._differed = [[STILL] * bands for _ in own.padded]
+        self._differed = [[STILL] * bands for _ in held]
         self._planes = []
-        for index, (padded, (down, across)) in enumerate(zip(own.padded, fmt.steps(), strict=True)):
-            visible = padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
+        for index, (old, (down, across)) in enumerate(zip(held, fmt.steps(), strict=True)):
             tile = (TILE_PX // down, TILE_PX // across)
             measures = (self._peaks[index, :rows], self._means[index, :rows])
-            self._planes.append(PlaneDifference(visible, tile, measures, scratch, thresholds.harmless))
+            self._planes.append(PlaneDifference(old, tile, measures, scratch, thresholds.harmless))
 
     def of(self, planes: FramePlanes) -> Difference:
         """Compares planes of the format that this was made for."""

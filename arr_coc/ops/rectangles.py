@@ -13,12 +13,13 @@ def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
 
     Runs of a row, each joined with the row below while that has the very same run.
     """
-    rows, cols = dirty.shape
-    if not dirty.any():
+    rows, cols = np.flatnonzero(dirty.any(axis=1)), np.flatnonzero(dirty.any(axis=0))
+    if not len(rows):
         return ()
-    if dirty.all():
-        return ((0, 0, rows, cols),)
-    edges = np.zeros((rows, cols + 2), np.int8)
+    box = (int(rows[0]), int(cols[0]), int(rows[-1]) + 1, int(cols[-1]) + 1)
+    if dirty[box[0] : box[2], box[1] : box[3]].all():
+        return (box,)
+    edges = np.zeros((dirty.shape[0], dirty.shape[1] + 2), np.int8)
     edges[:, 1:-1] = dirty
     steps = np.diff(edges, axis=1)
     run_rows, starts = np.nonzero(steps == 1)

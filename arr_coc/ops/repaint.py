@@ -36,18 +36,21 @@ class Repainter:
 
     def repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         """Takes the rectangles from `planes` and recomputes their texels on all levels."""
-        large, small = _by_size(rectangles)
-        tiles = _tiles_of(small)
+        large = tuple(rectangle for rectangle in rectangles if _area(rectangle) >= SMALL_TILES)
+        small = tuple(rectangle for rectangle in rectangles if _area(rectangle) < SMALL_TILES)
         for rectangle in large:
             self.planes.take(planes, rectangle)
-        self.planes.take_tiles(planes, tiles)
-        if STRIP_COST * len(tiles) + _area(large) > self._grid.tiles:
-            large, tiles = ((0, 0, *self._grid.shape),), tiles[:0]
+        if small:
+            tiles = _tiles_of(small)
+            self.planes.take_tiles(planes, tiles)
+            if STRIP_COST * len(tiles) + sum(map(_area, large)) > self._grid.tiles:
+                large = ((0, 0, *self._grid.shape),)
+            else:
+                for start in range(0, len(tiles), STRIP_TILES):
+                    self._repaint_strip(tiles[start : start + STRIP_TILES])
         for rectangle in large:
             self._converter.convert(self.planes.padded, rectangle, self.levels[0])
             refresh(self.levels, rectangle)
-        for start in range(0, len(tiles), STRIP_TILES):
-            self._repaint_strip(tiles[start : start + STRIP_TILES])
 
     def _repaint_strip(self, tiles: npt.NDArray[np.intp]) -> None:
         rows, cols = tiles.T
@@ -69,14 +72,9 @@ def _allocate(fmt: PlaneFormat, rows: int, cols: int) -> tuple[tuple[Plane, ...]
     return levels, PlaneCopy.allocate(fmt.steps(), rows, cols)
 
 
-def _by_size(rectangles: tuple[Rectangle, ...]) -> tuple[tuple[Rectangle, ...], tuple[Rectangle, ...]]:
-    large = tuple(rectangle for rectangle in rectangles if _area((rectangle,)) >= SMALL_TILES)
-    small = tuple(rectangle for rectangle in rectangles if _area((rectangle,)) < SMALL_TILES)
-    return large, small
-
-
-def _area(rectangles: tuple[Rectangle, ...]) -> int:
-    return sum((row1 - row0) * (col1 - col0) for row0, col0, row1, col1 in rectangles)
+def _area(rectangle: Rectangle) -> int:
+    row0, col0, row1, col1 = rectangle
+    return (row1 - row0) * (col1 - col0)
 
 
 def _tiles_of(rectangles: tuple[Rectangle, ...]) -> npt.NDArray[np.intp]:

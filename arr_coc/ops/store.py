@@ -30,6 +30,10 @@ class TextureStore(ABC):
     format: PlaneFormat
     grid: TileGrid
 
+    @abstractmethod
+    def accepts(self, planes: FramePlanes) -> bool:
+        """Whether planes are of the store's format."""
+
     @property
     @abstractmethod
     def held(self) -> FramePlanes:
