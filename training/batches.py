@@ -99,8 +99,9 @@ def _batch(rng: np.random.Generator, viewer: Viewer, prompter: Prompter, stage: 
     size_px = sizes[int(rng.integers(len(sizes)))]
     budget = int(rng.choice(ALL_BUDGETS if stage.all_budgets else FEW_TOKENS))
     how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
-    worlds, views = [], []
-    while len(views) < max(1, TOKENS_A_BATCH // len(views[0].regions) if views else 1):
+    worlds: list[World] = []
+    views: list[View] = []
+    while not views or len(views) < TOKENS_A_BATCH // len(views[0].regions):
         world = random_world(rng, size_px, stage.most_things)
         worlds.append(world)
         views.append(viewer.look(world, budget, how))

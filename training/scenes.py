@@ -142,7 +142,7 @@ def _worn(rng: np.random.Generator, image: Image) -> Image:
         image = cv2.GaussianBlur(image, (3, 3), float(rng.uniform(0.4, 1.0)))
     elif kind < 0.30:
         quality = [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(40, 95))]
-        image = cv2.imdecode(cv2.imencode(".jpg", image, quality)[1], cv2.IMREAD_COLOR)
+        image = np.asarray(cv2.imdecode(cv2.imencode(".jpg", image, quality)[1], cv2.IMREAD_COLOR), dtype=np.uint8)
     elif kind < 0.45:
         noise = np.empty(image.shape, dtype=np.int8)
         cv2.setRNGSeed(int(rng.integers(2**31)))

@@ -1,7 +1,7 @@
 """What a model is shown of a drawn world: regions chosen in many ways, their pixels, and what each of them shows.
 
-The model must serve whatever `allocate` gives it: the real relevance of an untrained allocator for the most part, maps that
-know where the things are, maps that know nothing, even grids, and all tiles.
+The model must serve whatever `allocate` gives it: the real relevance of an untrained allocator for the most part,
+maps that know more or less where the things are, even grids, and all tiles.
 """
 
 from __future__ import annotations

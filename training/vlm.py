@@ -1,7 +1,8 @@
 """Trains the bundled model: `python -m training.vlm --out FOLDER --minutes 55`.
 
-Everything follows from `--seed`, but for how many steps fit into the minutes. A checkpoint is written every few minutes;
-`--resume` goes on from it. The learning rate rises for the first hundredth of the time and falls along a cosine.
+Everything follows from `--seed`, but for how many steps fit into the minutes. A checkpoint is written every few
+minutes; `--resume` goes on from it. The learning rate rises for the first hundredth of the time and falls along a
+cosine.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16):
             losses: Losses = self.learner(batch, self.asks)
         self.optimiser.zero_grad()
-        losses.total.backward()  # type: ignore[no-untyped-call]
+        losses.total.backward()
         torch.nn.utils.clip_grad_norm_(self.learner.parameters(), CLIP_NORM)
         self.optimiser.step()
         self.steps += 1

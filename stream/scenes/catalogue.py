@@ -118,8 +118,9 @@ SCENE_NAMES: tuple[str, ...] = tuple(_MAKERS)
 def load_scene(name: str) -> Scene:
     """The scene of that name, without the `scene:` prefix.
 
-    `demo`: three shots of things that move, enter and stop; `hd` the same at 1920x1080. `static`, and `noise` with sensor
-    noise of sigma 2. `pan`: a camera moving over a page. `cuts`: five short shots. `moving`: three things that never stop.
+    `demo`: three shots of things that move, enter and stop; `hd` the same at 1920x1080. `static`, and `noise`
+    with sensor noise of sigma 2. `pan`: a camera moving over a page. `cuts`: five short shots. `moving`: three things
+    that never stop.
     Raises SourceNotFound for a name that is none of `SCENE_NAMES`.
     """
     if name not in _MAKERS:

@@ -6,10 +6,14 @@ import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import cv2
 import numpy as np
+import numpy.typing as npt
 
 from stream.scenes.draw import Image, draw_thing
 from stream.scenes.world import Facts, Movement, Shape, Thing
+
+_NOISE_PLAY_PX = 128
 
 Backdrop = Callable[[int, int], Image]
 """(width_px, height_px) → uint8 RGB [height_px, width_px, 3]."""
@@ -75,6 +79,7 @@ class Scene:
     noise_sigma: float = 0.0
     """Standard deviation of the sensor noise, of 255."""
     _backdrops: dict[int, Image] = field(default_factory=dict, repr=False, compare=False)
+    _fields: list[npt.NDArray[np.int16]] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def frames(self) -> int:
@@ -98,10 +103,18 @@ class Scene:
         for thing in things:
             draw_thing(image, thing)
         if self.noise_sigma:
-            rng = np.random.default_rng(frame_index)
-            noise = rng.standard_normal(image.shape, dtype=np.float32) * self.noise_sigma
-            image = np.clip(image + noise + 0.5, 0, 255).astype(np.uint8)
+            image = self._noisy(image, frame_index)
         return image
+
+    def _noisy(self, image: Image, frame_index: int) -> Image:
+        """The picture with sensor noise: a window, elsewhere in every frame, on one larger field of noise."""
+        field_px = (self.height_px + _NOISE_PLAY_PX, self.width_px + _NOISE_PLAY_PX, 3)
+        if not self._fields:
+            noise = np.random.default_rng(0).normal(0, self.noise_sigma, field_px)
+            self._fields.append(np.round(noise).astype(np.int16))
+        y0, x0 = np.random.default_rng(frame_index).integers(0, _NOISE_PLAY_PX, 2)
+        window = self._fields[0][y0 : y0 + self.height_px, x0 : x0 + self.width_px]
+        return cv2.add(image, window, dtype=cv2.CV_8U)
 
     def _things(self, frame_index: int) -> tuple[int, int, list[Thing]]:
         if not 0 <= frame_index < self.frames:
