@@ -1,15 +1,15 @@
 """Which tiles of a frame differ from what the texture holds.
 
 The difference of each plane is reduced to *cells*: rounded means of its absolute values over 2×2 samples. A tile is
-dirty where a cell exceeds `Thresholds.largest` (so a blinking cursor counts) or the tile's mean exceeds
+dirty where a cell exceeds `Thresholds.largest` (so a blinking cursor counts) or the tile's mean, rounded, exceeds
 `Thresholds.mean`. Planes are judged one by one, because a change may leave luma as it was. Edge tiles are judged as
 padded: by replication.
 
 Noise. Two frames with independent noise of standard deviation s differ by s·√2: for s = 2 (and rounding to 8 bits)
-the absolute difference has mean 2.28 and standard deviation 1.72. Over the 256 samples of a 4:2:0 chroma tile the
-mean is 2.28 ± 0.11, and two roundings up add at most 0.3: so 3.5 lies eight deviations off, where 3.0 would lie four.
-A cell exceeds 12.25 with 16·Q(12.25·4 / (2·2.86)) = 16·Q(8.6) < 1e-15. Ten minutes of 1080p30 have 1.1e8 tile means
-and 1.4e10 cells: no false tile is to be expected from either.
+the absolute difference has mean 2.28 and standard deviation 1.72. Over the 256 samples of a 4:2:0 chroma tile the mean
+is 2.28 ± 0.11, to which two roundings add at most 0.3: the 3.5 that rounds to 4 lies eight deviations off. A cell
+exceeds 12.25 with 16·Q(12.25·4 / (2·2.86)) = 16·Q(8.6) < 1e-15. Ten minutes of 1080p30 have 1.1e8 tile means and
+1.4e10 cells: no false tile is to be expected from either.
 """
 
 from __future__ import annotations

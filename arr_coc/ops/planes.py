@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import as_strided
 
 from arr_coc.errors import ShapeError
 from arr_coc.types import TILE_PX, Colour, FramePlanes, Layout, TileGrid
@@ -66,11 +65,14 @@ def _subsampling(planes: FramePlanes) -> tuple[int, int]:
 
 
 class PlaneCopy:
-    """The planes as the texture holds them, padded by edge replication to whole tiles."""
+    """The planes as the texture holds them, padded by edge replication to whole tiles.
+
+    `tile_shapes` are the (height, width) of a tile in each plane's samples.
+    """
 
     def __init__(self, padded: tuple[Plane, ...], steps: tuple[tuple[int, int], ...]) -> None:
         self.padded = padded
-        self._tiles = tuple((TILE_PX // sy, TILE_PX // sx) for sy, sx in steps)
+        self.tile_shapes = tuple((TILE_PX // sy, TILE_PX // sx) for sy, sx in steps)
 
     @classmethod
     def allocate(cls, steps: tuple[tuple[int, int], ...], rows: int, cols: int) -> PlaneCopy:
@@ -81,7 +83,7 @@ class PlaneCopy:
     def take(self, planes: FramePlanes, rectangle: Rectangle) -> None:
         """Copies one rectangle of tiles from a frame, replicating its edge where the padding begins."""
         row0, col0, row1, col1 = rectangle
-        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self._tiles, strict=True):
+        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
             top, bottom = row0 * tile_height, row1 * tile_height
             left, right = col0 * tile_width, col1 * tile_width
             height, width = new.shape[:2]
@@ -90,14 +92,11 @@ class PlaneCopy:
 
     def take_tiles(self, planes: FramePlanes, tiles: npt.NDArray[np.intp]) -> None:
         """Copies single tiles, int [n, 2] (row, col)."""
-        height, width = planes.height_px // TILE_PX, planes.width_px // TILE_PX
-        whole = (tiles[:, 0] < height) & (tiles[:, 1] < width)
-        rows, cols = tiles[whole].T
-        if len(rows):
-            for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self._tiles, strict=True):
-                target = _tiled(own, own.shape[0] // tile_height, own.shape[1] // tile_width, tile_height, tile_width)
-                source = _tiled(new, height, width, tile_height, tile_width)
-                target[rows, :, cols] = source[rows, :, cols]
+        whole = (tiles < (planes.height_px // TILE_PX, planes.width_px // TILE_PX)).all(axis=1)
+        if whole.any():
+            rows, cols = tiles[whole].T
+            for own, new, tile in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
+                tiled(own, *tile)[rows, :, cols] = tiled(new, *tile)[rows, :, cols]
         for row, col in tiles[~whole].tolist():
             self.take(planes, (row, col, row + 1, col + 1))
 
@@ -110,16 +109,11 @@ def replicate_edges(padded: Plane, height: int, width: int) -> None:
         padded[height:] = padded[height - 1]
 
 
-def tiled(array: Plane, rows: int, cols: int) -> Plane:
-    """A view [rows, tile height, cols, tile width(, 3)] of an array [H, W(, 3)] that starts with rows × cols whole
-    tiles.
+def tiled(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.void]:
+    """A view of the whole tiles of an array [H, W(, 3)]: [rows, tile height, cols], an element a row of a tile.
 
-    `array` may be strided; its tiles' size follows from its own where it is all whole tiles.
+    As one element, a row of a tile is copied at once.
     """
-    return _tiled(array, rows, cols, array.shape[0] // rows, array.shape[1] // cols)
-
-
-def _tiled(array: Plane, rows: int, cols: int, tile_height: int, tile_width: int) -> Plane:
-    down, right, *rest = array.strides
-    shape = (rows, tile_height, cols, tile_width, *array.shape[2:])
-    return as_strided(array, shape, (down * tile_height, down, right * tile_width, right, *rest))
+    rows, cols = array.shape[0] // tile_height, array.shape[1] // tile_width
+    whole = array[: rows * tile_height, : cols * tile_width].reshape(rows * tile_height, -1)
+    return whole.view(np.dtype((np.void, whole.shape[1] // cols))).reshape(rows, tile_height, cols)
