@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +15,7 @@ import pytest
 from arr_coc.cuts import CutVerdict
 from arr_coc.types import Colour, FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
+from stream.sources.planes import planes_of
 
 HEIGHT, WIDTH = 192, 320
 
@@ -201,3 +205,21 @@ def test_coloured_light_on_the_same_shot_is_no_cut() -> None:
     plain = plain_shot((150, 150, 150), (160, 90))
     red = np.clip(plain * np.array([1.3, 0.7, 0.7]), 0, 255).astype(np.uint8)
     assert colour_frames([plain] * 4 + [red] * 4 + [plain] * 8) == []
+
+
+def clip_cuts(path: Path) -> list[int]:
+    updater, found = TextureUpdater(), []
+    with av.open(str(path)) as container:
+        for index, shown in enumerate(container.decode(video=0)):
+            if updater.process(planes_of(shown), FrameStamp(index, 0, 0)).cut.is_cut:
+                found.append(index)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["multistream_nasa.mp4", "static_cars_topdown.mp4", "handheld_figurine.mp4", "odd_resolution_change.h264"]
+)
+def test_real_clips(clips: Path, name: str) -> None:
+    """A cut and a dissolve; an exposure that steps; a camera in the hand; another size in the same shot."""
+    manifest = {clip["file"]: clip for clip in json.loads((clips / "manifest.json").read_text(encoding="utf-8"))}
+    assert clip_cuts(clips / name) == manifest[name]["hard_cut_first_frame"]
