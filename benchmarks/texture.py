@@ -172,6 +172,7 @@ def machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": processor_name(),
         "cpus": os.cpu_count(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
         "cv2_threads": cv2.getNumThreads(),
         "python": platform.python_version(),
         "numpy": np.__version__,
