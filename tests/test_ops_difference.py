@@ -138,3 +138,17 @@ def test_read_only_and_strided_planes_are_compared() -> None:
     changed = copied(planes)
     changed.planes[0][40, 70] ^= 0x80
     assert dirty(planes, changed) == {(1, 2)}
+
+
+def test_what_was_measured_before_does_not_linger() -> None:
+    """Neither in other tiles, nor in the padding of tiles at the edge."""
+    before = flat_planes(200, 200)
+    store = store_of(before)
+    for row, col in ((0, 0), (199, 199), (100, 3), (0, 199)):
+        assert store.compare(flat_planes(200, 200, (250, 30, 250))).dirty.all()
+        assert store.compare(before).dirty_share == 0
+        touched = copied(before)
+        touched.planes[0][row, col] += np.uint8(4)
+        assert store.compare(touched).dirty_share == 0
+        touched.planes[0][row, col] = 255
+        assert np.argwhere(store.compare(touched).dirty).tolist() == [[row // 32, col // 32]]

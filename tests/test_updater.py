@@ -148,13 +148,22 @@ def test_before_the_first_frame_and_after_close_there_is_nothing() -> None:
         updater.commit(pending, stamp(1))
 
 
-def test_a_texture_that_was_not_looked_at_is_looked_at_when_it_matters() -> None:
-    """Small changes in between leave no thumbnail; the one of the texture itself is taken then."""
+def test_a_picture_that_was_replaced_bit_by_bit_is_the_one_before() -> None:
+    """No step is large enough to be looked at; the next frame that is must not be compared with an older look."""
+    rng = np.random.default_rng(8)
+    one, two, other = (
+        FramePlanes("gray", (rng.integers(0, 200, (24, 40), dtype=np.uint8).repeat(8, axis=0).repeat(8, axis=1),))
+        for _ in range(3)
+    )
     updater = TextureUpdater()
-    one, other = frames(8, 2)
     updater.process(one, stamp(0))
-    touched = copied(one)
-    touched.planes[0][:8, :8] ^= 0xFF
-    assert updater.process(touched, stamp(1)).change.dirty.sum() == 1
-    assert updater.process(other, stamp(2)).cut.is_cut
-    assert updater.process(copied(touched), stamp(3)).cut.is_cut is False
+    assert updater.process(two, stamp(1)).epoch_reason == "cut"
+    shown = copied(two)
+    for index in range(10):
+        shown.planes[0][:, 32 * index : 32 * index + 32] = other.planes[0][:, 32 * index : 32 * index + 32]
+        assert updater.process(copied(shown), stamp(2 + index)).change.dirty_share == pytest.approx(0.1)
+    brighter = FramePlanes("gray", (other.planes[0] + np.uint8(40),))
+    update = updater.process(brighter, stamp(20))
+    assert update.change.dirty_share == 1
+    assert update.epoch_reason is None
+    assert update.cut.unlikeness < 0.1

@@ -107,7 +107,10 @@ class FrameDifference:
         return Difference(dirty[: self._grid.rows])
 
     def _remember(self) -> None:
-        """Notes in which columns each band of each plane differs, and clears the measures."""
+        """Notes in which columns each band of each plane differs.
+
+        There they are measured anew next time, whatever happens; so no measure that could make a tile dirty gets old.
+        """
         planes, rows, cols = self._peaks.shape
         bands = self._peaks.reshape(planes, rows // BAND_ROWS, BAND_ROWS, cols).max(axis=2) > self._thresholds.harmless
         first, last = bands.argmax(axis=2).tolist(), (cols - bands[:, :, ::-1].argmax(axis=2)).tolist()
@@ -116,8 +119,6 @@ class FrameDifference:
             [(start, stop) if some else STILL for start, stop, some in zip(*plane, strict=True)]
             for plane in zip(first, last, differs, strict=True)
         ]
-        self._peaks.fill(0)
-        self._means.fill(0)
 
 
 @dataclass(frozen=True, slots=True)
