@@ -26,7 +26,7 @@ QUESTIONS = 3
 
 FEW_TOKENS = (36, 48, 64)
 ALL_BUDGETS = (36, 48, 64, 64, 64, 64, 100, 240)
-"""Tokens a picture, in the first half of training and then."""
+"""Tokens a picture, in the first part of training and then."""
 
 IGNORED = -100
 
@@ -91,7 +91,7 @@ class Stage:
 
     @classmethod
     def at(cls, progress: float) -> Stage:
-        return cls(1 if progress < 0.08 else 2 if progress < 0.2 else 3, progress >= 0.5)
+        return cls(1 if progress < 0.08 else 2 if progress < 0.2 else 3, progress >= 0.7)
 
 
 def _batch(rng: np.random.Generator, viewer: Viewer, prompter: Prompter, stage: Stage) -> Batch:

@@ -26,6 +26,8 @@ CONTEXT_TOKENS = 8192
 _WIDTH = 192
 
 _BACKGROUND_WEIGHT = 0.15
+_TARGET_WEIGHTS = {"shape": 3.0, "colour": 1.0, "movement": 1.0, "place": 1.0, "tens": 2.0, "units": 2.0, "order": 1.0}
+"""Shapes and digits are the hardest to learn."""
 
 
 def scenes_config() -> Qwen3VLConfig:
@@ -137,13 +139,14 @@ class Learner(nn.Module):
         """Each target's own cross-entropy; its last class is "nothing to know", which counts little."""
         total = embeds.new_zeros((), dtype=torch.float32)
         parts = self.head(embeds).float().split([count + 1 for count in TARGETS.values()], dim=-1)
-        for index, (count, part) in enumerate(zip(TARGETS.values(), parts, strict=True)):
+        for index, ((name, count), part) in enumerate(zip(TARGETS.items(), parts, strict=True)):
             wanted = targets[..., index]
             wanted = torch.where(wanted == UNKNOWN, count, wanted)
             weight = torch.ones(count + 1)
             weight[count] = _BACKGROUND_WEIGHT
-            total = total + F.cross_entropy(part.flatten(0, 1), wanted.flatten(), weight)
-        return total / len(TARGETS)
+            loss = F.cross_entropy(part.flatten(0, 1), wanted.flatten(), weight)
+            total = total + _TARGET_WEIGHTS[name] * loss
+        return total / sum(_TARGET_WEIGHTS.values())
 
     def _answers(self, batch: Batch, visual: VisualTokens) -> torch.Tensor:
         """Logits [B, Q, S, vocabulary]: all questions about a picture share its tokens and do not see each other."""

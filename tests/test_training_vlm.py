@@ -1,0 +1,122 @@
+"""The trainer: it learns, stops when its time is spent, and goes on from a checkpoint as if it had not stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import training.export
+import training.vlm
+from training.batches import Batch, random_batches
+from training.network import Losses
+from training.vlm import Means, Recipe, Trainer, schedule
+
+
+class SameBatch:
+    """Stands in for the background process: one small batch, over and over."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.progress = SimpleNamespace(value=0.0)
+        whole = next(random_batches(5, self.progress))
+        tensors = (whole.pixels, whole.regions, whole.targets, whole.ids, whole.labels)
+        self._batch = Batch(whole.grid, *(tensor[:2] for tensor in tensors))
+        self.closed = False
+
+    def next(self) -> Batch:
+        return self._batch
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def one_second_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves by a second whenever it is read, and no background process."""
+    readings = iter(range(10**6))
+    monkeypatch.setattr(training.vlm.time, "perf_counter", lambda: float(next(readings)))
+    monkeypatch.setattr(training.vlm, "BackgroundBatches", SameBatch)
+
+
+@pytest.mark.usefixtures("one_second_a_step")
+def test_it_learns_one_batch_by_heart_and_stops_in_time(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trainer = Trainer(Recipe(minutes=6 / 60, rate=3e-3), tmp_path)
+    batches = SameBatch()
+    first = trainer.step(batches).total.item()  # type: ignore[arg-type]
+    trainer.run()
+    assert trainer.steps == 6
+    last = trainer.step(batches).total.item()  # type: ignore[arg-type]
+    assert last < 0.9 * first
+    assert (tmp_path / "model" / "config.json").exists()
+    assert (tmp_path / "checkpoint.pt").exists()
+
+
+@pytest.mark.usefixtures("one_second_a_step")
+def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path) -> None:
+    batches = SameBatch()
+    recipe = Recipe(minutes=1)
+    whole, halves = Trainer(recipe, tmp_path / "whole"), Trainer(recipe, tmp_path / "halves")
+    for trainer in (whole, halves):
+        for _ in range(2):
+            trainer.step(batches)  # type: ignore[arg-type]
+    halves.save()
+    resumed = Trainer(recipe, tmp_path / "halves")
+    resumed.resume()
+    assert (resumed.steps, resumed.spent_s) == (2, 2.0)
+    for trainer in (whole, resumed):
+        trainer.step(batches)  # type: ignore[arg-type]
+    for expected, got in zip(whole.learner.parameters(), resumed.learner.parameters(), strict=True):
+        assert torch.equal(expected, got)
+
+
+def test_resuming_needs_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Trainer(Recipe(), tmp_path).resume()
+
+
+def test_questions_are_asked_at_every_third_step_until_seeing_is_learned(tmp_path: Path) -> None:
+    trainer = Trainer(Recipe(minutes=1), tmp_path)
+    assert trainer.asks
+    trainer.steps = 1
+    assert not trainer.asks
+    trainer.spent_s = 59.0
+    assert trainer.asks
+
+
+def test_the_rate_rises_then_falls() -> None:
+    rates = [schedule(share / 100) for share in range(101)]
+    assert rates[0] < 0.1
+    assert max(rates) == rates[1] == pytest.approx(1.0)
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    assert rates[-1] == pytest.approx(0.01)
+
+
+def test_means_leave_out_what_was_not_asked() -> None:
+    means = Means()
+    means.add(Losses(torch.zeros(()), 2.0, 1.0, 0.5))
+    means.add(Losses(torch.zeros(()), None, 3.0, None))
+    assert means.take() == {"answer": 2.0, "token": 2.0, "right_share": 0.5}
+    assert means.take() == {}
+
+
+@pytest.mark.usefixtures("one_second_a_step")
+def test_the_commands_train_resume_and_export(tmp_path: Path) -> None:
+    runner = CliRunner()
+    train = training.vlm.typer.Typer()
+    train.command()(training.vlm.main)
+    threads = torch.get_num_threads()
+    run = str(tmp_path / "run")
+    assert runner.invoke(train, ["--out", run, "--minutes", "0.03"]).exit_code == 0
+    assert runner.invoke(train, ["--out", run, "--minutes", "0.06", "--resume"]).exit_code == 0
+    torch.set_num_threads(threads)
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["minutes"] == 0.06
+    write = training.vlm.typer.Typer()
+    write.command()(training.export.main)
+    assert runner.invoke(write, [run, str(tmp_path / "model")]).exit_code == 0
+    made, wanted = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "run/model"))
+    assert made == wanted
