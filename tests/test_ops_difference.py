@@ -154,12 +154,12 @@ def test_what_was_measured_before_does_not_linger() -> None:
         assert np.argwhere(store.compare(touched).dirty).tolist() == [[row // 32, col // 32]]
 
 
-def test_a_change_beside_the_last_one_is_seen() -> None:
+@pytest.mark.parametrize(("plane", "side"), [(0, 32), (2, 16)])
+def test_a_change_beside_the_last_one_is_seen(plane: int, side: int) -> None:
     before = flat_planes(192, 640)
     store = store_of(before)
     for tiles in ([(1, 10)], [(1, 2)], [(2, 18)], [(0, 5), (5, 19)], [(1, 0), (1, 19)], [(4, 4)], [], [(3, 9)]):
-        for plane, side in ((0, 32), (2, 16)):
-            touched = copied(before)
-            for row, col in tiles:
-                touched.planes[plane][row * side + 5, col * side + 7] = 255
-            assert np.argwhere(store.compare(touched).dirty).tolist() == [list(tile) for tile in tiles]
+        touched = copied(before)
+        for row, col in tiles:
+            touched.planes[plane][row * side + 5, col * side + 7] = 255
+        assert np.argwhere(store.compare(touched).dirty).tolist() == [list(tile) for tile in tiles]
