@@ -91,7 +91,7 @@ class Stage:
 
     @classmethod
     def at(cls, progress: float) -> Stage:
-        return cls(1 if progress < 0.08 else 2 if progress < 0.2 else 3, progress >= 0.7)
+        return cls(1 if progress < 0.08 else 2 if progress < 0.2 else 3, progress >= 0.8)
 
 
 def _batch(rng: np.random.Generator, viewer: Viewer, prompter: Prompter, stage: Stage) -> Batch:

@@ -26,7 +26,7 @@ CONTEXT_TOKENS = 8192
 _WIDTH = 192
 
 _BACKGROUND_WEIGHT = 0.15
-_TARGET_WEIGHTS = {"shape": 3.0, "colour": 1.0, "movement": 1.0, "place": 1.0, "tens": 2.0, "units": 2.0, "order": 1.0}
+_TARGET_WEIGHTS = {"shape": 3.0, "colour": 1.0, "movement": 1.0, "place": 1.0, "tens": 3.0, "units": 3.0, "order": 1.0}
 """Shapes and digits are the hardest to learn."""
 
 

@@ -104,28 +104,45 @@ def token_targets(facts: Facts, grid: TileGrid, regions: Regions) -> npt.NDArray
     """What each region shows: int8 [K, 7] in the order of `TARGETS`, `UNKNOWN` where nothing is to be known.
 
     A region shows the thing (streak included) that covers most of it, if that is at least an eighth, or if the region
-    holds at least a third of the thing.
+    holds at least a third of the thing. A digit is asked of the regions that show its half of the number.
     """
-    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
-    top, left = regions[:, 1] * side_px, regions[:, 2] * side_px
-    area = side_px * side_px
     best = np.zeros(len(regions))
     targets = np.full((len(regions), len(TARGETS)), UNKNOWN, dtype=np.int8)
     for order, thing in enumerate(facts.things):
-        x0, y0, x1, y1 = thing.box_px(streak=True)
-        wide = np.minimum(left + side_px, x1) - np.maximum(left, x0)
-        high = np.minimum(top + side_px, y1) - np.maximum(top, y0)
-        shared = np.clip(wide, 0, None) * np.clip(high, 0, None)
-        shows = (shared > best) & ((shared >= _LEAST_COVER * area) | (shared * 3 >= thing.width_px * thing.size_px))
+        area_px = thing.width_px * thing.size_px
+        shared, enough = _shared(regions, thing.box_px(streak=True), area_px)
+        shows = (shared > best) & enough
         best = np.where(shows, shared, best)
-        tens, units = divmod(thing.number, 10) if thing.number is not None else (UNKNOWN, UNKNOWN)
         targets[shows] = (
             SHAPES.index(thing.shape),
             list(COLOURS).index(thing.colour),
             MOVEMENTS.index(thing.movement),
             PLACES.index(thing.place(facts.width_px, facts.height_px)),
-            tens,
-            units,
+            UNKNOWN,
+            UNKNOWN,
             order,
         )
+        if thing.number is not None:
+            left, top, right, bottom = thing.box_px()
+            for digit, name, box in zip(
+                divmod(thing.number, 10),
+                ("tens", "units"),
+                ((left, top, thing.x_px, bottom), (thing.x_px, top, right, bottom)),
+                strict=True,
+            ):
+                _, enough = _shared(regions, box, area_px / 2)
+                targets[shows & enough, list(TARGETS).index(name)] = digit
     return targets
+
+
+def _shared(
+    regions: Regions, box_px: tuple[float, float, float, float], area_px: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Pixels that each region shares with a box, and whether they are enough to show what it holds."""
+    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
+    top, left = regions[:, 1] * side_px, regions[:, 2] * side_px
+    x0, y0, x1, y1 = box_px
+    wide = np.minimum(left + side_px, x1) - np.maximum(left, x0)
+    high = np.minimum(top + side_px, y1) - np.maximum(top, y0)
+    shared = np.clip(wide, 0, None) * np.clip(high, 0, None)
+    return shared, (shared >= _LEAST_COVER * side_px * side_px) | (shared * 3 >= area_px)

@@ -25,7 +25,7 @@ from training.network import Learner, Losses, new_model
 WARM_UP = 0.01
 LEAST_RATE = 0.01
 CLIP_NORM = 1.0
-SEEING_FIRST = 0.7
+SEEING_FIRST = 0.8
 LOG_STEPS = 20
 
 
