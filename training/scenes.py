@@ -52,16 +52,18 @@ class World:
 
 def random_world(rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3) -> World:
     """A world of one to `most_things` things at (width, height) pixels, drawn and then worn as a camera would."""
-    facts = random_facts(rng, size_px, most_things)
+    facts = random_facts(rng, size_px, most_things, NUMBER_SHARE)
     image = _background(rng, *size_px)
     for thing in facts.things:
         draw_thing(image, thing)
     return World(_worn(rng, image), facts)
 
 
-def random_facts(rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3) -> Facts:
+def random_facts(
+    rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3, number_share: float = 0.25
+) -> Facts:
     """What such a world holds, without drawing it."""
-    things = _things(rng, *size_px, int(rng.integers(1, most_things + 1)))
+    things = _things(rng, *size_px, int(rng.integers(1, most_things + 1)), number_share)
     return Facts.of(*size_px, things)
 
 
@@ -83,20 +85,21 @@ def _grey(rng: np.random.Generator) -> RGB:
     return red, green, blue
 
 
-def _things(rng: np.random.Generator, width_px: int, height_px: int, count: int) -> list[Thing]:
+def _things(rng: np.random.Generator, width_px: int, height_px: int, count: int, number_share: float) -> list[Thing]:
     """Things whose boxes, streaks included, do not meet, and whose order from left to right is plain."""
     things: list[Thing] = []
     for _ in range(60):
         if len(things) == count:
             break
-        thing = _thing(rng, width_px, height_px)
+        thing = _thing(rng, width_px, height_px, number_share)
         if _fits(thing, things, width_px, height_px):
             things.append(thing)
     return things
 
 
-def _thing(rng: np.random.Generator, width_px: int, height_px: int) -> Thing:
-    shape = SHAPES[int(rng.choice(len(SHAPES), p=_SHAPE_SHARES))]
+def _thing(rng: np.random.Generator, width_px: int, height_px: int, number_share: float) -> Thing:
+    others = len(SHAPES) - 1
+    shape = SHAPES[int(rng.choice(len(SHAPES), p=[(1 - number_share) / others] * others + [number_share]))]
     colour = str(rng.choice(list(COLOURS)))
     least_px = max(36.0, 0.11 * height_px) if shape != "number" else max(44.0, 0.13 * height_px)
     size_px = float(rng.uniform(least_px, max(least_px + 8, 0.32 * height_px)))
@@ -114,8 +117,8 @@ def _thing(rng: np.random.Generator, width_px: int, height_px: int) -> Thing:
     )
 
 
-_SHAPE_SHARES = (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.4)
-"""In the order of `SHAPES`. Two digits take longer to learn than six shapes."""
+NUMBER_SHARE = 0.4
+"""Of all things; the shapes share the rest. Two digits take longer to learn than six shapes."""
 
 
 def _fits(thing: Thing, others: list[Thing], width_px: int, height_px: int) -> bool:
