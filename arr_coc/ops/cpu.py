@@ -9,6 +9,7 @@ import numpy as np
 
 from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.difference import Difference, FrameDifference, Thresholds
+from arr_coc.ops.gather import Gatherer
 from arr_coc.ops.leases import Leases
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.rectangles import cover
@@ -34,6 +35,7 @@ class CpuStore(TextureStore):
         )
         self._samples = [(plane.shape, plane.dtype) for plane in self._held]
         self._difference = FrameDifference(fmt, self._held, thresholds)
+        self._gatherer = Gatherer()
         self._leases = Leases()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
@@ -81,7 +83,7 @@ class CpuStore(TextureStore):
                 raise StoreError("the texture store is closed")
             if self._stamp is None:
                 raise StoreError("the texture holds no frame yet; write one before reading")
-            view = TextureView(self._stamp, self.grid, self._versions, self._texels.levels)
+            view = TextureView(self._stamp, self.grid, self._versions, self._texels.levels, self._gatherer)
             try:
                 yield view
             finally:

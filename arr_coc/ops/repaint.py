@@ -14,8 +14,8 @@ STRIP_TILES = 64
 """Tiles laid side by side at a time: 400 KB of planes and texels, which a core's own cache holds."""
 
 SMALL_TILES = 8
-"""Area below which a rectangle costs more than its tiles do in a strip: 20 µs for its calls and 1 µs a tile, against 4 µs
-a tile."""
+"""Area below which a rectangle costs more than its tiles do in a strip: 20 µs for its calls and 1 µs a tile, against
+4 µs a tile."""
 
 STRIP_COST = 3
 """What a tile costs in a strip, in tiles of a whole frame: the two cost the same at 30 % scattered tiles."""
