@@ -92,6 +92,8 @@ class PlaneCopy:
 
     def take_tiles(self, planes: FramePlanes, tiles: npt.NDArray[np.intp]) -> None:
         """Copies single tiles, int [n, 2] (row, col)."""
+        if not len(tiles):
+            return
         whole = (tiles < (planes.height_px // TILE_PX, planes.width_px // TILE_PX)).all(axis=1)
         if whole.any():
             rows, cols = tiles[whole].T

@@ -13,20 +13,24 @@ from arr_coc.types import TILE_PX, FramePlanes
 STRIP_TILES = 64
 """Tiles laid side by side at a time: 400 KB of planes and texels, which a core's own cache holds."""
 
-SMALL_TILES = 8
-"""Area below which a rectangle costs more than its tiles do in a strip: 20 µs for its calls and 1 µs a tile, against
-4 µs a tile."""
+# Costs are in tiles of a whole frame, about 1.2 µs each on a 2023 server core.
 
-STRIP_COST = 3
-"""What a tile costs in a strip, in tiles of a whole frame: the two cost the same at 30 % scattered tiles."""
+RECTANGLE_COST = 25
+"""What a rectangle costs beside its tiles, for the calls that it takes."""
+
+STRIP_COST = 4
+"""What a tile costs in a strip."""
+
+SMALL_TILES = 8
+"""Area below which a rectangle costs more than its tiles in a strip."""
 
 
 class Repainter:
     """Owns the texture's levels and its copy of the planes: `levels[l]` uint8 [rows * 32 >> l, cols * 32 >> l, 3].
 
     Large rectangles are converted in place. Small ones are laid side by side into a strip, because each call has its
-    price. Where that would cost more than doing everything, everything is done: conversion is a pure function of the
-    planes' copy, so tiles that are not dirty keep their bytes.
+    price. Where that would cost more than the whole box around them, the box is done: conversion is a pure function of
+    the planes' copy, so tiles that are not dirty keep their bytes.
     """
 
     def __init__(self, fmt: PlaneFormat) -> None:
@@ -37,21 +41,21 @@ class Repainter:
 
     def repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         """Takes the rectangles from `planes` and recomputes their texels on all levels."""
-        large = tuple(rectangle for rectangle in rectangles if _area(rectangle) >= SMALL_TILES)
-        small = tuple(rectangle for rectangle in rectangles if _area(rectangle) < SMALL_TILES)
+        large = [rectangle for rectangle in rectangles if _area(rectangle) >= SMALL_TILES]
+        small = [rectangle for rectangle in rectangles if _area(rectangle) < SMALL_TILES]
         for rectangle in large:
             self.planes.take(planes, rectangle)
-        if small:
-            tiles = _tiles_of(small)
-            self.planes.take_tiles(planes, tiles)
-            if STRIP_COST * len(tiles) + sum(map(_area, large)) > self._grid.tiles:
-                large = ((0, 0, *self._grid.shape),)
-            else:
-                for start in range(0, len(tiles), STRIP_TILES):
-                    self._repaint_strip(tiles[start : start + STRIP_TILES])
+        tiles = _tiles_of(small)
+        self.planes.take_tiles(planes, tiles)
+        box = _box_around(rectangles)
+        partly = sum(RECTANGLE_COST + _area(rectangle) for rectangle in large) + STRIP_COST * len(tiles)
+        if partly > RECTANGLE_COST + _area(box):
+            large, tiles = [box], tiles[:0]
         for rectangle in large:
             self._converter.convert(self.planes.padded, rectangle, self.levels[0])
             refresh(self.levels, rectangle)
+        for start in range(0, len(tiles), STRIP_TILES):
+            self._repaint_strip(tiles[start : start + STRIP_TILES])
 
     def _repaint_strip(self, tiles: npt.NDArray[np.intp]) -> None:
         rows, cols = tiles.T
@@ -79,7 +83,12 @@ def _area(rectangle: Rectangle) -> int:
     return (row1 - row0) * (col1 - col0)
 
 
-def _tiles_of(rectangles: tuple[Rectangle, ...]) -> npt.NDArray[np.intp]:
+def _box_around(rectangles: tuple[Rectangle, ...]) -> Rectangle:
+    row0, col0, row1, col1 = zip(*rectangles, strict=True)
+    return min(row0), min(col0), max(row1), max(col1)
+
+
+def _tiles_of(rectangles: list[Rectangle]) -> npt.NDArray[np.intp]:
     """int [n, 2] (row, col) of every tile."""
     tiles = [
         (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)
