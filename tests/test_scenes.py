@@ -57,8 +57,8 @@ def test_the_demo_tells_a_story() -> None:
     assert story == [
         "a red circle moves right and a blue square stays still.",
         "a red circle stays still and a blue square stays still.",
-        "a green star moves up and a black number 42 stays still.",
-        "a green star stays still and a black number 42 stays still.",
+        "a green star moves up and a black square stays still.",
+        "a green star stays still and a black square stays still.",
         "a yellow triangle stays still and a purple ring moves down.",
         "a yellow triangle stays still, a purple ring moves down and a white cross moves left.",
         "a yellow triangle stays still, a purple ring moves down and a white cross stays still.",

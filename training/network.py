@@ -26,8 +26,8 @@ CONTEXT_TOKENS = 8192
 _WIDTH = 192
 
 _BACKGROUND_WEIGHT = 0.15
-_TARGET_WEIGHTS = {"shape": 3.0, "colour": 1.0, "movement": 1.0, "place": 1.0, "tens": 3.0, "units": 3.0, "order": 1.0}
-"""Shapes and digits are the hardest to learn."""
+_TARGET_WEIGHTS = {"shape": 3.0, "colour": 1.0, "movement": 1.0, "place": 1.0, "tens": 1.0, "units": 1.0, "order": 1.0}
+"""Shapes take longest to learn."""
 
 
 def scenes_config() -> Qwen3VLConfig:

@@ -39,7 +39,7 @@ def _demo_shots() -> tuple[Shot, ...]:
             _backdrop(SAND),
             (
                 Actor("star", "green", 0.24, ((0.0, 0.30, 0.96), (2.8, 0.30, 0.26))),
-                Actor("number", "black", 0.20, ((0.0, 0.72, 0.50),), number=42),
+                Actor("square", "black", 0.20, ((0.0, 0.72, 0.50),)),
             ),
         ),
         Shot(
@@ -88,7 +88,7 @@ def _cuts(name: str) -> Scene:
         (SAND, Actor("square", "blue", 0.24, ((0.0, 0.60, 0.60),))),
         (MOSS, Actor("star", "yellow", 0.26, ((0.0, 0.40, 0.70),))),
         (SLATE, Actor("triangle", "green", 0.24, ((0.0, 0.75, 0.30),))),
-        (SAND, Actor("number", "purple", 0.24, ((0.0, 0.50, 0.50),), number=17)),
+        (SAND, Actor("ring", "purple", 0.24, ((0.0, 0.50, 0.50),))),
     )
     return Scene(name, 640, 384, 30, tuple(Shot(1.2, _backdrop(colours), (actor,)) for colours, actor in casts))
 
