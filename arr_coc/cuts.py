@@ -15,7 +15,7 @@ A cut replaces the picture all over and at once. What does not:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -69,12 +69,11 @@ Floats = npt.NDArray[np.float32]
 class CutVerdict:
     """Whether a frame begins a new shot, and the signals behind it, all against the frame before.
 
-    `score` in [0, 1]: `unlikeness` times `replaced`. `unlikeness` in [0, 1]: 1 − the correlation of the picture's
-    best-found part; 0 where it shows nothing. `replaced`: share of the frame that differs by more than lighting.
-    `recoloured`: share whose hue differs.
-    `histogram` in [0, 1]: half the L1 distance of the histograms, mean over y, u and v. `luma_jump`: change of mean
-    luma, of 255. `dirty_share`: share of changed tiles. Only the first three decide, for frames busy enough to be
-    looked at.
+    `replaced`: share of the frame that differs by more than lighting. `unlikeness` in [0, 1]: 1 − the correlation of
+    the picture's best-found part; 0 where it shows nothing. `recoloured`: share whose hue differs. These two are 0
+    where too little is replaced for a cut. `score` in [0, 1]: `unlikeness` times `replaced`. The others do not decide:
+    `histogram` in [0, 1], half the L1 distance of the histograms, mean over y, u and v; `luma_jump`, change of mean
+    luma, of 255; `dirty_share`, share of changed tiles.
     """
 
     is_cut: bool = False
@@ -100,19 +99,21 @@ class SceneCutDetector:
     def judge(self, before: Thumbnail, after: Thumbnail, dirty_share: float) -> CutVerdict:
         """The verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to."""
         old, new = before.glance, after.glance
-        unlikeness = _unlikeness(old[0], new[0])
-        replaced = _replaced_share(old, new)
-        recoloured = _recoloured_share(old, new)
-        differs = _is_another(unlikeness, recoloured) and replaced >= REPLACED_SHARE
-        return CutVerdict(
-            is_cut=differs and not self._was_there(new),
-            score=unlikeness * replaced,
+        verdict = CutVerdict(
             dirty_share=dirty_share,
-            unlikeness=unlikeness,
-            replaced=replaced,
-            recoloured=recoloured,
+            replaced=_replaced_share(old, new),
             histogram=_histogram_distance(old, new),
             luma_jump=float(new[0].mean()) - float(old[0].mean()),
+        )
+        if verdict.replaced < REPLACED_SHARE:
+            return verdict
+        unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
+        return replace(
+            verdict,
+            is_cut=_is_another(unlikeness, recoloured) and not self._was_there(new),
+            score=unlikeness * verdict.replaced,
+            unlikeness=unlikeness,
+            recoloured=recoloured,
         )
 
     def advance(self, before: Thumbnail | None = None, after: Thumbnail | None = None) -> None:
@@ -153,9 +154,10 @@ def _unlikeness(old: Glance, new: Glance) -> float:
     halves = [after[inner_rows, : cols // 2], after[inner_rows, cols // 2 :]]
     bands = [after[rows * third // 3 : rows * (third + 1) // 3, inner_cols] for third in range(3)]
     parts = (*halves, *bands)
-    textured = [part for part in parts if part.std() >= FAINT]
-    best = max(float(cv2.matchTemplate(before, part, cv2.TM_CCOEFF_NORMED).max()) for part in textured)
-    return min(1.0, 1.0 - best)
+    found = [
+        float(cv2.matchTemplate(before, part, cv2.TM_CCOEFF_NORMED).max()) for part in parts if part.std() >= FAINT
+    ]
+    return min(1.0, 1.0 - max(found, default=1.0))
 
 
 def _without_bars(old: Glance, new: Glance) -> tuple[slice, slice]:

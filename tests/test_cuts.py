@@ -166,6 +166,14 @@ def test_a_whip_pan_is_no_cut() -> None:
     assert cuts(pictures) == []
 
 
+def test_a_picture_that_is_flat_but_for_its_corners_is_no_cut() -> None:
+    pictures = []
+    for shade in (40, 200, 40):
+        pictures.append(np.full_like(SCENE, shade))
+        pictures[-1][:10, :12] = pictures[-1][-10:, -12:] = 255
+    assert cuts(pictures) == []
+
+
 def test_noise_is_no_cut() -> None:
     rng = np.random.default_rng(0)
     assert cuts(lit(SCENE + rng.normal(0, 8, SCENE.shape), 1.0) for _ in range(6)) == []
