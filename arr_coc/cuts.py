@@ -40,8 +40,9 @@ RECOLOURED_SHARE = 0.6
 """Share of the frame with another hue from which little detail says enough: two plain shots may hold nothing but a few
 objects that resemble each other. Frames within a shot measure 0.3 at most, on film, drawings and screens."""
 
-RECOLOURED_UNLIKENESS = 0.2
-"""Least unlikeness of a cut between such shots; the same picture in another light measures less."""
+DISPLACED = 0.5
+"""How much the detail of such shots must differ in place (1 − correlation); the same picture in another light measures
+less."""
 
 FAINT = 1.5
 """Standard deviation of detail, of 255, below which a picture shows nothing: rounding, noise, the start of a fade."""
@@ -110,7 +111,7 @@ class SceneCutDetector:
         unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
         return replace(
             verdict,
-            is_cut=_is_another(unlikeness, recoloured) and not self._was_there(new),
+            is_cut=_is_another(old, new) and not self._was_there(new),
             score=unlikeness * verdict.replaced,
             unlikeness=unlikeness,
             recoloured=recoloured,
@@ -130,14 +131,22 @@ class SceneCutDetector:
 
     def _was_there(self, glance: Glance) -> bool:
         """Whether the picture was there a few frames ago."""
-        return any(
-            not _is_another(_unlikeness(seen[0], glance[0]), _recoloured_share(seen, glance)) for _, seen in self._seen
-        )
+        return any(not _is_another(seen, glance) for _, seen in self._seen)
 
 
-def _is_another(unlikeness: float, recoloured: float) -> bool:
-    """Whether two pictures are of different shots, by detail, or by hue where detail is scarce."""
-    return unlikeness >= UNLIKENESS or (recoloured >= RECOLOURED_SHARE and unlikeness >= RECOLOURED_UNLIKENESS)
+def _is_another(old: Glance, new: Glance) -> bool:
+    """Whether two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
+    if _unlikeness(old[0], new[0]) >= UNLIKENESS:
+        return True
+    return _recoloured_share(old, new) >= RECOLOURED_SHARE and _displaced(old[0], new[0]) >= DISPLACED
+
+
+def _displaced(old: Glance, new: Glance) -> float:
+    """1 − the correlation of the detail of two pictures, in place; 0 where one shows nothing."""
+    before, after = _detail(old), _detail(new)
+    if min(before.std(), after.std()) < FAINT:
+        return 0.0
+    return 1.0 - float(np.corrcoef(before.ravel(), after.ravel())[0, 1])
 
 
 def _unlikeness(old: Glance, new: Glance) -> float:
