@@ -29,7 +29,7 @@ class Oracle:
 
 def test_true_answers_are_all_right() -> None:
     shares = accuracy(Oracle(half_captions=False), 12, 64)  # type: ignore[arg-type]
-    assert shares == dict.fromkeys((*KINDS, "things in captions"), 1.0)
+    assert shares == dict.fromkeys((*KINDS, "no number", "things in captions"), 1.0)
 
 
 def test_half_a_caption_is_wrong_though_some_of_its_things_are_right() -> None:

@@ -31,12 +31,16 @@ def held_out(worlds: int, size_px: tuple[int, int] | None = None) -> Iterator[tu
 
 
 def accuracy(model: ARRCOCQwen, worlds: int, budget: int, size_px: tuple[int, int] | None = None) -> dict[str, float]:
-    """Share of right answers for every kind of question, and of things rightly described in captions."""
+    """Share of right answers for every kind of question, and of things rightly described in captions.
+
+    Questions for a number where there is none are counted apart: they are right for a model that reads no digit.
+    """
     right: dict[str, list[float]] = defaultdict(list)
     for world, questions in held_out(worlds, size_px):
         for question in questions:
             text = model.generate(world.image, question.text, budget=budget).text.strip()
-            right[question.kind].append(text == question.answer)
+            absent = question.kind == "number" and question.answer == "there is no number."
+            right["no number" if absent else question.kind].append(text == question.answer)
             if question.kind == "caption":
                 right["things in captions"] += [thing.phrase in text for thing in world.facts.things]
     return {kind: float(np.mean(scores)) for kind, scores in right.items()}
