@@ -111,7 +111,7 @@ class SceneCutDetector:
         unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
         return replace(
             verdict,
-            is_cut=_is_another(old, new) and not self._was_there(new),
+            is_cut=_is_another(old, new, unlikeness, recoloured) and not self._was_there(new),
             score=unlikeness * verdict.replaced,
             unlikeness=unlikeness,
             recoloured=recoloured,
@@ -131,14 +131,17 @@ class SceneCutDetector:
 
     def _was_there(self, glance: Glance) -> bool:
         """Whether the picture was there a few frames ago."""
-        return any(not _is_another(seen, glance) for _, seen in self._seen)
+        return any(
+            not _is_another(seen, glance, _unlikeness(seen[0], glance[0]), _recoloured_share(seen, glance))
+            for _, seen in self._seen
+        )
 
 
-def _is_another(old: Glance, new: Glance) -> bool:
+def _is_another(old: Glance, new: Glance, unlikeness: float, recoloured: float) -> bool:
     """Whether two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
-    if _unlikeness(old[0], new[0]) >= UNLIKENESS:
+    if unlikeness >= UNLIKENESS:
         return True
-    return _recoloured_share(old, new) >= RECOLOURED_SHARE and _displaced(old[0], new[0]) >= DISPLACED
+    return recoloured >= RECOLOURED_SHARE and _displaced(old[0], new[0]) >= DISPLACED
 
 
 def _displaced(old: Glance, new: Glance) -> float:

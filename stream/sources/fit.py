@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
-import PIL.Image
 
+from arr_coc.errors import ShapeError
+from arr_coc.qwen.preprocess import MAX_ASPECT, resize_image
+from arr_coc.qwen.preprocess import smart_resize as qwen_size
 from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
@@ -22,8 +24,6 @@ QWEN_MAX_PIXELS = 16_777_216
 """`size.shortest_edge` and `size.longest_edge` of Qwen3-VL's published preprocessor configuration."""
 
 MAX_SIDE_PX = 16_384
-MAX_ASPECT_RATIO = 200
-"""Qwen's processor refuses longer and thinner pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +74,16 @@ class Fit:
 def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
     """The (height, width) that Qwen's image processor gives a picture: multiples of 32, area within bounds.
 
-    The rule of `transformers.models.qwen2_vl.image_processing_qwen2_vl.smart_resize` with patch 16 and merge 2. Raises
-    SourceError where the longer side is more than 200 times the shorter.
+    `arr_coc.qwen.preprocess.smart_resize` for tiles of patch 16 and merge 2. Raises SourceError where the longer side
+    is more than 200 times the shorter.
     """
-    if max(height_px, width_px) > MAX_ASPECT_RATIO * min(height_px, width_px):
+    try:
+        return qwen_size(height_px, width_px, TILE_PX, min_pixels, max_pixels)
+    except ShapeError as error:
         raise SourceError(
-            f"a picture of {width_px}x{height_px} is more than {MAX_ASPECT_RATIO} times longer than wide, which Qwen's "
+            f"a picture of {width_px}x{height_px} is more than {MAX_ASPECT} times longer than wide, which Qwen's "
             'processor refuses; give capture.size = "WxH", or capture.fit = "pad" without capture.max_tiles'
-        )
-    height, width = (round(side / TILE_PX) * TILE_PX for side in (height_px, width_px))
-    if height * width > max_pixels:
-        shrink = math.sqrt(height_px * width_px / max_pixels)
-        height, width = (max(1, math.floor(side / shrink / TILE_PX)) * TILE_PX for side in (height_px, width_px))
-    elif height * width < min_pixels:
-        grow = math.sqrt(min_pixels / (height_px * width_px))
-        height, width = (math.ceil(side * grow / TILE_PX) * TILE_PX for side in (height_px, width_px))
-    return height, width
+        ) from error
 
 
 def _within(rows: int, cols: int, max_tiles: int) -> tuple[int, int]:
@@ -101,8 +95,7 @@ def _within(rows: int, cols: int, max_tiles: int) -> tuple[int, int]:
 
 def resize_rgb(rgb: Image, size: tuple[int, int]) -> Image:
     """Bicubic, antialiased, as Pillow and so Qwen's processor does it: uint8 [H, W, 3] → uint8 [height, width, 3]."""
-    height, width = size
-    return np.asarray(PIL.Image.fromarray(rgb).resize((width, height), PIL.Image.Resampling.BICUBIC))
+    return resize_image(rgb, *size)
 
 
 def resize_planes(planes: FramePlanes, size: tuple[int, int]) -> FramePlanes:
