@@ -31,6 +31,22 @@ class CaptureConfig(Section):
     """Stop after this many frames."""
     realtime: bool = False
     """Play a file at its own pace, as a camera would: frames may then be dropped, and are counted."""
+    stream: int | None = Field(default=None, ge=0)
+    """Which video stream of a file that holds several, counted from 0; its default one when absent."""
+    fps: float | None = Field(default=None, gt=0, le=1000)
+    """Frames a second of an image folder (25 when absent), and what a camera is asked for."""
+    camera_mode: str | None = Field(
+        default=None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}(:\w+)?$", examples=["1280x720:mjpeg"]
+    )
+    """What a camera is asked for, "WxH" or "WxH:FORMAT"; `devices` lists the modes. The driver's choice when absent."""
+    rtsp_transport: Literal["tcp", "udp"] = "tcp"
+    """How RTSP media travel: `tcp` loses nothing, `udp` is sooner on a bad network."""
+    reconnect: bool = True
+    """Try a live source that is lost again and again, with growing waits; otherwise its loss ends the run."""
+    open_timeout_s: float = Field(default=10.0, gt=0)
+    """How long one attempt to reach a live source may take."""
+    stall_s: float = Field(default=5.0, gt=0)
+    """A live source that gives no frame for so long counts as lost."""
 
 
 class CutConfig(Section):
@@ -90,9 +106,20 @@ class AnswerConfig(Section):
     """0 is greedy: the same answer on every run."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: int = 0
+    server: str | None = Field(default=None, min_length=1)
+    """Where `serve-answers` runs the answer stage, such as tcp://10.0.0.2:5555; a process of this run when absent."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+
+class NetworkConfig(Section):
+    """Who may connect, wherever a socket leaves this machine."""
+
+    keys: str | None = Field(default=None, min_length=1)
+    """Folder of CURVE keys, made by the command `keys`; without it sockets stay on this machine."""
+    plain_tcp: bool = False
+    """Allow TCP without keys beyond this machine: anybody who reaches the port can read and speak."""
 
 
 class OutputConfig(Section):
@@ -102,12 +129,28 @@ class OutputConfig(Section):
     """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl)."""
     heatmap: str | None = None
     """A video with the allocation drawn over the frames (.mp4)."""
+    publish: str | None = Field(default=None, min_length=1)
+    """Where a ZeroMQ PUB socket for robots and AR is bound, such as tcp://127.0.0.1:5556."""
+    control: str | None = Field(default=None, min_length=1)
+    """Where a ZeroMQ REP socket that takes questions is bound, such as tcp://127.0.0.1:5557."""
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP."""
+    metrics_host: str = "127.0.0.1"
+    """Address that the metrics are served on; 0.0.0.0 for every network of this machine."""
     timing: bool = True
     """Whether JSONL carries latencies; without them two runs give the same bytes."""
 
 
 class PipelineConfig(Section):
-    """How the stages are joined."""
+    """How the stages are joined, and what happens when one of them dies."""
+
+    restart: bool | None = None
+    """Start a process that died or hangs again, with the frame stages in a process of their own; for live sources when
+    absent."""
+    restart_limit: int = Field(default=5, ge=1)
+    """This many deaths within a minute end the run: it is a crash loop."""
+    heartbeat_s: float = Field(default=5.0, gt=0)
+    """A process that gives no sign of life for so long hangs."""
 
     single_process: bool = False
     """Run the answer stage as a thread instead of a process of its own."""
@@ -123,10 +166,11 @@ class Config(Section):
     """The whole configuration of a run."""
 
     source: str = ""
-    """A file, or `scene:NAME`."""
+    """A file, a camera, an address on a network, a folder of pictures, "-", or `scene:NAME`."""
     capture: CaptureConfig = CaptureConfig()
     texture: TextureConfig = TextureConfig()
     allocate: AllocateConfig = AllocateConfig()
     answer: AnswerConfig = AnswerConfig()
     output: OutputConfig = OutputConfig()
+    network: NetworkConfig = NetworkConfig()
     pipeline: PipelineConfig = PipelineConfig()

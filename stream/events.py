@@ -48,6 +48,34 @@ class Notice(Event, frozen=True, tag="notice"):
     message: str
 
 
+class Outage(Event, frozen=True, tag="outage"):
+    """A live source was lost (`lasted_s` is None), or is back after `lasted_s` seconds and `attempts` attempts.
+
+    `pts_s` is the media time of the last frame before it; `reason` never holds credentials.
+    """
+
+    frame_index: int
+    pts_s: float
+    reason: str
+    lasted_s: float | None = None
+    attempts: int = 0
+
+
+class Restarted(Event, frozen=True, tag="restarted"):
+    """A process died or hung and is being started again. `count` is how often this has happened to it in this run."""
+
+    process: str
+    cause: str
+    count: int
+
+
+class Asked(Event, frozen=True, tag="asked"):
+    """The question was changed while the run went on; or it was refused, for `error`, and the old one stays."""
+
+    query: str
+    error: str | None = None
+
+
 class AnswerText(Event, frozen=True, tag="text"):
     """A piece of an answer that is being spoken."""
 
@@ -82,10 +110,23 @@ class Answer(Event, frozen=True, tag="answer"):
     timing: AnswerTiming | None = None
 
 
+class FrameMap(msgspec.Struct, frozen=True, kw_only=True):
+    """What was relevant in a frame and what was chosen of it.
+
+    `relevance` is uint8 [rows, cols] (255 is 1.0), `regions` little-endian int16 [K, 3]: level, row, col.
+    """
+
+    rows: int
+    cols: int
+    relevance: bytes
+    regions: bytes
+
+
 class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
-    `slot` names the picture in the run's slot table, where an overlay was asked for.
+    `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
+    publishes.
     """
 
     frame_index: int
@@ -99,6 +140,7 @@ class FrameReady(Event, frozen=True, tag="frame"):
     tiles: int
     jitter_share: float
     slot: int | None = None
+    map: FrameMap | None = None
 
 
 class Summary(Event, frozen=True, tag="summary"):
@@ -131,7 +173,9 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-AnyEvent: TypeAlias = Started | Cut | Skipped | Notice | AnswerText | Answer | FrameReady | Summary
+AnyEvent: TypeAlias = (
+    Started | Cut | Skipped | Notice | Outage | Restarted | Asked | AnswerText | Answer | FrameReady | Summary
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent)

@@ -55,6 +55,16 @@ class Cancel(Message, frozen=True):
     """Stop at once; what is in flight is dropped."""
 
 
+class Lost(Message, frozen=True):
+    """Capture to texture to allocate: a live source was lost, or (with `lasted_s`) is back. Never replaced."""
+
+    frame_index: Count
+    media_ns: int
+    reason: str
+    lasted_s: float | None = None
+    attempts: Count = 0
+
+
 class Frame(Message, frozen=True):
     """Capture to texture: the planes of a frame lie in `slot`."""
 
@@ -143,7 +153,20 @@ class Failed(Message, frozen=True):
 
 
 AnyMessage: TypeAlias = (
-    Credit | End | Cancel | Frame | Changed | Tokens | WholeFrame | Joined | Hello | Text | Answered | Stopped | Failed
+    Credit
+    | End
+    | Cancel
+    | Lost
+    | Frame
+    | Changed
+    | Tokens
+    | WholeFrame
+    | Joined
+    | Hello
+    | Text
+    | Answered
+    | Stopped
+    | Failed
 )
 
 _encoder = msgspec.msgpack.Encoder()

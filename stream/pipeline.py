@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -59,6 +60,7 @@ class Pipeline:
         self._control = Control()
         self._overlays: Slots[Overlay] = Slots(OVERLAYS)
         self._updater = TextureUpdater(texture_options(config))
+        self._supervisor: Supervisor | None = None
 
     @property
     def source_info(self) -> SourceInfo:
@@ -72,6 +74,15 @@ class Pipeline:
     def cancel(self) -> None:
         """Everything stops; what is in flight is dropped."""
         self._control.cancel()
+
+    def ask(self, query: str) -> None:
+        """Changes the question, from any thread; an `Asked` event tells what became of it."""
+        self._control.ask(query)
+
+    def processes(self) -> dict[str, int]:
+        """The processes of the run by what they do ("frames", "answers"), and their ids."""
+        answers = {} if self._supervisor is None else self._supervisor.processes
+        return {"frames": os.getpid(), **answers}
 
     def take_overlay(self, slot: int) -> Overlay:
         """The picture that a FrameReady names; there until the next event is asked for.
@@ -121,7 +132,7 @@ class Pipeline:
                 stack.enter_context(_one_thread_each())
             transport = Transport()
             events = transport.event_source(EVENTS)
-            supervisor = Supervisor(self._control)
+            supervisor = self._supervisor = Supervisor(self._control)
             try:
                 answer = self._start_answer(stack, transport, supervisor)
                 self._start_frame_stages(transport, answer, supervisor)

@@ -43,6 +43,11 @@ class Supervisor:
         return self._threads[stage].is_alive()
 
     @property
+    def processes(self) -> dict[str, int]:
+        """The child's process id, where there is one."""
+        return {} if self._child is None else {"answers": self._child.pid}
+
+    @property
     def drops(self) -> dict[str, int]:
         """What was dropped, by queue and cause."""
         return {queue: count for stage in self._stages for queue, count in stage.drops.items()}

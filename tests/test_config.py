@@ -60,7 +60,10 @@ def test_none_switches_off_what_may_be_off() -> None:
         ("allocate.budgt", "there: unknown key allocate.budgt; did you mean allocate.budget?"),
         ("budget", "there: unknown key budget; did you mean allocate.budget?"),
         ("answer.dtpe", "there: unknown key answer.dtpe; did you mean answer.dtype?"),
-        ("zzz", "there: unknown key zzz; its sections are capture, texture, allocate, answer, output, pipeline"),
+        (
+            "zzz",
+            "there: unknown key zzz; its sections are capture, texture, allocate, answer, output, network, pipeline",
+        ),
         ("texture.cut", "there: texture.cut is a section, not a value; its keys are enabled"),
     ],
 )

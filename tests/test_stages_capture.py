@@ -33,7 +33,7 @@ class ListedSource:
         self.closed = False
         self.repaired = (0, 0)
 
-    def frames(self) -> Iterator[SourceFrame]:
+    def frames(self, should_stop: object = None) -> Iterator[SourceFrame]:
         for frame in self._frames:
             self.asked += 1
             yield frame

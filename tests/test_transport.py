@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream import transport as transport_module
 from stream.errors import TransportError
 from stream.messages import Cancel, Credit, End, Text, Tokens
 from stream.packets import token_message, token_packet
 from stream.transport import Link, Transport, Waiter, ipc_endpoint, private_directory
+from stream.transport import bus as bus_module
+from stream.transport import link as link_module
 
 LIMIT_MS = 5000
 
@@ -120,8 +121,8 @@ def test_what_was_sent_before_closing_arrives() -> None:
 
 
 def test_a_peer_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "SEND_LIMIT_MS", 1)
-    monkeypatch.setattr(transport_module, "SEND_SLICE_MS", 1)
+    monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
+    monkeypatch.setattr(link_module, "SEND_SLICE_MS", 1)
     transport = Transport()
     lonely = transport.link("inproc://nobody", bind=True)
     with pytest.raises(TransportError, match="nobody takes messages from inproc://nobody"):
@@ -134,8 +135,8 @@ def test_a_peer_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_sender_waits_for_room_until_its_owner_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "SEND_SLICE_MS", 1)
-    monkeypatch.setattr(transport_module, "SEND_LIMIT_MS", 1)
+    monkeypatch.setattr(link_module, "SEND_SLICE_MS", 1)
+    monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
     patience = iter([None, None, None])
 
     def check() -> None:
@@ -187,8 +188,8 @@ def test_events_arrive_in_order_and_the_sender_waits_for_room() -> None:
     sent = 0
     while sink.send(str(sent).encode(), 1):
         sent += 1
-        assert sent <= transport_module.EVENT_QUEUE + 2
-    assert sent >= transport_module.EVENT_QUEUE - 2
+        assert sent <= bus_module.EVENT_QUEUE + 2
+    assert sent >= bus_module.EVENT_QUEUE - 2
     assert [source.receive(LIMIT_MS) for _ in range(sent)] == [str(number).encode() for number in range(sent)]
     assert source.receive(1) is None
     sink.close()

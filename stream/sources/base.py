@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -30,8 +30,8 @@ class SourceFrame:
 
     `frame_index` counts decoded frames from 0; `media_ns` is media time; `capture_ns` the monotonic time at which the
     frame left the decoder. `discontinuity` is set where the picture cannot be compared with the one before: "start",
-    "resolution" (another size) or "format" (other planes or another colour encoding). `skipped` is what was lost since
-    the previous good frame.
+    "resolution" (another size), "format" (other planes or another colour encoding) or "reconnect" (a live source that
+    was lost is back). `skipped` is what was lost since the previous good frame.
     """
 
     frame_index: int
@@ -40,6 +40,20 @@ class SourceFrame:
     planes: FramePlanes
     discontinuity: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOutage:
+    """A live source was lost, or (with `lasted_s`) is back after so many seconds and attempts.
+
+    `frame_index` and `media_ns` are those of the last frame before it; `reason` holds no credentials.
+    """
+
+    frame_index: int
+    media_ns: int
+    reason: str
+    lasted_s: float | None = None
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,11 @@ class SourceInfo:
     rotation: int = 0
 
 
+def never() -> bool:
+    """Nobody wants the frames to end."""
+    return False
+
+
 class Source(Protocol):
     """An open source. It is read once, by one thread, and closed by that thread; also a context manager."""
 
@@ -70,8 +89,12 @@ class Source(Protocol):
         """What is known before the first frame."""
         ...
 
-    def frames(self) -> Iterator[SourceFrame]:
-        """The frames in the order in which they are shown. Raises SourceError where none can be decoded."""
+    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame | SourceOutage]:
+        """The frames in the order in which they are shown, and the outages of a live source between them.
+
+        A live source looks at `should_stop` at least every 100 ms while it waits, and ends when that says so. Raises
+        SourceError where nothing can be decoded, and where a live source is lost that may not be tried again.
+        """
         ...
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S, Colour, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.sources.base import SkippedItem, SourceFrame, SourceInfo
+from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.container import declared_end_ns, duration_ns_of, open_container, rate_of, timeline_of, video_stream
 from stream.sources.decoder import VideoDecoder
 from stream.sources.fit import Fit
@@ -60,7 +60,7 @@ class FileSource:
         """What the container declares, and what the first frame shows."""
         return self._info
 
-    def frames(self) -> Iterator[SourceFrame]:
+    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
         """The frames in the order in which they are shown; to be called once.
 
         Raises SourceError where a frame has a pixel format that cannot be converted, or a shape that cannot be scaled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 
@@ -10,7 +10,7 @@ from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.scenes import load_scene
-from stream.sources.base import SkippedItem, SourceFrame, SourceInfo
+from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
 
 
@@ -40,7 +40,7 @@ class SceneSource:
             pixel_format="rgb24",
         )
 
-    def frames(self) -> Iterator[SourceFrame]:
+    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
         """The frames, frame n at n / fps seconds."""
         for index in range(self._count):
             drawn = FramePlanes("rgb", (self._scene.render(index),))

@@ -19,8 +19,8 @@ from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.dialogue import NS_PER_MS, Dialogue
 from stream.errors import StageDied
-from stream.events import Cut, Event, FrameReady, Notice, Skipped, pack_event
-from stream.messages import Changed, Credit, End, Hello
+from stream.events import Cut, Event, FrameReady, Notice, Outage, Skipped, pack_event
+from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
 from stream.slots import Slots
 from stream.snapshot import SnapshotWriter
@@ -145,6 +145,8 @@ class AllocateStage:
             received = self._texture.receive()
             if received is not None and isinstance(received.message, End):
                 return received.message
+            if received is not None and isinstance(received.message, Lost):
+                self._emit(_outage(received.message))
             if received is not None and isinstance(received.message, Changed):
                 self._take(received.message)
                 self._texture.offer(Credit())
@@ -281,3 +283,13 @@ class AllocateStage:
         while (slot := self._wiring.overlays.put(overlay, WAIT_MS / 1000)) is None:
             self._control.check()
         return slot
+
+
+def _outage(lost: Lost) -> Outage:
+    return Outage(
+        frame_index=lost.frame_index,
+        pts_s=lost.media_ns / NS_PER_S,
+        reason=lost.reason,
+        lasted_s=lost.lasted_s,
+        attempts=lost.attempts,
+    )

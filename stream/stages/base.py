@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from typing import Protocol
 
 from arr_coc.errors import ArrCocError, BudgetError, ContextLengthError, ModelError, OptionError, StrategyError
@@ -42,6 +43,15 @@ class Control:
         self.ending = False
         self.cancelled = False
         self.failure: Exception | None = None
+        self._questions: deque[str] = deque(maxlen=1)
+
+    def ask(self, query: str) -> None:
+        """The question from the next answer on; of several that nobody has seen yet, the newest."""
+        self._questions.append(query)
+
+    def take_question(self) -> str | None:
+        """The question that was asked since the last call."""
+        return self._questions.pop() if self._questions else None
 
     def end(self) -> None:
         """No new frames; what is in flight is finished."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from arr_coc.types import FramePlanes
 from stream.clock import Clock
 from stream.mailbox import Mailbox
-from stream.messages import Credit, End, Frame
+from stream.messages import Credit, End, Frame, Lost
 from stream.slots import Slots
-from stream.sources.base import Source, SourceFrame
+from stream.sources.base import Source, SourceFrame, SourceOutage
 from stream.stages.base import CAPTURE_TEXTURE, WAIT_MS, Control
 from stream.transport import Link, Transport
 
@@ -83,15 +83,30 @@ class CaptureStage:
     def _read(self, link: Link) -> None:
         if self._control.ending:
             return
-        for frame in self._source.frames():
+        for frame in self._source.frames(lambda: self._control.ending):
             if self._control.ending:
                 return
+            if isinstance(frame, SourceOutage):
+                self._tell(frame, link)
+                continue
             if self._policy.realtime:
                 frame = self._release(frame, link)
             if not self._policy.newest:
                 self._flush(link)
             self._outbox.put(frame)
             self._hear(link, 0)
+
+    def _tell(self, outage: SourceOutage, link: Link) -> None:
+        """Says that the source was lost, or is back; nothing replaces that, and nothing waits for it."""
+        link.send(
+            Lost(
+                frame_index=outage.frame_index,
+                media_ns=outage.media_ns,
+                reason=outage.reason,
+                lasted_s=outage.lasted_s,
+                attempts=outage.attempts,
+            )
+        )
 
     def _release(self, frame: SourceFrame, link: Link) -> SourceFrame:
         """Waits until the frame's media time has come; its capture time is then."""

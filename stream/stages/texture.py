@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import PendingUpdate, TextureUpdater
 from stream.mailbox import Mailbox
-from stream.messages import Changed, Credit, End, Frame
+from stream.messages import Changed, Credit, End, Frame, Lost
 from stream.slots import Slots
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE, WAIT_MS, Control
 from stream.transport import Link, Transport, Waiter
@@ -87,7 +87,7 @@ class TextureStage:
         else:
             either.wait(WAIT_MS)
             self._granted(allocate, 0)
-            self._hear_capture(capture)
+            self._hear_capture(capture, allocate)
         if self._outbox.ready:
             allocate.send(self._write(self._outbox.take()))
             if not self._newest:
@@ -104,12 +104,14 @@ class TextureStage:
             received = allocate.receive()
         return granted
 
-    def _hear_capture(self, capture: Link) -> None:
+    def _hear_capture(self, capture: Link, allocate: Link) -> None:
         received = capture.receive()
         if received is None:
             return
         if isinstance(received.message, End):
             self._end = received.message
+        elif isinstance(received.message, Lost):
+            allocate.send(received.message)
         elif isinstance(received.message, Frame):
             self._prepare(received.message)
             if self._newest:

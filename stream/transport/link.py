@@ -1,18 +1,9 @@
-"""The sockets: links between stages over inproc and ipc, and the bus that brings events to the main thread.
-
-The only module that imports zmq. Every socket is made, used and closed by one thread; every wait has a time limit.
-Backpressure is not left to ZeroMQ: senders hold a `Mailbox` and wait for credits.
-"""
+"""One end of a two-way channel between two stages."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,12 +24,6 @@ LINGER_MS = 1000
 
 QUEUE_MESSAGES = 64
 """Bound of each socket's own queue; data stay far below it, because they need credits."""
-
-EVENT_QUEUE = 256
-"""Events that may wait for the main thread before the allocate stage waits."""
-
-IPC_PATH_MAX_BYTES = 107
-"""A Unix socket's path may be this long on Linux (sun_path, less the final zero)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,83 +114,3 @@ class Waiter:
     def wait(self, timeout_ms: int) -> bool:
         """Whether a message has come on some link within the time limit."""
         return bool(self._poller.poll(timeout_ms))
-
-
-class EventSource:
-    """The main thread's end of the event bus."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        self._socket = context.socket(zmq.PULL)
-        self._socket.setsockopt(zmq.RCVHWM, EVENT_QUEUE // 2)
-        self._socket.bind(endpoint)
-
-    def receive(self, timeout_ms: int) -> bytes | None:
-        """The next encoded event, or None within the time limit."""
-        if not self._socket.poll(timeout_ms):
-            return None
-        return self._socket.recv(zmq.NOBLOCK)
-
-    def close(self) -> None:
-        self._socket.close(linger=0)
-
-
-class EventSink:
-    """A stage's end of the event bus; belongs to the thread that made it."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        self._socket = context.socket(zmq.PUSH)
-        self._socket.setsockopt(zmq.SNDHWM, EVENT_QUEUE // 2)
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.connect(endpoint)
-
-    def send(self, event: bytes, timeout_ms: int) -> bool:
-        """Whether the event was taken within the time limit."""
-        try:
-            self._socket.send(event, zmq.NOBLOCK)
-        except zmq.Again:
-            return bool(self._socket.poll(timeout_ms, zmq.POLLOUT)) and self.send(event, 0)
-        return True
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class Transport:
-    """The ZeroMQ context of one process and the names of its links."""
-
-    def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-
-    def link(self, endpoint: str, *, bind: bool = False, check: Callable[[], None] | None = None) -> Link:
-        """One end of the channel at `endpoint`; make it in the thread that uses it."""
-        return Link(self._context, endpoint, bind=bind, check=check)
-
-    def event_source(self, endpoint: str) -> EventSource:
-        return EventSource(self._context, endpoint)
-
-    def event_sink(self, endpoint: str) -> EventSink:
-        return EventSink(self._context, endpoint)
-
-    def close(self) -> None:
-        """Ends the context; every socket must have been closed."""
-        self._context.term()
-
-
-@contextlib.contextmanager
-def private_directory() -> Iterator[Path]:
-    """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
-
-    Raises TransportError where the system's temporary directory has too long a name for a Unix socket.
-    """
-    path = Path(tempfile.mkdtemp(prefix="arr-coc-"))
-    try:
-        if len(os.fsencode(ipc_endpoint(path))) - len("ipc://") > IPC_PATH_MAX_BYTES:
-            raise TransportError(f"{path} is too long for a Unix socket; set TMPDIR to a shorter path")
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def ipc_endpoint(directory: Path) -> str:
-    """The address of the answer stage's socket in `directory`."""
-    return f"ipc://{directory / 'answer'}"

@@ -1,0 +1,23 @@
+"""The sockets: links between stages over inproc and ipc, and the bus that brings events to the main thread.
+
+The only package that imports zmq. Every socket is made, used and closed by one thread; every wait has a time limit.
+Backpressure is not left to ZeroMQ: senders hold a `Mailbox` and wait for credits.
+"""
+
+from __future__ import annotations
+
+from stream.transport.bus import EventSink, EventSource
+from stream.transport.context import Transport
+from stream.transport.directory import ipc_endpoint, private_directory
+from stream.transport.link import Link, Received, Waiter
+
+__all__ = [
+    "EventSink",
+    "EventSource",
+    "Link",
+    "Received",
+    "Transport",
+    "Waiter",
+    "ipc_endpoint",
+    "private_directory",
+]

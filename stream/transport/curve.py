@@ -1,0 +1,148 @@
+"""CURVE keys: who may connect over TCP, and what is refused.
+
+ZeroMQ's CURVE (RFC 26, https://rfc.zeromq.org/spec/26/) encrypts, and proves each end to the other. The end that binds
+holds `server.key_secret` and a folder `clients/` of public keys that may connect; the end that connects holds
+`client.key_secret` and `server.key`. `make_keys` makes both halves.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+import zmq.auth
+
+from stream.config import NetworkConfig
+from stream.errors import ConfigError
+
+SECRET_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCurve:
+    """The end that binds: its secret key, and the folder of public keys that may connect."""
+
+    secret: bytes
+    public: bytes
+    clients: Path
+
+    def apply(self, bound: zmq.Socket[bytes]) -> None:
+        """Makes a socket that is about to be bound take only clients with a known key (with `Transport.guard`)."""
+        bound.curve_secretkey, bound.curve_publickey, bound.curve_server = self.secret, self.public, True
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCurve:
+    """The end that connects: its own keys, and the server's public key."""
+
+    secret: bytes
+    public: bytes
+    server: bytes
+
+    def apply(self, connecting: zmq.Socket[bytes]) -> None:
+        """Makes a socket that is about to connect prove itself, and the server to it."""
+        connecting.curve_secretkey, connecting.curve_publickey = self.secret, self.public
+        connecting.curve_serverkey = self.server
+
+
+def make_keys(folder: Path) -> list[Path]:
+    """Makes a key pair for the end that binds and one for the ends that connect; returns the two folders.
+
+    `folder/server` is for the machine that binds, `folder/client` for those that connect. Raises ConfigError where
+    keys are there already, or nothing can be written.
+    """
+    halves = [folder / "server", folder / "client"]
+    for half in halves:
+        if half.exists():
+            raise ConfigError(f"{half} is there already; keys are never overwritten: name another folder, or remove it")
+    try:
+        for half in (*halves, halves[0] / "clients"):
+            half.mkdir(parents=True, mode=0o700)
+        _write_pair(halves[0], "server")
+        _write_pair(halves[1], "client")
+        (halves[1] / "server.key").write_bytes((halves[0] / "server.key").read_bytes())
+        (halves[0] / "clients" / "client.key").write_bytes((halves[1] / "client.key").read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot make keys in {folder}: {error.strerror}") from error
+    return halves
+
+
+def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
+    """The keys to bind `endpoint` with, or None where it needs none. Raises ConfigError where it needs some."""
+    if not _checked(network, endpoint):
+        return None
+    folder = _half(network, "server")
+    public, secret = _pair(folder / "server.key_secret")
+    return ServerCurve(secret, public, folder / "clients")
+
+
+def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:
+    """The keys to connect to `endpoint` with, or None where it needs none. Raises ConfigError where it needs some."""
+    if not _checked(network, endpoint):
+        return None
+    folder = _half(network, "client")
+    public, secret = _pair(folder / "client.key_secret")
+    server, _ = _loaded(folder / "server.key")
+    return ClientCurve(secret, public, server)
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether an endpoint stays on this machine: inproc, ipc, or TCP on loopback."""
+    scheme, _, rest = endpoint.partition("://")
+    if scheme != "tcp":
+        return True
+    host = rest.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in {"localhost", "lo"}
+
+
+def _checked(network: NetworkConfig, endpoint: str) -> bool:
+    """Whether keys are used for `endpoint`."""
+    scheme, separator, rest = endpoint.partition("://")
+    host, colon, port = rest.rpartition(":")
+    if scheme in {"inproc", "ipc"} and rest:
+        return False
+    if scheme != "tcp" or not separator or not host or not colon or not (port.isdigit() or port == "*"):
+        raise ConfigError(f"{endpoint!r} is no address for a socket; write tcp://HOST:PORT or ipc://PATH")
+    if network.keys is not None:
+        return True
+    if not is_local(endpoint) and not network.plain_tcp:
+        raise ConfigError(
+            f"{endpoint} leaves this machine without keys: make some with `keys FOLDER` and give --keys FOLDER, or "
+            "allow anybody in with --plain-tcp"
+        )
+    return False
+
+
+def _half(network: NetworkConfig, name: str) -> Path:
+    assert network.keys is not None
+    folder = Path(os.path.expanduser(network.keys))
+    for candidate in (folder, folder / name):
+        if (candidate / f"{name}.key_secret").exists():
+            return candidate
+    raise ConfigError(f"{folder} holds no {name}.key_secret; make keys with `keys FOLDER` and copy FOLDER/{name} there")
+
+
+def _pair(path: Path) -> tuple[bytes, bytes]:
+    public, secret = _loaded(path)
+    if secret is None:
+        raise ConfigError(f"{path} holds no secret key; copy the one that `keys` made")
+    return public, secret
+
+
+def _loaded(path: Path) -> tuple[bytes, bytes | None]:
+    try:
+        public, secret = zmq.auth.load_certificate(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the key {path}: {error}") from error
+    return public, secret
+
+
+def _write_pair(folder: Path, name: str) -> None:
+    zmq.auth.create_certificates(folder, name)
+    (folder / f"{name}.key_secret").chmod(SECRET_MODE)
