@@ -391,7 +391,7 @@ def test_a_stage_that_fails_is_named_and_the_others_stop(
 def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(configured(video), speaker="tests.fake_speaker:FakeSpeaker")
 
-    def frames() -> Iterator[object]:
+    def frames(should_stop: object) -> Iterator[object]:
         raise SourceNotFound("the disk is gone")
         yield
 
@@ -432,8 +432,8 @@ def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
     )
     frames = pipeline._source.frames
 
-    def told_at_the_end() -> Iterator[object]:
-        yield from frames()
+    def told_at_the_end(should_stop: Callable[[], bool]) -> Iterator[object]:
+        yield from frames(should_stop)
         last_seen.set()
 
     monkeypatch.setattr(pipeline._source, "frames", told_at_the_end)

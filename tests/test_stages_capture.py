@@ -210,7 +210,7 @@ def test_cancelling_ends_it_while_it_waits_for_a_credit(runner: StageRunner) -> 
 def test_a_source_that_fails_is_reported_and_closed(runner: StageRunner) -> None:
     source = ListedSource([])
 
-    def frames() -> Iterator[SourceFrame]:
+    def frames(should_stop: object) -> Iterator[SourceFrame]:
         yield frame(0)
         raise SourceError("the disk is gone")
 
