@@ -1,14 +1,22 @@
-"""Where a stream's time begins and ends, from what containers declare."""
+"""Which stream is taken, and where its time begins and ends, from what containers declare."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import av
 import pytest
+from av.stream import Disposition
+from video_maker import moving_square
 
-from stream.sources.container import declared_end_ns, duration_ns_of, origin_of, rate_of
+from stream.clock import FakeClock
+from stream.config import CaptureConfig
+from stream.errors import SourceError
+from stream.sources.container import declared_end_ns, duration_ns_of, origin_of, rate_of, video_stream
+from stream.sources.file import FileSource
 
 MS = 1_000_000
 
@@ -74,3 +82,47 @@ def test_rate_is_the_average_else_the_guessed_one() -> None:
     assert rate_of(SimpleNamespace(average_rate=Fraction(24), guessed_rate=Fraction(25))) == 24
     assert rate_of(SimpleNamespace(average_rate=None, guessed_rate=Fraction(25))) == 25
     assert rate_of(SimpleNamespace(average_rate=None, guessed_rate=None)) is None
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three video streams of different sizes; the last one is the default."""
+    path = tmp_path_factory.mktemp("streams") / "several.mkv"
+    with av.open(str(path), "w") as container:
+        streams = []
+        for number, tags in enumerate(({"language": "eng"}, {"title": "from behind"}, {})):
+            stream = container.add_stream("ffv1", rate=25)
+            stream.width, stream.height, stream.pix_fmt = 64 + 32 * number, 48, "yuv420p"
+            stream.metadata.update(tags)
+            stream.disposition = Disposition.default if number == 2 else Disposition(0)
+            streams.append(stream)
+        for number, stream in enumerate(streams):
+            for image in moving_square(3, 64 + 32 * number, 48):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        for stream in streams:
+            container.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize(("number", "width_px"), [(None, 128), (0, 64), (1, 96), (2, 128)])
+def test_the_stream_asked_for_is_read_else_the_default_one(several: Path, number: int | None, width_px: int) -> None:
+    with FileSource(several, CaptureConfig(stream=number), FakeClock()) as source:
+        assert source.describe().width_px == width_px
+        assert {frame.planes.width_px for frame in source.frames()} == {width_px}
+
+
+def test_a_stream_that_is_not_there_names_those_that_are(several: Path) -> None:
+    with pytest.raises(SourceError) as raised:
+        FileSource(several, CaptureConfig(stream=3), FakeClock())
+    assert str(raised.value).endswith(
+        "several.mkv has no video stream 3; there is 0: ffv1 64x48 eng; 1: ffv1 96x48 'from behind'; 2: ffv1 128x48"
+    )
+
+
+def test_a_stream_without_a_decoder_is_listed_and_refused() -> None:
+    unknown = SimpleNamespace(disposition=Disposition.default, codec_context=None, metadata={"language": "und"})
+    whole: Any = SimpleNamespace(streams=SimpleNamespace(video=[unknown]))
+    with pytest.raises(SourceError, match="no video stream 1; there is 0: undecodable$"):
+        video_stream(whole, "a.mkv", 1)
+    with pytest.raises(SourceError, match="this FFmpeg has no decoder for"):
+        video_stream(whole, "a.mkv", 0)

@@ -21,6 +21,7 @@ KEYS = {
     "strategy": "allocate.strategy",
     "encode": "answer.encode",
     "max_frames": "capture.max_frames",
+    "stream": "capture.stream",
     "device": "answer.device",
     "dtype": "answer.dtype",
 }
@@ -59,6 +60,10 @@ class RunOptions:
     ] = None
     max_frames: Annotated[
         str | None, _text("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
+    ] = None
+    stream: Annotated[
+        str | None,
+        _text("--stream", metavar="N", help="Which video stream of a file that has several, from 0. [its default]"),
     ] = None
     heatmap: Annotated[
         str | None, _text("--heatmap", metavar="FILE", help="Also write an .mp4 with the allocation drawn.")

@@ -37,19 +37,40 @@ def open_container(path: Path) -> av.container.InputContainer:
     return container
 
 
-def video_stream(container: av.container.InputContainer, name: str) -> av.video.stream.VideoStream:
-    """The first video stream marked as default, else the first one; cover art is none. Raises SourceError without."""
+def video_stream(
+    container: av.container.InputContainer, name: str, wanted: int | None = None
+) -> av.video.stream.VideoStream:
+    """Video stream `wanted`, counted from 0; without a number the first one marked as default, else the first one.
+
+    Cover art is no video stream. Raises SourceError where there is none, or none of that number.
+    """
     streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
         kinds = sorted({stream.type for stream in container.streams} - {"video"})
         held = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
         raise SourceError(f"{name} has no video stream ({held} in it); give a file with pictures")
-    stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
+    if wanted is None:
+        stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
+    elif wanted < len(streams):
+        stream = streams[wanted]
+    else:
+        listed = "; ".join(f"{number}: {_described(stream)}" for number, stream in enumerate(streams))
+        raise SourceError(f"{name} has no video stream {wanted}; there is {listed}")
     if stream.codec_context is None:
         raise SourceError(
             f"{name} holds pictures that this FFmpeg has no decoder for; convert it, to H.264 for example"
         )
     return stream
+
+
+def _described(stream: av.video.stream.VideoStream) -> str:
+    """A video stream in a few words: codec, size, language, title."""
+    context = stream.codec_context
+    words = ["undecodable"] if context is None else [context.name, f"{context.width}x{context.height}"]
+    language, title = stream.metadata.get("language"), stream.metadata.get("title")
+    words += [language] if language not in (None, "und") else []
+    words += [f"{title!r}"] if title else []
+    return " ".join(words)
 
 
 def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:

@@ -41,7 +41,7 @@ class FileSource:
         self._trailing: tuple[SkippedItem, ...] = ()
         self._container = open_container(path)
         try:
-            self._stream = video_stream(self._container, self._name)
+            self._stream = video_stream(self._container, self._name, config.stream)
             self._timeline = timeline_of(self._container, self._stream)
             self._decoder = VideoDecoder(self._container, self._stream, self._timeline)
             self._decoded = self._decoder.frames()
