@@ -2,9 +2,11 @@
 
 StreamError
 ├── ConfigError (ValueError)       an unknown key, a value out of range, a file that is not TOML
+│   └── ResumeError                a run that cannot be continued as it was asked for
 ├── SourceError (OSError)          a source that cannot be opened or read
 │   └── SourceNotFound (FileNotFoundError)
 ├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
+│   ├── OutputFailed               an output that could be written and cannot any more: the disk is full
 │   └── ReaderGone (BrokenPipeError)  whoever read stdout has gone
 ├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
 └── StageDied (RuntimeError)       a stage that ended before its time; names it
@@ -21,6 +23,10 @@ class ConfigError(StreamError, ValueError):
     """An unknown key, a value out of range, or a file that is not TOML."""
 
 
+class ResumeError(ConfigError):
+    """A run that cannot be continued as it was asked for."""
+
+
 class SourceError(StreamError, OSError):
     """A source that cannot be opened or read."""
 
@@ -31,6 +37,10 @@ class SourceNotFound(SourceError, FileNotFoundError):
 
 class OutputError(StreamError, OSError):
     """An output that cannot be written, or whose suffix says no known format."""
+
+
+class OutputFailed(OutputError):
+    """An output that could be written and cannot any more: the run fails on the way."""
 
 
 class ReaderGone(OutputError, BrokenPipeError):
