@@ -1,0 +1,23 @@
+"""Lengths of time on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.commands.durations import seconds_of
+from stream.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60", 60), ("60s", 60), ("1.5", 1.5), (".5s", 0.5), ("10m", 600), ("2min", 120), ("1h30m", 5400), ("500ms", 0.5)]
+    + [("1h 2m 3s", 3723), ("10M", 600)],
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert seconds_of("--for", text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1", "-5s", "s", "ten", "5x", "5s!", "1e3", "inf", "nan", "1:30"])
+def test_what_is_no_length_of_time_is_told_with_its_option(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--for needs a length of time above 0, such as 60s"):
+        seconds_of("--for", text)
