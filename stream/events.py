@@ -77,10 +77,11 @@ class Asked(Event, frozen=True, tag="asked"):
 
 
 class AnswerText(Event, frozen=True, tag="text"):
-    """A piece of an answer that is being spoken."""
+    """A piece of an answer that is being spoken, and the media time of the frame that it speaks of."""
 
     answer: int
     text: str
+    pts_s: float | None = None
 
 
 class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class Pipeline:
         self._config = config
         self._clock = clock or MonotonicClock()
         self._speaker = speaker
-        self._source = open_source(config.source, config.capture, self._clock)
+        self._source = open_source(config.source, config.capture, self._clock, config.network)
         self._info = self._source.describe()
         self._model = self._model_name()
         self._control = Control()
@@ -83,6 +83,10 @@ class Pipeline:
         """The processes of the run by what they do ("frames", "answers"), and their ids."""
         answers = {} if self._supervisor is None else self._supervisor.processes
         return {"frames": os.getpid(), **answers}
+
+    def drops(self) -> dict[str, int]:
+        """What has been dropped so far, by queue and cause; for any thread."""
+        return {} if self._supervisor is None else self._supervisor.drops
 
     def take_overlay(self, slot: int) -> Overlay:
         """The picture that a FrameReady names; there until the next event is asked for.
