@@ -17,7 +17,7 @@ from stream.sources.timeline import MediaTimeline
 AV_TIME_BASE = 1_000_000
 """FFmpeg's ticks a second for the times of a whole container."""
 
-_TEXT_DEMUXERS = frozenset({"tty", "bin", "xbin", "adf", "idf"})
+TEXT_DEMUXERS = frozenset({"tty", "bin", "xbin", "adf", "idf"})
 """Demuxers that draw a text file as a terminal's screen: not what anybody means by a video."""
 
 _MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
@@ -31,7 +31,7 @@ def open_container(path: Path) -> av.container.InputContainer:
         container = av.open(f"file:{path}", metadata_errors="replace")
     except av.FFmpegError as error:
         raise _not_a_video(path, error.strerror or str(error)) from error
-    if container.format.name in _TEXT_DEMUXERS:
+    if container.format.name in TEXT_DEMUXERS:
         container.close()
         raise _not_a_video(path, "it looks like text")
     return container

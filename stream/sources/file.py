@@ -1,4 +1,4 @@
-"""Video files and still pictures."""
+"""Video files and still pictures: anything in a container that ends."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ END_TOLERANCE_NS = NS_PER_S // 2
 differently."""
 
 
-class FileSource:
-    """One file, read from its first frame to its last.
+class ContainerSource:
+    """One video stream of an open container, read from its first frame to its last.
 
-    The first frame is decoded on opening, so that a file without one fails at once.
+    The first frame is decoded on opening, so that a container without one fails at once.
     """
 
-    def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
-        self._name = str(path)
-        self._fit = Fit.of(config)
+    def __init__(self, container: av.container.InputContainer, name: str, config: CaptureConfig, clock: Clock) -> None:
+        """Owns the container from here on. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
+        self._container = container
+        self._name = name
         self._max_frames = config.max_frames
         self._clock = clock
         self._trailing: tuple[SkippedItem, ...] = ()
-        self._container = open_container(path)
         try:
+            self._fit = Fit.of(config)
             self._stream = video_stream(self._container, self._name, config.stream)
             self._timeline = timeline_of(self._container, self._stream)
             self._decoder = VideoDecoder(self._container, self._stream, self._timeline)
@@ -94,7 +94,7 @@ class FileSource:
         """Closes the file; frames that were handed out stay valid."""
         self._container.close()
 
-    def __enter__(self) -> FileSource:
+    def __enter__(self) -> ContainerSource:
         return self
 
     def __exit__(
@@ -147,6 +147,14 @@ class FileSource:
         missing = f"the last {(declared_ns - end_ns) / NS_PER_S:.2f} s"
         reason = f"the file ends early: it declares {declared_ns / NS_PER_S:.2f} s"
         return (SkippedItem(missing, reason, end_ns),)
+
+
+class FileSource(ContainerSource):
+    """One file."""
+
+    def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
+        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
+        super().__init__(open_container(path), str(path), config, clock)
 
 
 @dataclass(frozen=True, slots=True)
