@@ -32,6 +32,8 @@ class ContainerSource:
     The first frame is decoded on opening, so that a container without one fails at once.
     """
 
+    _remedy = "check the file, or convert it"
+
     def __init__(self, container: av.container.InputContainer, name: str, config: CaptureConfig, clock: Clock) -> None:
         """Owns the container from here on. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
         self._container = container
@@ -107,7 +109,7 @@ class ContainerSource:
         if first is None:
             lost = self._decoder.lost_after_last()
             reason = f"{lost[0].what}: {lost[0].reason}" if lost else "it holds none"
-            raise SourceError(f"no frame of {self._name} can be decoded ({reason}); check the file, or convert it")
+            raise SourceError(f"no frame of {self._name} can be decoded ({reason}); {self._remedy}")
         return first
 
     def _describe(self, first: av.VideoFrame) -> SourceInfo:

@@ -31,11 +31,15 @@ WAIT_MS = 50
 SAY_WAITING_S = 3.0
 """After so long without a first byte the user is told what is waited for."""
 
+REMEDY = "send MPEG-TS or Matroska, or an MP4 with its index in front (-movflags +faststart)"
+
 log = logging.getLogger(__name__)
 
 
 class StdinSource(ContainerSource):
     """The container that comes in on a descriptor, read to its end without seeking; a redirected file may seek."""
+
+    _remedy = REMEDY
 
     def __init__(self, config: CaptureConfig, clock: Clock, descriptor: int = 0) -> None:
         """Waits for the first frame. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
@@ -111,7 +115,4 @@ def _reader(descriptor: int) -> PipeReader:
 def _unreadable(reader: PipeReader, reason: str) -> SourceError:
     if not reader.bytes_read:
         return SourceError(f"{NAME} ended without any data; does the program that writes it work?")
-    return SourceError(
-        f"{NAME} is no video that FFmpeg can read from a pipe: {reason}; send MPEG-TS or Matroska, or an MP4 with its "
-        "index in front (-movflags +faststart)"
-    )
+    return SourceError(f"{NAME} is no video that FFmpeg can read from a pipe: {reason}; {REMEDY}")
