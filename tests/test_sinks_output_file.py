@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.errors import OutputError
+from stream.errors import OutputError, OutputFailed
 from stream.sinks.output_file import OutputFile
 
 
@@ -91,4 +91,79 @@ def test_a_pipe_takes_lines(tmp_path: Path) -> None:
     file.append("line\n")
     assert os.read(reader, 100) == b"line\n"
     os.close(reader)
+    file.close()
+
+
+def continued(tmp_path: Path, held: str) -> tuple[Path, OutputFile]:
+    path = tmp_path / "a.txt"
+    path.write_text(held, encoding="utf-8")
+    return path, OutputFile(str(path), resume=True)
+
+
+def test_a_continued_file_stays_until_as_much_has_been_written_again(tmp_path: Path) -> None:
+    path, file = continued(tmp_path, "one\ntwo\nthr")
+    for text in ("one\n", "two\n"):
+        file.append(text)
+        assert path.read_text(encoding="utf-8") == "one\ntwo\nthr"
+    file.append("three\n")
+    assert path.read_text(encoding="utf-8") == "one\ntwo\nthree\n"
+    file.append("four\n")
+    file.replace_tail(4, "2\n")
+    file.close()
+    assert path.read_text(encoding="utf-8") == "one\n2\n"
+
+
+def test_a_continued_file_that_never_catches_up_is_as_it_was(tmp_path: Path) -> None:
+    path, file = continued(tmp_path, "one\ntwo\n")
+    file.append("1\n")
+    file.replace_tail(0, "une\n")
+    file.close()
+    assert path.read_text(encoding="utf-8") == "one\ntwo\n"
+
+
+def test_a_continued_file_may_end_up_shorter_once_all_is_written(tmp_path: Path) -> None:
+    path, file = continued(tmp_path, "one, and an end that is not so any more")
+    file.append("one.")
+    file.catch_up()
+    file.catch_up()
+    file.close()
+    assert path.read_text(encoding="utf-8") == "one."
+
+
+def test_a_continued_file_that_was_not_there_is_written_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    file = OutputFile(str(path), resume=True)
+    file.append("new")
+    assert path.read_text(encoding="utf-8") == "new"
+    file.close()
+
+
+def test_a_pipe_cannot_be_continued(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match=r"cannot continue .*not a regular file"):
+        OutputFile(str(tmp_path / "pipe"), resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_write_without_room_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    path, whole = tmp_path / "a.txt", os.write
+    file = OutputFile(str(path))
+    file.append("one\ntwo\n")
+    if resume:
+        file.close()
+        file = OutputFile(str(path), resume=True)
+
+    def little_room(fd: int, data: memoryview) -> int:
+        room = max(0, 12 - os.lseek(fd, 0, os.SEEK_CUR))
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole(fd, data[:room])
+
+    monkeypatch.setattr(os, "write", little_room)
+    for write in (lambda: file.append("one\ntwo\nthree, long\n"), lambda: file.replace_tail(4, "2 and much more")):
+        with pytest.raises(OutputFailed, match="No space left"):
+            write()
+        assert path.read_text(encoding="utf-8") == "one\ntwo\n"
     file.close()

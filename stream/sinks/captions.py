@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 
 from stream.errors import OutputError
-from stream.events import Answer, Event, FrameReady
+from stream.events import Answer, Event, FrameReady, Summary
 from stream.sinks.base import Sink
 from stream.sinks.cues import Cue, CueTrack
 from stream.sinks.output_file import OutputFile
@@ -19,11 +19,14 @@ LINE_CHARS = 42
 
 
 class CaptionSink(Sink):
-    """Writes answers as cues from their frame's time until the next answer, the last one until the clip's end."""
+    """Writes answers as cues from their frame's time until the next answer, the last one until the clip's end.
 
-    def __init__(self, path: str) -> None:
+    `resume`: the file is that of a run which is continued, see OutputFile.
+    """
+
+    def __init__(self, path: str, *, resume: bool = False) -> None:
         self._webvtt = path.lower().endswith(".vtt")
-        self._file = OutputFile(path)
+        self._file = OutputFile(path, resume=resume)
         if not self._file.regular:
             self._file.close()
             raise OutputError(f"cannot write captions to {path!r}: it is not a regular file; .jsonl can go to a pipe")
@@ -46,13 +49,23 @@ class CaptionSink(Sink):
             if done is not None:
                 self._complete(done)
             self._show_open()
+        elif isinstance(event, Summary):
+            self._end()
+            if event.ended == "finished":
+                self._file.catch_up()
 
     def close(self) -> None:
+        try:
+            self._end()
+        finally:
+            self._tail = None
+            self._file.close()
+
+    def _end(self) -> None:
+        """The last cue stays until the last frame has been shown."""
         if self._tail is not None:
             self._track.extend(self._last_s + self._period_s)
             self._show_open()
-            self._tail = None
-        self._file.close()
 
     def _complete(self, cue: Cue) -> None:
         text = self._format(cue)

@@ -12,11 +12,12 @@ from stream.sinks.output_file import OutputFile
 class JsonlSink(Sink):
     """Writes every event but frames and pieces of text.
 
-    Without `timing` nothing that depends on the clock is written: two runs give the same bytes.
+    Without `timing` nothing that depends on the clock is written: two runs give the same bytes. `resume`: the file is
+    that of a run which is continued, see OutputFile.
     """
 
-    def __init__(self, path: str, *, timing: bool = True) -> None:
-        self._file = OutputFile(path)
+    def __init__(self, path: str, *, timing: bool = True, resume: bool = False) -> None:
+        self._file = OutputFile(path, resume=resume)
         self._timing = timing
 
     def write(self, event: Event) -> None:
@@ -25,6 +26,8 @@ class JsonlSink(Sink):
         if isinstance(event, (Answer, Summary)) and not self._timing:
             event = replace(event, timing=None)
         self._file.append(encode_event(event) + "\n")
+        if isinstance(event, Summary) and event.ended == "finished":
+            self._file.catch_up()
 
     def close(self) -> None:
         self._file.close()

@@ -44,11 +44,14 @@ def check_not_input(path: str, source: str) -> None:
         raise OutputError(f"output {path!r} is the input; it would be overwritten: name another file")
 
 
-def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay) -> list[Sink]:
-    """The file sinks of a run. Raises OutputError, having let go of everything, where one cannot be written."""
+def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, resume: bool = False) -> list[Sink]:
+    """The file sinks of a run; `resume`: of one that continues another, whose captions are in the files.
+
+    Raises OutputError, having let go of everything, where one cannot be written.
+    """
     check_outputs(config, source)
     with ExitStack() as opened:
-        sinks = [_opened(opened, _caption_sink(path, timing=config.timing)) for path in config.paths]
+        sinks = [_opened(opened, _caption_sink(path, config.timing, resume)) for path in config.paths]
         if config.heatmap is not None:
             sinks.append(_opened(opened, HeatmapSink(config.heatmap, take_overlay)))
         opened.pop_all()
@@ -60,8 +63,10 @@ def _opened(opened: ExitStack, sink: Sink) -> Sink:
     return sink
 
 
-def _caption_sink(path: str, *, timing: bool) -> Sink:
-    return JsonlSink(path, timing=timing) if path.lower().endswith(".jsonl") else CaptionSink(path)
+def _caption_sink(path: str, timing: bool, resume: bool) -> Sink:
+    if path.lower().endswith(".jsonl"):
+        return JsonlSink(path, timing=timing, resume=resume)
+    return CaptionSink(path, resume=resume)
 
 
 def _check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None:

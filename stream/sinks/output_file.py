@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stream.errors import OutputError
+from stream.errors import OutputError, OutputFailed
 
 
 class OutputFile:
     """A text file (UTF-8), each write of which is in the file before the call returns.
 
     What the path held before stays until the first write, so a run that fails to start destroys nothing; a file
-    that was made and never written is removed. Raises OutputError where the path cannot be written.
+    that was made and never written is removed. Raises OutputError where the path cannot be written, and OutputFailed
+    where it cannot any more.
+
+    `resume`: the file was written by a run that is now continued from its beginning. It stays as it is until as much
+    has been written again as it holds, or `catch_up` says that there is no more: nothing in it is lost however this
+    run ends. Raises OutputError where it is no regular file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, resume: bool = False) -> None:
         self.path = path
         self._made = not os.path.lexists(path)
         self._begun = False
@@ -27,7 +32,13 @@ class OutputFile:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         except OSError as error:
             raise OutputError(_refusal(path, error)) from error
-        self.regular = stat.S_ISREG(os.fstat(self._fd).st_mode)
+        about = os.fstat(self._fd)
+        self.regular = stat.S_ISREG(about.st_mode)
+        self._held = about.st_size
+        self._again: bytearray | None = bytearray() if resume else None
+        if resume and not self.regular:
+            self.close()
+            raise OutputError(f"cannot continue {path!r}: it is not a regular file; leave --resume out")
 
     def keep(self) -> None:
         """The file stays although nothing was written here: another writer has taken it over."""
@@ -35,16 +46,34 @@ class OutputFile:
 
     def append(self, text: str) -> None:
         """Writes at the end."""
+        data = text.encode()
+        if self._again is not None:
+            self._write_again(len(self._again), data)
+            return
         with self._writing() as fd:
-            _write_all(fd, text.encode())
+            if self.regular:
+                _put(fd, os.fstat(fd).st_size, data)
+            else:
+                _write_all(fd, data)
 
     def replace_tail(self, offset: int, text: str) -> None:
         """Replaces everything from byte `offset` on, in a regular file."""
         data = text.encode()
+        if self._again is not None:
+            self._write_again(offset, data)
+            return
         with self._writing() as fd:
-            os.lseek(fd, offset, os.SEEK_SET)
-            _write_all(fd, data)
-            os.ftruncate(fd, offset + len(data))
+            _put(fd, offset, data)
+
+    def catch_up(self) -> None:
+        """A continued run has written all that it will write: the file holds that from here on."""
+        again, self._again = self._again, None
+        if again is None:
+            return
+        self._begun = True
+        with self._writing() as fd:
+            same = _common(os.pread(fd, self._held, 0), again)
+            _put(fd, same, bytes(again[same:]))
 
     def close(self) -> None:
         if self._fd is None:
@@ -53,6 +82,12 @@ class OutputFile:
         self._fd = None
         if self._made and not self._begun:
             Path(self.path).unlink(missing_ok=True)
+
+    def _write_again(self, offset: int, data: bytes) -> None:
+        assert self._again is not None
+        self._again[offset:] = data
+        if len(self._again) >= self._held:
+            self.catch_up()
 
     @contextmanager
     def _writing(self) -> Iterator[int]:
@@ -64,13 +99,38 @@ class OutputFile:
             self._begun = True
             yield self._fd
         except OSError as error:
-            raise OutputError(f"cannot write {self.path!r}: {error.strerror}") from error
+            raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
+
+
+def _put(fd: int, offset: int, data: bytes) -> None:
+    """Replaces everything from byte `offset` on; where there is no room for that, what was there is put back."""
+    before = os.pread(fd, max(0, os.fstat(fd).st_size - offset), offset)
+    try:
+        os.lseek(fd, offset, os.SEEK_SET)
+        _write_all(fd, data)
+        os.ftruncate(fd, offset + len(data))
+    except OSError:
+        with suppress(OSError):
+            os.lseek(fd, offset, os.SEEK_SET)
+            _write_all(fd, before)
+        with suppress(OSError):
+            os.ftruncate(fd, offset + len(before))
+        raise
 
 
 def _write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def _common(one: bytes, other: bytearray) -> int:
+    """How many bytes the two have in common at their beginning; what is equal already is not written again."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
 
 
 def _refusal(path: str, error: OSError) -> str:

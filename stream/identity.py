@@ -1,0 +1,96 @@
+"""What must be the same for a run to give the same answers: the program, the source, the model, and the settings.
+
+Files are known by their size and by samples of what they hold, not by their time: a copy is the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from arr_coc.qwen.hub import bundled_model_path, local_folder
+from stream.config import Config
+
+SCENE_PREFIX = "scene:"
+
+SAMPLE_BYTES = 1 << 20
+SAMPLES = 16
+"""Files up to this many samples are read whole, larger ones at so many places from their beginning to their end."""
+
+WITHOUT_EFFECT = (
+    "source",
+    "answer.model",
+    "output.",
+    "network.",
+    "pipeline.restart",
+    "pipeline.restart_limit",
+    "pipeline.heartbeat_s",
+    "pipeline.timeout_s",
+)
+"""Keys that change no answer of a file's captions, or are told apart by what they name."""
+
+
+def identity_of(config: Config) -> dict[str, str] | None:
+    """The run's identity, item by item and fit to be shown; None where its source cannot be read twice."""
+    source = _source(config.source)
+    if source is None:
+        return None
+    settings = {
+        key: json.dumps(value)
+        for key, value in _leaves(config.model_dump(mode="json"))
+        if not any(key == name or (name.endswith(".") and key.startswith(name)) for name in WITHOUT_EFFECT)
+    }
+    return {"source": source, "model": _model(config.answer.model), **settings, "program": version("arr-coc-stream")}
+
+
+def fingerprint(path: Path) -> str:
+    """A file's size, and a hash of what it holds, or of samples of it. Raises OSError."""
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        last = max(0, size - SAMPLE_BYTES)
+        whole = size <= SAMPLES * SAMPLE_BYTES
+        starts = range(0, size, SAMPLE_BYTES) if whole else (last * n // (SAMPLES - 1) for n in range(SAMPLES))
+        for start in starts:
+            file.seek(start)
+            digest.update(file.read(SAMPLE_BYTES))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
+
+
+def _source(address: str) -> str | None:
+    if address.startswith(SCENE_PREFIX):
+        return address
+    path = Path(os.path.expanduser(address))
+    try:
+        if path.is_file():
+            return f"{path.name} ({fingerprint(path)})"
+        if path.is_dir():
+            return f"{path.name} ({_folder(path)})"
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _model(name: str | None) -> str:
+    """The model by its files where they are on this machine, else by its name on the hub."""
+    folder = bundled_model_path() if name is None else local_folder(name)
+    return str(name) if folder is None else f"{folder.name} ({_folder(folder)})"
+
+
+def _folder(folder: Path) -> str:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {fingerprint(path)}\n".encode())
+    return f"{len(files)} files, {digest.hexdigest()[:16]}"
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
+    leaves: list[tuple[str, object]] = []
+    for name, value in values.items():
+        leaves += _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
+    return leaves

@@ -1,0 +1,246 @@
+"""The journal of a captioning run: every answer as soon as it is there, so that a killed run can be continued.
+
+What is dear in such a run is its answers; everything before them is cheap and comes out the same again. A continued run
+starts at the first frame, and takes those answers from the journal that the model has given already.
+
+The file: `MAGIC`, then records of length and CRC-32 (little-endian uint32 each) and msgpack. The first record is the
+run's identity, each other one an answer with what it taught. A last record that was cut short is dropped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from arr_coc.types import Feedback, FrameStamp
+from stream.errors import ResumeError
+from stream.events import Answer
+
+MAGIC = b"arr-coc journal 1\n"
+"""What every journal begins with; its number is raised whenever records change."""
+
+SUFFIX = ".resume"
+"""Added to the name of a run's first output."""
+
+FRAMING = struct.Struct("<II")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """An answer of the run that is continued, and its feedback.
+
+    The feedback's stamp is that of the earlier run: its epoch means nothing in this one.
+    """
+
+    answer: Answer
+    feedback: Feedback | None
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    identity: dict[str, str]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """An answer; the arrays of its feedback as bytes: int32 [K, 3], float32 [K], float32 [K]."""
+
+    answer: Answer
+    stamp: FrameStamp | None = None
+    regions: bytes = b""
+    attention: bytes = b""
+    similarity: bytes = b""
+
+
+class Journal:
+    """One run's journal at `path`. `identity` is what must be equal for answers to be equal, each item for people.
+
+    `begin` opens it once the run is certain to start; `recall` and `keep` belong to the thread that asks. A journal
+    that cannot be written is given up with one warning: the run goes on.
+    """
+
+    def __init__(
+        self, path: str | Path, identity: Mapping[str, str], recalled: Mapping[int, Recalled], end: int
+    ) -> None:
+        self.path = Path(path)
+        self._identity = dict(identity)
+        self._recalled = dict(recalled)
+        self._end = end
+        self._fd: int | None = None
+        self._ours = False
+        self.kept = len(self._recalled)
+
+    @classmethod
+    def fresh(cls, path: str | Path, identity: Mapping[str, str]) -> Journal:
+        """The journal of a run that begins anew; one that lies there is replaced by `begin`."""
+        return cls(path, identity, {}, 0)
+
+    @classmethod
+    def continued(cls, path: str | Path, identity: Mapping[str, str]) -> Journal:
+        """The journal that lies at `path`, to be continued.
+
+        Raises ResumeError where there is none, where it cannot be read, and where it is another run's.
+        """
+        path = Path(path)
+        records, end = _read(path)
+        try:
+            written = msgspec.msgpack.decode(records[0], type=_Identity).identity
+            _compare(path, written, identity)
+            recalled = [_recalled(record) for record in records[1:]]
+        except (IndexError, msgspec.DecodeError, ValueError) as error:
+            if isinstance(error, ResumeError):
+                raise
+            raise ResumeError(f"{str(path)!r} is no journal of a run; leave --resume out to start afresh") from None
+        return cls(path, identity, {one.answer.answer: one for one in recalled}, end)
+
+    @property
+    def recalls(self) -> int:
+        """How many answers need not be given again."""
+        return len(self._recalled)
+
+    def begin(self) -> None:
+        """Opens the file: emptied where the run is fresh, without its torn end where it is continued.
+
+        Raises ResumeError where another run is writing it.
+        """
+        if self._fd is not None:
+            return
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._claim(self._fd)
+            os.ftruncate(self._fd, self._end)
+            os.lseek(self._fd, self._end, os.SEEK_SET)
+            if not self._end:
+                self._append(MAGIC + _framed(msgspec.msgpack.encode(_Identity(self._identity))))
+        except OSError as error:
+            if isinstance(error, ResumeError):
+                raise
+            self._give_up(error)
+
+    def recall(self, number: int, frame_index: int) -> Recalled | None:
+        """The answer of that number, where it need not be given again.
+
+        Raises ResumeError where it was about another frame than `frame_index`.
+        """
+        recalled = self._recalled.get(number)
+        if recalled is not None and recalled.answer.frame_index != frame_index:
+            raise ResumeError(
+                f"{str(self.path)!r} has answer {number} about frame {recalled.answer.frame_index}, and this run about "
+                f"frame {frame_index}: the two do not see the same; leave --resume out to start afresh"
+            )
+        return recalled
+
+    def keep(self, answer: Answer, feedback: Feedback | None) -> None:
+        """Writes an answer down, unless it was recalled; it is on the disk when this returns."""
+        if self._fd is None or answer.answer in self._recalled:
+            return
+        kept = _Kept(answer)
+        if feedback is not None:
+            arrays = (feedback.regions, feedback.attention, feedback.similarity)
+            kept = _Kept(answer, feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
+        try:
+            self._append(_framed(msgspec.msgpack.encode(kept)))
+        except OSError as error:
+            self._give_up(error)
+        else:
+            self.kept += 1
+
+    def close(self) -> None:
+        """Lets go of the file, which stays; not to be called while answers are still kept."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def remove(self) -> None:
+        """The run has finished: closes and removes the file."""
+        if self._ours:
+            self.path.unlink(missing_ok=True)
+        self.close()
+
+    def _claim(self, fd: int) -> None:
+        """Makes sure that the file is a journal and nobody else's. Raises ResumeError, having let go of it."""
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode) or not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
+                raise OSError(0, "there is something else of that name")
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._ours = True
+        except BlockingIOError:
+            self.close()
+            raise ResumeError(
+                f"another run is writing {str(self.path)!r}; wait until it has ended, or name another output"
+            ) from None
+
+    def _append(self, data: bytes) -> None:
+        assert self._fd is not None
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+        os.fsync(self._fd)
+
+    def _give_up(self, error: OSError) -> None:
+        """The run goes on without a journal; one that was cut short is still good for the answers that it holds."""
+        self.close()
+        log.warning("cannot keep %s (%s); if this run is killed, it cannot be continued", self.path, error.strerror)
+
+
+def _framed(payload: bytes) -> bytes:
+    return FRAMING.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _read(path: Path) -> tuple[list[bytes], int]:
+    """The whole records of a journal, and where the last of them ends. Raises ResumeError."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(0, "it is not a file")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ResumeError(f"cannot read {str(path)!r}: {error.strerror}; leave --resume out to start afresh") from error
+    records: list[bytes] = []
+    end = len(MAGIC)
+    if not data.startswith(MAGIC):
+        return [], 0
+    while end + FRAMING.size <= len(data):
+        length, check = FRAMING.unpack_from(data, end)
+        payload = data[end + FRAMING.size : end + FRAMING.size + length]
+        if len(payload) < length or zlib.crc32(payload) != check:
+            break
+        records.append(payload)
+        end += FRAMING.size + length
+    return records, end
+
+
+def _recalled(record: bytes) -> Recalled:
+    kept = msgspec.msgpack.decode(record, type=_Kept)
+    if kept.stamp is None:
+        return Recalled(kept.answer, None)
+    regions = np.frombuffer(kept.regions, np.int32).reshape(-1, 3)
+    attention, similarity = (np.frombuffer(part, np.float32) for part in (kept.attention, kept.similarity))
+    return Recalled(kept.answer, Feedback(kept.stamp, regions, attention, similarity))
+
+
+def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises ResumeError, naming the first item in which the two runs differ."""
+    differing = [name for name in {**now, **written} if written.get(name) != now.get(name)]
+    if not differing:
+        return
+    name, more = differing[0], len(differing) - 1
+    also = f" (and {more} more differ)" if more else ""
+    raise ResumeError(
+        f"{str(path)!r} is of a run with {name} {written.get(name, 'unset')}, and this one has {now.get(name, 'unset')}"
+        f"{also}; give the same, or leave --resume out to start afresh"
+    )
+
+
+def journal_path(output: str) -> Path:
+    """Where the journal of a run lies whose first output is `output`."""
+    return Path(f"{output}{SUFFIX}")
