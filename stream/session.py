@@ -51,15 +51,20 @@ def run_session(
     terminal: TerminalSink,
     extra: Sequence[Sink] = (),
     make_run: Callable[[Config], Run] = Pipeline,
+    *,
+    resume: bool = False,
 ) -> Summary:
     """Runs the pipeline into the configured outputs, `extra` and the terminal; returns the run's summary.
+
+    `resume`: the run continues an earlier one, whose captions are in the outputs.
 
     For the main thread, because signals are. Outputs are claimed before the source is opened, and closed however the
     run ends. Raises StreamError or ArrCocError.
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)
-        sinks = [*open_sinks(config.output, config.source, lambda slot: pipeline.take_overlay(slot)), *extra]
+        opened = open_sinks(config.output, config.source, lambda slot: pipeline.take_overlay(slot), resume=resume)
+        sinks = [*opened, *extra]
         for sink in sinks:
             stack.callback(sink.close)
         pipeline = make_run(config)
