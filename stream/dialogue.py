@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from arr_coc import errors as arr_coc_errors
@@ -11,8 +11,23 @@ from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbe
 from stream import errors as stream_errors
 from stream.clock import Clock
 from stream.errors import StageDied, TransportError
-from stream.events import Answer, AnswerText, AnswerTiming, Event
-from stream.messages import Answered, Cancel, Credit, End, Failed, Hello, Joined, Stopped, Text
+from stream.events import Answer, AnswerText, AnswerTiming, Asked, Event
+from stream.journal import Journal
+from stream.messages import (
+    Alive,
+    Answered,
+    Ask,
+    Asking,
+    Cancel,
+    Failed,
+    Hello,
+    Join,
+    Lapsed,
+    Leave,
+    Text,
+    Turn,
+    Want,
+)
 from stream.packets import embedding_of, feedback_of, frame_message, token_message
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import USER_ERRORS
@@ -20,89 +35,164 @@ from stream.transport import Link, Received
 
 NS_PER_MS = 1_000_000
 
+FAILURES_MAX = 5
+"""Answers that may fail one after the other before the conversation is given up."""
+
 
 @dataclass(slots=True)
 class Question:
-    """An answer that is awaited."""
+    """An answer that is awaited, and the packet that it is about."""
 
     number: int
-    stamp: FrameStamp
+    packet: TokenPacket | FramePacket
+    query: str
     trigger: str
-    tiles: int
     asked_ns: int
     first_text_ns: int | None = None
 
+    @property
+    def stamp(self) -> FrameStamp:
+        return self.packet.stamp
 
-class Dialogue:
-    """What has been asked, what has been heard, and whether the answer stage wants more.
 
-    `hear` yields the events that waiting messages make, and keeps hello, embedding and feedback for their reader;
-    `heard` counts messages.
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How the conversation goes on when the answer stage is lost.
+
+    `rejoin`: a new one is looked for, else the run ends. `repeat`: it is asked again what the lost one was asked, else
+    that answer is given up, as it would be late. `supervised`: somebody else notices its death. `snapshot`: where whole
+    frames are laid, shared with it; `journal`: the answers of a run that this one continues.
     """
 
-    def __init__(self, link: Link, clock: Clock, query: str, snapshot: SnapshotWriter | None) -> None:
-        self.link = link
+    rejoin: bool = False
+    repeat: bool = False
+    supervised: bool = True
+    snapshot: SnapshotWriter | None = None
+    journal: Journal | None = None
+
+
+class Dialogue:
+    """What has been asked, what has been heard, and whether it is this process's turn.
+
+    `connect` makes the link, again after a loss. `hear` yields the events that waiting messages make, and keeps what
+    its reader takes: `hello`, `take_embedding`, `take_feedback`. `heard` counts messages; `given_up` counts answers
+    that were lost with an answer stage.
+    """
+
+    def __init__(self, connect: Callable[[], Link], clock: Clock, query: str, manners: Manners) -> None:
+        self._connect = connect
         self._clock = clock
         self._query = query
-        self._snapshot = snapshot
-        self._credits = 0
+        self._next_query: str | None = None
+        self._manners = manners
         self._asked = 0
+        self._failures = 0
         self._question: Question | None = None
+        self._recalled: list[Event] = []
         self._feedback: Feedback | None = None
+        self._embedding: QueryEmbedding | None = None
         self._heard_ns = 0
         self.heard = 0
-        self.joined = False
-        self.stopped = False
+        self.given_up = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.link = self._connect()
         self.hello: Hello | None = None
-        self.embedding: QueryEmbedding | None = None
+        self._joined = False
+        self._ready = False
+        self._wanting = False
+        self._turn: int | None = None
+
+    @property
+    def ready(self) -> bool:
+        """The answer stage has its model and knows the question."""
+        return self._ready
 
     @property
     def wants_packet(self) -> bool:
-        """The answer stage has granted a credit."""
-        return self._credits > 0
+        """It is this process's turn."""
+        return self._turn is not None and self._question is None
 
     @property
     def busy(self) -> bool:
         """An answer is awaited."""
-        return self._question is not None
+        return self._question is not None or bool(self._recalled)
 
     @property
     def silence_s(self) -> float:
         """How long nothing has been heard of the answer that is awaited; 0 where none is."""
-        if self._question is None:
+        if self._question is None or not self._ready:
             return 0.0
         return (self._clock.now_ns() - max(self._heard_ns, self._question.asked_ns)) / NS_PER_S
 
+    def want(self) -> None:
+        """Asks for a turn, once; as soon as the answer stage is ready."""
+        if self._ready and not self._wanting and self._turn is None:
+            self._wanting = self.link.offer(Want())
+
+    def recall(self, stamp: FrameStamp) -> bool:
+        """Whether the journal holds the answer about this frame; if so, it comes with the next `hear`."""
+        journal = self._manners.journal
+        found = None if journal is None else journal.recall(self._asked, stamp.frame_index)
+        if found is None:
+            return False
+        self._asked += 1
+        if found.feedback is not None:
+            self._feedback = dataclasses.replace(found.feedback, stamp=stamp)
+        self._recalled = [AnswerText(answer=found.answer.answer, text=found.answer.text, pts_s=found.answer.pts_s), found.answer]
+        return True
+
     def ask(self, packet: TokenPacket | FramePacket, trigger: str) -> None:
-        """Sends a packet for the credit that was granted. A FramePacket's image may change once this has returned."""
-        if isinstance(packet, TokenPacket):
-            message, arrays = token_message(self._asked, packet)
-            self.link.send(message, arrays)
-        else:
-            if self._snapshot is not None:
-                self._snapshot.write(packet.image)
+        """Sends a packet for the turn that was granted. A FramePacket's image may change once this has returned."""
+        if isinstance(packet, FramePacket):
+            if self._manners.snapshot is not None:
+                self._manners.snapshot.write(packet.image)
             else:
                 packet = dataclasses.replace(packet, image=packet.image.copy())
-            whole, arrays = frame_message(self._asked, packet, in_snapshot=self._snapshot is not None)
-            self.link.send(whole, arrays)
-        self._question = Question(self._asked, packet.stamp, trigger, packet.grid.tiles, self._clock.now_ns())
-        self._credits -= 1
+        self._question = Question(self._asked, packet, self._query, trigger, self._clock.now_ns())
         self._asked += 1
+        self._send_question(self._question)
 
-    def end(self) -> None:
-        """Nothing more will be asked."""
-        self.link.send(End(reason="finished"))
+    def put_question(self, query: str) -> None:
+        """The question from the next packet on; an `Asked` event tells whether it was taken."""
+        self._next_query = query
+        if self._ready:
+            self.link.send(Ask(query=query))
+
+    def take_embedding(self) -> QueryEmbedding | None:
+        """The embedding of a question that has come to hold since the last call."""
+        embedding, self._embedding = self._embedding, None
+        return embedding
+
+    def take_feedback(self) -> Feedback | None:
+        """What the answers have taught since the last call; the newest one where there were several."""
+        feedback, self._feedback = self._feedback, None
+        return feedback
+
+    def leave(self) -> None:
+        """Nothing more will be asked. A peer that is gone need not be told."""
+        self.link.offer(Leave())
 
     def cancel(self) -> None:
         """What was asked is not wanted any more. A peer that is gone need not be told."""
         self.link.offer(Cancel())
+        self.link.offer(Leave())
+
+    def close(self) -> None:
+        self.link.close()
 
     def hear(self, timeout_ms: int) -> Iterator[Event]:
         """The events of every message that is there; waits at most `timeout_ms` for the first one.
 
-        Raises StageDied, or the error that the user can put right, where the answer stage says that it failed.
+        Raises StageDied, or the error that the user can put right, where the answer stage says that it failed or is
+        gone for good; ConnectionRefused where it does not accept this end's key.
         """
-        received = self.link.receive(timeout_ms)
+        recalled, self._recalled = self._recalled, []
+        yield from recalled
+        if not self._joined:
+            self._joined = self.link.offer(Join(query=self._query))
+        received = self.link.receive(0 if recalled else timeout_ms)
         while received is not None:
             self._heard_ns = self._clock.now_ns()
             self.heard += 1
@@ -110,32 +200,86 @@ class Dialogue:
             if event is not None:
                 yield event
             received = self.link.receive()
+        if self.link.lost:
+            if self._manners.rejoin:
+                self.lose()
+            elif not self._manners.supervised:
+                raise StageDied("answer", "the connection to it was lost; is `serve-answers` still running there?")
 
-    def take_feedback(self) -> Feedback | None:
-        """What the answers have taught since the last call; the newest one where there were several."""
-        feedback, self._feedback = self._feedback, None
-        return feedback
+    def lose(self) -> None:
+        """Gives up this answer stage, and looks for its successor."""
+        self.link.close()
+        self._give_up()
+        self._begin()
+
+    def _give_up(self) -> None:
+        """The open question is late by now, unless it is to be repeated."""
+        if not self._manners.repeat and self._question is not None:
+            self._question = None
+            self.given_up += 1
+
+    def _send_question(self, question: Question) -> None:
+        assert self._turn is not None
+        number, turn, packet = question.number, self._turn, question.packet
+        self._turn = None
+        question.asked_ns, question.first_text_ns = self._clock.now_ns(), None
+        if isinstance(packet, TokenPacket):
+            message, arrays = token_message(number, turn, packet)
+            self.link.send(message, arrays)
+        else:
+            whole, arrays = frame_message(number, turn, packet, in_snapshot=self._manners.snapshot is not None)
+            self.link.send(whole, arrays)
 
     def _event(self, received: Received) -> Event | None:
         message = received.message
-        if isinstance(message, Credit):
-            self._credits += message.count
-        elif isinstance(message, Joined):
-            self.joined = True
-        elif isinstance(message, Hello):
-            self.embedding = embedding_of(message, received.parts)
-            self.hello = message
-        elif isinstance(message, Stopped):
-            self.stopped = True
-        elif isinstance(message, Failed):
-            raise _failure(message)
+        if isinstance(message, Turn):
+            self._take_turn(message.turn)
         elif isinstance(message, Text):
             return self._text(message)
         elif isinstance(message, Answered):
             return self._answered(message, received)
-        else:
+        elif isinstance(message, Asking):
+            return self._asking(message, received)
+        elif isinstance(message, Hello):
+            self.hello = message
+        elif isinstance(message, Lapsed):
+            self._wanting = False
+            self._lapsed()
+        elif isinstance(message, Failed):
+            self._failed(message)
+        elif not isinstance(message, Alive):
             raise TransportError(f"the answer stage sent a message of the wrong kind, {type(message).__name__}")
         return None
+
+    def _take_turn(self, turn: int) -> None:
+        self._turn, self._wanting = turn, False
+        if self._question is not None:
+            self._send_question(self._question)
+
+    def _lapsed(self) -> None:
+        self._give_up()
+        self._again()
+
+    def _again(self) -> None:
+        """Asks for a turn for the question that is still open."""
+        if self._question is not None:
+            self.want()
+
+    def _asking(self, message: Asking, received: Received) -> Event | None:
+        """The question that holds now: the first one, or one that was put meanwhile."""
+        changed = self._next_query is not None and message.query == self._next_query
+        if changed:
+            self._next_query = None
+        if message.error is not None:
+            return Asked(query=message.query, error=message.error)
+        self._embedding = embedding_of(message, received.parts)
+        self._query = message.query
+        if not self._ready:
+            self._ready = True
+            self._again()
+            if self._next_query is not None:
+                self.put_question(self._next_query)
+        return Asked(query=message.query) if changed else None
 
     def _asked_for(self, number: int) -> Question:
         if self._question is None or self._question.number != number:
@@ -145,40 +289,51 @@ class Dialogue:
     def _text(self, message: Text) -> AnswerText:
         question = self._asked_for(message.answer)
         question.first_text_ns = question.first_text_ns or self._heard_ns
-        return AnswerText(answer=message.answer, text=message.text)
+        return AnswerText(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
 
     def _answered(self, message: Answered, received: Received) -> Answer:
         question = self._asked_for(message.answer)
+        feedback = feedback_of(message, received.parts)
+        answer = _answer(question, message, self._heard_ns)
         self._question = None
-        self._feedback = feedback_of(message, received.parts) or self._feedback
-        stamp = question.stamp
-        at_s = stamp.media_ns / NS_PER_S
-        first_ns = question.first_text_ns or self._heard_ns
-        return Answer(
-            answer=message.answer,
-            frame_index=stamp.frame_index,
-            pts_s=at_s,
-            start_s=at_s,
-            end_s=at_s,
-            trigger=question.trigger,
-            query=self._query,
-            text=message.text,
-            tokens_used=message.tokens_used,
-            tokens_total=question.tiles,
-            text_tokens=message.text_tokens,
-            timing=AnswerTiming(
-                encode_ms=message.encode_ms,
-                prefill_ms=message.prefill_ms,
-                decode_ms=message.decode_ms,
-                ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
-                total_ms=(self._heard_ns - stamp.capture_ns) / NS_PER_MS,
-            ),
-        )
+        self._failures = 0
+        self._feedback = feedback or self._feedback
+        if self._manners.journal is not None:
+            self._manners.journal.keep(answer, feedback)
+        return answer
+
+    def _failed(self, message: Failed) -> None:
+        """Raises what the answer stage met, unless another one may do better."""
+        kind = getattr(arr_coc_errors, message.error, None) or getattr(stream_errors, message.error, None)
+        if isinstance(kind, type) and issubclass(kind, USER_ERRORS):
+            raise kind(message.message)
+        self._failures += 1
+        if not self._manners.rejoin or self._failures > FAILURES_MAX:
+            raise StageDied("answer", message.message)
+        self.lose()
 
 
-def _failure(message: Failed) -> Exception:
-    """The error that the answer stage met, as this side raises it."""
-    kind = getattr(arr_coc_errors, message.error, None) or getattr(stream_errors, message.error, None)
-    if isinstance(kind, type) and issubclass(kind, USER_ERRORS):
-        return kind(message.message)
-    return StageDied("answer", message.message)
+def _answer(question: Question, message: Answered, heard_ns: int) -> Answer:
+    stamp = question.stamp
+    at_s = stamp.media_ns / NS_PER_S
+    first_ns = question.first_text_ns or heard_ns
+    return Answer(
+        answer=message.answer,
+        frame_index=stamp.frame_index,
+        pts_s=at_s,
+        start_s=at_s,
+        end_s=at_s,
+        trigger=question.trigger,
+        query=question.query,
+        text=message.text,
+        tokens_used=message.tokens_used,
+        tokens_total=question.packet.grid.tiles,
+        text_tokens=message.text_tokens,
+        timing=AnswerTiming(
+            encode_ms=message.encode_ms,
+            prefill_ms=message.prefill_ms,
+            decode_ms=message.decode_ms,
+            ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
+            total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
+        ),
+    )

@@ -9,6 +9,7 @@ StreamError
 │   ├── OutputFailed               an output that could be written and cannot any more: the disk is full
 │   └── ReaderGone (BrokenPipeError)  whoever read stdout has gone
 ├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
+│   └── ConnectionRefused (ConnectionRefusedError)  a peer that cannot be reached, or does not accept this end's key
 └── StageDied (RuntimeError)       a stage that ended before its time; names it
 """
 
@@ -49,6 +50,10 @@ class ReaderGone(OutputError, BrokenPipeError):
 
 class TransportError(StreamError, ConnectionError):
     """A message that cannot be decoded, or a peer that is gone."""
+
+
+class ConnectionRefused(TransportError, ConnectionRefusedError):
+    """A peer that cannot be reached, or does not accept this end's key; the user can put that right."""
 
 
 class StageDied(StreamError, RuntimeError):

@@ -16,6 +16,9 @@ from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
 from stream.sources.base import SkippedItem
 
+PROTOCOL = 1
+"""What the two ends of the way to the answer stage must share; raised whenever its messages change."""
+
 Count = Annotated[int, Meta(ge=0)]
 EndReason = Literal["finished", "interrupted"]
 
@@ -52,7 +55,7 @@ class End(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Stop at once; what is in flight is dropped."""
+    """What was asked is not wanted any more."""
 
 
 class Lost(Message, frozen=True):
@@ -91,33 +94,81 @@ class Changed(Message, frozen=True):
 
 
 class Tokens(Message, frozen=True):
-    """Allocate to answer: a TokenPacket. Parts: regions, relevance, pixels."""
+    """Allocate to answer, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels."""
 
     answer: Count
+    turn: Count
     stamp: FrameStamp
     grid: TileGrid
 
 
 class WholeFrame(Message, frozen=True):
-    """Allocate to answer: a FramePacket. Parts: regions, relevance, and the image unless it lies in the snapshot."""
+    """Allocate to answer, for the credit of `turn`: a FramePacket.
+
+    Parts: regions, relevance, and the image unless it lies in the snapshot.
+    """
 
     answer: Count
+    turn: Count
     stamp: FrameStamp
     grid: TileGrid
     in_snapshot: bool
 
 
-class Joined(Message, frozen=True):
-    """The answer stage has reached its end of the link and begins to load its model."""
+class Join(Message, frozen=True):
+    """Allocate to answer: here is somebody who will ask this. `protocol` is PROTOCOL of the sender."""
+
+    query: str
+    protocol: Count = PROTOCOL
 
 
 class Hello(Message, frozen=True):
-    """The answer stage is ready. Part: the query's token embeddings, float32 [Lq, D]."""
+    """Answer to allocate: the model is ready for you."""
 
     model_id: str
     knows_levels: bool
     known_world: str | None
+
+
+class Ask(Message, frozen=True):
+    """Allocate to answer: the question from the next packet on."""
+
     query: str
+
+
+class Asking(Message, frozen=True):
+    """Answer to allocate: the question that holds now, or why `query` was refused.
+
+    Part, unless refused: the query's token embeddings, float32 [Lq, D].
+    """
+
+    query: str
+    model_id: str
+    error: str | None = None
+
+
+class Want(Message, frozen=True):
+    """Allocate to answer: something is to be said; grant a credit when it is this sender's turn."""
+
+
+class Turn(Message, frozen=True):
+    """Answer to allocate: the credit for one packet, to be sent at once. A turn that is not taken in time lapses."""
+
+    turn: Count
+
+
+class Lapsed(Message, frozen=True):
+    """Answer to allocate: the packet of this turn came too late and was dropped."""
+
+    turn: Count
+
+
+class Alive(Message, frozen=True):
+    """Answer to allocate: still here."""
+
+
+class Leave(Message, frozen=True):
+    """Allocate to answer: nothing more will be asked by this sender."""
 
 
 class Text(Message, frozen=True):
@@ -140,10 +191,6 @@ class Answered(Message, frozen=True):
     feedback_stamp: FrameStamp | None = None
 
 
-class Stopped(Message, frozen=True):
-    """The answer stage has done all that it was sent, or has dropped it after Cancel."""
-
-
 class Failed(Message, frozen=True):
     """The answer stage cannot go on. `error` names the exception's class, `details` is its traceback."""
 
@@ -161,11 +208,17 @@ AnyMessage: TypeAlias = (
     | Changed
     | Tokens
     | WholeFrame
-    | Joined
+    | Join
     | Hello
+    | Ask
+    | Asking
+    | Want
+    | Turn
+    | Lapsed
+    | Alive
+    | Leave
     | Text
     | Answered
-    | Stopped
     | Failed
 )
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
 from stream.errors import TransportError
-from stream.messages import Answered, ArraySpec, Hello, Message, Tokens, WholeFrame
+from stream.messages import Answered, ArraySpec, Asking, Message, Tokens, WholeFrame
 
 Array: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = bytes | memoryview
@@ -36,10 +36,10 @@ def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
         raise TransportError(f"an array cannot travel: {error}") from error
 
 
-def token_message(answer: int, packet: TokenPacket) -> tuple[Tokens, list[Array]]:
+def token_message(answer: int, turn: int, packet: TokenPacket) -> tuple[Tokens, list[Array]]:
     """A TokenPacket as message and parts."""
     arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
-    return Tokens(answer=answer, stamp=packet.stamp, grid=packet.grid, arrays=specs_of(*arrays)), arrays
+    return Tokens(answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, arrays=specs_of(*arrays)), arrays
 
 
 def token_packet(message: Tokens, parts: Sequence[Part]) -> TokenPacket:
@@ -49,11 +49,13 @@ def token_packet(message: Tokens, parts: Sequence[Part]) -> TokenPacket:
     return TokenPacket(message.stamp, message.grid, regions, relevance, pixels)
 
 
-def frame_message(answer: int, packet: FramePacket, *, in_snapshot: bool) -> tuple[WholeFrame, list[Array]]:
+def frame_message(answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool) -> tuple[WholeFrame, list[Array]]:
     """A FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
     specs = specs_of(*arrays)
-    message = WholeFrame(answer=answer, stamp=packet.stamp, grid=packet.grid, in_snapshot=in_snapshot, arrays=specs)
+    message = WholeFrame(
+        answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, in_snapshot=in_snapshot, arrays=specs
+    )
     return message, arrays
 
 
@@ -72,8 +74,8 @@ def frame_packet(message: WholeFrame, parts: Sequence[Part], snapshot: Array | N
     return FramePacket(message.stamp, grid, regions, scores, snapshot)
 
 
-def embedding_of(message: Hello, parts: Sequence[Part]) -> QueryEmbedding:
-    """The query's embedding that a greeting carries."""
+def embedding_of(message: Asking, parts: Sequence[Part]) -> QueryEmbedding:
+    """The embedding of the question that holds now."""
     (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
     return QueryEmbedding(message.query, tokens, message.model_id)
 

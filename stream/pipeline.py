@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 
 import cv2
 import torch
@@ -13,24 +12,24 @@ import torch
 from arr_coc.errors import ArrCocError
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
-from stream.answer_process import AnswerProcess
+from stream.answers import ANSWERS, local_answers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.events import Event, FrameReady, Notice, Started, unpack_event
+from stream.journal import Journal
 from stream.overlay import Overlay
 from stream.slots import Slots
-from stream.snapshot import SnapshotWriter
 from stream.sources import SourceInfo, open_source
-from stream.speaker import QWEN, model_name
+from stream.speaker import QWEN, model_name, open_speaker
 from stream.stages.allocate import AllocateStage, AllocateWiring, AnswerReach
-from stream.stages.answer import AnswerStage
+from stream.stages.answer import AnswerPlace, AnswerStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Control, describe
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
 from stream.supervisor import Supervisor
 from stream.tally import Tally
-from stream.transport import EventSource, Transport, ipc_endpoint, private_directory
-from stream.wiring import allocate_policy, allocator_for, backend_name, capture_policy, texture_options
+from stream.transport import EventSource, Transport
+from stream.wiring import allocate_policy, allocator_for, backend_name, capture_policy, restarts, texture_options
 
 POLL_MS = 50
 """How long the main thread waits for an event before it looks after the stages."""
@@ -47,11 +46,22 @@ class Pipeline:
 
     Making one opens the source and looks at the model's folder, so that what cannot work fails here: raises StreamError
     or ArrCocError. `run` is a generator for the main thread. `end` and `cancel` may be called from any thread and from
-    signal handlers. `speaker` names the function that opens the model, as "module:function".
+    signal handlers. `speaker` names the function that opens the model, as "module:function"; `answers` is an answer
+    stage that somebody else runs; `journal` holds the answers of a run that this one continues.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None, *, speaker: str = QWEN) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        *,
+        speaker: str = QWEN,
+        answers: AnswerReach | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self._config = config
+        self._journal = journal
+        self._answers = remote_answers(config) if answers is None and config.answer.server else answers
         self._clock = clock or MonotonicClock()
         self._speaker = speaker
         self._source = open_source(config.source, config.capture, self._clock, config.network)
@@ -122,6 +132,8 @@ class Pipeline:
     def _model_name(self) -> str:
         if self._speaker != QWEN:
             return self._speaker
+        if self._config.answer.server is not None:
+            return self._config.answer.server
         try:
             return model_name(self._config)
         except ArrCocError:
@@ -150,14 +162,19 @@ class Pipeline:
 
     def _start_answer(self, stack: ExitStack, transport: Transport, supervisor: Supervisor) -> AnswerReach:
         """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
+        if self._answers is not None:
+            return self._answers
         if self._config.pipeline.single_process:
-            supervisor.start(AnswerStage(self._config, self._speaker, ALLOCATE_ANSWER, transport, self._control))
+            place = AnswerPlace(ALLOCATE_ANSWER)
+            supervisor.start(
+                AnswerStage(lambda: open_speaker(self._speaker, self._config), place, transport, self._control)
+            )
             return AnswerReach(ALLOCATE_ANSWER)
-        directory = stack.enter_context(private_directory())
-        snapshot = stack.enter_context(closing(SnapshotWriter()))
-        endpoint = ipc_endpoint(directory)
-        supervisor.adopt(AnswerProcess(self._config, self._speaker, endpoint, directory, snapshot.descriptor))
-        return AnswerReach(endpoint, snapshot, lambda: shutil.rmtree(directory, ignore_errors=True))
+        restart = restarts(self._config, self._info)
+        answers = local_answers(self._config, self._speaker, self._clock, restart=restart)
+        reach, keeper = stack.enter_context(answers)
+        supervisor.adopt(ANSWERS, keeper)
+        return reach
 
     def _start_frame_stages(self, transport: Transport, answer: AnswerReach, supervisor: Supervisor) -> None:
         config, control, clock = self._config, self._control, self._clock
@@ -169,6 +186,7 @@ class Pipeline:
             overlays=self._overlays if config.output.heatmap else None,
             lease=self._updater.lease,
             make_allocator=lambda hello: allocator_for(config, hello),
+            journal=self._journal,
         )
         supervisor.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),
@@ -193,7 +211,7 @@ def _one_thread_each() -> Iterator[None]:
 def _received(source: EventSource, supervisor: Supervisor) -> Iterator[Event]:
     """Events until the allocate stage has ended and nothing of it is left."""
     while True:
-        supervisor.watch()
+        yield from supervisor.watch()
         alive = supervisor.alive("allocate")
         data = source.receive(POLL_MS if alive else 0)
         if data is not None:

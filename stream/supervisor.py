@@ -5,27 +5,25 @@ from __future__ import annotations
 import logging
 import time
 
-from stream.answer_process import AnswerProcess
+from stream.errors import StageDied
+from stream.events import Restarted
+from stream.keeper import Keeper
 from stream.stages.base import Control, Stage, StageThread
 
 JOIN_LIMIT_S = 5.0
 """How long the stages may take to end once they have been told to."""
 
-LAST_WORDS_S = 0.5
-"""How long a dead child's last message may take to be heard, before the death itself is reported."""
-
 log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """The threads and the child process of one run."""
+    """The threads and the child processes of one run."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._stages: list[Stage] = []
         self._threads: dict[str, StageThread] = {}
-        self._child: AnswerProcess | None = None
-        self._death_seen_s: float | None = None
+        self._keepers: dict[str, Keeper] = {}
 
     def start(self, *stages: Stage) -> None:
         """Runs each stage in a thread of its own."""
@@ -34,9 +32,9 @@ class Supervisor:
             self._threads[stage.name] = StageThread(stage, self._control)
             self._threads[stage.name].start()
 
-    def adopt(self, child: AnswerProcess) -> None:
-        """Looks after the answer process from here on."""
-        self._child = child
+    def adopt(self, name: str, keeper: Keeper) -> None:
+        """Looks after a child process from here on."""
+        self._keepers[name] = keeper
 
     def alive(self, stage: str) -> bool:
         """Whether the stage's thread is still running."""
@@ -44,36 +42,35 @@ class Supervisor:
 
     @property
     def processes(self) -> dict[str, int]:
-        """The child's process id, where there is one."""
-        return {} if self._child is None else {"answers": self._child.pid}
+        """The child processes by name, and their ids."""
+        return {name: keeper.child.pid for name, keeper in self._keepers.items()}
 
     @property
     def drops(self) -> dict[str, int]:
         """What was dropped, by queue and cause."""
         return {queue: count for stage in self._stages for queue, count in stage.drops.items()}
 
-    def watch(self) -> None:
-        """Reports the death of the child, once its last words have had time to arrive. To be called often."""
-        death = self._child.death() if self._child else None
-        if death is None or self._control.cancelled:
-            return
-        now_s = time.monotonic()
-        if self._death_seen_s is None:
-            self._death_seen_s = now_s
-        elif now_s - self._death_seen_s > LAST_WORDS_S:
+    def watch(self) -> list[Restarted]:
+        """Looks after the children, often: which of them had to be started again. A death for good fails the run."""
+        if self._control.cancelled:
+            return []
+        try:
+            return [told for keeper in self._keepers.values() if (told := keeper.watch()) is not None]
+        except StageDied as death:
             self._control.fail(death)
+            return []
 
     def stop(self) -> bool:
         """Tells every stage to end and waits for it; whether all of them did within JOIN_LIMIT_S.
 
-        A thread that does not end is named in the log and left behind; the child is killed.
+        A thread that does not end is named in the log and left behind; a child is killed.
         """
         self._control.cancel()
         deadline_s = time.monotonic() + JOIN_LIMIT_S
         for thread in self._threads.values():
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        if self._child is not None:
-            self._child.stop()
+        for keeper in self._keepers.values():
+            keeper.stop()
         stuck = [name for name, thread in self._threads.items() if thread.is_alive()]
         if stuck:
             log.error("still running %s s after they were told to end: %s", JOIN_LIMIT_S, ", ".join(stuck))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Trigger = Literal["start", "cut", "change", "every", "end"]
+Trigger = Literal["start", "asked", "cut", "change", "every", "end"]
 
-_URGENCY: dict[Trigger, int] = {"start": 4, "cut": 3, "change": 2, "every": 1, "end": 0}
+_URGENCY: dict[Trigger, int] = {"start": 5, "asked": 4, "cut": 3, "change": 2, "every": 1, "end": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,12 @@ class Triggers:
             if self._pending is None or _URGENCY[new] > _URGENCY[self._pending]:
                 self._pending = new
         return self._pending
+
+    def ask(self) -> None:
+        """Somebody wants an answer now: about the next frame that is sent."""
+        if self._pending is None or _URGENCY["asked"] > _URGENCY[self._pending]:
+            self._missed += self._pending is not None
+            self._pending = "asked"
 
     def finish(self) -> Trigger | None:
         """No frame comes after the last one observed: it gets an answer unless it already was an answer point."""

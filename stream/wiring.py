@@ -20,6 +20,11 @@ def paced(config: Config, info: SourceInfo) -> bool:
     return info.live or config.capture.realtime
 
 
+def restarts(config: Config, info: SourceInfo) -> bool:
+    """Whether a process that dies or hangs is started again."""
+    return info.live if config.pipeline.restart is None else config.pipeline.restart
+
+
 def capture_policy(config: Config, info: SourceInfo) -> CapturePolicy:
     newest = paced(config, info) or config.pipeline.frames == "newest"
     return CapturePolicy(newest=newest, realtime=config.capture.realtime and not info.live)
@@ -51,6 +56,9 @@ def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
         live=info.live,
         drawn_source=config.source.startswith(SCENE_PREFIX),
         silence_limit_s=config.pipeline.timeout_s,
+        with_maps=config.output.publish is not None,
+        rejoin=restarts(config, info),
+        reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 
+import numpy as np
+
 from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import StoreError
 from arr_coc.ops.view import TextureView
@@ -17,16 +19,18 @@ from arr_coc.packets import frame_packet_from, packet_from
 from arr_coc.types import NS_PER_S
 from stream.all_tokens import all_tokens
 from stream.clock import Clock
-from stream.dialogue import NS_PER_MS, Dialogue
-from stream.errors import StageDied
-from stream.events import Cut, Event, FrameReady, Notice, Outage, Skipped, pack_event
+from stream.dialogue import NS_PER_MS, Dialogue, Manners
+from stream.errors import ConnectionRefused, StageDied
+from stream.events import Cut, Event, FrameMap, FrameReady, Notice, Outage, Skipped, pack_event
+from stream.journal import Journal
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
 from stream.slots import Slots
 from stream.snapshot import SnapshotWriter
 from stream.sources.base import SkippedItem
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, WAIT_MS, Control, describe
-from stream.transport import Transport, Waiter
+from stream.transport import Link, Transport, Waiter
+from stream.transport.curve import ClientCurve
 from stream.triggers import TriggerRules, Triggers
 
 log = logging.getLogger(__name__)
@@ -43,8 +47,9 @@ MODEL_WORLD = (
 class AllocatePolicy:
     """`lockstep`: at an answer point no frame follows before the answer. `live`: triggers count capture time.
 
-    `whole_frames`: the answer stage encodes whole frames, not tokens. `silence_limit_s`: how long it may say nothing
-    while an answer is due.
+    `whole_frames`: the answer stage encodes whole frames, not tokens. `with_maps`: frames are told with their relevance
+    and regions. `rejoin`: an answer stage that is lost has a successor. `silence_limit_s`: how long it may say nothing
+    while an answer is due; `reach_limit_s`: how long it may take to be met.
     """
 
     rules: TriggerRules
@@ -54,19 +59,24 @@ class AllocatePolicy:
     live: bool
     drawn_source: bool
     silence_limit_s: float
+    with_maps: bool = False
+    rejoin: bool = False
+    reach_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerReach:
     """How the answer stage is reached.
 
-    `snapshot` is the memory shared with it, where it is a process; `seal` removes the socket's name once both ends
-    have met, so that nobody else joins and nothing is left behind.
+    `snapshot` is the memory shared with it, where it is a process of this machine. `supervised`: somebody notices its
+    death. `hung` is called where it says nothing for too long and its successor is looked for.
     """
 
     endpoint: str
+    curve: ClientCurve | None = None
     snapshot: SnapshotWriter | None = None
-    seal: Callable[[], None] = lambda: None
+    supervised: bool = True
+    hung: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,7 @@ class AllocateWiring:
     overlays: Slots[Overlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
     make_allocator: Callable[[Hello], StreamAllocator]
+    journal: Journal | None = None
 
 
 class AllocateStage:
@@ -96,60 +107,94 @@ class AllocateStage:
         self._clock = clock
         self._triggers = Triggers(policy.rules)
         self._last: FrameAllocation | None = None
+        self._hello: Hello | None = None
+        self._dialogue: Dialogue | None = None
         self._failures = 0
 
     @property
     def drops(self) -> dict[str, int]:
-        """Answer points that came while another one still waited, and frames whose allocation failed."""
-        return {"answer.busy": self._triggers.missed, "allocate.failed": self._failures}
+        """Answer points that came while another one still waited, answers that were lost, frames without allocation."""
+        lost = 0 if self._dialogue is None else self._dialogue.given_up
+        return {"answer.busy": self._triggers.missed, "answer.lost": lost, "allocate.failed": self._failures}
 
     def run(self) -> None:
-        transport, answer, check = self._wiring.transport, self._wiring.answer, self._control.check
+        transport, check = self._wiring.transport, self._control.check
         with ExitStack() as stack:
             self._texture = stack.enter_context(closing(transport.link(TEXTURE_ALLOCATE, check=check)))
-            self._answer = stack.enter_context(closing(transport.link(answer.endpoint, bind=True, check=check)))
             self._events = stack.enter_context(closing(transport.event_sink(EVENTS)))
-            self._dialogue = Dialogue(self._answer, self._clock, self._policy.query, answer.snapshot)
+            self._talk = stack.enter_context(closing(self._begin_dialogue()))
             try:
                 self._greet()
                 self._finish(self._follow())
             except Exception:
-                self._dialogue.cancel()
+                self._talk.cancel()
                 raise
 
+    def _begin_dialogue(self) -> Dialogue:
+        policy, wiring, reach = self._policy, self._wiring, self._wiring.answer
+        manners = Manners(
+            rejoin=policy.rejoin,
+            repeat=policy.lockstep,
+            supervised=reach.supervised,
+            snapshot=reach.snapshot,
+            journal=wiring.journal,
+        )
+        watched = not reach.endpoint.startswith("inproc://")
+
+        def connect() -> Link:
+            check = self._control.check
+            return wiring.transport.link(reach.endpoint, check=check, curve=reach.curve, watched=watched)
+
+        self._dialogue = Dialogue(connect, self._clock, policy.query, manners)
+        return self._dialogue
+
     def _greet(self) -> None:
-        """Waits for the answer stage, and makes the allocator that suits its model."""
-        dialogue = self._dialogue
-        while not dialogue.joined:
+        """Waits for the answer stage, and for the allocator that suits its model."""
+        limit_s, waited_ms = self._policy.reach_limit_s, 0
+        while not self._talk.ready:
             self._hear(WAIT_MS)
-        self._wiring.answer.seal()
-        while dialogue.hello is None or dialogue.embedding is None:
-            self._hear(WAIT_MS)
-        self._allocator = self._wiring.make_allocator(dialogue.hello)
-        self._allocator.set_query(dialogue.embedding)
-        world = dialogue.hello.known_world
-        if world is not None and not self._policy.drawn_source:
-            self._emit(Notice(code="model-world", message=MODEL_WORLD.format(world=world)))
+            waited_ms += WAIT_MS
+            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self._talk.link.connected:
+                raise ConnectionRefused(
+                    f"no answer stage at {self._wiring.answer.endpoint} within {limit_s:g} s; start one there with "
+                    "`serve-answers`, and check address, firewall and keys"
+                )
+
+    def _meet(self, hello: Hello) -> None:
+        """The answer stage has greeted: the allocator must suit its model."""
+        if hello != self._hello:
+            self._allocator = self._wiring.make_allocator(hello)
+        if self._hello is None and hello.known_world is not None and not self._policy.drawn_source:
+            self._emit(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
+        self._hello = hello
 
     def _follow(self) -> End:
         """Takes frames, and speaks where that is due, until the last one; returns what came after it."""
-        either = Waiter(self._texture, self._answer)
         self._texture.offer(Credit())
+        waited_for, either = self._talk.link, Waiter(self._texture, self._talk.link)
         while True:
+            if waited_for is not self._talk.link:
+                waited_for, either = self._talk.link, Waiter(self._texture, self._talk.link)
             either.wait(WAIT_MS)
             self._hear(0)
-            if self._dialogue.silence_s > self._policy.silence_limit_s:
-                raise self._silent()
-            if self._triggers.due and self._dialogue.wants_packet:
-                self._speak()
+            self._mind_silence(self._talk.silence_s)
+            self._speak_if_due()
             received = self._texture.receive()
-            if received is not None and isinstance(received.message, End):
+            if received is None:
+                continue
+            if isinstance(received.message, End):
                 return received.message
-            if received is not None and isinstance(received.message, Lost):
+            if isinstance(received.message, Lost):
                 self._emit(_outage(received.message))
-            if received is not None and isinstance(received.message, Changed):
+            elif isinstance(received.message, Changed):
                 self._take(received.message)
                 self._texture.offer(Credit())
+
+    def _speak_if_due(self) -> None:
+        if self._triggers.due and not self._talk.busy:
+            self._talk.want()
+            if self._talk.wants_packet:
+                self._speak()
 
     def _take(self, changed: Changed) -> None:
         """Allocates one frame, tells about it, and speaks where that is due."""
@@ -176,16 +221,32 @@ class AllocateStage:
                 tiles=frame.levels.size,
                 jitter_share=frame.jitter_share,
                 slot=None if overlay is None else self._slot(overlay),
+                map=_map_of(frame) if self._policy.with_maps else None,
             )
         )
         time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
-        due = self._triggers.observe(time_ns, change=frame.change_since, cut=changed.cut_score is not None)
-        if due and self._policy.lockstep:
-            self._await(lambda: self._dialogue.wants_packet)
-        if due and self._dialogue.wants_packet:
-            self._speak()
+        self._triggers.observe(time_ns, change=frame.change_since, cut=changed.cut_score is not None)
         if self._policy.lockstep:
-            self._await(lambda: not self._dialogue.busy)
+            self._speak_now()
+        else:
+            self._speak_if_due()
+
+    def _speak_now(self) -> None:
+        """Where an answer is due: asks for it, and waits until it has been given."""
+        if not self._triggers.due:
+            return
+        assert self._last is not None
+        if self._talk.recall(self._last.stamp):
+            self._triggers.fire()
+            self._allocator.mark_answered()
+        else:
+            self._await(lambda: self._wanted())
+            self._speak()
+        self._await(lambda: not self._talk.busy)
+
+    def _wanted(self) -> bool:
+        self._talk.want()
+        return self._talk.wants_packet
 
     def _allocated(self, view: TextureView, changed: Changed) -> FrameAllocation:
         """The frame's allocation; all of its tiles where that fails, because a frame is better answered than lost."""
@@ -210,7 +271,7 @@ class AllocateStage:
             if view.stamp != frame.stamp:
                 return
             packet = frame_packet_from(view, frame) if self._policy.whole_frames else packet_from(view, frame)
-            self._dialogue.ask(packet, self._triggers.fire())
+            self._talk.ask(packet, self._triggers.fire())
         self._allocator.mark_answered()
 
     def _finish(self, end: End) -> None:
@@ -225,35 +286,50 @@ class AllocateStage:
             )
             self._emit(Notice(code="pts-repaired", message=message))
         if end.reason == "finished" and self._triggers.finish():
-            self._await(lambda: self._dialogue.wants_packet)
-            self._speak()
-        self._await(lambda: not self._dialogue.busy)
-        self._dialogue.end()
-        self._await(lambda: self._dialogue.stopped)
+            self._speak_now()
+        self._await(lambda: not self._talk.busy)
+        self._talk.leave()
 
     def _await(self, done: Callable[[], bool]) -> None:
         """Hears the answer stage until `done`. Raises StageDied where it says nothing for too long.
 
         Silence is counted in waits, not by the clock, so that a run that was suspended has not been silent.
         """
-        silent_ms, limit_ms = 0, self._policy.silence_limit_s * MS_PER_S
+        silent_ms = 0
         while not done():
-            heard = self._dialogue.heard
+            heard = self._talk.heard
             self._hear(WAIT_MS)
-            silent_ms = silent_ms + WAIT_MS if self._dialogue.heard == heard else 0
-            if silent_ms > limit_ms:
-                raise self._silent()
+            silent_ms = silent_ms + WAIT_MS if self._talk.ready and self._talk.heard == heard else 0
+            self._mind_silence(silent_ms / MS_PER_S)
 
-    def _silent(self) -> StageDied:
+    def _mind_silence(self, silence_s: float) -> None:
+        """Gives up an answer stage that says nothing for too long."""
         limit_s = self._policy.silence_limit_s
-        return StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
+        if silence_s <= limit_s:
+            return
+        if not self._policy.rejoin:
+            raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
+        self._wiring.answer.hung()
+        self._talk.lose()
 
     def _hear(self, timeout_ms: int) -> None:
-        """Passes on what the answer stage says, and its feedback to the allocator. Raises CancelledError."""
+        """Passes on what the answer stage says, and what it teaches to the allocator. Raises CancelledError."""
         self._control.check()
-        for event in self._dialogue.hear(timeout_ms):
+        talk = self._talk
+        question = self._control.take_question()
+        if question is not None:
+            talk.put_question(question)
+        for event in talk.hear(timeout_ms):
             self._emit(event)
-        feedback = self._dialogue.take_feedback()
+        embedding = talk.take_embedding()
+        if embedding is not None:
+            assert talk.hello is not None
+            asked_before = self._hello is not None
+            self._meet(talk.hello)
+            self._allocator.set_query(embedding)
+            if asked_before:
+                self._triggers.ask()
+        feedback = talk.take_feedback()
         if feedback is not None:
             self._allocator.apply_feedback(feedback)
 
@@ -283,6 +359,16 @@ class AllocateStage:
         while (slot := self._wiring.overlays.put(overlay, WAIT_MS / 1000)) is None:
             self._control.check()
         return slot
+
+
+def _map_of(frame: FrameAllocation) -> FrameMap:
+    relevance, regions = frame.relevance.numpy(), frame.allocation.regions.numpy()
+    return FrameMap(
+        rows=relevance.shape[0],
+        cols=relevance.shape[1],
+        relevance=np.rint(np.clip(relevance, 0, 1) * 255).astype(np.uint8).tobytes(),
+        regions=regions.astype("<i2").tobytes(),
+    )
 
 
 def _outage(lost: Lost) -> Outage:

@@ -1,44 +1,98 @@
-"""Answer: loads the model, answers one packet at a time, and sends text, timings and feedback back."""
+"""Answer: loads the model, and answers the packets of whoever has joined, one at a time, in fair turns."""
 
 from __future__ import annotations
 
+import logging
+import time
 import traceback
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from stream.config import Config
-from stream.errors import TransportError
-from stream.messages import Answered, Cancel, Credit, End, Failed, Hello, Joined, Stopped, Text, Tokens, WholeFrame
+import numpy.typing as npt
+
+from arr_coc.errors import ArrCocError
+from arr_coc.types import NS_PER_S
+from stream.errors import StreamError, TransportError
+from stream.guests import Guest, Guests
+from stream.messages import (
+    PROTOCOL,
+    Alive,
+    Answered,
+    Ask,
+    Asking,
+    Cancel,
+    Failed,
+    Hello,
+    Join,
+    Lapsed,
+    Leave,
+    Message,
+    Text,
+    Tokens,
+    Turn,
+    Want,
+    WholeFrame,
+)
 from stream.packets import feedback_arrays, frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader
-from stream.speaker import Packet, Speaker, open_speaker
+from stream.speaker import Packet, Speaker
 from stream.stages.base import WAIT_MS, CancelledError, Control, describe
-from stream.transport import Link, Received, Transport
+from stream.transport import Client, Received, Transport
+from stream.transport.curve import ServerCurve
+
+TURN_LIMIT_NS = 1 * NS_PER_S
+"""A client that has not sent its packet for so long after it was granted a turn loses it."""
+
+ALIVE_NS = 1 * NS_PER_S
+"""How often every client is told that this stage is there, which also tells who is gone."""
+
+LAST_WORDS_NS = 5 * NS_PER_S
+"""How long a stage whose model failed to load waits for somebody to tell it to."""
+
+Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlace:
+    """Where the stage is reached. `shared`: it serves whoever comes, and outlives the failure of one answer."""
+
+    endpoint: str
+    curve: ServerCurve | None = None
+    shared: bool = False
+    ready: Callable[[], None] = lambda: None
+    """Called once the model has been loaded."""
 
 
 class AnswerStage:
-    """Runs in its own process or thread, at the far end of the allocate stage's link.
-
-    `speaker` names the function that opens the model; `snapshot` is where frames lie that are not in the message.
-    """
+    """Runs in its own process or thread. `snapshot` is where frames lie that are not in the message."""
 
     name = "answer"
 
     def __init__(
         self,
-        config: Config,
-        speaker: str,
-        endpoint: str,
+        open_speaker: Callable[[], Speaker],
+        place: AnswerPlace,
         transport: Transport,
         control: Control,
         snapshot: SnapshotReader | None = None,
     ) -> None:
-        self._query = config.answer.query
-        self._open_speaker = lambda: open_speaker(speaker, config)
-        self._endpoint = endpoint
+        self._open_speaker = open_speaker
+        self._place = place
         self._transport = transport
         self._control = control
         self._snapshot = snapshot
-        self._ending = False
-        self._cancelled = False
+        self._guests = Guests()
+        self._turn = 0
+        self._granted: tuple[Client, int] | None = None
+        self._granted_ns = 0
+        self._alive_ns = 0
+        self._packet: Received | None = None
+        self._speaking_to: Client | None = None
+        self._unwanted = False
 
     @property
     def drops(self) -> dict[str, int]:
@@ -46,67 +100,150 @@ class AnswerStage:
         return {}
 
     def run(self) -> None:
-        link = self._transport.link(self._endpoint, check=lambda: self._look_for_cancel(link))
-        try:
-            link.send(Joined())
-            speaker = self._open_speaker()
-            self._greet(speaker, link)
-            while not self._ending:
-                received = self._hear(link, WAIT_MS)
-                if received is not None:
-                    self._answer(*self._packet(received), speaker, link)
-                    link.offer(Credit())
-            link.send(Stopped())
-        except Exception as error:
-            if not isinstance(error, CancelledError):
-                link.offer(Failed(error=type(error).__name__, message=describe(error), details=traceback.format_exc()))
-            raise
-        finally:
-            link.close()
+        with closing(self._transport.port(self._place.endpoint, self._place.curve)) as self._port:
+            try:
+                self._speaker = self._open_speaker()
+            except Exception as error:
+                self._tell_whoever_comes(_failed(error))
+                raise
+            self._place.ready()
+            while True:
+                self._step()
 
-    def _greet(self, speaker: Speaker, link: Link) -> None:
-        embedding = speaker.embed(self._query)
-        hello = Hello(
-            model_id=speaker.model_id,
-            knows_levels=speaker.knows_levels,
-            known_world=speaker.known_world,
-            query=embedding.text,
-            arrays=specs_of(embedding.tokens),
-        )
-        link.send(hello, [embedding.tokens])
-        link.offer(Credit())
+    def _step(self) -> None:
+        """Waits for whatever comes next, and does it. Raises CancelledError once the run is cancelled."""
+        if self._granted is None and (client := self._guests.next()) is not None:
+            self._grant(client)
+        self._listen(WAIT_MS)
+        if self._granted is None:
+            return
+        if self._packet is not None:
+            client, received = self._granted[0], self._packet
+            self._granted = self._packet = None
+            self._serve(client, received)
+        elif time.monotonic_ns() - self._granted_ns > TURN_LIMIT_NS:
+            self._granted = None
 
-    def _hear(self, link: Link, timeout_ms: int) -> Received | None:
-        """The next packet, if one comes. Notes End; raises CancelledError on Cancel."""
+    def _grant(self, client: Client) -> None:
+        self._turn += 1
+        if self._send(client, Turn(turn=self._turn)):
+            self._granted, self._granted_ns = (client, self._turn), time.monotonic_ns()
+
+    def _listen(self, timeout_ms: int) -> None:
+        """Hears whatever has come, from anybody."""
         self._control.check()
-        received = link.receive(timeout_ms)
-        if received is not None and isinstance(received.message, Cancel):
-            self._cancelled = True
-        if self._cancelled:
-            raise CancelledError
-        if received is not None and isinstance(received.message, End):
-            self._ending = True
-            return None
-        return received
+        heard = self._port.receive(timeout_ms)
+        while heard is not None:
+            self._hear(*heard)
+            heard = self._port.receive()
+        now_ns = time.monotonic_ns()
+        if now_ns - self._alive_ns > ALIVE_NS:
+            self._alive_ns = now_ns
+            for client in self._guests:
+                self._send(client, Alive())
 
-    def _packet(self, received: Received) -> tuple[int, Packet]:
-        message, parts = received.message, received.parts
-        if isinstance(message, Tokens):
-            return message.answer, token_packet(message, parts)
-        if isinstance(message, WholeFrame):
-            grid, image = message.grid, None
-            if message.in_snapshot and self._snapshot is not None:
-                image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
-            return message.answer, frame_packet(message, parts, image)
-        raise TransportError(f"the answer stage takes packets, got {type(message).__name__}")
+    def _hear(self, client: Client, received: Received) -> None:
+        message = received.message
+        guest = self._guests.find(client)
+        if isinstance(message, Join):
+            self._welcome(client, message)
+        elif guest is None or isinstance(message, Leave):
+            self._dismiss(client)
+        elif isinstance(message, Want):
+            self._guests.want(client)
+        elif isinstance(message, Ask):
+            self._change_question(client, guest, message.query)
+        elif isinstance(message, Cancel):
+            self._guests.forgo(client)
+            self._unwanted = self._unwanted or client == self._speaking_to
+        elif isinstance(message, (Tokens, WholeFrame)):
+            if self._granted == (client, message.turn):
+                self._packet = received
+            else:
+                self._send(client, Lapsed(turn=message.turn))
+        else:
+            error = TransportError(f"the answer stage takes packets, got {type(message).__name__}")
+            self._send(client, _failed(error))
+            self._dismiss(client)
 
-    def _answer(self, number: int, packet: Packet, speaker: Speaker, link: Link) -> None:
+    def _welcome(self, client: Client, message: Join) -> None:
+        """Takes a client in, or tells it why not."""
+        try:
+            if message.protocol != PROTOCOL:
+                raise TransportError(
+                    f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version "
+                    f"{message.protocol}; install the same version at both ends"
+                )
+            if self._guests.full:
+                raise TransportError(f"the answer stage serves {len(self._guests)} others already; try another one")
+            asking = self._asking(message.query)
+        except (ArrCocError, StreamError) as error:
+            self._send(client, _failed(error))
+            return
+        speaker = self._speaker
+        self._guests.join(client, message.query)
+        hello = Hello(model_id=speaker.model_id, knows_levels=speaker.knows_levels, known_world=speaker.known_world)
+        if self._send(client, hello):
+            self._send(client, *asking)
+
+    def _change_question(self, client: Client, guest: Guest, query: str) -> None:
+        try:
+            asking = self._asking(query)
+        except ArrCocError as error:
+            self._send(client, Asking(query=query, model_id=self._speaker.model_id, error=describe(error)))
+            return
+        guest.query = query
+        self._send(client, *asking)
+
+    def _asking(self, query: str) -> tuple[Asking, Arrays]:
+        embedding = self._speaker.embed(query)
+        message = Asking(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
+        return message, [embedding.tokens]
+
+    def _dismiss(self, client: Client) -> None:
+        self._guests.leave(client)
+        if self._granted is not None and self._granted[0] == client:
+            self._granted = self._packet = None
+        self._unwanted = self._unwanted or client == self._speaking_to
+
+    def _send(self, client: Client, message: Message, arrays: Arrays = ()) -> bool:
+        """Whether the client was there; one that is gone is forgotten."""
+        there = self._port.send(client, message, arrays)
+        if not there:
+            self._dismiss(client)
+        return there
+
+    def _serve(self, client: Client, received: Received) -> None:
+        """Answers one packet. What fails is told to its sender, and ends a stage that is not shared."""
+        guest = self._guests.find(client)
+        if guest is None:
+            return
+        self._speaking_to, self._unwanted = client, False
+        try:
+            self._answer(client, guest, received)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self._send(client, _failed(error))
+            self._guests.leave(client)
+            if not self._place.shared and not isinstance(error, TransportError):
+                raise
+            log.warning("an answer failed: %s", describe(error))
+            log.debug("the answer stage goes on", exc_info=True)
+        finally:
+            self._speaking_to = None
+
+    def _answer(self, client: Client, guest: Guest, received: Received) -> None:
+        number, packet = self._packet_of(received)
         pieces: list[str] = []
-        for piece in speaker.answer(packet, self._query, lambda: self._must_stop(link)):
+        for piece in self._speaker.answer(packet, guest.query, self._must_stop):
             pieces.append(piece)
-            link.send(Text(answer=number, text=piece))
-        self._look_for_cancel(link)
-        spoken = speaker.last
+            if not self._unwanted:
+                self._send(client, Text(answer=number, text=piece))
+        self._listen(0)
+        if self._unwanted:
+            return
+        spoken = self._speaker.last
         arrays = feedback_arrays(spoken.feedback)
         answered = Answered(
             answer=number,
@@ -119,18 +256,40 @@ class AnswerStage:
             feedback_stamp=None if spoken.feedback is None else spoken.feedback.stamp,
             arrays=specs_of(*arrays),
         )
-        link.send(answered, arrays)
+        guest.answers += 1
+        self._send(client, answered, [*arrays])
 
-    def _must_stop(self, link: Link) -> bool:
-        """Asked between tokens: whether the run was cancelled meanwhile."""
+    def _packet_of(self, received: Received) -> tuple[int, Packet]:
+        message, parts = received.message, received.parts
+        if isinstance(message, Tokens):
+            return message.answer, token_packet(message, parts)
+        assert isinstance(message, WholeFrame)
+        grid, image = message.grid, None
+        if message.in_snapshot and self._snapshot is not None:
+            image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
+        return message.answer, frame_packet(message, parts, image)
+
+    def _must_stop(self) -> bool:
+        """Asked between tokens: whether nobody wants to hear the rest."""
         try:
-            self._look_for_cancel(link)
+            self._listen(0)
         except CancelledError:
             return True
-        return False
+        return self._unwanted
 
-    def _look_for_cancel(self, link: Link) -> None:
-        """Raises CancelledError on Cancel, TransportError for a packet that nobody asked for."""
-        unasked = self._hear(link, 0)
-        if unasked is not None:
-            raise TransportError(f"{type(unasked.message).__name__} came without a credit")
+    def _tell_whoever_comes(self, failed: Failed) -> None:
+        """Gives the last words to the first clients that join, for a while; nobody may ever come."""
+        until_ns = time.monotonic_ns() + LAST_WORDS_NS
+        told = False
+        while not told and time.monotonic_ns() < until_ns and not self._control.cancelled:
+            heard = self._port.receive(WAIT_MS)
+            while heard is not None:
+                client, received = heard
+                if isinstance(received.message, Join):
+                    told = self._port.send(client, failed) or told
+                heard = self._port.receive()
+
+
+def _failed(error: Exception) -> Failed:
+    details = "".join(traceback.format_exception(error))
+    return Failed(error=type(error).__name__, message=describe(error), details=details)

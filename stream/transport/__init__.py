@@ -10,11 +10,14 @@ from stream.transport.bus import EventSink, EventSource
 from stream.transport.context import Transport
 from stream.transport.directory import ipc_endpoint, private_directory
 from stream.transport.link import Link, Received, Waiter
+from stream.transport.port import Client, Port
 
 __all__ = [
+    "Client",
     "EventSink",
     "EventSource",
     "Link",
+    "Port",
     "Received",
     "Transport",
     "Waiter",

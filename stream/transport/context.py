@@ -8,8 +8,9 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from stream.transport.bus import EventSink, EventSource
-from stream.transport.curve import ServerCurve
+from stream.transport.curve import ClientCurve, ServerCurve
 from stream.transport.link import Link
+from stream.transport.port import Port
 
 
 class Transport:
@@ -31,9 +32,23 @@ class Transport:
             self._authenticator.start()
         self._authenticator.configure_curve(domain="*", location=str(curve.clients))
 
-    def link(self, endpoint: str, *, bind: bool = False, check: Callable[[], None] | None = None) -> Link:
+    def link(
+        self,
+        endpoint: str,
+        *,
+        bind: bool = False,
+        check: Callable[[], None] | None = None,
+        curve: ClientCurve | None = None,
+        watched: bool = False,
+    ) -> Link:
         """One end of the channel at `endpoint`; make it in the thread that uses it."""
-        return Link(self._context, endpoint, bind=bind, check=check)
+        return Link(self._context, endpoint, bind=bind, check=check, curve=curve, watched=watched)
+
+    def port(self, endpoint: str, curve: ServerCurve | None = None) -> Port:
+        """The end of a channel that many links may reach; make it in the thread that uses it."""
+        if curve is not None:
+            self.guard(curve)
+        return Port(self._context, endpoint, curve=curve)
 
     def event_source(self, endpoint: str) -> EventSource:
         return EventSource(self._context, endpoint)

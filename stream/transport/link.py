@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from stream.errors import TransportError
+from stream.errors import ConnectionRefused, TransportError
 from stream.messages import AnyMessage, Message, decode, encode
+from stream.transport.curve import ClientCurve
 
 SEND_SLICE_MS = 50
 """Longest single wait for room in a link's queue, before its owner is asked whether to go on."""
@@ -21,6 +23,12 @@ SEND_LIMIT_MS = 2000
 
 LINGER_MS = 1000
 """How long a closing link still tries to hand over what it was told to send."""
+
+RECONNECT_MS, RECONNECT_MAX_MS = 20, 500
+"""First and longest wait between attempts to reach another process."""
+
+HEARTBEAT_MS, HEARTBEAT_LIMIT_MS = 1000, 5000
+"""How often ZeroMQ itself asks a peer in another process for a sign of life, and how long it waits for one."""
 
 QUEUE_MESSAGES = 64
 """Bound of each socket's own queue; data stay far below it, because they need credits."""
@@ -34,10 +42,26 @@ class Received:
     parts: tuple[memoryview, ...] = ()
 
 
+def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """The rest of a message whose first part has been sent: large arrays are not copied."""
+    for index, array in enumerate(arrays, 1):
+        more = zmq.SNDMORE if index < len(arrays) else 0
+        socket.send(np.ascontiguousarray(array).data, more, copy=False)
+
+
+def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
+    """The parts of a message whose first part has been received."""
+    parts: list[memoryview] = []
+    while socket.getsockopt(zmq.RCVMORE):
+        parts.append(socket.recv(zmq.NOBLOCK, copy=False).buffer)
+    return tuple(parts)
+
+
 class Link:
     """One end of a two-way channel between two stages; belongs to the thread that made it.
 
-    `check` is called again and again while a message waits for room; it raises to end the wait.
+    `check` is called again and again while a message waits for room; it raises to end the wait. A link with `watched`
+    reaches another process, and `lost` tells when that one is gone.
     """
 
     def __init__(
@@ -47,6 +71,8 @@ class Link:
         *,
         bind: bool,
         check: Callable[[], None] | None = None,
+        curve: ClientCurve | None = None,
+        watched: bool = False,
     ) -> None:
         self._endpoint = endpoint
         self._check = check
@@ -54,11 +80,34 @@ class Link:
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
+        self._watch = _PeerWatch(self._socket) if watched else None
+        if curve is not None:
+            curve.apply(self._socket)
         try:
             self._socket.bind(endpoint) if bind else self._socket.connect(endpoint)
         except zmq.ZMQError as error:
-            self._socket.close(linger=0)
+            self.close()
             raise TransportError(f"cannot {'open' if bind else 'reach'} {endpoint}: {error}") from error
+
+    @property
+    def lost(self) -> bool:
+        """A peer that was connected is gone; make a new link to hear of it again.
+
+        Raises ConnectionRefused where the peer does not accept this end's key.
+        """
+        if self._watch is None:
+            return False
+        self._watch.look()
+        if self._watch.refused:
+            raise ConnectionRefused(
+                f"{self._endpoint} does not accept this key; give --keys the folder `client` that `keys` made for it"
+            )
+        return self._watch.lost
+
+    @property
+    def connected(self) -> bool:
+        """The peer has been met; always so for a link within the process."""
+        return self._watch is None or self._watch.met
 
     def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         """Hands over a message and its arrays, which must not change afterwards: large ones are not copied.
@@ -80,9 +129,7 @@ class Link:
             self._socket.send(encode(message), zmq.NOBLOCK | (zmq.SNDMORE if arrays else 0))
         except zmq.Again:
             return False
-        for index, array in enumerate(arrays, 1):
-            more = zmq.SNDMORE if index < len(arrays) else 0
-            self._socket.send(np.ascontiguousarray(array).data, more, copy=False)
+        send_arrays(self._socket, arrays)
         return True
 
     def receive(self, timeout_ms: int = 0) -> Received | None:
@@ -93,14 +140,47 @@ class Link:
             head = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return None
-        parts: list[memoryview] = []
-        while self._socket.getsockopt(zmq.RCVMORE):
-            parts.append(self._socket.recv(zmq.NOBLOCK, copy=False).buffer)
-        return Received(decode(head), tuple(parts))
+        parts = rest_of(self._socket)
+        return Received(decode(head), parts)
 
     def close(self) -> None:
-        """Closes the socket; what is still on its way gets LINGER_MS."""
-        self._socket.close()
+        """Closes the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""
+        gone = self._watch is not None and (self._watch.lost or not self._watch.met)
+        if self._watch is not None:
+            self._watch.close()
+        self._socket.close(linger=0 if gone else None)
+
+
+class _PeerWatch:
+    """Follows a socket's connection: whether its peer was met, is gone, or refused it."""
+
+    def __init__(self, watched: zmq.Socket[bytes]) -> None:
+        self.met = self.lost = self.refused = False
+        watched.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        watched.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        watched.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        watched.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_LIMIT_MS)
+        self._watched = watched
+        self._events = watched.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_DISCONNECTED
+        )
+
+    def look(self) -> None:
+        while self._events.poll(0):
+            event = recv_monitor_message(self._events, zmq.NOBLOCK)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.met = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.lost = self.lost or self.met
+            else:
+                self.refused = True
+
+    def close(self) -> None:
+        self._watched.disable_monitor()
+        self._events.close(linger=0)
 
 
 class Waiter:
