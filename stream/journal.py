@@ -73,7 +73,7 @@ class Journal:
         self, path: str | Path, identity: Mapping[str, str], recalled: Mapping[int, Recalled], end: int
     ) -> None:
         self.path = Path(path)
-        self._identity = dict(identity)
+        self.identity = dict(identity)
         self._recalled = dict(recalled)
         self._end = end
         self._fd: int | None = None
@@ -104,6 +104,11 @@ class Journal:
         return cls(path, identity, {one.answer.answer: one for one in recalled}, end)
 
     @property
+    def remains(self) -> bool:
+        """Whether a file is left from which this run, as far as it came, can be continued."""
+        return self._ours and self.kept > 0 and self.path.exists()
+
+    @property
     def recalls(self) -> int:
         """How many answers need not be given again."""
         return len(self._recalled)
@@ -121,7 +126,7 @@ class Journal:
             os.ftruncate(self._fd, self._end)
             os.lseek(self._fd, self._end, os.SEEK_SET)
             if not self._end:
-                self._append(MAGIC + _framed(msgspec.msgpack.encode(_Identity(self._identity))))
+                self._append(MAGIC + _framed(msgspec.msgpack.encode(_Identity(self.identity))))
         except OSError as error:
             if isinstance(error, ResumeError):
                 raise
@@ -134,6 +139,7 @@ class Journal:
         """
         recalled = self._recalled.get(number)
         if recalled is not None and recalled.answer.frame_index != frame_index:
+            self.kept = 0
             raise ResumeError(
                 f"{str(self.path)!r} has answer {number} about frame {recalled.answer.frame_index}, and this run about "
                 f"frame {frame_index}: the two do not see the same; leave --resume out to start afresh"
