@@ -27,6 +27,8 @@ class CaptureConfig(Section):
     """Work size "WxH"; native when absent."""
     max_tiles: int | None = Field(default=None, ge=1)
     """Largest number of tiles; the frame is scaled down as Qwen's processor would."""
+    start_s: float = Field(default=0.0, ge=0)
+    """Begin a file here, in seconds of media time."""
     max_frames: int | None = Field(default=None, ge=1)
     """Stop after this many frames."""
     realtime: bool = False

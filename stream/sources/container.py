@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from fractions import Fraction
@@ -93,6 +94,13 @@ def origin_of(container: av.container.InputContainer, stream: av.video.stream.Vi
 def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
     """Frames a second as the container declares or FFmpeg estimates them."""
     return stream.average_rate or stream.guessed_rate
+
+
+def begin_near(container: av.container.InputContainer, stream: av.video.stream.VideoStream, media_ns: int) -> None:
+    """Goes to the last key frame before a media time; what cannot go there is read from its beginning."""
+    seconds = Fraction(media_ns, NS_PER_S) + origin_of(container, stream)
+    with contextlib.suppress(av.FFmpegError):
+        container.seek(int(seconds * AV_TIME_BASE))
 
 
 def declared_end_ns(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:

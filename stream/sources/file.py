@@ -15,7 +15,15 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
-from stream.sources.container import declared_end_ns, duration_ns_of, open_container, rate_of, timeline_of, video_stream
+from stream.sources.container import (
+    begin_near,
+    declared_end_ns,
+    duration_ns_of,
+    open_container,
+    rate_of,
+    timeline_of,
+    video_stream,
+)
 from stream.sources.decoder import VideoDecoder
 from stream.sources.fit import Fit
 from stream.sources.planes import planes_of, quarter_turns, rgb_of
@@ -39,6 +47,7 @@ class ContainerSource:
         self._container = container
         self._name = name
         self._max_frames = config.max_frames
+        self._start_ns = round(config.start_s * NS_PER_S)
         self._clock = clock
         self._trailing: tuple[SkippedItem, ...] = ()
         try:
@@ -105,12 +114,20 @@ class ContainerSource:
         self.close()
 
     def _decode_first(self) -> av.VideoFrame:
-        first = next(self._decoded, None)
+        if self._start_ns:
+            begin_near(self._container, self._stream, self._start_ns)
+        first = next((frame for frame in self._decoded if not self._before_start(frame)), None)
         if first is None:
             lost = self._decoder.lost_after_last()
+            if self._start_ns and not lost:
+                raise SourceError(f"{self._name} ends before capture.start_s = {self._start_ns / NS_PER_S:g}")
             reason = f"{lost[0].what}: {lost[0].reason}" if lost else "it holds none"
             raise SourceError(f"no frame of {self._name} can be decoded ({reason}); {self._remedy}")
         return first
+
+    def _before_start(self, frame: av.VideoFrame) -> bool:
+        media_ns = self._timeline.at_ns(frame.pts)
+        return media_ns is not None and media_ns < self._start_ns
 
     def _describe(self, first: av.VideoFrame) -> SourceInfo:
         rate = rate_of(self._stream)

@@ -9,6 +9,7 @@ from types import TracebackType
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
+from stream.errors import SourceError
 from stream.scenes import load_scene
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
@@ -22,7 +23,10 @@ class SceneSource:
         self._scene = load_scene(name)
         self._name = name
         self._fit = Fit.of(config)
-        self._count = min(self._scene.frames, config.max_frames or self._scene.frames)
+        first = round(config.start_s * self._scene.fps)
+        if first >= self._scene.frames:
+            raise SourceError(f"scene:{name} ends before capture.start_s = {config.start_s:g}")
+        self._indices = range(first, self._scene.frames)[: config.max_frames]
         self._clock = clock
 
     def describe(self) -> SourceInfo:
@@ -42,11 +46,11 @@ class SceneSource:
 
     def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
         """The frames, frame n at n / fps seconds."""
-        for index in range(self._count):
+        for number, index in enumerate(self._indices):
             drawn = FramePlanes("rgb", (self._scene.render(index),))
             capture_ns = self._clock.now_ns()
             planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
-            yield SourceFrame(index, self._media_ns(index), capture_ns, planes, None if index else "start")
+            yield SourceFrame(number, self._media_ns(index), capture_ns, planes, None if number else "start")
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """Nothing: a drawn scene loses nothing."""
