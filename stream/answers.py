@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 
 from stream.answer_process import start_answer_process
+from stream.child import Child
 from stream.clock import Clock
 from stream.config import Config
 from stream.keeper import Keeper, RestartRules
@@ -24,19 +24,45 @@ def restart_rules(config: Config, *, restart: bool) -> RestartRules:
     return RestartRules(restart=restart, limit=pipeline.restart_limit, heartbeat_s=pipeline.heartbeat_s)
 
 
-@contextmanager
-def local_answers(config: Config, speaker: str, clock: Clock, *, restart: bool) -> Iterator[tuple[AnswerReach, Keeper]]:
-    """A process of this run's own, and how it is reached. Stopping the keeper is the caller's."""
-    with private_directory() as directory, closing(SnapshotWriter()) as snapshot:
-        endpoint = ipc_endpoint(directory)
-        keeper = Keeper(
-            ANSWERS,
-            lambda: start_answer_process(config, speaker, endpoint, directory, snapshot.descriptor),
-            restart_rules(config, restart=restart),
-            clock,
+class LocalAnswers:
+    """A process of this run's own: its address from the beginning, the process itself from `start` on."""
+
+    def __init__(self, config: Config, speaker: str, clock: Clock, *, restart: bool) -> None:
+        self._config = config
+        self._speaker = speaker
+        self._clock = clock
+        self._restart = restart
+        self._keeper: Keeper | None = None
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(private_directory())
+            self.snapshot = stack.enter_context(closing(SnapshotWriter()))
+            self.endpoint = ipc_endpoint(self._directory)
+            self._stack = stack.pop_all()
+
+    @property
+    def reach(self) -> AnswerReach:
+        """How the allocate stage of this process reaches it."""
+        return AnswerReach(self.endpoint, snapshot=self.snapshot, hung=self.hung)
+
+    def start(self) -> Keeper:
+        """Starts the process; whoever calls this watches and stops it."""
+        self._keeper = Keeper(
+            ANSWERS, self._start_process, restart_rules(self._config, restart=self._restart), self._clock
         )
-        limit_s = config.pipeline.timeout_s
-        yield AnswerReach(endpoint, snapshot=snapshot, hung=lambda: keeper.child.kill(hung_s=limit_s)), keeper
+        return self._keeper
+
+    def hung(self) -> None:
+        """It has said nothing for too long."""
+        if self._keeper is not None:
+            self._keeper.child.kill(hung_s=self._config.pipeline.timeout_s)
+
+    def close(self) -> None:
+        """Gives back what the process shared; to be called when it has been stopped."""
+        self._stack.close()
+
+    def _start_process(self) -> Child:
+        descriptor = self.snapshot.descriptor
+        return start_answer_process(self._config, self._speaker, self.endpoint, self._directory, descriptor)
 
 
 def remote_answers(config: Config) -> AnswerReach:

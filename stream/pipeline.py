@@ -12,7 +12,7 @@ import torch
 from arr_coc.errors import ArrCocError
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
-from stream.answers import ANSWERS, local_answers, remote_answers
+from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.events import Event, FrameReady, Notice, Started, unpack_event
@@ -98,6 +98,10 @@ class Pipeline:
         """What has been dropped so far, by queue and cause; for any thread."""
         return {} if self._supervisor is None else self._supervisor.drops
 
+    def lively(self) -> bool:
+        """Whether the stages show signs of life."""
+        return self._control.lively(self._config.pipeline.heartbeat_s)
+
     def take_overlay(self, slot: int) -> Overlay:
         """The picture that a FrameReady names; there until the next event is asked for.
 
@@ -171,10 +175,10 @@ class Pipeline:
             )
             return AnswerReach(ALLOCATE_ANSWER)
         restart = restarts(self._config, self._info)
-        answers = local_answers(self._config, self._speaker, self._clock, restart=restart)
-        reach, keeper = stack.enter_context(answers)
-        supervisor.adopt(ANSWERS, keeper)
-        return reach
+        answers = LocalAnswers(self._config, self._speaker, self._clock, restart=restart)
+        stack.callback(answers.close)
+        supervisor.adopt(ANSWERS, answers.start())
+        return answers.reach
 
     def _start_frame_stages(self, transport: Transport, answer: AnswerReach, supervisor: Supervisor) -> None:
         config, control, clock = self._config, self._control, self._clock

@@ -20,10 +20,10 @@ Image = npt.NDArray[np.uint8]
 
 
 class SnapshotWriter:
-    """The frame process's end."""
+    """The frame process's end; of memory that its parent made, where it inherited a descriptor."""
 
-    def __init__(self) -> None:
-        self._descriptor = _nameless_file()
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = _nameless_file() if descriptor is None else descriptor
         self._map: mmap.mmap | None = None
 
     @property

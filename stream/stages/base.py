@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from typing import Protocol
 
@@ -44,6 +45,7 @@ class Control:
         self.cancelled = False
         self.failure: Exception | None = None
         self._questions: deque[str] = deque(maxlen=1)
+        self._seen_s: dict[str, float] = {}
 
     def ask(self, query: str) -> None:
         """The question from the next answer on; of several that nobody has seen yet, the newest."""
@@ -78,9 +80,19 @@ class Control:
         return "interrupted" if self.ending else "finished"
 
     def check(self) -> None:
-        """Raises CancelledError once the run is cancelled."""
+        """Raises CancelledError once the run is cancelled. Stages call this often, which shows that they live."""
+        self._seen_s[threading.current_thread().name] = time.monotonic()
         if self.cancelled:
             raise CancelledError
+
+    def lively(self, limit_s: float) -> bool:
+        """Whether each running stage has called `check` within the time limit."""
+        now_s = time.monotonic()
+        return all(now_s - seen_s < limit_s for seen_s in self._seen_s.copy().values())
+
+    def ended(self) -> None:
+        """The calling stage has ended: it is not expected to show that it lives."""
+        self._seen_s.pop(threading.current_thread().name, None)
 
 
 class Stage(Protocol):
@@ -112,6 +124,8 @@ class StageThread(threading.Thread):
         except Exception as error:
             log.debug("the %s stage failed", self._stage.name, exc_info=True)
             self._control.fail(failure_of(self._stage.name, error))
+        finally:
+            self._control.ended()
 
 
 def failure_of(stage: str, error: Exception) -> Exception:
