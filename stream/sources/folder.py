@@ -1,0 +1,188 @@
+"""A folder of pictures, or those that a pattern names, as a video."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import NS_PER_S, FramePlanes
+from stream.clock import Clock
+from stream.config import CaptureConfig
+from stream.errors import SourceError, SourceNotFound
+from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
+from stream.sources.fit import Fit
+from stream.sources.picture import SUFFIXES, PictureError, read_picture
+from stream.sources.timeline import DEFAULT_RATE
+
+_VIDEO_SUFFIXES = frozenset({".mp4", ".mkv", ".mov", ".webm", ".avi", ".ts", ".m4v", ".mpg", ".mpeg", ".flv"})
+"""What is looked for where a folder holds no pictures, to say so."""
+
+_KINDS = "png, jpg, webp, bmp, tif or gif"
+
+_SHOWN = 3
+"""Names that a message lists."""
+
+
+def is_pattern(address: str) -> bool:
+    """Whether an address names files by a pattern such as `shots/*.png`."""
+    return glob.has_magic(address) and not os.path.lexists(address)
+
+
+def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
+    """Sorts as people count: img2 before img10."""
+    parts = re.split(r"(\d+)", path.name.casefold())
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], str(path)
+
+
+class FolderSource:
+    """Pictures in natural order, one every 1 / `capture.fps` seconds (25 a second when absent)."""
+
+    def __init__(self, address: str, config: CaptureConfig, clock: Clock) -> None:
+        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
+        self._fit = Fit.of(config)
+        self._fps = DEFAULT_RATE if config.fps is None else Fraction(str(config.fps))
+        self._max_frames = config.max_frames
+        self._clock = clock
+        self._name = address
+        self._paths = _pictures(address)
+        self._trailing: tuple[SkippedItem, ...] = ()
+        first = next(self._read(0, never), None)
+        if first is None:
+            reason = " ".join(f"({item.what}: {item.reason})" for item in self._trailing[:1])
+            raise SourceError(f"no picture of {address} can be read {reason}; check the files")
+        self._first = first
+
+    def describe(self) -> SourceInfo:
+        """The size and kind of the first picture, and how many there are."""
+        height, width, _ = self._first.rgb.shape
+        return SourceInfo(
+            name=self._name,
+            width_px=width,
+            height_px=height,
+            fps=float(self._fps),
+            duration_ns=self._media_ns(len(self._paths)),
+            frames=len(self._paths),
+            live=False,
+            codec=self._first.path.suffix[1:].casefold(),
+            pixel_format="rgb24",
+        )
+
+    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
+        """The pictures that can be read, each at its place's time; to be called once."""
+        rest = self._read(self._first.place + 1, should_stop)
+        size: tuple[int, ...] | None = None
+        for index, picture in enumerate(chain([self._first], rest)):
+            drawn = FramePlanes("rgb", (picture.rgb,))
+            capture_ns = self._clock.now_ns()
+            planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
+            discontinuity = _discontinuity(size, picture.rgb.shape)
+            yield SourceFrame(index, picture.media_ns, capture_ns, planes, discontinuity, picture.skipped)
+            size = picture.rgb.shape
+            if index + 1 == self._max_frames:
+                return
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        """The pictures after the last readable one; nothing where `max_frames` ended the run."""
+        return self._trailing
+
+    def repaired_pts(self) -> tuple[int, int]:
+        """None: every picture has its place's time."""
+        return 0, 0
+
+    def close(self) -> None:
+        """Nothing to give back: every file was closed when it had been read."""
+
+    def __enter__(self) -> FolderSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, begin: int, should_stop: Callable[[], bool]) -> Iterator[_Picture]:
+        """Every picture from place `begin` on, with those before it that cannot be read; what is left is `trailing`."""
+        skipped: list[SkippedItem] = []
+        for place, path in enumerate(self._paths[begin:], begin):
+            if should_stop():
+                return
+            try:
+                rgb = read_picture(path)
+            except PictureError as error:
+                skipped.append(SkippedItem(str(path), str(error), self._media_ns(place)))
+                continue
+            yield _Picture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
+            skipped = []
+        self._trailing = _in_few_words(skipped)
+
+    def _media_ns(self, place: int) -> int:
+        return int(place * NS_PER_S / self._fps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    place: int
+    path: Path
+    rgb: npt.NDArray[np.uint8]
+    media_ns: int
+    skipped: tuple[SkippedItem, ...]
+
+
+def _in_few_words(skipped: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
+    """A few items as they are; of more, one for all of them."""
+    if len(skipped) <= _SHOWN:
+        return tuple(skipped)
+    first, last = skipped[0], skipped[-1]
+    return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(skipped)),)
+
+
+def _discontinuity(before: tuple[int, ...] | None, now: tuple[int, ...]) -> str | None:
+    if before is None:
+        return "start"
+    return None if before == now else "resolution"
+
+
+def _pictures(address: str) -> list[Path]:
+    """The pictures that an address names, in order. Raises SourceNotFound or SourceError where there are none."""
+    if is_pattern(address):
+        found = [Path(name) for name in glob.iglob(address, recursive=True)]
+        if not found:
+            raise SourceNotFound(f"no file is called {address}; check the pattern, or give the folder alone")
+        where = f"what {address} names"
+    else:
+        found = [path for path in _listed(Path(address)) if not path.name.startswith(".")]
+        where = address
+    pictures = sorted(
+        (path for path in found if path.suffix.casefold() in SUFFIXES and path.is_file()), key=natural_order
+    )
+    if not pictures:
+        raise SourceError(_none_there(where, found))
+    return pictures
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise SourceError(f"the folder {folder} cannot be read: {error.strerror}; change its permissions") from error
+
+
+def _none_there(where: str, found: Sequence[Path]) -> str:
+    if not found:
+        return f"{where} is an empty folder; put pictures there ({_KINDS}), or give a video file"
+    videos = sorted(str(path) for path in found if path.suffix.casefold() in _VIDEO_SUFFIXES)
+    if videos:
+        names = ", ".join(videos[:_SHOWN]) + (", ..." if len(videos) > _SHOWN else "")
+        return f"{where} holds videos and no pictures; give one of them: {names}"
+    return f"no picture is in {where}; pictures are {_KINDS}"
