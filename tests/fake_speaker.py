@@ -16,7 +16,7 @@ from stream.speaker import Packet, Spoken
 
 
 def heard(frame_index: int) -> None:
-    """Called with the frame of every packet that is answered; for tests to replace."""
+    """Called with the frame of every packet, in the middle of its answer; for tests to replace."""
 
 
 class FakeSpeaker:
@@ -33,8 +33,8 @@ class FakeSpeaker:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        heard(packet.stamp.frame_index)
         yield f"frame {packet.stamp.frame_index}"
+        heard(packet.stamp.frame_index)
         yield f" sum {pixels_of(packet).sum(dtype=np.int64)}"
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
         self._spoken = Spoken(
@@ -98,26 +98,6 @@ class KilledSpeaker(FakeSpeaker):
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         if self._spoken is not None:
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from super().answer(packet, query, should_stop)
-
-
-class FatalSpeaker(FakeSpeaker):
-    """Its process, and with it the whole run, is killed while it speaks about the frame `$FATAL_FRAME`."""
-
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        if packet.stamp.frame_index == int(os.environ["FATAL_FRAME"]):
-            yield "half an answer"
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield from super().answer(packet, query, should_stop)
-
-
-class FailingSpeaker(FakeSpeaker):
-    """Cannot speak about frame 15."""
-
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        if packet.stamp.frame_index == 15:
-            yield "half an answer"
-            raise ArithmeticError("the spoon is bent")
         yield from super().answer(packet, query, should_stop)
 
 
