@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,13 @@ from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import exit_status, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer
+
+if TYPE_CHECKING:
+    from stream.config import Config
+    from stream.events import Summary
+    from stream.journal import Journal
+
+CONTINUE = "not finished: the same command with --resume goes on from here"
 
 
 @takes_run_options
@@ -31,6 +38,9 @@ def caption(
         bool | None,
         typer.Option("--timing/--no-timing", help="Latencies in .jsonl; without them two runs write the same bytes."),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an earlier run that was killed or interrupted stopped.")
+    ] = False,
     *,
     run: RunOptions,
 ) -> int:
@@ -45,15 +55,56 @@ def caption(
     config = run.configuration(top=top)
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
-
-    from stream.sinks.terminal import TerminalSink
-
-    terminal = TerminalSink(captions=not config.output.paths)
-    try:
-        from stream.session import run_session
-
-        summary = run_session(config, terminal)
-    finally:
-        terminal.close()
+    summary = _run(config, _journal(config, resume=resume), resume=resume)
     report_written([*config.output.paths, *filter(None, [config.output.heatmap])])
     return exit_status(summary)
+
+
+def _journal(config: Config, *, resume: bool) -> Journal | None:
+    """The run's journal, and a line about one that lies there already. Raises ResumeError."""
+    from stream.resume import could_continue, journal_for
+
+    journal = journal_for(config, resume=resume)
+    if journal is None:
+        return None
+    if journal.recalls:
+        typer.echo(f"note: {journal.recalls} answers are taken from {journal.path}", err=True)
+    elif resume:
+        typer.echo("note: nothing was answered yet; starting from the beginning", err=True)
+    elif could_continue(journal):
+        typer.echo(f"note: starting afresh; --resume would have continued {config.output.paths[0]}", err=True)
+    return journal
+
+
+def _run(config: Config, journal: Journal | None, *, resume: bool) -> Summary:
+    """Runs with the journal, which is removed once the run has finished."""
+    from stream.pipeline import Pipeline
+    from stream.session import run_session
+    from stream.sinks.terminal import TerminalSink
+
+    def make_run(config: Config) -> Pipeline:
+        pipeline = Pipeline(config, journal=journal)
+        if journal is not None:
+            journal.begin()
+        return pipeline
+
+    terminal = TerminalSink(captions=not config.output.paths)
+    finished = False
+    try:
+        summary = run_session(config, terminal, make_run=make_run, resume=resume)
+        finished = summary.ended == "finished"
+        return summary
+    finally:
+        terminal.close()
+        if journal is not None:
+            _end(journal, finished=finished)
+
+
+def _end(journal: Journal, *, finished: bool) -> None:
+    if finished:
+        journal.remove()
+        return
+    remains = journal.remains
+    journal.close()
+    if remains:
+        typer.echo(CONTINUE, err=True)

@@ -1,0 +1,30 @@
+"""The command with a speaker that needs no model: `python -m tests.fake_caption FRAME ARGUMENTS…`.
+
+With `--single-process` it is killed while it speaks about that frame.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    from stream import cli
+    from stream.pipeline import Pipeline
+    from tests import fake_speaker
+
+    def die(frame_index: int) -> None:
+        if frame_index == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fake_speaker.heard = die
+    defaults = Pipeline.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["speaker"] = "tests.fake_speaker:FakeSpeaker"
+    return cli.main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
