@@ -1,0 +1,200 @@
+"""A socket for everybody who wants to listen: it never waits for them, and tells newcomers the last state.
+
+ZeroMQ's XPUB with a thread of its own, so that somebody who subscribes is answered although nothing happens in the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLong
+from contextlib import suppress
+
+import zmq
+
+from stream.errors import OutputError
+from stream.transport.bind import bind_output
+from stream.transport.context import Transport
+from stream.transport.curve import ServerCurve
+
+TopicMessage = tuple[str, bytes]
+
+SUBSCRIBER_MESSAGES = 32
+"""Messages that may wait for one subscriber; whoever is slower loses those that follow, and nobody else does."""
+
+SUBSCRIBER_BUFFER_BYTES = 128 * 1024
+"""Of the system's own send buffer for one TCP connection, which would otherwise grow to megabytes of old frames."""
+
+SUBSCRIPTION_BYTES_MAX = 1024
+"""Subscribers send nothing but the names of topics."""
+
+HANDED_OVER = 256
+"""Messages that may wait for the publisher's thread."""
+
+TICK_S = 1.0
+LINGER_MS = 500
+"""How long the last messages may take at the end."""
+
+START_LIMIT_S = 5.0
+NEWCOMERS_AT_ONCE = 64
+
+INSIDE = "inproc://publish"
+STOP = b""
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Publishes topics at `endpoint`; `publish` and `close` are for the thread that made it.
+
+    The last message of every topic in `kept` is sent again where somebody subscribes to it; others who listen to that
+    topic get it again too. `tick` is called once a second, in the publisher's thread, and gives messages of its own.
+    Raises OutputError where the endpoint cannot be bound.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        curve: ServerCurve | None,
+        kept: Iterable[str] = (),
+        tick: Callable[[], Iterable[TopicMessage]] = tuple,
+    ) -> None:
+        self._asked_endpoint = endpoint
+        self._curve = curve
+        self._tick = tick
+        self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
+        self._bound: Future[str] = Future()
+        self._closed = False
+        self.dropped = 0
+        self._transport = Transport()
+        if curve is not None:
+            self._transport.guard(curve)
+        self._way_in = self._transport.context.socket(zmq.PUSH)
+        self._way_in.setsockopt(zmq.SNDHWM, HANDED_OVER)
+        self._way_in.setsockopt(zmq.LINGER, LINGER_MS)
+        self._way_in.bind(INSIDE)
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread.start()
+        self.endpoint = self._when_bound()
+
+    def publish(self, topic: str, body: bytes) -> None:
+        """Hands a message over and returns at once; `dropped` counts those for which there was no room."""
+        try:
+            self._way_in.send_multipart((topic.encode(), body), zmq.NOBLOCK)
+        except zmq.Again:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Sends what was published, as far as somebody takes it within `LINGER_MS`. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._way_in.setsockopt(zmq.SNDTIMEO, LINGER_MS)
+        with suppress(zmq.Again):
+            self._way_in.send(STOP)
+        self._thread.join(START_LIMIT_S)
+        self._way_in.close(linger=0)
+        self._transport.close()
+
+    def _when_bound(self) -> str:
+        """The address under which the thread can be reached; tidies up where it has none."""
+        try:
+            return self._bound.result(START_LIMIT_S)
+        except BaseException as error:
+            self._closed = True
+            self._thread.join(START_LIMIT_S)
+            self._way_in.close(linger=0)
+            self._transport.close()
+            if isinstance(error, WaitedTooLong):
+                raise OutputError(f"cannot open {self._asked_endpoint}: nothing happens") from error
+            raise
+
+    def _run(self) -> None:
+        with suppress(zmq.ContextTerminated):
+            self._open_and_serve(self._transport.context)
+
+    def _open_and_serve(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        way_in, public = context.socket(zmq.PULL), context.socket(zmq.XPUB)
+        way_in.setsockopt(zmq.RCVHWM, HANDED_OVER)
+        try:
+            way_in.connect(INSIDE)
+            self._open(public)
+        except Exception as error:
+            self._bound.set_exception(error)
+        else:
+            self._bound.set_result(public.getsockopt_string(zmq.LAST_ENDPOINT))
+            self._serve(way_in, public)
+        finally:
+            way_in.close(linger=0)
+            public.close(linger=LINGER_MS)
+
+    def _open(self, public: zmq.Socket[bytes]) -> None:
+        for option, value in (
+            (zmq.XPUB_VERBOSE, 1),
+            (zmq.SNDHWM, SUBSCRIBER_MESSAGES),
+            (zmq.SNDBUF, SUBSCRIBER_BUFFER_BYTES),
+            (zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX),
+        ):
+            public.setsockopt(option, value)
+        if self._curve is not None:
+            self._curve.apply(public)
+        bind_output(public, self._asked_endpoint)
+
+    def _serve(self, way_in: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> None:
+        poller = zmq.Poller()
+        poller.register(way_in, zmq.POLLIN)
+        poller.register(public, zmq.POLLIN)
+        next_tick_s = time.monotonic() + TICK_S
+        while True:
+            wait_s = max(0.0, next_tick_s - time.monotonic())
+            ready = dict(poller.poll(int(wait_s * 1000) + 1))
+            if way_in in ready and not self._pass_on(way_in, public):
+                return
+            if public in ready:
+                self._greet(public)
+            if time.monotonic() >= next_tick_s:
+                next_tick_s = time.monotonic() + TICK_S
+                for topic, body in self._ticked():
+                    self._send(public, topic.encode(), body)
+
+    def _ticked(self) -> Iterable[TopicMessage]:
+        try:
+            return tuple(self._tick())
+        except Exception:
+            log.warning("the figures of this second could not be made", exc_info=True)
+            return ()
+
+    def _pass_on(self, way_in: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> bool:
+        """Publishes everything that was handed over; whether there may be more."""
+        for _ in range(HANDED_OVER):
+            try:
+                parts = way_in.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            if len(parts) < 2:
+                return False
+            self._send(public, parts[0], parts[1])
+        return True
+
+    def _greet(self, public: zmq.Socket[bytes]) -> None:
+        """Sends the last state of the topics that somebody has just subscribed to."""
+        wanted: dict[bytes, None] = {}
+        for _ in range(NEWCOMERS_AT_ONCE):
+            try:
+                said = public.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if said[:1] == b"\x01":
+                wanted |= dict.fromkeys(topic for topic in self._last if topic.startswith(said[1:]))
+        for topic in wanted:
+            body = self._last[topic]
+            if body is not None:
+                public.send_multipart((topic, body))
+
+    def _send(self, public: zmq.Socket[bytes], topic: bytes, body: bytes) -> None:
+        if topic in self._last:
+            self._last[topic] = body
+        public.send_multipart((topic, body))

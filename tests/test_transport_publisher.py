@@ -1,0 +1,181 @@
+"""A publisher tells newcomers the last state, never waits, and says plainly where it cannot be."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import zmq
+
+from stream.config import NetworkConfig
+from stream.errors import OutputError
+from stream.transport import publisher as publisher_module
+from stream.transport.curve import client_curve, make_keys, server_curve
+from stream.transport.publisher import Publisher
+from tests.listener import listening
+
+ANYWHERE = "tcp://127.0.0.1:*"
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with closing(Publisher(ANYWHERE, None, kept=("state", "frame"))) as made:
+        yield made
+
+
+def body(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def test_whoever_comes_late_gets_the_last_state_of_its_topics_only(publisher: Publisher) -> None:
+    for number in range(3):
+        publisher.publish("state", body(number))
+        publisher.publish("frame", body(number + 10))
+        publisher.publish("word", body(number + 20))
+    with listening(publisher.endpoint, "state") as one:
+        assert one.next() == 2
+        with listening(publisher.endpoint) as all_topics:
+            assert sorted([all_topics.next(), all_topics.next()]) == [2, 12]
+            publisher.publish("word", body("now"))
+            assert all_topics.next() == "now"
+        assert one.next_or_none("word", 0.05) is None
+
+
+def test_a_newcomer_to_a_topic_that_has_no_state_gets_nothing(publisher: Publisher) -> None:
+    with listening(publisher.endpoint, "word", "fra") as listener:
+        assert listener.next_or_none(limit_s=0.1) is None
+        publisher.publish("frame", body(1))
+        assert listener.next() == 1
+
+
+def test_ticks_come_although_nothing_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "TICK_S", 0.02)
+    ticks = iter(range(1000))
+
+    def tick() -> list[tuple[str, bytes]]:
+        number = next(ticks)
+        if number == 1:
+            raise KeyError("a figure that fails")
+        return [("stats", body(number))]
+
+    with closing(Publisher(ANYWHERE, None, ("stats",), tick)) as made, listening(made.endpoint) as listener:
+        first, later = listener.next(), listener.next()
+        assert later > first
+        while later < 3:
+            later = listener.next()
+
+
+def test_the_last_message_reaches_a_live_subscriber(publisher: Publisher) -> None:
+    with listening(publisher.endpoint) as listener:
+        publisher.publish("state", body("begin"))
+        assert listener.next() == "begin"
+        for number in range(20):
+            publisher.publish("word", body(number))
+        publisher.close()
+        publisher.close()
+        assert [listener.next() for _ in range(20)] == list(range(20))
+
+
+def test_a_subscriber_that_stalls_costs_nothing() -> None:
+    """It never reads; the other one gets every message, and neither time nor memory grows."""
+    payload = body(bytes(8000))
+
+    def stall(socket: zmq.Socket[bytes]) -> None:
+        socket.setsockopt(zmq.RCVHWM, 1)
+        socket.setsockopt(zmq.RCVBUF, 16384)
+
+    with (
+        closing(Publisher(ANYWHERE, None, kept=("frame",))) as made,
+        listening(made.endpoint, prepare=stall),
+        listening(made.endpoint) as live,
+    ):
+        made.publish("frame", payload)
+        live.next()
+        memory = psutil.Process().memory_info().rss
+        costs_s = []
+        for _ in range(2000):
+            start_s = time.perf_counter()
+            made.publish("frame", payload)
+            costs_s.append(time.perf_counter() - start_s)
+            live.next()
+        assert made.dropped == 0
+        assert psutil.Process().memory_info().rss - memory < 8 * 2**20
+        first, last = sorted(costs_s[:500])[250], sorted(costs_s[-500:])[250]
+        assert last < max(3 * first, 1e-3)
+        start_s = time.monotonic()
+        made.close()
+        assert time.monotonic() - start_s < 3
+
+
+def test_a_port_in_use_is_said_in_one_line(publisher: Publisher) -> None:
+    with pytest.raises(OutputError, match=r"cannot open tcp://127.0.0.1:\d+: another program uses it; stop that one"):
+        Publisher(publisher.endpoint, None)
+
+
+def test_an_address_that_is_none_here(tmp_path: Path) -> None:
+    for endpoint, reason in [
+        ("tcp://203.0.113.9:5556", "this machine has no such address"),
+        (f"ipc://{tmp_path}/no/socket", "there is no such folder"),
+        (f"ipc://{tmp_path}/{'x' * 200}", "too long"),
+        ("tcp://127.0.0.1:99999", "ports end at 65535"),
+        ("tcp://nonsense!:5556", "this machine has no such address"),
+    ]:
+        with pytest.raises(OutputError, match=reason):
+            Publisher(endpoint, None)
+
+
+def test_a_thread_that_does_not_start_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module.Publisher, "_open", lambda self, public: time.sleep(0.2))
+    monkeypatch.setattr(publisher_module, "START_LIMIT_S", 0.01)
+    with pytest.raises(OutputError, match="nothing happens"):
+        Publisher(ANYWHERE, None)
+
+
+def test_an_ipc_path_is_never_taken_from_somebody_else(tmp_path: Path) -> None:
+    precious = tmp_path / "notes.txt"
+    precious.write_text("precious", encoding="utf-8")
+    with pytest.raises(OutputError, match="something else at that path"):
+        Publisher(f"ipc://{precious}", None)
+    assert precious.read_text(encoding="utf-8") == "precious"
+    endpoint = f"ipc://{tmp_path}/socket"
+    with closing(Publisher(endpoint, None, kept=("state",))) as first:
+        with pytest.raises(OutputError, match="another program uses it"):
+            Publisher(endpoint, None)
+        first.publish("state", body(1))
+        with listening(endpoint) as listener:
+            assert listener.next() == 1
+
+
+def test_a_socket_that_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "socket"))
+    left.close()
+    Publisher(f"ipc://{tmp_path}/socket", None).close()
+
+
+def test_only_who_has_the_key_hears_anything(tmp_path: Path) -> None:
+    make_keys(tmp_path / "ours")
+    make_keys(tmp_path / "theirs")
+    ours, theirs = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "theirs"))
+    stranger = client_curve(theirs, ANYWHERE)
+    friend = client_curve(ours, ANYWHERE)
+    assert stranger is not None
+    assert friend is not None
+    with closing(Publisher(ANYWHERE, server_curve(ours, ANYWHERE), kept=("state",))) as made:
+        made.publish("state", body(1))
+        with (
+            listening(made.endpoint, prepare=friend.apply) as invited,
+            listening(made.endpoint, prepare=stranger.apply) as wrong_key,
+            listening(made.endpoint) as no_key,
+        ):
+            assert invited.next() == 1
+            made.publish("state", body(2))
+            assert invited.next() == 2
+            assert wrong_key.next_or_none(limit_s=0.1) is None
+            assert no_key.next_or_none(limit_s=0.1) is None
