@@ -17,7 +17,8 @@ from typing import Any
 
 import av
 
-from stream.bench import Recorder, report
+from stream.bench.recorder import Recorder
+from stream.bench.report import report
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.pipeline import Pipeline
 from stream.scenes import load_scene
@@ -49,7 +50,7 @@ def measure(clip: Path, model: str | None) -> dict[str, Any]:
     recorder = Recorder()
     for event in Pipeline(config).run():
         recorder.write(event)
-    return report(recorder, scheduled=False).as_json(config.model_copy(update={"source": "scene hd as H.264"}))
+    return report(recorder).with_circumstances(config.model_copy(update={"source": "scene hd as H.264"}))
 
 
 def main() -> None:

@@ -72,13 +72,14 @@ def file_layer(name: str) -> Layer:
     return Layer(name, dict(_leaves(values)))
 
 
-def set_layer(assignment: str) -> Layer:
-    """The layer of one `--set section.key=value`. Raises ConfigError where there is no `=` or no key."""
+def set_layer(assignment: str, option: str = "--set") -> Layer:
+    """The layer of one `--set section.key=value`, or of another such option. Raises ConfigError where `=` or the key is
+    missing."""
     key, equals, text = assignment.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise ConfigError(f"--set needs KEY=VALUE, such as allocate.budget=128; got {assignment!r}")
-    return option_layer("--set", key, text.strip())
+        raise ConfigError(f"{option} needs KEY=VALUE, such as allocate.budget=128; got {assignment!r}")
+    return option_layer(option, key, text.strip())
 
 
 def option_layer(option: str, key: str, text: str) -> Layer:

@@ -9,11 +9,17 @@ import numpy.typing as npt
 
 Nanoseconds = npt.NDArray[np.int64]
 
+SLOPE_SPAN_NS = 60 * 1_000_000_000
+"""A slope is only given for values that span at least this."""
+
 RFC3550_GAIN = 1 / 16
 """Gain of the smoothed estimate of interarrival jitter, RFC 3550 section 6.4.1."""
 
 TRIM_S = 1.0
 """What is left out at each end of a run, where it warms up and runs dry."""
+
+MIDDLE_NS = 1_000_000_000
+"""A run is measured whole where less than this would be left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +52,15 @@ class Jitter:
     deadline_misses_percent: float
 
 
-def trimmed(at_ns: Nanoseconds, trim_s: float = TRIM_S) -> npt.NDArray[np.bool_]:
-    """Which of the sorted times lie inside the run without its first and last `trim_s`: bool [N].
+def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S, end_s: float = TRIM_S) -> npt.NDArray[np.bool_]:
+    """Which of the sorted times lie inside the run without its first `start_s` and its last `end_s`: bool [N].
 
-    All of them where the run is shorter than three times `trim_s`, and so has no middle to speak of.
+    All of them where less than a second would be left, which is no middle to speak of.
     """
-    trim_ns = round(trim_s * 1e9)
-    if at_ns.size < 2 or at_ns[-1] - at_ns[0] < 3 * trim_ns:
+    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    if at_ns.size < 2 or at_ns[-1] - at_ns[0] < start_ns + end_ns + MIDDLE_NS:
         return np.ones(at_ns.size, dtype=bool)
-    return (at_ns >= at_ns[0] + trim_ns) & (at_ns <= at_ns[-1] - trim_ns)
+    return (at_ns >= at_ns[0] + start_ns) & (at_ns <= at_ns[-1] - end_ns)
 
 
 def frames_per_second(ready_ns: Nanoseconds) -> float | None:
@@ -106,6 +112,18 @@ def jitter(capture_ns: Nanoseconds, ready_ns: Nanoseconds, pts_ns: Nanoseconds) 
         peak_to_peak_ms(latency_ms),
         deadline_misses_percent(latency_ms, period_ms),
     )
+
+
+def slope_per_hour(at_ns: Nanoseconds, values: npt.ArrayLike) -> float | None:
+    """By how much the values rise an hour: the slope of the straight line that fits them best, by least squares.
+
+    None where they span less than a minute, which says nothing about an hour.
+    """
+    if at_ns.size < 3 or at_ns[-1] - at_ns[0] < SLOPE_SPAN_NS:
+        return None
+    hours = (at_ns - at_ns[0]) / 3.6e12
+    slope, _ = np.polyfit(hours, np.asarray(values, dtype=np.float64), 1)
+    return float(slope)
 
 
 def _deviations_ms(out_ns: Nanoseconds, pts_ns: Nanoseconds) -> npt.NDArray[np.float64]:

@@ -1,29 +1,34 @@
-"""The benchmark's report: what is measured, what is left out, and its JSON and picture."""
+"""The benchmark's report of one run: what is measured, what is left out, and its JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 
+import psutil
 import pytest
 
-from stream.bench import Recorder, Report, report
-from stream.commands.bench import show
+from stream.bench import memory as memory_module
+from stream.bench.machine import machine
+from stream.bench.memory import MemorySample, MemoryWatch, resident_bytes
+from stream.bench.recorder import Recorder
+from stream.bench.report import Report, report
 from stream.config import Config
-from stream.errors import ConfigError, OutputError
-from stream.plot import plot_report
+from stream.events import Cut, Outage, Restarted
 from tests.event_maker import answer, frame, summary
 
 
-def recorded(frames: int, gap_ms: int = 40) -> Recorder:
-    """Frames every `gap_ms`, each ready 5 ms after capture, and an answer for every tenth."""
-    recorder = Recorder()
+def recorded(
+    frames: int, gap_ms: int = 40, *, scheduled: bool = False, late_ms: float = 5, ended: str = "finished"
+) -> Recorder:
+    """Frames every `gap_ms`, each ready `late_ms` after capture, and an answer for every tenth."""
+    recorder = Recorder(scheduled=scheduled)
     for index in range(frames):
-        recorder.write(frame(index, index * gap_ms / 1000))
+        ready_ns = round((index * gap_ms + late_ms) * 1e6)
+        recorder.write(frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
         if index % 10 == 0:
             recorder.write(answer(index * gap_ms / 1000, "x", frame_index=index))
-    recorder.write(summary(dropped={"answer.busy": 2}))
+    recorder.write(summary(dropped={"answer.busy": 2}, ended=ended))
     recorder.close()
     return recorder
 
@@ -32,66 +37,127 @@ def figure(result: Report, name: str) -> float | None:
     return next(one.value for one in result.figures if one.name == name)
 
 
+def p50(result: Report, name: str) -> float:
+    values = next(one.values for one in result.latencies if one.name == name)
+    assert values is not None
+    return values.p50
+
+
 def test_the_first_and_last_second_are_left_out() -> None:
-    result = report(recorded(101), scheduled=False)
-    assert (result.frames, result.measured_frames, result.trim_s) == (101, 51, 1.0)
+    result = report(recorded(101))
+    assert (result.frames, result.measured_frames, result.left_out_s) == (101, 51, (1.0, 1.0))
     assert figure(result, "fps") == pytest.approx(25)
     assert figure(result, "answers") == pytest.approx(5 / 2)
 
 
+def test_a_longer_warm_up_is_left_out_at_the_start() -> None:
+    result = report(recorded(126), warmup_s=3)
+    assert (result.measured_frames, result.left_out_s) == (26, (3, 1.0))
+
+
 def test_a_short_run_is_measured_whole_and_says_so() -> None:
-    result = report(recorded(50), scheduled=False)
-    assert (result.measured_frames, result.trim_s) == (50, 0.0)
+    result = report(recorded(50))
+    assert (result.measured_frames, result.left_out_s) == (50, (0.0, 0.0))
 
 
 def test_latencies_are_named_and_jitter_needs_a_schedule() -> None:
-    free, paced = report(recorded(101), scheduled=False), report(recorded(101), scheduled=True)
-    frame_latency = free.latencies[0].values
-    assert frame_latency is not None
-    assert frame_latency.p50 == pytest.approx(5)
+    free, paced = report(recorded(101)), report(recorded(101, scheduled=True))
+    assert p50(free, "frame") == pytest.approx(5)
     assert figure(free, "interarrival") is None
+    assert figure(free, "source interval_std") is None
     assert figure(paced, "interarrival") == pytest.approx(0, abs=1e-3)
+    assert figure(paced, "source interval_std") == pytest.approx(0, abs=1e-3)
     assert figure(paced, "deadline misses") == 0
 
 
+def test_a_stage_s_times_and_its_waits_add_up_to_the_latency() -> None:
+    result = report(recorded(101))
+    assert p50(result, "texture") + p50(result, "allocate") + p50(result, "waits") == pytest.approx(5)
+    parts = sum(p50(result, name) for name in ("frame", "encode", "prefill", "decode", "answer waits"))
+    assert parts == pytest.approx(p50(result, "answer, last token"))
+
+
 def test_an_empty_run_has_no_figures_and_no_errors() -> None:
-    result = report(Recorder(), scheduled=True)
-    assert all(one.values is None for one in result.latencies)
+    result = report(Recorder(scheduled=True))
+    assert all(one.values is None and one.mean is None for one in result.latencies)
     assert all(one.value is None for one in result.figures)
 
 
+def test_a_run_that_was_given_no_longer_was_not_interrupted() -> None:
+    limited = recorded(10, ended="interrupted")
+    assert report(limited).ended == "interrupted"
+    limited.time_is_up = True
+    assert report(limited).ended == "time is up"
+
+
+def test_the_timeline_knows_answers_cuts_and_gaps() -> None:
+    recorder = recorded(10)
+    del recorder.frames[4:7]
+    recorder.write(Cut(frame_index=8, pts_s=0.32, score=1.0))
+    recorder.write(Cut(frame_index=5, pts_s=0.2, score=1.0))
+    timeline = report(recorder).timeline
+    assert timeline.gaps_s == ((pytest.approx(0.28), 3),)
+    assert timeline.cuts_s == (pytest.approx(0.32),)
+    assert timeline.answers_s == (pytest.approx((-0.005, 0.035, 0.055123456789)),)
+
+
+def test_faults_are_counted() -> None:
+    recorder = recorded(3)
+    for lasted_s in (None, 2.0):
+        recorder.write(Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
+    recorder.write(Restarted(process="answers", cause="killed", count=1))
+    assert report(recorder).counts == {"answers": 1, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
+
+
+def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:
+    recorder = recorded(101)
+    for second in range(0, 121, 10):
+        held = {"frames": 300_000_000 + second * 100_000, "answers": 500_000_000}
+        recorder.memory.append(MemorySample(5_000_000 + second * 1_000_000_000, held))
+    result = report(recorder)
+    assert figure(result, "memory") == pytest.approx(812)
+    assert figure(result, "memory slope") == pytest.approx(0.1 * 3600)
+    assert result.memory_mb == {"frames": 312.0, "answers": 500.0}
+    del recorder.memory[6:]
+    assert figure(report(recorder), "memory slope") is None
+
+
+def test_processes_that_are_gone_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def __init__(self, pid: int) -> None:
+            if pid != 7:
+                raise psutil.NoSuchProcess(pid)
+
+        def memory_info(self) -> object:
+            return type("Info", (), {"rss": 123})
+
+    monkeypatch.setattr(memory_module.psutil, "Process", Gone)
+    assert resident_bytes({"frames": 7, "answers": 8}) == {"frames": 123}
+
+
+def test_memory_is_looked_at_from_the_first_moment_on() -> None:
+    asked: list[Mapping[str, int]] = []
+
+    def processes() -> Mapping[str, int]:
+        asked.append({"frames": psutil.Process().pid})
+        return asked[-1]
+
+    with MemoryWatch(processes, period_s=3600) as watch:
+        pass
+    assert len(watch.samples) == len(asked) == 1
+    assert watch.samples[0].total_bytes > 10_000_000
+
+
 def test_json_holds_configuration_machine_and_definitions() -> None:
-    told = json.loads(json.dumps(report(recorded(101), scheduled=True).as_json(Config())))
+    told = json.loads(json.dumps(report(recorded(101, scheduled=True)).with_circumstances(Config())))
     assert told["config"]["allocate"]["budget"] == 273
-    assert {"cpu", "cores", "python", "torch"} <= set(told["machine"])
     assert told["latency_ms"]["frame"]["p99"] == pytest.approx(5)
     assert all(entry["definition"] for entry in (*told["figures"].values(), *told["latency_ms"].values()))
     assert told["dropped"] == {"answer.busy": 2}
 
 
-@pytest.mark.parametrize("scheduled", [True, False])
-def test_the_table_fits_80_columns(
-    scheduled: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    result = report(recorded(101), scheduled=scheduled)
-    show(result, "clip.mp4", scheduled=scheduled)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) <= 26
-    assert any(line.startswith("interarrival") for line in lines) == scheduled
-    assert "dropped: 2 at answer.busy" in lines
-
-
-def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    path = tmp_path / "bench.png"
-    plot_report(report(recorded(101), scheduled=False), "clip.mp4", str(path))
-    assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(OutputError, match="cannot write"):
-        plot_report(report(Recorder(), scheduled=False), "none", str(tmp_path / "no" / "bench.png"))
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r"arr-coc-stream\[plot\]"):
-        plot_report(report(Recorder(), scheduled=False), "none", "x.png")
+def test_the_machine_is_told_even_where_a_package_goes_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.bench.machine.PACKAGES", ("torch", "no-such-package"))
+    told = machine()
+    assert {"cpu", "cores", "load_1min", "system", "python", "torch"} <= set(told)
+    assert told["no-such-package"] is None

@@ -226,6 +226,7 @@ def test_bench_measures_and_writes(tmp_path: Path, clip: str, model: str, capsys
     told, drawn = tmp_path / "b.json", tmp_path / "b.png"
     options = ["-m", model, "--single-process", "--set", "answer.max_tokens=4"]
     assert main(["bench", clip, "--json", str(told), "--png", str(drawn), *options]) == 0
-    assert json.loads(told.read_text(encoding="utf-8"))["figures"]["fps"]["value"] > 0
+    (series,) = json.loads(told.read_text(encoding="utf-8"))["series"]
+    assert series["runs"][0]["figures"]["fps"]["value"] > 0
     assert drawn.stat().st_size > 1000
     assert "fps" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from stream.metrics import (
     interval_std_ms,
     jitter,
     peak_to_peak_ms,
+    slope_per_hour,
     tail_ms,
     trimmed,
 )
@@ -76,4 +77,14 @@ def test_the_first_and_last_second_are_left_out_where_there_is_a_middle() -> Non
     at = ns(0, 500, 1000, 2000, 3000, 3500, 4000)
     assert trimmed(at).tolist() == [False, False, True, True, True, False, False]
     assert trimmed(ns(0, 2900)).all()
+    assert trimmed(ns(0, 500, 1000, 2000, 3000, 3500, 4000), 2.0).tolist() == [False] * 3 + [True, True, False, False]
+    assert trimmed(ns(0, 3900), 2.0).all()
     assert trimmed(ns()).size == 0
+
+
+def test_a_slope_is_the_line_through_a_minute_or_more() -> None:
+    at = ns(*range(0, 120_001, 1000))
+    rising = np.arange(at.size) * 0.5
+    assert slope_per_hour(at, rising) == pytest.approx(1800)
+    assert slope_per_hour(at[:50], rising[:50]) is None
+    assert slope_per_hour(at[:0], []) is None

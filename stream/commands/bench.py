@@ -1,26 +1,31 @@
-"""`bench`: how fast, how soon, how evenly."""
+"""`bench`: how fast, how soon, how evenly; and which of two configurations."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stream.commands.durations import seconds_of
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import exit_status, report_written
+from stream.commands.outcome import INTERRUPTED, report_written
 from stream.errors import ConfigError
-from stream.layers import Layer
+from stream.layers import Layer, file_layer, set_layer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from stream.bench import Report
+    from stream.bench.running import Measured, Plan
+    from stream.config import Config
+    from stream.sinks.output_file import OutputFile
 
 AS_FAST_AS_IT_GOES = Layer("bench", {"pipeline.answers": "newest"})
 """No frame waits for an answer."""
+
+RUNS_TO_COMPARE = 5
+"""Runs of each of two configurations where nothing else is asked for."""
 
 
 @takes_run_options
@@ -28,104 +33,116 @@ def bench(
     source: Annotated[
         str | None, typer.Argument(metavar="SOURCE", help="A video file, or scene:NAME.", show_default=False)
     ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option("--runs", metavar="N", min=1, help="Runs to make. [1; 5 to compare]", show_default=False),
+    ] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="End each run so long after its first frame: 60s, 10m.", show_default=False
+        ),
+    ] = None,
+    warmup: Annotated[
+        str | None,
+        typer.Option("--warmup", metavar="TIME", help="Left out at the start of each run. [1s]", show_default=False),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="FILE", help="Compare with a TOML file or preset.", show_default=False),
+    ] = None,
+    against_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against-set",
+            metavar="KEY=VALUE",
+            help="Compare with this key changed; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     json_path: Annotated[
         str | None,
         typer.Option("--json", metavar="FILE", help="Also write every figure as JSON.", show_default=False),
     ] = None,
     png_path: Annotated[
         str | None,
-        typer.Option("--png", metavar="FILE", help="Also draw the frame latencies.", show_default=False),
+        typer.Option("--png", metavar="FILE", help="Also draw latencies, answers and stages.", show_default=False),
     ] = None,
     *,
     run: RunOptions,
 ) -> int:
-    """Measure frames a second, latency, jitter and drops."""
+    """Measure frames a second, latency, jitter, drops and memory; or compare two configurations."""
     top = [] if source is None else [Layer("SOURCE", {"source": source})]
-    config = run.configuration(base=[AS_FAST_AS_IT_GOES], top=top)
-    if not config.source:
-        raise ConfigError("no SOURCE to measure; give a video file, or scene:demo for a drawn one")
+    other = _other_layers(against, against_set or ())
+    configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
+    if other:
+        configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])
+    count = runs or (RUNS_TO_COMPARE if other else 1)
+    _check(configs["A"], count * len(configs))
+    limit_s = None if limit is None else seconds_of("--for", limit)
+    warmup_s = None if warmup is None else seconds_of("--warmup", warmup)
     if png_path is not None and find_spec("matplotlib") is None:
         raise ConfigError("--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'")
 
+    from stream.bench.running import Plan
+    from stream.metrics import TRIM_S
     from stream.sinks.open import check_not_input
     from stream.sinks.output_file import OutputFile
-    from stream.sinks.terminal import TerminalSink
 
-    for path in filter(None, (json_path, png_path)):
-        check_not_input(path, config.source)
-    json_file = None if json_path is None else OutputFile(json_path)
-    png_file = None if png_path is None else OutputFile(png_path)
-    terminal = TerminalSink(captions=False)
+    plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
+    paths = [path for path in (json_path, png_path) if path is not None]
+    for path in paths:
+        check_not_input(path, configs["A"].source)
+    files: list[OutputFile] = []
     try:
-        from stream.bench import Recorder, report
-        from stream.session import run_session
-
-        recorder = Recorder()
-        summary = run_session(config, terminal, extra=[recorder])
-        scheduled = config.capture.realtime
-        result = report(recorder, scheduled=scheduled)
-        show(result, config.source, scheduled=scheduled)
-        if json_file is not None:
-            json_file.append(json.dumps(result.as_json(config), indent=2) + "\n")
-        if png_file is not None:
-            from stream.plot import plot_report
-
-            png_file.keep()
-            plot_report(result, os.path.basename(config.source), png_file.path)
+        files += [OutputFile(path) for path in paths]
+        measured = _measured(plan)
+        _write(measured, configs["A"].source, dict(zip(paths, files, strict=True)), json_path, png_path)
     finally:
-        terminal.close()
-        for file in (json_file, png_file):
-            if file is not None:
-                file.close()
-    report_written([path for path in (json_path, png_path, config.output.heatmap) if path is not None])
-    return exit_status(summary)
+        for file in files:
+            file.close()
+    report_written([*paths, *filter(None, {config.output.heatmap for config in configs.values()})])
+    if measured.failure is not None:
+        raise measured.failure
+    return INTERRUPTED if measured.interrupted else 0
 
 
-def show(result: Report, source: str, *, scheduled: bool) -> None:
-    """Prints the report, at most 80 columns wide."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.width = min(console.width, 80)
-    console.print(f"\n{source}: {result.measured_frames} of {result.frames} frames measured", markup=False)
-    console.print(_left_out(result), style="dim")
-    console.print(_latency_table(result))
-    console.print()
-    console.print(_figure_table(result))
-    if not scheduled:
-        console.print("No schedule to be late for, so no jitter: add --realtime to measure it.", style="dim")
-    dropped = ", ".join(f"{count} at {queue}" for queue, count in result.dropped.items())
-    console.print(f"dropped: {dropped or 'nothing'}")
+def _other_layers(against: str | None, assignments: Sequence[str]) -> list[Layer]:
+    layers = [] if against is None else [file_layer(against)]
+    return layers + [set_layer(assignment, "--against-set") for assignment in assignments]
 
 
-def _left_out(result: Report) -> str:
-    if result.trim_s:
-        return f"The first and the last {result.trim_s:.0f} s are left out."
-    return "Too short to leave out its first and last second: the warm-up is included."
+def _check(config: Config, runs: int) -> None:
+    if not config.source:
+        raise ConfigError("no SOURCE to measure; give a video file, or scene:demo for a drawn one")
+    if config.source == "-" and runs > 1:
+        raise ConfigError(f"standard input can be read only once, not {runs} times; give a file, or --runs 1")
 
 
-def _latency_table(result: Report) -> Table:
-    from rich.table import Table
+def _measured(plan: Plan) -> Measured:
+    from stream.bench.running import measure
 
-    table = Table("latency, ms", box=None, pad_edge=False, header_style="bold")
-    for name in ("p50", "p95", "p99", "max"):
-        table.add_column(name, justify="right")
-    table.add_column("from … to", style="dim")
-    for one in result.latencies:
-        if one.values is not None:
-            values = (one.values.p50, one.values.p95, one.values.p99, one.values.max)
-            table.add_row(one.name, *(f"{value:.2f}" for value in values), one.definition)
-    return table
+    def tell(number: int, name: str) -> None:
+        if plan.runs > 1 or len(plan.configs) > 1:
+            which = f" of {name}" if len(plan.configs) > 1 else ""
+            typer.echo(f"run {number} of {plan.runs}{which}", err=True)
+
+    return measure(plan, tell)
 
 
-def _figure_table(result: Report) -> Table:
-    from rich.table import Table
+def _write(
+    measured: Measured, source: str, files: dict[str, OutputFile], json_path: str | None, png_path: str | None
+) -> None:
+    """Shows what was measured, and writes it where it was asked for."""
+    from stream.bench.document import document
+    from stream.bench.tables import show
 
-    table = Table("figure", box=None, pad_edge=False, header_style="bold")
-    table.add_column("value", justify="right")
-    table.add_column("")
-    table.add_column("definition", style="dim")
-    for one in result.figures:
-        if one.value is not None:
-            table.add_row(one.name, f"{one.value:.2f}", one.unit, one.definition)
-    return table
+    show(measured.series, source, scheduled=measured.scheduled)
+    if json_path is not None:
+        told = document(source, measured.series, scheduled=measured.scheduled)
+        files[json_path].append(json.dumps(told, indent=2) + "\n")
+    if png_path is not None:
+        from stream.plot import plot_series
+
+        files[png_path].keep()
+        plot_series(measured.series, os.path.basename(source), png_path)

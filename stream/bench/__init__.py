@@ -1,0 +1,1 @@
+"""Measuring runs: what is recorded, what each figure means, how several runs and two configurations compare."""

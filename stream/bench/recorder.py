@@ -1,0 +1,44 @@
+"""What a run did, kept to be measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stream.bench.memory import MemorySample
+from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted, Summary
+from stream.sinks.base import Sink
+
+
+@dataclass
+class Recorder(Sink):
+    """Keeps the frames, answers and cuts of a run, counts its faults, and holds the samples of its memory.
+
+    `scheduled`: frames came at a pace of their own, so jitter has a meaning. `time_is_up`: the run was given no longer.
+    """
+
+    scheduled: bool = False
+    time_is_up: bool = False
+    frames: list[FrameReady] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    outages: int = 0
+    restarts: int = 0
+    summary: Summary | None = None
+    memory: list[MemorySample] = field(default_factory=list)
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            self.frames.append(event)
+        elif isinstance(event, Answer):
+            self.answers.append(event)
+        elif isinstance(event, Cut):
+            self.cuts.append(event)
+        elif isinstance(event, Outage):
+            self.outages += event.lasted_s is None
+        elif isinstance(event, Restarted):
+            self.restarts += 1
+        elif isinstance(event, Summary):
+            self.summary = event
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,130 @@
+"""Makes the runs that are measured: one after the other, two configurations by turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from arr_coc.errors import ArrCocError
+from stream.bench.memory import MemoryWatch
+from stream.bench.recorder import Recorder
+from stream.bench.report import Report, report
+from stream.bench.series import Series
+from stream.config import Config
+from stream.errors import StreamError
+from stream.events import Event, FrameReady
+from stream.metrics import TRIM_S
+from stream.pipeline import Pipeline
+from stream.session import Run, Stoppable, run_session
+from stream.sinks.base import Sink
+from stream.sinks.terminal import TerminalSink
+
+STOPPED = ("interrupted", "cancelled")
+"""How a run ends that the user has stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured: one configuration by name, or two by turns, each `runs` times."""
+
+    configs: Mapping[str, Config]
+    runs: int = 1
+    limit_s: float | None = None
+    warmup_s: float = TRIM_S
+
+    def turns(self) -> Iterator[tuple[int, str]]:
+        """(number of the run from 1, name of its configuration): A B A B…, so that drift falls on both."""
+        for number in range(1, self.runs + 1):
+            for name in self.configs:
+                yield number, name
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of a plan. `interrupted`: the user stopped it; `failure`: what ended it after some runs had been
+    made."""
+
+    series: tuple[Series, ...]
+    scheduled: bool
+    interrupted: bool = False
+    failure: StreamError | ArrCocError | None = None
+
+
+class TimeLimit(Sink):
+    """Ends a run so long after its first frame."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._timer = threading.Timer(limit_s, self._end)
+        self._timer.daemon = True
+        self._run: Stoppable | None = None
+        self.up = False
+
+    def watch(self, run: Stoppable) -> None:
+        self._run = run
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, FrameReady) and self._timer.ident is None:
+            self._timer.start()
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        self.up = True
+        if self._run is not None:
+            self._run.end()
+
+
+def record(
+    config: Config,
+    terminal: TerminalSink,
+    limit_s: float | None = None,
+    make_run: Callable[[Config], Run] = Pipeline,
+) -> Recorder:
+    """One run, recorded. Raises StreamError or ArrCocError."""
+    recorder = Recorder()
+    limit = None if limit_s is None else TimeLimit(limit_s)
+    with ExitStack() as stack:
+
+        def watched(config: Config) -> Run:
+            run = make_run(config)
+            recorder.scheduled = config.capture.realtime or run.source_info.live
+            recorder.memory = stack.enter_context(MemoryWatch(run.processes)).samples
+            if limit is not None:
+                limit.watch(run)
+            return run
+
+        run_session(config, terminal, [recorder] if limit is None else [recorder, limit], watched)
+    recorder.time_is_up = limit is not None and limit.up
+    return recorder
+
+
+def measure(plan: Plan, tell: Callable[[int, str], None], make_run: Callable[[Config], Run] = Pipeline) -> Measured:
+    """Makes the runs of a plan; `tell` hears of each before it begins.
+
+    Raises StreamError or ArrCocError where the first run fails; a later one that fails only ends the plan.
+    """
+    reports: dict[str, list[Report]] = {name: [] for name in plan.configs}
+    scheduled, interrupted = False, False
+    failure: StreamError | ArrCocError | None = None
+    for number, name in plan.turns():
+        tell(number, name)
+        begun = any(reports.values())
+        try:
+            recorder = record(plan.configs[name], TerminalSink(captions=False), plan.limit_s, make_run)
+        except (StreamError, ArrCocError) as error:
+            if not begun:
+                raise
+            failure = error
+            break
+        scheduled = scheduled or recorder.scheduled
+        measured = report(recorder, warmup_s=plan.warmup_s)
+        interrupted = measured.ended in STOPPED
+        if not (interrupted and begun):
+            reports[name].append(measured)
+        if interrupted:
+            break
+    series = tuple(Series(name, plan.configs[name], tuple(runs)) for name, runs in reports.items() if runs)
+    return Measured(series, scheduled, interrupted, failure)

@@ -1,0 +1,106 @@
+"""`bench` on the command line: its options, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.bench.report import report
+from stream.bench.running import Measured, Plan
+from stream.bench.series import Series
+from stream.cli import main
+from stream.errors import StageDied
+from tests.test_bench import recorded
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that are asked for; each is answered with runs that were made by hand."""
+    asked: list[Plan] = []
+
+    def measure(plan: Plan, tell: Any) -> Measured:
+        asked.append(plan)
+        for number, name in plan.turns():
+            tell(number, name)
+        runs = tuple(report(recorded(101)) for _ in range(plan.runs))
+        return Measured(tuple(Series(name, config, runs) for name, config in plan.configs.items()), False)
+
+    monkeypatch.setattr("stream.bench.running.measure", measure)
+    return asked
+
+
+def test_one_run_of_one_configuration_is_the_default(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "scene:demo"]) == 0
+    (plan,) = plans
+    assert (list(plan.configs), plan.runs, plan.limit_s, plan.warmup_s) == (["A"], 1, None, 1.0)
+    assert plan.configs["A"].pipeline.answers == "newest"
+    assert "run 1" not in capsys.readouterr().err
+
+
+def test_runs_limit_and_warm_up_are_taken(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "scene:demo", "--runs", "3", "--for", "1m", "--warmup", "2s"]) == 0
+    assert (plans[0].runs, plans[0].limit_s, plans[0].warmup_s) == (3, 60, 2)
+    assert "run 3 of 3\n" in capsys.readouterr().err
+
+
+def test_a_comparison_changes_keys_of_the_same_configuration(
+    plans: list[Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, told = tmp_path / "other.toml", tmp_path / "b.json"
+    other.write_text("[allocate]\nbudget = 64\nstrategy = 'topk'\n", encoding="utf-8")
+    options = ["--every", "1", "--against", str(other), "--against-set", "allocate.budget=32", "--json", str(told)]
+    assert main(["bench", "scene:demo", *options]) == 0
+    a, b = plans[0].configs["A"], plans[0].configs["B"]
+    assert (a.allocate.budget, a.allocate.strategy) == (273, "auto")
+    assert (b.allocate.budget, b.allocate.strategy, b.answer.every_s) == (32, "topk", 1)
+    assert plans[0].runs == 5
+    written = json.loads(told.read_text(encoding="utf-8"))
+    assert [one["name"] for one in written["series"]] == ["A", "B"]
+    captured = capsys.readouterr()
+    assert "run 5 of 5 of B\n" in captured.err
+    assert "allocate.budget: A 273, B 32" in captured.out
+
+
+def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(plan: Plan, tell: Any) -> Measured:
+        series = Series("A", plan.configs["A"], (report(recorded(101)),))
+        return Measured((series,), False, failure=StageDied("answer", "it fell"))
+
+    monkeypatch.setattr("stream.bench.running.measure", measure)
+    assert main(["bench", "scene:demo", "--runs", "2"]) == 1
+    captured = capsys.readouterr()
+    assert "fps" in captured.out
+    assert captured.err.splitlines()[-1] == "error: the answer stage died: it fell"
+
+
+def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(plan: Plan, tell: Any) -> Measured:
+        return Measured((Series("A", plan.configs["A"], (report(recorded(9)),)),), False, interrupted=True)
+
+    monkeypatch.setattr("stream.bench.running.measure", measure)
+    assert main(["bench", "scene:demo"]) == 130
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-", "--runs", "2"], "standard input can be read only once, not 2 times"),
+        (["-", "--against-set", "allocate.budget=64"], "standard input can be read only once, not 10 times"),
+        (["scene:demo", "--runs", "0"], "invalid value for '--runs'"),
+        (["scene:demo", "--for", "soon"], "--for needs a length of time above 0"),
+        (["scene:demo", "--warmup", "-1"], "--warmup needs a length of time above 0"),
+        (["scene:demo", "--against", "absent.toml"], "no configuration file 'absent.toml'"),
+        (["scene:demo", "--against-set", "budget"], "--against-set needs KEY=VALUE"),
+        (["scene:demo", "--against-set", "allocate.budgt=3"], "did you mean allocate.budget?"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_one_line(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *options]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
