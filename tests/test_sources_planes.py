@@ -10,12 +10,13 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 from video_maker import make_video
 
 from arr_coc.types import FramePlanes
 from stream.sources.planes import colour_of, planes_of, quarter_turns, rgb_of
 
-Image = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint8]
 
 KR_KB = {
     "bt601": (0.299, 0.114),
@@ -29,14 +30,14 @@ KR_KB = {
 HEIGHT, WIDTH = 24, 32
 
 
-def gradient(height: int = HEIGHT, width: int = WIDTH) -> Image:
+def gradient(height: int = HEIGHT, width: int = WIDTH) -> Pixels:
     """Luma varies from pixel to pixel, chroma hardly: what chroma interpolation does stays out of the comparison."""
     rows, cols = np.mgrid[0:height, 0:width]
     luma = (40 + 3 * rows + 2 * cols) % 160
     return np.stack([luma + 60, luma + 20, luma + 40], axis=-1).astype(np.uint8)
 
 
-def frame_of(image: Image, pixel_format: str, **tags: int) -> av.VideoFrame:
+def frame_of(image: Pixels, pixel_format: str, **tags: int) -> av.VideoFrame:
     frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(format=pixel_format)
     for name, value in tags.items():
         setattr(frame, name, value)
@@ -59,7 +60,7 @@ def to_rgb(planes: FramePlanes) -> npt.NDArray[np.float64]:
     return np.clip(np.stack([red, green, blue], axis=-1), 0, 255)
 
 
-def repeated(plane: Image, shape: tuple[int, ...]) -> Any:
+def repeated(plane: Pixels, shape: tuple[int, ...]) -> Any:
     down, across = -(-shape[0] // plane.shape[0]), -(-shape[1] // plane.shape[1])
     return np.repeat(np.repeat(plane, down, 0), across, 1)[: shape[0], : shape[1]]
 
@@ -102,7 +103,7 @@ def test_transfer_is_named_and_not_applied() -> None:
     [
         ("yuv420p", "yuv", (12, 16)),
         ("yuvj420p", "yuv", (12, 16)),
-        ("yuva420p", "yuv", (12, 16)),
+        ("yuva420p", "rgb", None),
         ("yuv422p", "yuv", (24, 16)),
         ("yuv444p", "yuv", (24, 32)),
         ("yuv440p", "yuv", (12, 32)),
@@ -121,7 +122,7 @@ def test_transfer_is_named_and_not_applied() -> None:
         ("gray", "gray", None),
         ("gray10le", "gray", None),
         ("gray16be", "gray", None),
-        ("ya8", "gray", None),
+        ("ya8", "rgb", None),
         ("rgb24", "rgb", None),
         ("bgra", "rgb", None),
         ("gbrp", "rgb", None),
@@ -154,17 +155,55 @@ def test_u_and_v_are_not_exchanged() -> None:
 def test_a_palette_becomes_rgb() -> None:
     indexes = np.arange(16, dtype=np.uint8).reshape(4, 4)
     colours = np.random.default_rng(0).integers(0, 256, (256, 4), dtype=np.uint8)
+    colours[:, 0] = 255
     frame = av.VideoFrame.from_ndarray((indexes, colours), format="pal8")
     planes = planes_of(frame)
     assert planes.layout == "rgb"
     assert np.array_equal(planes.planes[0], frame.to_ndarray(format="rgb24"))
 
 
-def test_alpha_is_dropped_as_swscale_drops_it() -> None:
-    rgba = np.zeros((HEIGHT, WIDTH, 4), np.uint8)
-    rgba[...] = (250, 240, 230, 0)
-    planes = planes_of(av.VideoFrame.from_ndarray(rgba, format="rgba"))
-    assert np.array_equal(planes.planes[0][0, 0], (250, 240, 230))
+ALPHA_FORMATS = ["rgba", "bgra", "argb", "gbrap", "rgba64le", "yuva420p", "yuva422p10le", "yuva444p16be", "ya8"]
+
+
+@pytest.mark.parametrize("pixel_format", ALPHA_FORMATS)
+@pytest.mark.parametrize(("alpha", "share"), [(0, 0.0), (102, 0.4), (255, 1.0)])
+def test_what_is_transparent_shows_white(pixel_format: str, alpha: int, share: float) -> None:
+    rgba = np.full((HEIGHT, WIDTH, 4), 100, np.uint8)
+    rgba[..., 3] = alpha
+    planes = planes_of(av.VideoFrame.from_ndarray(rgba, format="rgba").reformat(format=pixel_format))
+    assert planes.layout == "rgb"
+    assert np.abs(planes.planes[0] - (100 * share + 255 * (1 - share))).max() <= 2
+
+
+def test_a_transparent_colour_of_a_palette_shows_white() -> None:
+    indexes = np.array([[0, 1], [1, 0]], np.uint8).repeat(8, 0).repeat(8, 1)
+    colours = np.zeros((256, 4), np.uint8)
+    colours[0], colours[1] = (0, 200, 0, 0), (255, 10, 20, 30)
+    frame = av.VideoFrame.from_ndarray((indexes, colours), format="pal8")
+    rgba = frame.reformat(format="rgba").to_ndarray()
+    shown = rgb_of(frame)
+    assert {tuple(colour) for colour in shown.reshape(-1, 3)} == {(255, 255, 255), tuple(rgba[0, 8, :3])}
+    assert (shown[rgba[..., 3] == 0] == 255).all()
+
+
+@pytest.mark.parametrize("disposal", [1, 2])
+def test_a_gif_with_transparency_is_shown_as_on_a_white_page(tmp_path: Path, disposal: int) -> None:
+    """A square moves over nothing: with disposal 1 it leaves what it covered, with 2 it leaves nothing behind."""
+    drawn = []
+    for left in (2, 10, 18):
+        image = np.zeros((16, 32, 4), np.uint8)
+        image[4:10, left : left + 6] = (200, 30, 10, 255)
+        drawn.append(Image.fromarray(image))
+    path = tmp_path / "square.gif"
+    drawn[0].save(path, save_all=True, append_images=drawn[1:], disposal=disposal, duration=40)
+    with av.open(str(path)) as container:
+        shown = [rgb_of(frame) for frame in container.decode(video=0)]
+    assert len(shown) == 3
+    for number, picture in enumerate(shown):
+        red = (picture == (200, 30, 10)).all(axis=-1)
+        assert (picture[~red] == 255).all(), number
+        squares = red[6].sum() // 6
+        assert squares == (1 if disposal == 2 else number + 1)
 
 
 def test_ten_bits_are_rounded_not_cut() -> None:

@@ -59,8 +59,7 @@ class FolderSource:
         self._trailing: tuple[SkippedItem, ...] = ()
         first = next(self._read(0, never), None)
         if first is None:
-            reason = " ".join(f"({item.what}: {item.reason})" for item in self._trailing[:1])
-            raise SourceError(f"no picture of {address} can be read {reason}; check the files")
+            raise SourceError(f"no picture of {address} can be read ({self._first_loss()}); check the files")
         self._first = first
 
     def describe(self) -> SourceInfo:
@@ -125,6 +124,10 @@ class FolderSource:
             yield _Picture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
             skipped = []
         self._trailing = _in_few_words(skipped)
+
+    def _first_loss(self) -> str:
+        lost = self._trailing[0]
+        return f"{lost.what}: {lost.reason}"
 
     def _media_ns(self, place: int) -> int:
         return int(place * NS_PER_S / self._fps)

@@ -28,14 +28,12 @@ _TRANSFERS = {
 """AVColorTransferCharacteristic → name."""
 
 _PLANAR_YUV = frozenset(
-    f"{family}{sampling}p"
-    for family in ("yuv", "yuvj", "yuva")
-    for sampling in ("420", "422", "444", "440", "411", "410")
+    f"{family}{sampling}p" for family in ("yuv", "yuvj") for sampling in ("420", "422", "444", "440", "411", "410")
 )
 _SEMI_PLANAR_YUV = {"nv12": (0, 1), "nv16": (0, 1), "nv24": (0, 1), "nv21": (1, 0), "nv42": (1, 0)}
 """Formats with interleaved chroma → where u and v stand in a pair."""
 
-_DEEP_PLANAR = re.compile(r"(yuva?4\d\dp|gray)(9|10|12|14|16)le")
+_DEEP_PLANAR = re.compile(r"(yuv4\d\dp|gray)(9|10|12|14|16)le")
 """Planar formats of more than 8 bits, in this machine's byte order → layout and bits a sample."""
 
 _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (2, 2): "420", (1, 2): "440", (4, 1): "411", (4, 4): "410"}
@@ -57,8 +55,8 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
     """The frame's planes, upright, 8 bits a sample.
 
     Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or
-    packing becomes planar 8-bit YUV of the same sampling, matrix and range; all else becomes RGB. Alpha is dropped, as
-    swscale drops it: a transparent pixel shows the colour stored under it (white, in a GIF). The transfer is named, not
+    packing becomes planar 8-bit YUV of the same sampling, matrix and range; all else becomes RGB. A format
+    with alpha or a palette becomes RGB over white, as players on a white page show it. The transfer is named, not
     applied. A rotated frame is copied into its upright form. Sample aspect ratio is not applied: pixels stay as coded.
     """
     planes = _coded_planes(frame)
@@ -84,6 +82,8 @@ def quarter_turns(rotation_deg: float) -> int:
 
 
 def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
+    if _may_be_transparent(frame.format):
+        return FramePlanes("rgb", (_coded_rgb(frame),))
     colour = colour_of(frame)
     name = frame.format.name
     if name in _PLANAR_YUV:
@@ -95,7 +95,7 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
         return FramePlanes("gray", (_view(frame.planes[0], frame.width, frame.height),), colour, owner=frame)
     if deep := _DEEP_PLANAR.fullmatch(name):
         return _rounded(frame, int(deep[2]), colour)
-    if name.startswith(("gray", "ya8", "ya16")):
+    if name.startswith("gray"):
         return _coded_planes(frame.reformat(format="gray", threads=1))
     sampling = _sampling(frame.format)
     if sampling is None:
@@ -108,8 +108,23 @@ def _coded_rgb(frame: av.VideoFrame) -> Plane:
     stand_in = None
     if int(frame.colorspace) not in _SWSCALE_MATRICES:
         stand_in = Colorspace.BT2020 if colour_of(frame).matrix == "bt2020" else Colorspace.ITU601
-    rgb = frame.reformat(format="rgb24", src_colorspace=stand_in, dst_colorspace=stand_in, threads=1)
-    return _view(rgb.planes[0], rgb.width * 3, rgb.height).reshape(rgb.height, rgb.width, 3)
+    channels, name = (4, "rgba") if _may_be_transparent(frame.format) else (3, "rgb24")
+    rgb = frame.reformat(format=name, src_colorspace=stand_in, dst_colorspace=stand_in, threads=1)
+    samples = _view(rgb.planes[0], rgb.width * channels, rgb.height).reshape(rgb.height, rgb.width, channels)
+    return samples if channels == 3 else _over_white(samples)
+
+
+def _may_be_transparent(pixel_format: av.VideoFormat) -> bool:
+    return pixel_format.has_palette or any(component.is_alpha for component in pixel_format.components)
+
+
+def _over_white(rgba: Plane) -> Plane:
+    """Straight alpha, uint8 [H, W, 4] → [H, W, 3], rounded."""
+    alpha = rgba[..., 3:]
+    if alpha.min() == 255:
+        return np.ascontiguousarray(rgba[..., :3])
+    weight = alpha.astype(np.uint16)
+    return np.asarray((rgba[..., :3] * weight + 255 * (255 - weight) + 127) // 255, np.uint8)
 
 
 def _semi_planar(frame: av.VideoFrame, colour: Colour) -> FramePlanes:
@@ -136,7 +151,7 @@ def _rounded(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:
 
 def _sampling(pixel_format: av.VideoFormat) -> str | None:
     """The chroma sampling of a YUV format, "420" and so on; None for all that is not YUV."""
-    other = pixel_format.is_rgb or pixel_format.has_palette or pixel_format.is_bayer
+    other = pixel_format.is_rgb or pixel_format.is_bayer
     if other or len(pixel_format.components) < 3 or pixel_format.name.startswith("xyz"):
         return None
     across, down = 64 // pixel_format.chroma_width(64), 64 // pixel_format.chroma_height(64)
