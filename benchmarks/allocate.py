@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ import torch
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
+from stream.bench.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "allocate.json"
 HEIGHT_PX, WIDTH_PX = 1080, 1920
@@ -130,7 +130,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     result = {
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, one thread",
+        "machine": machine() | {"threads": 1},
         "cost_ms": measure_cost(arguments.frames),
         "jitter": measure_jitter(arguments.frames),
     }

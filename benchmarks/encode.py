@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerOptions, AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.bench.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "encode.json"
 SPARSE_TOKENS = 273
@@ -114,8 +114,7 @@ def main() -> None:
     qwen = load_qwen(arguments.model, device=arguments.device, dtype=arguments.dtype)
     report = {
         "benchmark": "encode",
-        "machine": {"device": str(qwen.device), "threads": torch.get_num_threads(), "cpu": platform.processor()},
-        "torch": torch.__version__,
+        "machine": machine() | {"device": str(qwen.device), "threads": torch.get_num_threads()},
         "model": {
             "name": qwen.model_id,
             "parameters": sum(weight.numel() for weight in qwen.model.parameters()),

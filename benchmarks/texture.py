@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from av.video.reformatter import ColorRange, Colorspace
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.store import open_store
 from arr_coc.types import LEVELS, TILE_PX, Colour, FramePlanes, FrameStamp, TileGrid
+from stream.bench.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "texture.json"
 GRID = TileGrid.of(1080, 1920)
@@ -167,28 +166,6 @@ def summary(times_ms: list[float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in quantiles.items()}
 
 
-def machine() -> dict[str, Any]:
-    return {
-        "platform": platform.platform(),
-        "processor": processor_name(),
-        "cpus": os.cpu_count(),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "cv2_threads": cv2.getNumThreads(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "cv2": cv2.__version__,
-        "av": av.__version__,
-    }
-
-
-def processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
 def table(results: list[dict[str, Any]]) -> str:
     lines = [
         f"{'tiles changed':24}{'update ms':>11}{'p95':>8}{'compare':>9}{'write':>8}{'whole frame':>13}{'faster':>8}"
@@ -213,7 +190,7 @@ def main() -> None:
     results = [measured(case, arguments.rounds) for case in CASES]
     print(table(results))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {"benchmark": "texture", "machine": machine(), "cases": results}
+    report = {"benchmark": "texture", "machine": machine() | {"cv2_threads": cv2.getNumThreads()}, "cases": results}
     arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(f"written to {arguments.out}")
 

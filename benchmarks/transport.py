@@ -16,7 +16,6 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
+from stream.bench.machine import machine
 from stream.messages import Cancel, Frame, Joined, Tokens, WholeFrame
 from stream.packets import frame_message, frame_packet, token_message, token_packet
 from stream.snapshot import SnapshotReader, SnapshotWriter
@@ -199,11 +199,7 @@ def main() -> None:
     report = {
         "benchmark": "transport",
         "unit": "microseconds of one hop, another process decoding beside it",
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "cpu": platform.processor(),
-            "load_1min": os.getloadavg()[0],
-        },
+        "machine": machine(),
         "hops": hops,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
