@@ -189,4 +189,7 @@ def pack_event(event: Event) -> bytes:
 
 def unpack_event(data: bytes) -> AnyEvent:
     """The event that `pack_event` packed. Raises msgspec.DecodeError where it is none."""
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error

@@ -234,5 +234,5 @@ def decode(data: bytes | memoryview) -> AnyMessage:
     """The message in `data`. Raises TransportError where it is none."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransportError(f"a message of {len(data)} bytes cannot be read: {error}") from error
