@@ -15,7 +15,7 @@ from arr_coc.updater import TextureUpdater
 from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.events import Event, FrameReady, Notice, Started, unpack_event
+from stream.events import AnyEvent, FrameReady, Notice, Started, unpack_event
 from stream.journal import Journal
 from stream.overlay import Overlay
 from stream.slots import Slots
@@ -109,7 +109,7 @@ class Pipeline:
         """
         return self._overlays.take(slot)
 
-    def run(self) -> Generator[Event, None, None]:
+    def run(self) -> Generator[AnyEvent, None, None]:
         """Every event of the run, in order, the summary last; called once, and read by one thread.
 
         Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
@@ -212,7 +212,7 @@ def _one_thread_each() -> Iterator[None]:
         cv2.setNumThreads(cv2_threads)
 
 
-def _received(source: EventSource, supervisor: Supervisor) -> Iterator[Event]:
+def _received(source: EventSource, supervisor: Supervisor) -> Iterator[AnyEvent]:
     """Events until the allocate stage has ended and nothing of it is left."""
     while True:
         yield from supervisor.watch()

@@ -1,0 +1,187 @@
+"""The frame stages as a process of their own: capture, texture and allocate, told by lines, telling by reports.
+
+Its parent holds the answer process and the sinks, so that neither a loaded model nor an open output is lost when the
+frame stages die. See `stream.supervised`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TypeAlias
+
+import msgspec
+
+from stream.clock import MonotonicClock
+from stream.config import Config
+from stream.events import AnyEvent
+from stream.pipeline import Pipeline
+from stream.pulse import Pulse
+from stream.snapshot import SnapshotWriter
+from stream.sources import SourceInfo
+from stream.stages.allocate import AnswerReach
+from stream.stages.base import describe
+from stream.transport import EventSink, Transport
+
+DROPS_EVERY_S = 0.5
+"""How often the parent is told what has been dropped."""
+
+ROOM_MS = 50
+"""Longest single wait for the parent to take a report."""
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What the child must know. `answers` is where its parent's answer process is reached; "" for one elsewhere."""
+
+    reports: str
+    answers: str
+    snapshot: int
+    pulse: int
+    directory: str
+    speaker: str
+    config: str
+
+
+class Told(msgspec.Struct, frozen=True, tag="told"):
+    """The line that tells the child something while it runs: `ask` changes the question."""
+
+    end: bool = False
+    cancel: bool = False
+    ask: str | None = None
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The source is open."""
+
+    info: SourceInfo
+
+
+class Happened(msgspec.Struct, frozen=True, tag="happened"):
+    """An event of the run."""
+
+    event: AnyEvent
+
+
+class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
+    """What this process has dropped so far."""
+
+    drops: dict[str, int]
+
+
+class AnswersHang(msgspec.Struct, frozen=True, tag="answers-hang"):
+    """The answer process says nothing any more."""
+
+
+class Broke(msgspec.Struct, frozen=True, tag="broke"):
+    """The run ended with an error: its class and its message."""
+
+    error: str
+    message: str
+
+
+Report: TypeAlias = Opened | Happened | Dropped | AnswersHang | Broke
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Report)
+
+
+def unpack_report(data: bytes) -> Report:
+    """What a child has told. Raises msgspec.DecodeError where it is nothing of the kind."""
+    return _decoder.decode(data)
+
+
+class Reporter:
+    """The child's way to its parent; belongs to the thread that made it."""
+
+    def __init__(self, transport: Transport, endpoint: str) -> None:
+        self._sink: EventSink = transport.event_sink(endpoint)
+
+    def tell(self, report: Report) -> None:
+        """Waits until the parent takes it: without a parent this process ends anyway."""
+        data = _encoder.encode(report)
+        while not self._sink.send(data, ROOM_MS):
+            pass
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def main() -> int:
+    """The child: runs the frame stages until they end, or its parent is gone."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1
+    orders = msgspec.json.decode(line, type=Orders)
+    transport = Transport()
+    try:
+        with closing(Reporter(transport, orders.reports)) as reporter:
+            return _run(orders, transport, reporter)
+    finally:
+        transport.close()
+
+
+def _run(orders: Orders, transport: Transport, reporter: Reporter) -> int:
+    try:
+        pipeline = Pipeline(
+            Config.model_validate_json(orders.config),
+            MonotonicClock(),
+            speaker=orders.speaker,
+            answers=_answers(orders, transport),
+        )
+        threading.Thread(target=_follow_parent, args=(orders, pipeline), name="lifeline", daemon=True).start()
+        reporter.tell(Opened(info=pipeline.source_info))
+        Pulse(orders.pulse, pipeline.lively).ready()
+        with closing(pipeline.run()) as events:
+            _report(events, pipeline, reporter)
+    except Exception as error:
+        traceback.print_exc()
+        reporter.tell(Broke(error=type(error).__name__, message=describe(error)))
+        return 1
+    return 0
+
+
+def _report(events: Iterator[AnyEvent], pipeline: Pipeline, reporter: Reporter) -> None:
+    told_s = time.monotonic()
+    for event in events:
+        reporter.tell(Happened(event=event))
+        if time.monotonic() - told_s > DROPS_EVERY_S:
+            told_s = time.monotonic()
+            reporter.tell(Dropped(drops=pipeline.drops()))
+
+
+def _answers(orders: Orders, transport: Transport) -> AnswerReach | None:
+    if not orders.answers:
+        return None
+
+    def hung() -> None:
+        with closing(Reporter(transport, orders.reports)) as own:
+            own.tell(AnswersHang())
+
+    return AnswerReach(orders.answers, snapshot=SnapshotWriter(orders.snapshot), hung=hung)
+
+
+def _follow_parent(orders: Orders, pipeline: Pipeline) -> None:
+    """Does what the parent tells; ends this process when stdin ends, as the parent is gone or wants no more."""
+    for line in sys.stdin.buffer:
+        told = msgspec.json.decode(line, type=Told)
+        if told.ask is not None:
+            pipeline.ask(told.ask)
+        if told.end:
+            pipeline.end()
+        if told.cancel:
+            pipeline.cancel()
+    shutil.rmtree(orders.directory, ignore_errors=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # skips taking torch apart, which the parent would wait for

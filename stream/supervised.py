@@ -1,0 +1,281 @@
+"""A run that outlives its processes: the frame stages and the answer stage are children, and each is started again.
+
+This process keeps the sinks. A frame process that dies takes no loaded model with it, an answer process no frame; a
+spare frame process waits with everything imported, so that a dead one is replaced at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Generator
+from contextlib import ExitStack
+
+import msgspec
+
+from arr_coc import errors as arr_coc_errors
+from arr_coc.errors import ArrCocError
+from stream import errors as stream_errors
+from stream.answers import ANSWERS, LocalAnswers, restart_rules
+from stream.child import Child
+from stream.clock import Clock, MonotonicClock
+from stream.config import Config
+from stream.errors import SourceError, StageDied, StreamError, TransportError
+from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary
+from stream.frame_process import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, unpack_report
+from stream.keeper import Keeper
+from stream.overlay import Overlay
+from stream.renumbering import Renumbering
+from stream.sources import SourceInfo
+from stream.speaker import QWEN, model_name
+from stream.stages.base import USER_ERRORS, describe
+from stream.tally import Tally
+from stream.transport import Transport, ipc_endpoint, private_directory
+from stream.wiring import backend_name
+
+POLL_MS = 50
+"""How long the main thread waits for a report before it looks after its children."""
+
+OPEN_MARGIN_S = 60.0
+"""Beyond `capture.open_timeout_s`: how long a child may take to import its libraries on a busy machine."""
+
+STOP_LIMIT_S = 5.0
+"""How long the frame stages may take to stop once they have been cancelled."""
+
+FRAMES = "frames"
+"""What the frame process is called in events and metrics."""
+
+log = logging.getLogger(__name__)
+
+
+class SupervisedRun:
+    """A source, a question and a model, run in two children; the same face as `Pipeline`.
+
+    Making one starts the frame process, which opens the source: raises StreamError or ArrCocError where it cannot be.
+    """
+
+    def __init__(self, config: Config, clock: Clock | None = None, *, speaker: str = QWEN) -> None:
+        self._clock = clock or MonotonicClock()
+        self._speaker = speaker
+        pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
+        self._config = config.model_copy(update={"pipeline": pipeline})
+        self._ending = self._cancelled = False
+        self._questions: deque[str] = deque(maxlen=8)
+        self._drops: Counter[str] = Counter()
+        self._drops_before: Counter[str] = Counter()
+        self._numbers = Renumbering()
+        self._broke: Broke | None = None
+        self._spare: Child | None = None
+        self._keepers: dict[str, Keeper] = {}
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(private_directory())
+            self._reports = ipc_endpoint(self._directory, "reports")
+            self._transport = Transport()
+            stack.callback(self._transport.close)
+            self._source = self._transport.event_source(self._reports)
+            stack.callback(self._source.close)
+            self._answers = self._local_answers(stack)
+            self._rules = restart_rules(self._config, restart=True)
+            stack.callback(self._stop_children)
+            self._keepers[FRAMES] = Keeper(FRAMES, self._start_frames, self._rules, self._clock)
+            self._info = self._opened()
+            self._numbers.live = self._info.live
+            self._model = self._model_name()
+            self._stack = stack.pop_all()
+
+    @property
+    def source_info(self) -> SourceInfo:
+        """What the source says about itself."""
+        return self._info
+
+    def end(self) -> None:
+        """No new frames; what is in flight is finished."""
+        self._ending = True
+
+    def cancel(self) -> None:
+        """Everything stops; what is in flight is dropped."""
+        self._ending = self._cancelled = True
+
+    def ask(self, query: str) -> None:
+        """Changes the question, from any thread; an `Asked` event tells what became of it."""
+        self._questions.append(query)
+
+    def processes(self) -> dict[str, int]:
+        """The processes of the run by what they do, and their ids."""
+        return {"main": os.getpid(), **{name: keeper.child.pid for name, keeper in self._keepers.items()}}
+
+    def drops(self) -> dict[str, int]:
+        """What has been dropped so far, by queue and cause; for any thread."""
+        return dict(self._drops_before + self._drops)
+
+    def take_overlay(self, slot: int) -> Overlay:
+        """Pictures stay in the frame process. Raises TransportError."""
+        raise TransportError(f"the picture {slot} lies in another process")
+
+    def run(self) -> Generator[Event, None, None]:
+        """Every event of the run, in order, the summary last; called once, and read by one thread.
+
+        Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of.
+        """
+        tally = Tally(self._clock.now_ns())
+        failure: Exception | None = None
+        with self._stack:
+            yield Started(
+                source=self._info.name,
+                model=self._model,
+                query=self._config.answer.query,
+                backend=backend_name(self._config),
+            )
+            yield Notice(code="loading", message=f"loading {self._model}")
+            if self._answers is not None:
+                self._keepers[ANSWERS] = self._answers.start()
+            try:
+                for event in self._events():
+                    tally.add(event)
+                    yield event
+            except (StreamError, ArrCocError) as error:
+                failure = error
+        now_ns = self._clock.now_ns()
+        if failure is None:
+            yield tally.summary(self._outcome(), None, self.drops(), now_ns)
+        else:
+            yield tally.summary("error", describe(failure), self.drops(), now_ns)
+            raise failure
+
+    def _outcome(self) -> str:
+        if self._cancelled:
+            return "cancelled"
+        return "interrupted" if self._ending else "finished"
+
+    def _events(self) -> Generator[Event, None, None]:
+        """What the frame stages tell until they have ended, and what happens to the children meanwhile."""
+        told = Told()
+        cancelled_s: float | None = None
+        while True:
+            told = self._pass_on(told)
+            if told.cancel:
+                cancelled_s = cancelled_s or time.monotonic()
+                if time.monotonic() - cancelled_s > STOP_LIMIT_S:
+                    return
+            data = self._source.receive(POLL_MS)
+            if data is None:
+                yield from self._look_after(told)
+                if told.end and self._keepers[FRAMES].child.death() is not None:
+                    return
+                continue
+            report = unpack_report(data)
+            if isinstance(report, Happened):
+                if isinstance(report.event, Summary):
+                    self._drops = Counter(report.event.dropped)
+                    return
+                if not isinstance(report.event, Started) and not _is_loading(report.event):
+                    yield self._numbers.apply(report.event)
+                    self._prepare_spare(report.event)
+            else:
+                self._note(report)
+
+    def _pass_on(self, told: Told) -> Told:
+        """Tells the frame process what it has not been told yet."""
+        child = self._keepers[FRAMES].child
+        while self._questions:
+            child.tell(msgspec.json.encode(Told(ask=self._questions.popleft())))
+        wanted = Told(end=self._ending, cancel=self._cancelled)
+        if wanted != told:
+            child.tell(msgspec.json.encode(wanted))
+        return wanted
+
+    def _look_after(self, told: Told) -> list[Restarted]:
+        """Starts again what has died. Raises StageDied in a crash loop; nothing is started once the run ends."""
+        if told.end:
+            return []
+        return [restarted for keeper in self._keepers.values() if (restarted := keeper.watch()) is not None]
+
+    def _note(self, report: Report) -> None:
+        """Raises the error that the user can put right; another one ends the child, which is then started again."""
+        if isinstance(report, Dropped):
+            self._drops = Counter(report.drops)
+        elif isinstance(report, AnswersHang) and self._answers is not None:
+            self._answers.hung()
+        elif isinstance(report, Broke):
+            error = _as_raised(report)
+            if isinstance(error, USER_ERRORS):
+                raise error
+            log.debug("the frame process broke: %s", report.message)
+
+    def _start_frames(self) -> Child:
+        """A frame process at work: the spare one where there is one, else a new one."""
+        child, self._spare = self._spare or self._new_child(), None
+        self._drops_before += self._drops
+        self._drops = Counter()
+        config = self._config
+        begin_s = self._numbers.begin_again(self._clock.now_ns())
+        if begin_s is not None and not self._info.live:
+            capture = config.capture.model_copy(update={"start_s": begin_s})
+            config = config.model_copy(update={"capture": capture})
+        orders = Orders(
+            reports=self._reports,
+            answers="" if self._answers is None else self._answers.endpoint,
+            snapshot=-1 if self._answers is None else self._answers.snapshot.descriptor,
+            pulse=child.pulse_writer,
+            directory=str(self._directory),
+            speaker=self._speaker,
+            config=config.model_dump_json(),
+        )
+        child.tell(msgspec.json.encode(orders))
+        return child
+
+    def _new_child(self) -> Child:
+        inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
+        return Child("frame", "stream.frame_process", inherited, {"OMP_NUM_THREADS": "1"})
+
+    def _prepare_spare(self, event: Event) -> None:
+        """Once frames flow there is time to start the next frame process, up to its orders."""
+        if self._spare is None and isinstance(event, FrameReady):
+            self._spare = self._new_child()
+
+    def _opened(self) -> SourceInfo:
+        """Waits until the frame process has opened the source. Raises what it could not open it for."""
+        limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
+        until_s = time.monotonic() + limit_s
+        while time.monotonic() < until_s:
+            data = self._source.receive(POLL_MS)
+            report = None if data is None else unpack_report(data)
+            if isinstance(report, Opened):
+                return report.info
+            if isinstance(report, Broke):
+                raise _as_raised(report)
+            death = self._keepers[FRAMES].child.death()
+            if report is None and death is not None:
+                raise death
+        raise SourceError(f"the source could not be opened within {limit_s:.0f} s; check that it is there")
+
+    def _local_answers(self, stack: ExitStack) -> LocalAnswers | None:
+        if self._config.answer.server is not None:
+            return None
+        answers = LocalAnswers(self._config, self._speaker, self._clock, restart=True)
+        stack.callback(answers.close)
+        return answers
+
+    def _model_name(self) -> str:
+        if self._config.answer.server is not None:
+            return self._config.answer.server
+        return model_name(self._config) if self._speaker == QWEN else self._speaker
+
+    def _stop_children(self) -> None:
+        for keeper in self._keepers.values():
+            keeper.stop()
+        if self._spare is not None:
+            self._spare.stop()
+
+
+def _is_loading(event: Event) -> bool:
+    return isinstance(event, Notice) and event.code == "loading"
+
+
+def _as_raised(broke: Broke) -> Exception:
+    kind = getattr(arr_coc_errors, broke.error, None) or getattr(stream_errors, broke.error, None)
+    if isinstance(kind, type) and issubclass(kind, (ArrCocError, StreamError)) and not issubclass(kind, StageDied):
+        return kind(broke.message)
+    return StageDied("frame", broke.message)
