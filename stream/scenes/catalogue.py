@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from stream.errors import SourceNotFound
 from stream.scenes.draw import RGB, Image, gradient, page
+from stream.scenes.paced import PACED_SCENES, PacedScene
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
 
 SLATE: tuple[RGB, RGB] = ((150, 160, 172), (110, 122, 138))
@@ -124,7 +125,20 @@ def load_scene(name: str) -> Scene:
     Raises SourceNotFound for a name that is none of `SCENE_NAMES`.
     """
     if name not in _MAKERS:
-        nearest = difflib.get_close_matches(name, SCENE_NAMES, n=1)
-        hint = f"did you mean scene:{nearest[0]}?" if nearest else f"there are {', '.join(SCENE_NAMES)}"
-        raise SourceNotFound(f"no scene is called {name!r}; {hint}")
+        raise _unknown(name, SCENE_NAMES)
     return _MAKERS[name](name)
+
+
+def open_scene(name: str) -> Scene | PacedScene:
+    """What `scene:NAME` means: one of `SCENE_NAMES` or `PACED_SCENES`. Raises SourceNotFound for other names."""
+    if name in PACED_SCENES:
+        return PacedScene(name, *PACED_SCENES[name])
+    if name not in _MAKERS:
+        raise _unknown(name, (*SCENE_NAMES, *PACED_SCENES))
+    return load_scene(name)
+
+
+def _unknown(name: str, known: Sequence[str]) -> SourceNotFound:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean scene:{nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+    return SourceNotFound(f"no scene is called {name!r}; {hint}")

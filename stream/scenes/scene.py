@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.types import FramePlanes
 from stream.scenes.draw import Image, draw_thing
 from stream.scenes.world import Facts, Movement, Shape, Thing
 
@@ -90,6 +91,14 @@ class Scene:
         """Index of the first frame of every shot but the first."""
         starts = np.cumsum([round(shot.seconds * self.fps) for shot in self.shots])
         return tuple(int(start) for start in starts[:-1])
+
+    @property
+    def pixel_format(self) -> str:
+        return "rgb24"
+
+    def planes(self, frame_index: int) -> FramePlanes:
+        """The frame's picture as a source gives it: new RGB planes. Raises IndexError outside the scene."""
+        return FramePlanes("rgb", (self.render(frame_index),))
 
     def facts(self, frame_index: int) -> Facts:
         """What is true of a frame. Raises IndexError outside the scene."""

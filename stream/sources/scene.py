@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 
-from arr_coc.types import NS_PER_S, FramePlanes
+from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.scenes import load_scene
+from stream.scenes import open_scene
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
 
 
 class SceneSource:
-    """One generated scene, drawn frame by frame in RGB; the same on every run."""
+    """One generated scene, drawn frame by frame; the same on every run."""
 
     def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound for a name that no scene has, or ConfigError for a `capture.size` beyond measure."""
-        self._scene = load_scene(name)
+        self._scene = open_scene(name)
         self._name = name
         self._fit = Fit.of(config)
         first = round(config.start_s * self._scene.fps)
@@ -41,15 +41,15 @@ class SceneSource:
             frames=scene.frames,
             live=False,
             codec="scene",
-            pixel_format="rgb24",
+            pixel_format=scene.pixel_format,
         )
 
     def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
         """The frames, frame n at n / fps seconds."""
         for number, index in enumerate(self._indices):
-            drawn = FramePlanes("rgb", (self._scene.render(index),))
+            drawn = self._scene.planes(index)
             capture_ns = self._clock.now_ns()
-            planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
+            planes = self._fit.apply(drawn, partial(self._scene.render, index))
             yield SourceFrame(number, self._media_ns(index), capture_ns, planes, None if number else "start")
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
