@@ -94,7 +94,7 @@ def test_a_scene_is_drawn_in_rgb() -> None:
         ("n" * 5000, SourceNotFound, "does not exist"),
         ("null\0.mp4", SourceNotFound, "does not exist"),
         ("~nobody-of-that-name/a.mp4", SourceNotFound, "~nobody-of-that-name/a.mp4 does not exist"),
-        ("rtsp://camera/1", SourceError, "rtsp://camera/1 is an address on a network, and only files can be read"),
+        ("ftp://u:hush@camera/1", SourceError, r"ftp://\*\*\*@camera/1 begins with no scheme that can be read"),
     ],
 )
 def test_an_address_that_leads_nowhere_says_what_to_do(address: str, kind: type[Exception], pattern: str) -> None:

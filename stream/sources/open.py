@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
-from stream.errors import SourceError, SourceNotFound
+from stream.errors import SourceNotFound
+from stream.sources.address import camera_of, scheme_of
 from stream.sources.base import Source
+from stream.sources.connection import camera_target
 from stream.sources.file import FileSource
+from stream.sources.folder import FolderSource, is_pattern
+from stream.sources.live import LiveSource
+from stream.sources.network import open_network
 from stream.sources.scene import SceneSource
 from stream.sources.stdin import STDIN, StdinSource
 
 SCENE_PREFIX = "scene:"
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 
 def open_source(address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig | None = None) -> Source:
-    """Opens what an address names: `scene:NAME`, `-`, or the path of a video file or still picture.
+    """Opens what an address names: `scene:NAME`, `-`, a camera (`0`, `/dev/video0`), an address on a network, or the
+    path of a video file or still picture.
 
     Raises SourceNotFound where there is nothing of that name, SourceError where it cannot be read, ConfigError where
     `capture.size` is beyond measure.
@@ -30,6 +34,12 @@ def open_source(address: str, config: CaptureConfig, clock: Clock, network: Netw
         return SceneSource(address.removeprefix(SCENE_PREFIX), config, clock)
     if address == STDIN:
         return StdinSource(config, clock)
-    if _URL.match(address):
-        raise SourceError(f"{address} is an address on a network, and only files can be read; save it to a file first")
-    return FileSource(Path(os.path.expanduser(address)), config, clock)
+    device = camera_of(address)
+    if device is not None:
+        return LiveSource(camera_target(device, config), config, clock)
+    if scheme_of(address) is not None:
+        return open_network(address, config, clock)
+    path = os.path.expanduser(address)
+    if os.path.isdir(path) or is_pattern(path):
+        return FolderSource(path, config, clock)
+    return FileSource(Path(path), config, clock)

@@ -1,0 +1,85 @@
+"""Addresses on a network and of cameras: what they name, and how they are shown without their secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote
+
+from stream.config import Config
+
+HIDDEN = "***"
+"""What stands for a secret wherever an address is shown."""
+
+SHORTEST_SECRET = 4
+"""A password shorter than this is not looked for in other texts: it would blank out half of them."""
+
+NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp"})
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
+_SLASHED_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s@:]*:(?!\d+[/?#])[^\s]*@")
+"""A password with an unescaped "/", which makes no valid address, but may be typed all the same."""
+
+_PARAMETER = re.compile(
+    r"([?&;/#][\w.%-]*(?:pass|pwd|psw|token|secret|key|sig|auth|cred|session|jwt|user|usr|login)[\w.%-]*=)([^&;#\s]*)",
+    re.IGNORECASE,
+)
+_CAMERA = re.compile(r"\d{1,3}|/dev/(video\d+|v4l/.+)")
+
+
+def scheme_of(address: str) -> str | None:
+    """What stands before "://", in lower case; None for a path."""
+    match = _SCHEME.match(address)
+    return match[1].lower() if match else None
+
+
+def camera_of(address: str) -> str | None:
+    """The device that an address names: `0` is /dev/video0 unless there is a file of that name; None for others."""
+    if not _CAMERA.fullmatch(address):
+        return None
+    if not address.isdigit():
+        return address
+    return None if os.path.exists(address) else f"/dev/video{address}"
+
+
+def is_live_address(address: str) -> bool:
+    """Whether an address, by its form alone, is a live source's: HTTP may bring a file too, unless it is HLS."""
+    scheme = scheme_of(address)
+    if scheme in {"http", "https"}:
+        return ".m3u8" in address
+    return camera_of(address) is not None or scheme is not None
+
+
+def redacted(address: str) -> str:
+    """An address as it may be shown: user, password and parameters that look secret are `***`; a path stays."""
+    if scheme_of(address) is None:
+        return address
+    shown = _CREDENTIALS.sub(f"{HIDDEN}@", address)
+    if shown == address:
+        shown = _SLASHED_CREDENTIALS.sub(f"{HIDDEN}@", address)
+    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", shown)
+
+
+def scrubbed(text: str, address: str) -> str:
+    """Any text, with the secrets of `address` taken out, and the credentials of every other address in it."""
+    text = text.replace(address, redacted(address))
+    for secret in _secrets(address):
+        text = text.replace(secret, HIDDEN)
+    return _CREDENTIALS.sub(f"{HIDDEN}@", text)
+
+
+def shown_config(config: Config) -> Config:
+    """The configuration as it may be written down: the source without its secrets."""
+    return config.model_copy(update={"source": redacted(config.source)})
+
+
+def _secrets(address: str) -> list[str]:
+    """What must not be seen of an address, longest first, as it is written and as it is meant."""
+    if scheme_of(address) is None:
+        return []
+    found: set[str] = {value for _, value in _PARAMETER.findall(address)}
+    for credentials in _CREDENTIALS.findall(address) or _SLASHED_CREDENTIALS.findall(address):
+        found |= {credentials[:-1], credentials[:-1].partition(":")[2]}
+    found |= {unquote(secret) for secret in found}
+    return sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)

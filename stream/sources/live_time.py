@@ -1,0 +1,98 @@
+"""Time of a live source: media time that never jumps, waits between attempts, and the pace of what comes in bursts."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from arr_coc.types import NS_PER_S
+from stream.sources.timeline import DEFAULT_RATE, MAX_RATE
+
+LEAP_NS = 10 * NS_PER_S
+"""A PTS this far ahead of the clock is damage, or another clock: no live source is that early."""
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 1.0
+"""Before the first attempt to reach a lost source again, and at most. Each wait is twice the one before. The longest
+leaves a second for opening, a key frame and the first word, so that text comes within 2 s of the source's return."""
+
+
+class LiveTimeline:
+    """Media time of a live source, from 0 at its first frame.
+
+    Within a connection it follows the PTS. Where one is missing, goes backward, or leaps, and from the last frame
+    before an outage to the first one after it, it follows the clock. `made_pts` counts the missing, `clamped_pts` the
+    others.
+    """
+
+    def __init__(self) -> None:
+        self._time_base: Fraction | None = None
+        self._period_ns = int(NS_PER_S / DEFAULT_RATE)
+        self._anchor: tuple[int, int] | None = None
+        self._last: tuple[int, int] | None = None
+        self.made_pts = 0
+        self.clamped_pts = 0
+
+    def connected(self, time_base: Fraction | None, rate: Fraction | None) -> None:
+        """A new connection, whose PTS have nothing to do with those before."""
+        self._time_base = time_base if time_base is not None and time_base > 0 else None
+        usable = rate if rate is not None and 0 < rate <= MAX_RATE else DEFAULT_RATE
+        self._period_ns = int(NS_PER_S / usable)
+        self._anchor = None
+
+    def media_ns(self, pts: int | None, now_ns: int) -> int:
+        """Media time of the next frame, which left the decoder at `now_ns`; always later than the one before."""
+        ticked = None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
+        by_clock_ns = self._by_clock(now_ns)
+        media_ns = by_clock_ns
+        if ticked is None:
+            self.made_pts += 1
+            self._anchor = None
+        elif self._anchor is None:
+            self._anchor = ticked, by_clock_ns
+        else:
+            by_pts_ns = self._anchor[1] + ticked - self._anchor[0]
+            assert self._last is not None
+            if self._last[0] < by_pts_ns <= by_clock_ns + LEAP_NS:
+                media_ns = by_pts_ns
+            else:
+                self.clamped_pts += 1
+                self._anchor = ticked, by_clock_ns
+        self._last = media_ns, now_ns
+        return media_ns
+
+    def _by_clock(self, now_ns: int) -> int:
+        if self._last is None:
+            return 0
+        last_media_ns, last_now_ns = self._last
+        elapsed_ns = now_ns - last_now_ns
+        return last_media_ns + (elapsed_ns if elapsed_ns > 0 else self._period_ns)
+
+
+class Waits:
+    """The waits between attempts to reach a lost source: growing, and short again after a steady connection."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_WAIT_S
+
+    def next_s(self) -> float:
+        wait_s = self._next_s
+        self._next_s = min(2 * wait_s, LONGEST_WAIT_S)
+        return wait_s
+
+    def reset(self) -> None:
+        self._next_s = FIRST_WAIT_S
+
+
+class Pace:
+    """When a frame of a source that comes in bursts (HLS: a segment at a time) is due, by its media time.
+
+    The first frame is due at once; a late one moves all that follow.
+    """
+
+    def __init__(self) -> None:
+        self._start_ns: int | None = None
+
+    def due_ns(self, media_ns: int, now_ns: int) -> int:
+        """The time at which a frame with this media time is to be handed on; `now_ns` where it is late."""
+        if self._start_ns is None or self._start_ns + media_ns < now_ns:
+            self._start_ns = now_ns - media_ns
+        return self._start_ns + media_ns
