@@ -24,6 +24,7 @@ from stream.commands.bench import bench
 from stream.commands.caption import caption
 from stream.commands.demo import demo
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
+from stream.commands.watch import watch
 from stream.errors import ConfigError, OutputError, ReaderGone, SourceError, StreamError
 
 USER_MISTAKES = (
@@ -48,6 +49,9 @@ Caption a video, as lines or into files:
   {program} caption clip.mp4
   {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
 
+Watch a camera, an address, or a file at its own pace, and ask it things:
+  {program} watch 0 -q "Is anybody at the door?"
+
 Measure frames a second, latency, jitter and drops:
   {program} bench clip.mp4
 
@@ -64,6 +68,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command()(caption)
+app.command()(watch)
 app.command()(demo)
 app.command()(bench)
 

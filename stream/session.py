@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 from typing import Protocol
 
@@ -12,10 +12,10 @@ from stream.config import Config
 from stream.events import Event, Summary
 from stream.overlay import Overlay
 from stream.pipeline import Pipeline
-from stream.sinks.base import Sink
+from stream.sinks.base import Display, Sink
 from stream.sinks.open import open_sinks
-from stream.sinks.terminal import TerminalSink
 from stream.sources import SourceInfo
+from stream.time_limit import TimeLimit
 
 FINISHING = "finishing what is in flight; press Ctrl-C again to stop now"
 STOPPING = "stopping now"
@@ -48,15 +48,17 @@ class Run(Stoppable, Protocol):
 
 def run_session(
     config: Config,
-    terminal: TerminalSink,
+    terminal: Display,
     extra: Sequence[Sink] = (),
     make_run: Callable[[Config], Run] = Pipeline,
     *,
     resume: bool = False,
+    limit_s: float | None = None,
 ) -> Summary:
     """Runs the pipeline into the configured outputs, `extra` and the terminal; returns the run's summary.
 
-    `resume`: the run continues an earlier one, whose captions are in the outputs.
+    `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
+    after its first frame.
 
     For the main thread, because signals are. Outputs are claimed before the source is opened, and closed however the
     run ends. Raises StreamError or ArrCocError.
@@ -68,11 +70,14 @@ def run_session(
         for sink in sinks:
             stack.callback(sink.close)
         pipeline = make_run(config)
-        terminal.expect(expected_frames(pipeline.source_info, config.capture.max_frames))
-        stack.enter_context(signals_end(pipeline, terminal))
+        limit = None if limit_s is None else TimeLimit(pipeline, limit_s)
+        stack.enter_context(signals_end(limit or pipeline, terminal))
         events = pipeline.run()
         if isinstance(events, Generator):
             stack.callback(events.close)
+        if limit is not None:
+            events = stack.enter_context(closing(limit.events(events)))
+        terminal.attach(pipeline, expected_frames(pipeline.source_info, config.capture.max_frames))
         return deliver(events, [*sinks, terminal])
 
 
@@ -99,7 +104,7 @@ def expected_frames(info: SourceInfo, limit: int | None) -> int | None:
 
 
 @contextmanager
-def signals_end(run: Stoppable, terminal: TerminalSink) -> Iterator[None]:
+def signals_end(run: Stoppable, terminal: Display) -> Iterator[None]:
     """While inside: the first SIGINT or SIGTERM ends the run well, the second cancels it, a third kills."""
     count = 0
 

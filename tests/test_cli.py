@@ -113,6 +113,10 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["caption", "a.mp4", "b.mp4"], "unexpected extra argument"),
         (["caption"], "no FILE to caption"),
         (["bench"], "no SOURCE to measure"),
+        (["watch"], "no SOURCE to watch"),
+        (["watch", "x.mp4", "--for", "0s"], "--for needs a length of time above 0"),
+        (["watch", "x.mp4", "--stats-every", "often"], "--stats-every needs a length of time above 0"),
+        (["watch", "-", "--ask-stdin"], "the source reads it"),
         (["caption", "x.mp4", "--budget", "0"], "--budget: allocate.budget must be a whole number of at least 1"),
         (["caption", "x.mp4", "--budget", "many"], "or adaptive, got 'many'"),
         (["caption", "x.mp4", "--strategy", "best"], "must be one of auto, topk, mixed, "),
@@ -176,7 +180,7 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_fault_of_the_program_is_one_line_too(
     clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise KeyError("oops")
 
     monkeypatch.setattr("stream.session.run_session", fail)
@@ -188,7 +192,7 @@ def test_a_fault_of_the_program_is_one_line_too(
 def test_ctrl_c_before_the_run_has_a_status_and_no_traceback(
     clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*arguments: object) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("stream.session.run_session", interrupt)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,42 +11,13 @@ import pytest
 from stream.config import CaptureConfig, Config, OutputConfig
 from stream.errors import OutputError, StageDied
 from stream.events import Event, Summary
-from stream.overlay import Overlay
 from stream.session import FINISHING, STOPPING, deliver, expected_frames, run_session, signals_end
 from stream.sinks.base import Sink
 from stream.sinks.terminal import TerminalSink
 from stream.sources import SourceInfo
+from stream.time_limit import ELAPSED
 from tests.event_maker import answer, frame, summary
-
-INFO = SourceInfo("a", 64, 64, 25.0, 2_000_000_000, None, False, "h264", "yuv420p")
-
-
-class ScriptedRun:
-    """Gives the events, and then raises the error, if any."""
-
-    source_info = INFO
-
-    def __init__(self, events: list[Event], error: Exception | None = None) -> None:
-        self.events, self.error = events, error
-        self.told: list[str] = []
-        self.closed = False
-
-    def run(self) -> Iterator[Event]:
-        try:
-            yield from self.events
-            if self.error is not None:
-                raise self.error
-        finally:
-            self.closed = True
-
-    def take_overlay(self, slot: int) -> Overlay:
-        raise AssertionError("no overlays here")
-
-    def end(self) -> None:
-        self.told.append("end")
-
-    def cancel(self) -> None:
-        self.told.append("cancel")
+from tests.fake_run import INFO, EndlessRun, ScriptedRun
 
 
 class FullSink(Sink):
@@ -129,3 +99,11 @@ def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:
     unknown = SourceInfo("a", 64, 64, None, None, None, False, "h264", "yuv420p")
     assert expected_frames(unknown, None) is None
     assert expected_frames(unknown, 7) == 7
+
+
+def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
+    run = EndlessRun([frame(0, 0.0)])
+    told = run_session(config(tmp_path), TerminalSink(captions=False), make_run=lambda _: run, limit_s=0.01)
+    assert told.ended == ELAPSED
+    assert run.told == ["end"]
+    assert '"ended":"elapsed"' in (tmp_path / "a.jsonl").read_text(encoding="utf-8")

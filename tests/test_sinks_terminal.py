@@ -9,9 +9,11 @@ import sys
 import pytest
 
 from stream.errors import ReaderGone
-from stream.events import AnswerText, Notice, Skipped
-from stream.sinks.terminal import SKIPS_SHOWN, TerminalSink, clock_text, summary_text
+from stream.events import AnswerText, Asked, Notice, Outage, Restarted, Skipped
+from stream.sinks.remarks import SKIPS_SHOWN
+from stream.sinks.terminal import TerminalSink, summary_text
 from tests.event_maker import answer, frame, summary
+from tests.fake_run import ScriptedRun
 
 
 class Screen(io.StringIO):
@@ -31,7 +33,7 @@ def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     sink = TerminalSink(captions=True)
-    sink.expect(10)
+    sink.attach(ScriptedRun([]), 10)
     for event in (
         frame(0, 0.0),
         AnswerText(answer=0, text="a"),
@@ -66,6 +68,30 @@ def test_remarks_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.Capture
     assert lines[-1] == "skipped more; the summary counts them"
 
 
+def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = TerminalSink(captions=True)
+    for event in (
+        Outage(frame_index=9, pts_s=2.0, reason="connection refused"),
+        Outage(frame_index=9, pts_s=2.0, reason="connection refused", lasted_s=10.2, attempts=4),
+        Restarted(process="answers", cause="killed by SIGKILL", count=1),
+        Asked(query="Who?"),
+    ):
+        sink.write(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "source lost at 0:02.0: connection refused",
+        "source back after 10.2 s and 4 attempts",
+        "restarting answers: killed by SIGKILL",
+        "asked: Who?",
+    ]
+
+
+def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
+    sink = TerminalSink(captions=True)
+    sink.write(AnswerText(answer=0, text="half a sen"))
+    sink.write(Restarted(process="answers", cause="it hung", count=1))
+    assert sink._spoken == ""
+
+
 def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
     sink = TerminalSink(captions=True)
     for index, ready_ms in enumerate((5000, 5500, 6000)):
@@ -93,7 +119,7 @@ def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypa
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", out)
     sink = TerminalSink(captions=True)
-    sink.expect(10)
+    sink.attach(ScriptedRun([]), 10)
     sink.write(frame(4, 0.4))
     sink.write(AnswerText(answer=0, text="half a sen"))
     sink.tell("finishing soon")
@@ -123,10 +149,3 @@ def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.Mo
             TerminalSink(captions=True).write(answer(0, "text"))
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
-
-
-@pytest.mark.parametrize(
-    ("at_s", "text"), [(0, "0:00.0"), (59.96, "1:00.0"), (3723.44, "1:02:03.4"), (-1, "0:00.0"), (7.25, "0:07.2")]
-)
-def test_times_for_people(at_s: float, text: str) -> None:
-    assert clock_text(at_s) == text

@@ -17,17 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from stream.errors import ReaderGone
-from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Skipped, Summary
-from stream.sinks.base import Sink
-
-SKIPS_SHOWN = 3
-"""Losses that are told one by one; the others are counted in the summary."""
+from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary
+from stream.sinks.base import Display, Watched
+from stream.sinks.remarks import Remarks, clock_text
 
 SPOKEN_LINES = 2
 """Lines for the answer that is being spoken."""
 
 
-class TerminalSink(Sink):
+class TerminalSink(Display):
     """Shows a run to a person. `captions` says whether finished captions are printed to stdout."""
 
     def __init__(self, *, captions: bool) -> None:
@@ -46,14 +44,13 @@ class TerminalSink(Sink):
         self._task = self._progress.add_task("starting", total=None, counts="")
         self._spoken = ""
         self._remark = ""
-        self._skips = 0
+        self._remarks = Remarks()
         self._ready_ns: tuple[int, int] | None = None
         if self._err.is_terminal:
             self._live = Live(console=self._err, get_renderable=self._view, refresh_per_second=8, transient=True)
             self._live.start()
 
-    def expect(self, frames: int | None) -> None:
-        """How many frames will come, as far as anybody knows."""
+    def attach(self, run: Watched, frames: int | None) -> None:
         self._progress.update(self._task, total=frames)
 
     def tell(self, remark: str) -> None:
@@ -71,13 +68,13 @@ class TerminalSink(Sink):
         elif isinstance(event, Answer):
             self._spoken = ""
             self._caption(event)
-        elif isinstance(event, (Notice, Skipped)):
-            self._say(event)
         elif isinstance(event, Summary):
             self.close()
             if event.frames or event.error is None:
                 text = summary_text(event, self._pace(event))
                 self._err.print(Text(text), soft_wrap=not self._err.is_terminal)
+        else:
+            self._say(event)
 
     def close(self) -> None:
         if self._live is not None:
@@ -101,10 +98,7 @@ class TerminalSink(Sink):
         if not self._captions or not text:
             return
         if not sys.stdout.isatty():
-            try:
-                print(f"{clock_text(event.pts_s)}  {text}", flush=True)
-            except BrokenPipeError as error:
-                raise ReaderGone("nobody reads stdout any more") from error
+            print_answer(clock_text(event.pts_s), text)
             return
         line = Table.grid(padding=(0, 2))
         line.add_column(justify="right", style="cyan", no_wrap=True)
@@ -112,20 +106,14 @@ class TerminalSink(Sink):
         line.add_row(clock_text(event.pts_s), Text(text))
         (self._err if self._live is not None else Console(highlight=False)).print(line)
 
-    def _say(self, event: Notice | Skipped) -> None:
+    def _say(self, event: Event) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=event.message)
-        elif isinstance(event, Notice):
-            self._print(f"note: {event.message}")
-        elif isinstance(event, Skipped):
-            self._skips += 1
-            if self._skips <= SKIPS_SHOWN:
-                self._print(f"skipped {event.what} before {clock_text(event.pts_s)}: {event.reason}")
-            elif self._skips == SKIPS_SHOWN + 1:
-                self._print("skipped more; the summary counts them")
-
-    def _print(self, line: str) -> None:
-        self._err.print(Text(line, style="yellow"), soft_wrap=not self._err.is_terminal)
+        elif isinstance(event, Restarted):
+            self._spoken = ""
+        remark = self._remarks.of(event)
+        if remark is not None:
+            self._err.print(Text(remark, style="yellow"), soft_wrap=not self._err.is_terminal)
 
     def _view(self) -> RenderableType:
         parts: list[RenderableType] = []
@@ -138,13 +126,12 @@ class TerminalSink(Sink):
         return Group(*parts, self._progress)
 
 
-def clock_text(at_s: float) -> str:
-    """Media time for people: `0:02.0`, `1:02:03.4`."""
-    tenths = round(max(0.0, at_s) * 10)
-    minutes, tenths = divmod(tenths, 600)
-    hours, minutes = divmod(minutes, 60)
-    seconds = f"{tenths // 10:02}.{tenths % 10}"
-    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+def print_answer(at: str, text: str) -> None:
+    """One plain line on stdout. Raises ReaderGone where nobody reads it any more."""
+    try:
+        print(f"{at}  {text}", flush=True)
+    except BrokenPipeError as error:
+        raise ReaderGone("nobody reads stdout any more") from error
 
 
 def summary_text(summary: Summary, pace: float | None) -> str:
@@ -160,7 +147,7 @@ def summary_text(summary: Summary, pace: float | None) -> str:
     parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
     if pace is not None:
         parts.append(f"{pace:.0f} frames a second")
-    if summary.ended != "finished":
+    if summary.ended not in ("finished", "elapsed"):
         parts.insert(0, summary.ended)
     return " · ".join(parts)
 

@@ -1,0 +1,123 @@
+"""`watch`: a live source, or a file at its own pace, as a live view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream.commands.durations import seconds_of
+from stream.commands.options import RunOptions, takes_run_options
+from stream.commands.outcome import exit_status, report_written
+from stream.errors import ConfigError
+from stream.layers import Layer
+
+if TYPE_CHECKING:
+    from stream.sinks.base import Display
+
+AT_ITS_OWN_PACE = Layer("watch", {"capture.realtime": True})
+"""A file is played as a camera would give it."""
+
+STDIN = 0
+STDOUT = 1
+
+STATS_EVERY = "10s"
+
+
+@takes_run_options
+def watch(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A camera, an address, a folder of pictures, scene:NAME, or a file, at its own pace.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Also write captions as .vtt, .srt or .jsonl; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    for_time: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="End so long after the first frame: 60s, 10m, 1h.", show_default=False
+        ),
+    ] = None,
+    stats_every: Annotated[
+        str,
+        typer.Option(
+            "--stats-every",
+            metavar="TIME",
+            help="Without a terminal: time between lines of figures, or none. [10s]",
+            show_default=False,
+        ),
+    ] = STATS_EVERY,
+    ask_stdin: Annotated[
+        bool, typer.Option("--ask-stdin", help="Ask each line of standard input, also where it is no terminal.")
+    ] = False,
+    *,
+    run: RunOptions,
+) -> int:
+    """Watch a source as it happens: text, figures, and questions typed while it runs.
+
+    A file plays at its own pace, so frames that come too late are dropped, and counted.
+    """
+    top: list[Layer] = []
+    if source is not None:
+        top.append(Layer("SOURCE", {"source": source}))
+    if output:
+        top.append(Layer("-o", {"output.paths": tuple(output)}))
+    limit_s = None if for_time is None else seconds_of("--for", for_time)
+    every_s = None if stats_every == "none" else seconds_of("--stats-every", stats_every)
+    config = run.configuration(base=[AT_ITS_OWN_PACE], top=top)
+    if not config.source:
+        raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
+    if ask_stdin and config.source == "-":
+        raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
+
+    display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
+    try:
+        from stream.session import run_session
+
+        summary = run_session(config, display, limit_s=limit_s)
+    finally:
+        display.close()
+    report_written([*config.output.paths, *filter(None, [config.output.heatmap])])
+    return exit_status(summary)
+
+
+def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) -> Display:
+    """A live view where stdout is a terminal that can show one; plain lines otherwise, and beside a log."""
+    import os
+    import sys
+
+    keys = STDIN if typed and _in_foreground(STDIN) else None
+    dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
+    if debug or dumb or not _in_foreground(STDOUT):
+        from stream.sinks.live_lines import LinesSink
+
+        return LinesSink(every_s, STDIN if piped else keys)
+
+    from stream.sinks.live import LiveSink
+    from stream.sinks.live_screen import Screen
+
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    screen = Screen(STDOUT, colour=not os.environ.get("NO_COLOR"), unicode=unicode)
+    return LiveSink(screen, keys, STDIN if piped and keys is None else None)
+
+
+def _in_foreground(descriptor: int) -> bool:
+    """Whether this is a terminal that belongs to this program, not to the shell that put it in the background."""
+    import os
+
+    try:
+        return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False

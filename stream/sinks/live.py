@@ -1,0 +1,103 @@
+"""A run as a live view on a whole terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+
+from stream.clock import Clock, MonotonicClock
+from stream.events import Asked, Event, Summary
+from stream.questions import QuestionReader
+from stream.sinks.base import Display, Watched
+from stream.sinks.cells import wrap
+from stream.sinks.live_screen import Screen
+from stream.sinks.live_state import LiveState
+from stream.sinks.live_view import View
+from stream.sinks.terminal import print_answer, summary_text
+
+LAST_ENTRIES = 12
+"""Of what was said, so much is left on the terminal when the view has gone."""
+
+
+class LiveSink(Display):
+    """Shows a run on `screen` from `attach` to `close`.
+
+    `keys` is the descriptor of the terminal that questions are typed on, `questions` one that lines to ask are read
+    from; None where there is none. What is written to stderr meanwhile becomes remarks in the view.
+    """
+
+    def __init__(
+        self, screen: Screen, keys: int | None, questions: int | None = None, clock: Clock | None = None
+    ) -> None:
+        self._screen = screen
+        self._keys = keys
+        self._questions = questions
+        self._clock = clock or MonotonicClock()
+        self._state: LiveState | None = None
+        self._view: View | None = None
+        self._reader: QuestionReader | None = None
+        self._stderr = sys.stderr
+
+    def attach(self, run: Watched, frames: int | None) -> None:
+        self._state = LiveState(run, self._clock)
+        self._view = View(self._screen, self._keys, self._state, run.ask)
+        self._stderr = sys.stderr
+        if self._stderr.isatty():
+            sys.stderr = RemarkLines(self._state.note)
+        if self._questions is not None:
+            self._reader = QuestionReader(self._questions, run.ask, self._state.note)
+
+    def tell(self, remark: str) -> None:
+        """Safe in a signal handler: takes no lock, uses no buffer."""
+        if self._view is not None:
+            self._view.insist(remark)
+        else:
+            os.write(2, f"{remark}\n".encode())
+
+    def write(self, event: Event) -> None:
+        assert self._state is not None, "a run is attached before its events come"
+        self._state.add(event)
+        if isinstance(event, Asked) and self._view is not None:
+            self._view.say("")
+        elif isinstance(event, Summary):
+            self.close()
+            if event.frames or event.error is None:
+                pace = None if event.timing is None else event.timing.get("fps")
+                text = summary_text(event, pace or None)
+                print("\n".join(wrap(text, self._screen.size[0])), file=sys.stderr)
+
+    def close(self) -> None:
+        """Gives the terminal back, with the last of what was said on it."""
+        view, self._view = self._view, None
+        if view is None:
+            return
+        if self._reader is not None:
+            self._reader.close()
+        view.close()
+        sys.stderr = self._stderr
+        assert self._state is not None
+        for entry in self._state.entries[-LAST_ENTRIES:]:
+            if entry.remark:
+                print(entry.text, file=sys.stderr)
+            else:
+                print_answer(entry.at, entry.text)
+
+
+class RemarkLines(io.TextIOBase):
+    """A text stream that gives each line to `tell`."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._line = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            if line.strip():
+                self._tell(line)
+        return len(text)

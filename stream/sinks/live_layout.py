@@ -1,0 +1,209 @@
+"""Lays a live view out in the rows and columns that there are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from rich.cells import cell_len
+
+from stream.live_figures import Figures
+from stream.sinks.cells import Line, Span, cut, cut_line, printable, tail, wrap
+from stream.sinks.live_state import Scene
+from stream.sinks.transcript import Entry
+
+HINT = "type a question and press Enter · Ctrl-C ends"
+HINT_NO_KEYS = "Ctrl-C ends"
+
+COLUMN_CELLS = 64
+"""A column of figures is at least so wide, where there are several."""
+
+LABEL_CELLS = 9
+TIME_CELLS = 8
+SEPARATOR = " · "
+
+
+@dataclass(frozen=True, slots=True)
+class Typing:
+    """The line that is being typed, None where nothing can be; `remark` is what was last said to whoever types."""
+
+    text: str | None
+    remark: str = ""
+
+
+def compose(scene: Scene, typing: Typing, width: int, height: int) -> list[Line]:
+    """The whole screen: exactly `height` lines, none wider than `width` cells."""
+    header = _header(scene, width)[: 0 if height < 3 else 1 if height < 10 else 2]
+    status = _status(scene, typing)
+    bottom: list[Line] = ([status] if height > 3 and (status or height >= 14) else []) + [input_line(typing, width)]
+    rules = 0 if height < 8 else 1 if height < 14 else 2
+    room = height - len(header) - len(bottom) - rules
+    figures = figure_lines(scene.figures, width)[: max(0, room - max(3, height // 4))]
+    text = _transcript(scene, width, room - len(figures))
+    rule: Line = [("─" * width, "dim")]
+    lines = [*header, *[rule] * (rules > 1), *text, *[rule] * (rules > 0), *figures, *bottom]
+    return [cut_line(line, width) for line in lines[-height:]]
+
+
+def figure_lines(figures: Figures, width: int) -> list[Line]:
+    """The figures in as many columns as fit; what does not fit into a row is left out from its end."""
+    rows = figure_rows(figures)
+    columns = max(1, min(3, width // COLUMN_CELLS))
+    column_width = width // columns
+    cells = [_figure_cell(label, items, column_width - 1) for label, items in rows]
+    tall = -(-len(cells) // columns)
+    lines: list[Line] = []
+    for row in zip_longest(*(cells[at : at + tall] for at in range(0, len(cells), tall)), fillvalue=[]):
+        lines.append([span for cell in row for span in _padded(cell, column_width)])
+    return lines
+
+
+def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
+    """Each row's name and its figures, the most telling first."""
+    latency = figures.latency
+    return [
+        ("frames", _frames(figures)),
+        ("latency", [] if latency is None else _milliseconds(p50=latency.p50, p95=latency.p95, max=latency.max)),
+        ("answers", _answers(figures)),
+        ("jitter", _jitter(figures)),
+        ("tokens", _tokens(figures)),
+        ("dropped", [f"{queue} {count}" for queue, count in figures.dropped.items()] or ["nothing"]),
+        ("memory", _memory(figures)),
+        ("so far", _so_far(figures)),
+    ]
+
+
+def _frames(figures: Figures) -> list[str]:
+    run = [] if figures.fps_run is None else [f"{figures.fps_run:.1f} in all"]
+    return [f"{figures.fps_now:.1f} a second", *run, _count(figures.frames, "frame")]
+
+
+def _answers(figures: Figures) -> list[str]:
+    if figures.ttft_ms is None or figures.total_ms is None:
+        return [str(figures.answers)]
+    return [str(figures.answers), f"first token {figures.ttft_ms:.0f} ms", f"last token {figures.total_ms:.0f} ms"]
+
+
+def _jitter(figures: Figures) -> list[str]:
+    if figures.interarrival_ms is None or figures.interval_std_ms is None:
+        return []
+    late = [] if figures.misses_percent is None else [f"late {figures.misses_percent:.1f} % ({figures.misses} in all)"]
+    return [f"interval_std {figures.interval_std_ms:.2f} ms", *late, f"interarrival {figures.interarrival_ms:.2f} ms"]
+
+
+def _tokens(figures: Figures) -> list[str]:
+    if not figures.tiles:
+        return []
+    used = f"{figures.tokens} of {figures.tiles} ({100 * figures.tokens / figures.tiles:.0f} %)"
+    return [used] + ([] if figures.dirty_percent is None else [f"{figures.dirty_percent:.1f} % of tiles changed"])
+
+
+def _memory(figures: Figures) -> list[str]:
+    total = sum(figures.memory.values())
+    return [megabytes(total)] + [f"{name} {megabytes(size)}" for name, size in figures.memory.items()]
+
+
+def _so_far(figures: Figures) -> list[str]:
+    lasted = f" ({duration(figures.outages_s)})" if figures.outages_s else ""
+    return [
+        _count(figures.cuts, "cut"),
+        _count(figures.outages, "outage") + lasted,
+        _count(figures.restarts, "restart"),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """How long something lasts, for people: `9.5 s`, `0:59`, `1:02:03`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, whole = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"
+
+
+def _milliseconds(**values: float) -> list[str]:
+    return [f"{name} {value:.1f} ms" for name, value in values.items()]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _header(scene: Scene, width: int) -> list[Line]:
+    info = scene.info
+    fps = [] if info.fps is None else [f"{info.fps:.4g} fps"]
+    details = SEPARATOR.join([f"{info.width_px}x{info.height_px}", *fps, printable(info.codec)])
+    running = _running(scene.figures)
+    name = cut(printable(info.name), max(8, width - cell_len(details) - cell_len(running) - 8))
+    first = [(f" {name}", "title"), (f"  {details}", "")]
+    gap = width - sum(cell_len(text) for text, _ in first) - cell_len(running) - 1
+    if gap > 0:
+        first += [(" " * gap, ""), (running, "dim")]
+    return [first, [(f" {scene.model}", "dim"), ("  ", ""), (scene.query, "question")]]
+
+
+def _running(figures: Figures) -> str:
+    return f"running {duration(int(figures.uptime_s)) if figures.uptime_s >= 10 else f'0:0{int(figures.uptime_s)}'}"
+
+
+def _status(scene: Scene, typing: Typing) -> list[Span]:
+    loss = scene.figures.loss
+    if typing.remark:
+        return [(f" {typing.remark}", "note")]
+    if loss is not None:
+        return [(f" source lost, {duration(loss.lasted_s)} by now: {printable(loss.reason)}", "alarm")]
+    if scene.waiting:
+        return [(f" {scene.waiting}", "note")]
+    return []
+
+
+def input_line(typing: Typing, width: int) -> Line:
+    if typing.text is None:
+        return [(f" {HINT_NO_KEYS}", "dim")]
+    if not typing.text:
+        return [(" › ", "time"), (HINT[0], "cursor"), (HINT[1:], "dim")]
+    return [(" › ", "time"), (tail(typing.text, width - 5), ""), (" ", "cursor")]
+
+
+def _transcript(scene: Scene, width: int, height: int) -> list[Line]:
+    """The newest lines that fit, at the bottom."""
+    lines: list[Line] = []
+    told = [*scene.entries, *([] if scene.spoken is None else [scene.spoken])]
+    for entry in reversed(told):
+        if len(lines) >= height:
+            break
+        lines = [*_entry_lines(entry, width, spoken=entry is scene.spoken), *lines]
+    lines = lines[-height:] if height > 0 else []
+    return [*lines, *[[] for _ in range(height - len(lines))]]
+
+
+def _entry_lines(entry: Entry, width: int, *, spoken: bool) -> list[Line]:
+    indent = TIME_CELLS + 3 if width >= 40 else 1
+    style = "note" if entry.remark else "spoken" if spoken else ""
+    at = entry.at if width >= 40 else ""
+    lines: list[Line] = []
+    for number, text in enumerate(wrap(entry.text, max(1, width - indent - 1))):
+        start = f" {at:>{TIME_CELLS}}  " if at and not number else " " * indent
+        lines.append([(start, "time"), (text, style)])
+    return lines
+
+
+def _figure_cell(label: str, items: Sequence[str], width: int) -> list[Span]:
+    """Label and figures in at most `width` cells."""
+    text = ""
+    for item in items:
+        longer = f"{text}{SEPARATOR}{item}" if text else item
+        if cell_len(longer) > width - LABEL_CELLS - 1:
+            break
+        text = longer
+    return cut_line([(f" {label:<{LABEL_CELLS}}", "label"), (text or "–", "")], width)
+
+
+def _padded(line: Sequence[Span], width: int) -> list[Span]:
+    used = sum(cell_len(text) for text, _ in line)
+    return [*line, (" " * (width - used), "")]

@@ -1,0 +1,106 @@
+"""A run as plain lines: answers on stdout, and on stderr what happens and, from time to time, the figures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+
+from stream.clock import Clock, MonotonicClock
+from stream.events import Answer, Cut, Event, Summary
+from stream.live_figures import Figures
+from stream.questions import QuestionReader
+from stream.sinks.base import Display, Watched
+from stream.sinks.live_layout import SEPARATOR, duration, megabytes
+from stream.sinks.live_state import LiveState
+from stream.sinks.remarks import cut_text
+from stream.sinks.terminal import print_answer, summary_text
+
+JOIN_LIMIT_S = 1.0
+
+
+class LinesSink(Display):
+    """Prints a run; the figures every `every_s` seconds, never where that is None.
+
+    `questions` is a descriptor that lines to ask are read from.
+    """
+
+    def __init__(self, every_s: float | None, questions: int | None = None, clock: Clock | None = None) -> None:
+        self._every_s = every_s
+        self._questions = questions
+        self._clock = clock or MonotonicClock()
+        self._state: LiveState | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._reader: QuestionReader | None = None
+
+    def attach(self, run: Watched, frames: int | None) -> None:
+        self._state = LiveState(run, self._clock)
+        if self._every_s is not None:
+            self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
+            self._thread.start()
+        if self._questions is not None:
+            self._reader = QuestionReader(self._questions, run.ask, _say)
+
+    def tell(self, remark: str) -> None:
+        """Safe in a signal handler: takes no lock, uses no buffer."""
+        os.write(2, f"{remark}\n".encode())
+
+    def write(self, event: Event) -> None:
+        assert self._state is not None, "a run is attached before its events come"
+        entry = self._state.add(event)
+        if isinstance(event, Answer):
+            if entry is not None:
+                print_answer(entry.at, entry.text)
+        elif entry is not None:
+            _say(entry.text)
+        elif isinstance(event, Cut):
+            _say(cut_text(event))
+        elif isinstance(event, Summary):
+            self.close()
+            if event.frames or event.error is None:
+                pace = None if event.timing is None else event.timing.get("fps")
+                _say(summary_text(event, pace or None))
+
+    def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._closing.set()
+            thread.join(JOIN_LIMIT_S)
+        if self._reader is not None:
+            self._reader.close()
+
+    def _report(self, every_s: float) -> None:
+        assert self._state is not None
+        while not self._closing.wait(every_s):
+            _say(figures_text(self._state.figures()))
+
+
+def figures_text(figures: Figures) -> str:
+    """The figures in one line."""
+    parts = [f"{duration(figures.uptime_s)}: {figures.fps_now:.1f} fps"]
+    if figures.loss is not None:
+        parts.append(f"source lost for {duration(figures.loss.lasted_s)}")
+    if figures.latency is not None:
+        one = figures.latency
+        parts.append(f"frame p50 {one.p50:.1f} p95 {one.p95:.1f} max {one.max:.1f} ms")
+    if figures.ttft_ms is not None and figures.total_ms is not None:
+        parts.append(f"answer {figures.ttft_ms:.0f} to {figures.total_ms:.0f} ms")
+    if figures.interarrival_ms is not None and figures.interval_std_ms is not None:
+        parts.append(f"interval_std {figures.interval_std_ms:.2f} interarrival {figures.interarrival_ms:.2f} ms")
+    if figures.misses_percent is not None:
+        parts.append(f"late {figures.misses_percent:.1f} %")
+    if figures.tiles:
+        parts.append(f"{figures.tokens} of {figures.tiles} tokens")
+    if figures.dirty_percent is not None:
+        parts.append(f"{figures.dirty_percent:.1f} % changed")
+    parts += [f"dropped {queue} {count}" for queue, count in figures.dropped.items()]
+    parts.append(megabytes(sum(figures.memory.values())))
+    return SEPARATOR.join(parts)
+
+
+def _say(line: str) -> None:
+    """Nobody has to read it."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)

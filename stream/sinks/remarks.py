@@ -1,0 +1,62 @@
+"""What a person is told of events that are neither frames nor answers, each in one line."""
+
+from __future__ import annotations
+
+from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped
+
+SKIPS_SHOWN = 3
+"""Losses that are told one by one; the others are counted in the summary."""
+
+
+class Remarks:
+    """Makes the lines; where many parts of a source are broken, they do not flood."""
+
+    def __init__(self) -> None:
+        self._skips = 0
+
+    def of(self, event: Event) -> str | None:
+        """The line for an event that a person should know about, None for any other."""
+        if isinstance(event, Notice):
+            return None if event.code == "loading" else f"note: {event.message}"
+        if isinstance(event, Skipped):
+            return self._skipped(event)
+        if isinstance(event, Outage):
+            return outage_text(event)
+        if isinstance(event, Restarted):
+            again = "" if event.count == 1 else f", for the {ordinal(event.count)} time"
+            return f"restarting {event.process}{again}: {event.cause}"
+        if isinstance(event, Asked):
+            return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
+        return None
+
+    def _skipped(self, event: Skipped) -> str | None:
+        self._skips += 1
+        if self._skips > SKIPS_SHOWN:
+            return "skipped more; the summary counts them" if self._skips == SKIPS_SHOWN + 1 else None
+        return f"skipped {event.what} before {clock_text(event.pts_s)}: {event.reason}"
+
+
+def outage_text(event: Outage) -> str:
+    if event.lasted_s is None:
+        return f"source lost at {clock_text(event.pts_s)}: {event.reason}"
+    tries = "" if event.attempts < 2 else f" and {event.attempts} attempts"
+    return f"source back after {event.lasted_s:.1f} s{tries}"
+
+
+def cut_text(event: Cut) -> str:
+    return f"cut at {clock_text(event.pts_s)}"
+
+
+def clock_text(at_s: float) -> str:
+    """Media time for people: `0:02.0`, `1:02:03.4`."""
+    tenths = round(max(0.0, at_s) * 10)
+    minutes, tenths = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{tenths // 10:02}.{tenths % 10}"
+    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+
+
+def ordinal(number: int) -> str:
+    last = number % 10
+    suffix = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
+    return f"{number}{suffix}"

@@ -1,0 +1,101 @@
+"""What was said in a run, and what is being said."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from arr_coc.types import NS_PER_S
+from stream.events import Answer, AnswerText, Event, FrameReady, Restarted
+from stream.sinks.cells import printable
+from stream.sinks.remarks import Remarks, clock_text
+
+ENTRIES_KEPT = 200
+
+
+class TimeText:
+    """When something was seen, for people: media time, or for a live source the time of day."""
+
+    def __init__(self, live: bool, wall_s: Callable[[], float] = time.time) -> None:
+        self._live = live
+        self._wall_s = wall_s
+        self._offset_s: float | None = None
+
+    def see(self, frame: FrameReady) -> None:
+        """Learns from a frame that is ready about now how media time and time of day go together."""
+        if self._live:
+            captured_s = self._wall_s() - (frame.ready_ns - frame.capture_ns) / NS_PER_S
+            self._offset_s = captured_s - frame.pts_s
+
+    def of(self, pts_s: float) -> str:
+        if self._offset_s is None:
+            return clock_text(pts_s)
+        return time.strftime("%H:%M:%S", time.localtime(pts_s + self._offset_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An answer, or a remark on the run, and the time that it speaks of."""
+
+    at: str
+    text: str
+    remark: bool = False
+
+
+class Transcript:
+    """The last answers and remarks, the newest last, and the answer that is being spoken."""
+
+    def __init__(self, times: TimeText) -> None:
+        self._times = times
+        self._remarks = Remarks()
+        self._entries: deque[Entry] = deque(maxlen=ENTRIES_KEPT)
+        self._spoken: list[str] = []
+        self._spoken_at = ""
+        self._speaking: int | None = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries)
+
+    @property
+    def spoken(self) -> Entry | None:
+        """What has been said of the answer that is not finished."""
+        return Entry(self._spoken_at, printable("".join(self._spoken))) if self._spoken else None
+
+    def add(self, event: Event) -> Entry | None:
+        """Takes an event; returns what it adds, where that is more than another piece of text."""
+        if isinstance(event, FrameReady):
+            self._times.see(event)
+            return None
+        if isinstance(event, AnswerText):
+            self._piece(event)
+            return None
+        entry = None
+        if isinstance(event, Answer):
+            self._hush()
+            text = printable(event.text)
+            entry = Entry(self._times.of(event.pts_s), text) if text else None
+        else:
+            if isinstance(event, Restarted):
+                self._hush()
+            remark = self._remarks.of(event)
+            entry = None if remark is None else Entry("", printable(remark), remark=True)
+        if entry is not None:
+            self._entries.append(entry)
+        return entry
+
+    def note(self, remark: str) -> None:
+        self._entries.append(Entry("", printable(remark), remark=True))
+
+    def _piece(self, event: AnswerText) -> None:
+        if event.answer != self._speaking:
+            self._hush()
+            self._speaking = event.answer
+            self._spoken_at = "" if event.pts_s is None else self._times.of(event.pts_s)
+        self._spoken.append(event.text)
+
+    def _hush(self) -> None:
+        self._speaking = None
+        self._spoken.clear()
