@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from arr_coc.types import FramePlanes
 
@@ -40,6 +40,11 @@ class SourceFrame:
     planes: FramePlanes
     discontinuity: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
+
+
+def merged(old: SourceFrame, new: SourceFrame) -> SourceFrame:
+    """The newer frame, with what must be told of the older one that it replaces."""
+    return replace(new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +119,21 @@ class Source(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class ArrivingSource(Protocol):
+    """A source that can be waited for beside other things: its frames come in their own time, whoever reads them."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `arrived` has something to give."""
+        ...
+
+    def arrived(self) -> list[SourceFrame | SourceOutage] | None:
+        """What has come since the last call, without waiting; None after the end. Raises as `Source.frames`."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Frames that nobody took in time."""
+        ...

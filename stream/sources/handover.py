@@ -7,9 +7,8 @@ import os
 import select
 import threading
 from collections import deque
-from dataclasses import replace
 
-from stream.sources.base import SourceFrame, SourceOutage
+from stream.sources.base import SourceFrame, SourceOutage, merged
 
 CAPACITY = 4
 """Frames that may wait. Whoever takes them is nearly always waiting; this covers a pause of its thread."""
@@ -124,8 +123,3 @@ class Handover:
         if not self._closed:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake, b"\0")
-
-
-def merged(old: SourceFrame, new: SourceFrame) -> SourceFrame:
-    """The newer frame, with what must be told of the older one that it replaces."""
-    return replace(new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from arr_coc.types import FramePlanes
+from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.mailbox import Mailbox
 from stream.messages import Credit, End, Frame, Lost
 from stream.slots import Slots
-from stream.sources.base import Source, SourceFrame, SourceOutage
+from stream.sources.base import ArrivingSource, Source, SourceFrame, SourceOutage, merged
 from stream.stages.base import CAPTURE_TEXTURE, WAIT_MS, Control
-from stream.transport import Link, Transport
+from stream.transport import Link, Transport, Waiter
 
 NS_PER_MS = 1_000_000
 
@@ -31,7 +31,11 @@ class CapturePolicy:
 
 
 class CaptureStage:
-    """Reads the source in its own thread, one frame ahead of what the texture stage has asked for."""
+    """Reads the source in its own thread, one frame ahead of what the texture stage has asked for.
+
+    A source that comes in its own time is waited for beside the texture stage, so that a frame that waits for its
+    credit goes out the moment that comes, whether or not another frame does.
+    """
 
     name = "capture"
 
@@ -50,13 +54,14 @@ class CaptureStage:
         self._transport = transport
         self._control = control
         self._clock = clock
-        self._outbox: Mailbox[SourceFrame] = Mailbox(_replace)
+        self._outbox: Mailbox[SourceFrame] = Mailbox(merged)
         self._start_ns: int | None = None
 
     @property
     def drops(self) -> dict[str, int]:
-        """Frames that were replaced before the texture stage took them."""
-        return {"capture.replaced": self._outbox.replaced}
+        """Frames that were replaced before the texture stage took them, and those that this stage took too late."""
+        late = {"capture.late": self._source.dropped} if isinstance(self._source, ArrivingSource) else {}
+        return {"capture.replaced": self._outbox.replaced, **late}
 
     def run(self) -> None:
         link = self._transport.link
@@ -83,18 +88,34 @@ class CaptureStage:
     def _read(self, link: Link) -> None:
         if self._control.ending:
             return
-        for frame in self._source.frames(lambda: self._control.ending):
+        if isinstance(self._source, ArrivingSource):
+            self._follow(self._source, link)
+            return
+        for item in self._source.frames(lambda: self._control.ending):
             if self._control.ending:
                 return
-            if isinstance(frame, SourceOutage):
-                self._tell(frame, link)
-                continue
-            if self._policy.realtime:
-                frame = self._release(frame, link)
-            if not self._policy.newest:
-                self._flush(link)
-            self._outbox.put(frame)
+            self._take(item, link)
             self._hear(link, 0)
+
+    def _follow(self, source: ArrivingSource, link: Link) -> None:
+        """Waits for frames and for credits, whichever comes first."""
+        either = Waiter(link, descriptors=[source.fileno()])
+        while not self._control.ending and (items := source.arrived()) is not None:
+            for item in items:
+                self._take(item, link)
+            self._hear(link, 0)
+            either.wait(WAIT_MS)
+
+    def _take(self, item: SourceFrame | SourceOutage, link: Link) -> None:
+        """Lays a frame into the outbox, when it is due; an outage is told at once."""
+        if isinstance(item, SourceOutage):
+            self._tell(item, link)
+            return
+        if self._policy.realtime:
+            item = self._release(item, link)
+        if not self._policy.newest:
+            self._flush(link)
+        self._outbox.put(item)
 
     def _tell(self, outage: SourceOutage, link: Link) -> None:
         """Says that the source was lost, or is back; nothing replaces that, and nothing waits for it."""
@@ -115,7 +136,10 @@ class CaptureStage:
             self._start_ns = now_ns - frame.media_ns
         due_ns = self._start_ns + frame.media_ns
         while now_ns < due_ns and not self._control.ending:
-            self._hear(link, min(WAIT_MS, math.ceil((due_ns - now_ns) / NS_PER_MS)))
+            wait_ms, rest_ns = divmod(due_ns - now_ns, NS_PER_MS)
+            self._hear(link, min(WAIT_MS, wait_ms))
+            if not wait_ms:
+                time.sleep(rest_ns / NS_PER_S)  # a socket's wait counts whole milliseconds, which would be jitter
             now_ns = self._clock.now_ns()
         return dataclasses.replace(frame, capture_ns=now_ns)
 
@@ -150,10 +174,3 @@ class CaptureStage:
                 skipped=frame.skipped,
             )
         )
-
-
-def _replace(old: SourceFrame, new: SourceFrame) -> SourceFrame:
-    """The newer frame, with what must be told of the older one."""
-    return dataclasses.replace(
-        new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped
-    )

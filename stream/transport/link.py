@@ -184,13 +184,15 @@ class _PeerWatch:
 
 
 class Waiter:
-    """Waits for any of several links; belongs to their thread."""
+    """Waits for any of several links and file descriptors; belongs to their thread."""
 
-    def __init__(self, *links: Link) -> None:
+    def __init__(self, *links: Link, descriptors: Sequence[int] = ()) -> None:
         self._poller = zmq.Poller()
         for link in links:
             self._poller.register(link._socket, zmq.POLLIN)
+        for descriptor in descriptors:
+            self._poller.register(descriptor, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether a message has come on some link within the time limit."""
+        """Whether a message has come on some link, or a descriptor is readable, within the time limit."""
         return bool(self._poller.poll(timeout_ms))
