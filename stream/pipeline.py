@@ -19,7 +19,8 @@ from stream.events import AnyEvent, FrameReady, Notice, Started, unpack_event
 from stream.journal import Journal
 from stream.overlay import Overlay
 from stream.slots import Slots
-from stream.sources import SourceInfo, open_source
+from stream.sources import SourceInfo
+from stream.sources.open import open_source
 from stream.speaker import QWEN, model_name, open_speaker
 from stream.stages.allocate import AllocateStage, AllocateWiring, AnswerReach
 from stream.stages.answer import AnswerPlace, AnswerStage

@@ -9,7 +9,7 @@ from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceNotFound
 from stream.scenes import PACED_SCENES, PacedScene, Scene, open_scene
-from stream.sources import open_source
+from stream.sources.open import open_source
 
 TILE_PX = 32
 

@@ -12,7 +12,8 @@ from PIL import Image
 from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
-from stream.sources import Source, SourceFrame, open_source
+from stream.sources import Source, SourceFrame
+from stream.sources.open import open_source
 from stream.sources.folder import natural_order
 from stream.sources.picture import PictureError, read_picture
 

@@ -12,7 +12,8 @@ from video_maker import make_video, moving_square
 from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
-from stream.sources import Source, open_source
+from stream.sources import Source
+from stream.sources.open import open_source
 
 CLOCK = FakeClock(11)
 

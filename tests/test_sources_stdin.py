@@ -215,7 +215,7 @@ def test_the_address_is_a_dash(tmp_path: Path) -> None:
     """In a process of its own, because this one's standard input is the test runner's."""
     path = make_video(tmp_path / "clip.ts", moving_square(12))
     code = (
-        "from stream.sources import open_source; from stream.config import CaptureConfig;"
+        "from stream.sources.open import open_source; from stream.config import CaptureConfig;"
         "from stream.clock import FakeClock;"
         "source = open_source('-', CaptureConfig(), FakeClock()); print(len(list(source.frames()))); source.close()"
     )
