@@ -25,7 +25,7 @@ from stream.commands.caption import caption
 from stream.commands.demo import demo
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.watch import watch
-from stream.errors import ConfigError, OutputError, ReaderGone, SourceError, StreamError
+from stream.errors import ConfigError, OutputError, OutputFailed, ReaderGone, SourceError, StreamError
 
 USER_MISTAKES = (
     ConfigError,
@@ -134,7 +134,8 @@ def _explain(error: Exception) -> int:
     """Says in one line what went wrong; returns the exit status."""
     if isinstance(error, (ArrCocError, StreamError)):
         report_error(str(error))
-        return BAD_INPUT if isinstance(error, USER_MISTAKES) else FAILED
+        asked_wrongly = isinstance(error, USER_MISTAKES) and not isinstance(error, OutputFailed)
+        return BAD_INPUT if asked_wrongly else FAILED
     if hasattr(error, "format_message"):
         report_error(_usage(error))
         return BAD_INPUT

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 
 import av
@@ -10,7 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from stream.errors import OutputError
+from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady
 from stream.overlay import Overlay
 from stream.sinks.base import Sink
@@ -98,13 +99,19 @@ class _Video:
         try:
             self._write(None)
         finally:
-            self._container.close()
+            with self._failing():
+                self._container.close()
 
     def _write(self, frame: av.VideoFrame | None) -> None:
-        try:
+        with self._failing():
             self._container.mux(self._stream.encode(frame))
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
         except av.FFmpegError as error:
-            raise OutputError(f"cannot write {self._path!r}: {error.strerror}") from error
+            raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
 
 
 def _fitted(picture: npt.NDArray[np.uint8], width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
