@@ -83,13 +83,6 @@ def test_an_empty_run_has_no_figures_and_no_errors() -> None:
     assert all(one.value is None for one in result.figures)
 
 
-def test_a_run_that_was_given_no_longer_was_not_interrupted() -> None:
-    limited = recorded(10, ended="interrupted")
-    assert report(limited).ended == "interrupted"
-    limited.time_is_up = True
-    assert report(limited).ended == "time is up"
-
-
 def test_the_timeline_knows_answers_cuts_and_gaps() -> None:
     recorder = recorded(10)
     del recorder.frames[4:7]
@@ -146,10 +139,16 @@ def test_memory_is_looked_at_from_the_first_moment_on() -> None:
         pass
     assert len(watch.samples) == len(asked) == 1
     assert watch.samples[0].total_bytes > 10_000_000
+    with MemoryWatch(dict, period_s=3600) as alone:
+        pass
+    assert list(alone.samples[0].rss_bytes) == ["sinks"]
 
 
 def test_json_holds_configuration_machine_and_definitions() -> None:
-    told = json.loads(json.dumps(report(recorded(101, scheduled=True)).with_circumstances(Config())))
+    told = json.loads(
+        json.dumps(report(recorded(101, scheduled=True)).with_circumstances(Config(source="rtsp://me:hush@camera/1")))
+    )
+    assert told["config"]["source"] == "rtsp://***@camera/1"
     assert told["config"]["allocate"]["budget"] == 273
     assert told["latency_ms"]["frame"]["p99"] == pytest.approx(5)
     assert all(entry["definition"] for entry in (*told["figures"].values(), *told["latency_ms"].values()))

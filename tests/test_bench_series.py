@@ -95,6 +95,8 @@ def test_the_json_of_one_series_compares_nothing() -> None:
 
 def test_changed_keys_name_both_values() -> None:
     assert changed_keys(series("A", 5), series("B", 5, config=SLOW)) == {"allocate.budget": (273, 64)}
+    elsewhere = series("B", 5, config=Config(source="rtsp://me:hush@camera/1"))
+    assert changed_keys(series("A", 5), elsewhere) == {"source": ("", "rtsp://***@camera/1")}
 
 
 @pytest.mark.parametrize("scheduled", [True, False])

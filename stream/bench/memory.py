@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +39,10 @@ def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
 
 
 class MemoryWatch:
-    """Samples while it is entered, in a thread of its own, from the first moment on."""
+    """Samples while it is entered, in a thread of its own, from the first moment on.
+
+    `processes` gives the ids of the run's processes by what they do; this one, where it is none of them, is "sinks".
+    """
 
     def __init__(self, processes: Callable[[], Mapping[str, int]], period_s: float = PERIOD_S) -> None:
         self._processes = processes
@@ -63,4 +67,7 @@ class MemoryWatch:
             self._sample()
 
     def _sample(self) -> None:
-        self.samples.append(MemorySample(time.monotonic_ns(), resident_bytes(self._processes())))
+        processes = dict(self._processes())
+        if os.getpid() not in processes.values():
+            processes["sinks"] = os.getpid()
+        self.samples.append(MemorySample(time.monotonic_ns(), resident_bytes(processes)))

@@ -13,11 +13,10 @@ from stream.sinks.base import Sink
 class Recorder(Sink):
     """Keeps the frames, answers and cuts of a run, counts its faults, and holds the samples of its memory.
 
-    `scheduled`: frames came at a pace of their own, so jitter has a meaning. `time_is_up`: the run was given no longer.
+    `scheduled`: frames came at a pace of their own, so jitter has a meaning.
     """
 
     scheduled: bool = False
-    time_is_up: bool = False
     frames: list[FrameReady] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)

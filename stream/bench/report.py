@@ -24,13 +24,16 @@ from stream.metrics import (
     slope_per_hour,
     trimmed,
 )
+from stream.sources.address import shown_config
 
 BYTES_PER_MB = 1e6
 
-TIME_UP = "time is up"
-"""How a run ended that was given no longer."""
-
 PERCENTILES = tuple(field.name for field in fields(Percentiles))
+
+
+def config_json(config: Config) -> dict[str, Any]:
+    """The whole configuration, the source without its secrets."""
+    return shown_config(config).model_dump(mode="json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class Report:
 
     def with_circumstances(self, config: Config) -> dict[str, Any]:
         """`as_json`, after the configuration and the machine."""
-        return {"config": config.model_dump(mode="json"), "machine": machine(), **self.as_json()}
+        return {"config": config_json(config), "machine": machine(), **self.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def report(recorder: Recorder, *, warmup_s: float = TRIM_S) -> Report:
         frames=len(frames),
         measured_frames=len(measured),
         left_out_s=(warmup_s, TRIM_S) if len(measured) < len(frames) else (0.0, 0.0),
-        ended=_ended(recorder),
+        ended=summary.ended if summary else "",
         latencies=(*_frame_latencies(measured), *_answer_latencies(answers, shown)),
         figures=(
             *_rates(ready_ns, measured, answers),
@@ -149,11 +152,6 @@ def report(recorder: Recorder, *, warmup_s: float = TRIM_S) -> Report:
         dropped=dict(summary.dropped) if summary else {},
         timeline=_timeline(measured, answers, recorder),
     )
-
-
-def _ended(recorder: Recorder) -> str:
-    ended = recorder.summary.ended if recorder.summary else ""
-    return TIME_UP if recorder.time_is_up and ended == "interrupted" else ended
 
 
 def _times(frames: list[FrameReady]) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:

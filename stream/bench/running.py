@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,11 +13,9 @@ from stream.bench.report import Report, report
 from stream.bench.series import Series
 from stream.config import Config
 from stream.errors import StreamError
-from stream.events import Event, FrameReady
 from stream.metrics import TRIM_S
-from stream.pipeline import Pipeline
-from stream.session import Run, Stoppable, run_session
-from stream.sinks.base import Sink
+from stream.running import open_run
+from stream.session import Run, run_session
 from stream.sinks.terminal import TerminalSink
 
 STOPPED = ("interrupted", "cancelled")
@@ -52,56 +49,27 @@ class Measured:
     failure: StreamError | ArrCocError | None = None
 
 
-class TimeLimit(Sink):
-    """Ends a run so long after its first frame."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._timer = threading.Timer(limit_s, self._end)
-        self._timer.daemon = True
-        self._run: Stoppable | None = None
-        self.up = False
-
-    def watch(self, run: Stoppable) -> None:
-        self._run = run
-
-    def write(self, event: Event) -> None:
-        if isinstance(event, FrameReady) and self._timer.ident is None:
-            self._timer.start()
-
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def _end(self) -> None:
-        self.up = True
-        if self._run is not None:
-            self._run.end()
-
-
 def record(
     config: Config,
     terminal: TerminalSink,
     limit_s: float | None = None,
-    make_run: Callable[[Config], Run] = Pipeline,
+    make_run: Callable[[Config], Run] = open_run,
 ) -> Recorder:
     """One run, recorded. Raises StreamError or ArrCocError."""
     recorder = Recorder()
-    limit = None if limit_s is None else TimeLimit(limit_s)
     with ExitStack() as stack:
 
         def watched(config: Config) -> Run:
             run = make_run(config)
             recorder.scheduled = config.capture.realtime or run.source_info.live
             recorder.memory = stack.enter_context(MemoryWatch(run.processes)).samples
-            if limit is not None:
-                limit.watch(run)
             return run
 
-        run_session(config, terminal, [recorder] if limit is None else [recorder, limit], watched)
-    recorder.time_is_up = limit is not None and limit.up
+        run_session(config, terminal, [recorder], watched, limit_s=limit_s)
     return recorder
 
 
-def measure(plan: Plan, tell: Callable[[int, str], None], make_run: Callable[[Config], Run] = Pipeline) -> Measured:
+def measure(plan: Plan, tell: Callable[[int, str], None], make_run: Callable[[Config], Run] = open_run) -> Measured:
     """Makes the runs of a plan; `tell` hears of each before it begins.
 
     Raises StreamError or ArrCocError where the first run fails; a later one that fails only ends the plan.

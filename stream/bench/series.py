@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stream.bench.report import PERCENTILES, Report
+from stream.bench.report import PERCENTILES, Report, config_json
 from stream.config import Config
 
 
@@ -106,11 +106,6 @@ def spread_json(spread: Spread | None) -> dict[str, float | None]:
     if spread is None:
         return {"median": None, "min": None, "max": None}
     return {"median": spread.median, "min": spread.low, "max": spread.high}
-
-
-def config_json(config: Config) -> dict[str, Any]:
-    """The whole configuration."""
-    return config.model_dump(mode="json")
 
 
 def _median_frame_latency(run: Report) -> float:

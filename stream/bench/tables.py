@@ -12,6 +12,7 @@ from stream.bench.compare import ENOUGH_RUNS, differences
 from stream.bench.report import Report
 from stream.bench.series import Row, Series, Spread
 from stream.layers import known_keys
+from stream.sources.address import shown_config
 
 WIDTH = 80
 
@@ -40,7 +41,7 @@ def changed_keys(a: Series, b: Series) -> dict[str, tuple[object, object]]:
 
 
 def _value(series: Series, key: str) -> object:
-    value: object = series.config
+    value: object = shown_config(series.config)
     for name in key.split("."):
         value = getattr(value, name)
     return value

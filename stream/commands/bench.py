@@ -88,6 +88,7 @@ def bench(
     from stream.metrics import TRIM_S
     from stream.sinks.open import check_not_input
     from stream.sinks.output_file import OutputFile
+    from stream.sources.address import redacted
 
     plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     paths = [path for path in (json_path, png_path) if path is not None]
@@ -97,7 +98,7 @@ def bench(
     try:
         files += [OutputFile(path) for path in paths]
         measured = _measured(plan)
-        _write(measured, configs["A"].source, dict(zip(paths, files, strict=True)), json_path, png_path)
+        _write(measured, redacted(configs["A"].source), dict(zip(paths, files, strict=True)), json_path, png_path)
     finally:
         for file in files:
             file.close()
