@@ -166,7 +166,9 @@ class LiveFigures:
         if len(table) < 3:
             return None
         if self._period_ns is None:
-            self._period_ns = int(np.median(np.diff(table[:, PTS])))
+            self._period_ns = int(np.median(np.diff(table[:, PTS]))) or None
+        if self._period_ns is None:
+            return None
         return deadline_misses_percent(latency_ms, self._period_ns / 1e6)
 
 

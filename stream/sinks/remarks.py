@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped
+from stream.sinks.cells import printable
 
 SKIPS_SHOWN = 3
 """Losses that are told one by one; the others are counted in the summary."""
@@ -16,6 +17,10 @@ class Remarks:
 
     def of(self, event: Event) -> str | None:
         """The line for an event that a person should know about, None for any other."""
+        line = self._line(event)
+        return None if line is None else printable(line)
+
+    def _line(self, event: Event) -> str | None:
         if isinstance(event, Notice):
             return None if event.code == "loading" else f"note: {event.message}"
         if isinstance(event, Skipped):

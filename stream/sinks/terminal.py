@@ -19,6 +19,7 @@ from rich.text import Text
 from stream.errors import ReaderGone
 from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary
 from stream.sinks.base import Display, Watched
+from stream.sinks.cells import printable
 from stream.sinks.remarks import Remarks, clock_text
 
 SPOKEN_LINES = 2
@@ -94,7 +95,7 @@ class TerminalSink(Display):
         return (summary.frames - 1) * 1e9 / (last_ns - first_ns) if last_ns > first_ns else None
 
     def _caption(self, event: Answer) -> None:
-        text = " ".join(event.text.split())
+        text = printable(event.text)
         if not self._captions or not text:
             return
         if not sys.stdout.isatty():
@@ -119,7 +120,7 @@ class TerminalSink(Display):
         parts: list[RenderableType] = []
         if self._spoken:
             room = SPOKEN_LINES * max(20, self._err.width - 4)
-            spoken = " ".join(self._spoken.split())
+            spoken = printable(self._spoken)
             parts.append(Padding(Text(spoken[-room:], style="italic"), (0, 2)))
         if self._remark:
             parts.append(Text(self._remark, style="bold yellow"))

@@ -81,7 +81,7 @@ class Transcript:
             if isinstance(event, Restarted):
                 self._hush()
             remark = self._remarks.of(event)
-            entry = None if remark is None else Entry("", printable(remark), remark=True)
+            entry = None if remark is None else Entry("", remark, remark=True)
         if entry is not None:
             self._entries.append(entry)
         return entry

@@ -1,0 +1,55 @@
+"""One line for each thing that a person should know."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped
+from stream.sinks.remarks import SKIPS_SHOWN, Remarks, clock_text, cut_text, ordinal
+from tests.event_maker import frame
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (frame(0, 0.0), None),
+        (Cut(frame_index=1, pts_s=1.0, score=0.5), None),
+        (Notice(code="loading", message="loading a model"), None),
+        (Notice(code="other", message="mind the gap"), "note: mind the gap"),
+        (Outage(frame_index=1, pts_s=61.5, reason="no route"), "source lost at 1:01.5: no route"),
+        (Outage(frame_index=1, pts_s=1, reason="", lasted_s=2.04, attempts=1), "source back after 2.0 s"),
+        (Outage(frame_index=1, pts_s=1, reason="", lasted_s=9.0, attempts=3), "source back after 9.0 s and 3 attempts"),
+        (Restarted(process="answers", cause="it hung", count=1), "restarting answers: it hung"),
+        (Restarted(process="frames", cause="killed", count=3), "restarting frames, for the 3rd time: killed"),
+        (Asked(query="Who\n\x1b[2J?"), "asked: Who [2J?"),
+        (Asked(query="Who?", error="too long"), "not asked: too long"),
+    ],
+)
+def test_each_event_has_its_line(event: Event, line: str | None) -> None:
+    assert Remarks().of(event) == line
+
+
+def test_losses_do_not_flood() -> None:
+    remarks = Remarks()
+    skipped = Skipped(frame_index=7, pts_s=1.0, what="packet 7", reason="broken")
+    lines = [remarks.of(skipped) for _ in range(SKIPS_SHOWN + 3)]
+    assert lines[:2] == ["skipped packet 7 before 0:01.0: broken"] * 2
+    assert lines[SKIPS_SHOWN:] == ["skipped more; the summary counts them", None, None]
+
+
+def test_a_cut_has_a_time() -> None:
+    assert cut_text(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
+
+
+@pytest.mark.parametrize(
+    ("at_s", "text"), [(0, "0:00.0"), (59.96, "1:00.0"), (3723.44, "1:02:03.4"), (-1, "0:00.0"), (7.25, "0:07.2")]
+)
+def test_times_for_people(at_s: float, text: str) -> None:
+    assert clock_text(at_s) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (23, "23rd")]
+)
+def test_ordinals(number: int, text: str) -> None:
+    assert ordinal(number) == text

@@ -1,0 +1,70 @@
+"""What was said stays, in order, with the time that it speaks of."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from stream.events import AnswerText, Asked, Event, Restarted
+from stream.sinks.transcript import ENTRIES_KEPT, Entry, TimeText, Transcript
+from tests.event_maker import answer, frame
+
+
+@pytest.fixture
+def transcript() -> Transcript:
+    return Transcript(TimeText(live=False))
+
+
+def piece(text: str, number: int = 0) -> AnswerText:
+    return AnswerText(answer=number, text=text, pts_s=2.0)
+
+
+def test_an_answer_grows_and_is_then_an_entry(transcript: Transcript) -> None:
+    assert transcript.spoken is None
+    assert transcript.add(piece("a red ")) is None
+    transcript.add(piece("circle\x1b"))
+    assert transcript.spoken == Entry("0:02.0", "a red circle")
+    assert transcript.add(answer(2.0, " a red circle. ")) == Entry("0:02.0", "a red circle.")
+    assert transcript.spoken is None
+    assert transcript.entries == (Entry("0:02.0", "a red circle."),)
+
+
+def test_text_without_a_time_has_none(transcript: Transcript) -> None:
+    transcript.add(AnswerText(answer=0, text="a"))
+    assert transcript.spoken == Entry("", "a")
+
+
+@pytest.mark.parametrize("event", [piece("b", 1), Restarted(process="answers", cause="killed", count=1)])
+def test_an_answer_that_was_broken_off_is_forgotten(transcript: Transcript, event: Event) -> None:
+    transcript.add(piece("a"))
+    transcript.add(event)
+    assert transcript.spoken is None or transcript.spoken.text == "b"
+
+
+def test_an_empty_answer_is_no_entry(transcript: Transcript) -> None:
+    assert transcript.add(answer(2.0, " \n")) is None
+    assert transcript.entries == ()
+
+
+def test_remarks_stand_between_answers(transcript: Transcript) -> None:
+    transcript.add(answer(1.0, "a"))
+    assert transcript.add(Asked(query="Who\n?")) == Entry("", "asked: Who ?", remark=True)
+    transcript.note("mind the gap")
+    assert [entry.remark for entry in transcript.entries] == [False, True, True]
+
+
+def test_only_the_last_entries_are_kept(transcript: Transcript) -> None:
+    for number in range(ENTRIES_KEPT + 9):
+        transcript.add(answer(number, str(number)))
+    assert len(transcript.entries) == ENTRIES_KEPT
+    assert transcript.entries[-1].text == str(ENTRIES_KEPT + 8)
+
+
+def test_a_live_source_is_told_by_the_time_of_day() -> None:
+    noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
+    times = TimeText(live=True, wall_s=lambda: noon + 0.5)
+    assert times.of(7.0) == "0:07.0"
+    times.see(frame(3, 7.0, capture_ns=0, ready_ns=500_000_000))
+    assert times.of(7.0) == "12:00:00"
+    assert times.of(3.0) == "11:59:56"
