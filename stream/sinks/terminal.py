@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from rich.table import Table
 from rich.text import Text
 
-from stream.errors import ReaderGone
+from stream.errors import OutputFailed, ReaderGone
 from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary
 from stream.sinks.base import Display, Watched
 from stream.sinks.cells import printable
@@ -128,11 +128,13 @@ class TerminalSink(Display):
 
 
 def print_answer(at: str, text: str) -> None:
-    """One plain line on stdout. Raises ReaderGone where nobody reads it any more."""
+    """One plain line on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk."""
     try:
         print(f"{at}  {text}", flush=True)
     except BrokenPipeError as error:
         raise ReaderGone("nobody reads stdout any more") from error
+    except OSError as error:
+        raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
 
 
 def summary_text(summary: Summary, pace: float | None) -> str:
