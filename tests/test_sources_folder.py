@@ -13,8 +13,8 @@ from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
 from stream.sources import Source, SourceFrame
-from stream.sources.open import open_source
 from stream.sources.folder import natural_order
+from stream.sources.open import open_source
 from stream.sources.picture import PictureError, read_picture
 
 MS = 1_000_000

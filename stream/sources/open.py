@@ -8,6 +8,7 @@ from pathlib import Path
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import SourceNotFound
+from stream.sources import zeromq
 from stream.sources.address import camera_of, scheme_of
 from stream.sources.base import Source
 from stream.sources.connection import camera_target
@@ -22,11 +23,10 @@ SCENE_PREFIX = "scene:"
 
 
 def open_source(address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig | None = None) -> Source:
-    """Opens what an address names: `scene:NAME`, `-`, a camera (`0`, `/dev/video0`), an address on a network, or the
-    path of a video file or still picture.
+    """Opens what an address names, as docs/sources.md lists them; `network` says who may connect over ZeroMQ.
 
     Raises SourceNotFound where there is nothing of that name, SourceError where it cannot be read, ConfigError where
-    `capture.size` is beyond measure.
+    `capture.size` is beyond measure, or keys are missing.
     """
     if not address.strip():
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")
@@ -37,6 +37,8 @@ def open_source(address: str, config: CaptureConfig, clock: Clock, network: Netw
     device = camera_of(address)
     if device is not None:
         return LiveSource(camera_target(device, config), config, clock)
+    if address.startswith(zeromq.PREFIX):
+        return zeromq.ZmqSource(address, config, clock, network or NetworkConfig())
     if scheme_of(address) is not None:
         return open_network(address, config, clock)
     path = os.path.expanduser(address)

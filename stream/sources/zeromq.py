@@ -1,0 +1,269 @@
+"""Frames that another program sends over ZeroMQ: `zmq+tcp://HOST:PORT`, `zmq+ipc://PATH`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from arr_coc.types import NS_PER_S, Colour, FramePlanes
+from stream.clock import Clock
+from stream.config import CaptureConfig, NetworkConfig
+from stream.errors import SourceError, TransportError
+from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, SourceOutage
+from stream.sources.fit import Fit
+from stream.sources.frame_message import FrameHeader, FrameReader, MessageError
+from stream.sources.handover import Handover
+from stream.sources.live import LiveSource
+from stream.sources.live_time import LiveTimeline
+from stream.transport.curve import client_curve, is_local
+from stream.transport.frames import FrameSocket
+
+PREFIX = "zmq+"
+
+PULL = "?pull"
+"""At the end of an address: take every frame of a PUSH socket, where a PUB socket's newest frame is the default."""
+
+WAIT_MS = 50
+"""Longest single wait for a message, before the reader looks whether it shall stop."""
+
+SHARED_CLOCK_NS = 5 * NS_PER_S
+"""A sender on this machine has the same monotonic clock; a time of its that is older than this is of another one."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAddress:
+    """Where frames are sent from, as ZeroMQ names it, and whether they are pulled."""
+
+    name: str
+    endpoint: str
+    pull: bool
+
+    @classmethod
+    def of(cls, address: str) -> FrameAddress:
+        pull = address.endswith(PULL)
+        return cls(address, address.removeprefix(PREFIX).removesuffix(PULL), pull)
+
+
+class ZmqSource(LiveSource):
+    """The frames that a program sends, without an end.
+
+    From a PUB socket the newest, as from a camera. From a PUSH socket every one, as from a file: the sender waits.
+    """
+
+    def __init__(self, address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
+        """Waits for the first frame. Raises SourceError where none comes within `capture.open_timeout_s`, or
+        ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
+        self._reader: _Receiver = _Receiver(FrameAddress.of(address), config, clock, network)  # type: ignore[assignment]
+        self._reader.start()
+        try:
+            self._info = self._await_info(config.open_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_info(self, limit_s: float) -> SourceInfo:
+        self._reader.ready.wait(limit_s)
+        if self._reader.failure is not None:
+            raise self._reader.failure
+        if self._reader.info is None:
+            raise SourceError(f"{self._reader.name_shown} {self._reader.why_nothing(limit_s)}")
+        return self._reader.info
+
+
+_Form: TypeAlias = tuple[tuple[int, int], tuple[tuple[int, ...], ...], Colour]
+
+
+class _Receiver(threading.Thread):
+    """Receives and reads frames into `handover` until `stop` is set; makes, uses and closes the socket.
+
+    Frames are discarded until `begin` is called (pulled ones are left with their sender), so that the first one that is
+    handed over is fresh; `ready` is set once the first one was read, and `info` describes it.
+    """
+
+    def __init__(self, address: FrameAddress, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
+        super().__init__(name=f"receive {address.name}", daemon=True)
+        self._fit = Fit.of(config)
+        self._curve = client_curve(network, address.endpoint)
+        self._address = address
+        self._config = config
+        self._clock = clock
+        self._same_clock = is_local(address.endpoint)
+        self.handover = Handover()
+        self.timeline = LiveTimeline()
+        self.ready = threading.Event()
+        self.info: SourceInfo | None = None
+        self.failure: Exception | None = None
+        self._begun = threading.Event()
+        self._stopping = threading.Event()
+        self._frames = FrameReader()
+        self._met = self._refused = False
+        self._problem: str | None = None
+        self._unreadable: list[SkippedItem] = []
+        self._messages = 0
+        self._sequence: int | None = None
+        self._form: _Form | None = None
+        self._index = -1
+        self._media_ns = 0
+        self._seen_ns = clock.now_ns()
+        self._outage: SourceOutage | None = None
+
+    @property
+    def name_shown(self) -> str:
+        return self._address.name
+
+    def begin(self) -> None:
+        """From here on frames are handed over."""
+        self._begun.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._begun.set()
+
+    def run(self) -> None:
+        error: Exception | None = None
+        try:
+            self._receive()
+        except TransportError as caught:
+            error = SourceError(str(caught))
+        except Exception as caught:
+            log.debug("receiving from %s failed", self._address.name, exc_info=True)
+            error = caught
+        self.failure = error
+        self.handover.finish(error)
+        self.ready.set()
+
+    def why_nothing(self, limit_s: float) -> str:
+        """Why no frame has come, and what to do."""
+        if self._problem is not None:
+            return f"sends nothing that can be read: {self._problem}; docs/sources.md has the form"
+        if self._met:
+            kind = "PUSH" if self._address.pull else "PUB"
+            return f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"
+        keys = ", or has other keys" if self._curve is not None else ""
+        return f"gave no sign of life within {limit_s:g} s; start the sender, check the address{keys}"
+
+    def _receive(self) -> None:
+        address = self._address
+        with closing(FrameSocket(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
+            self.timeline.connected(Fraction(1, NS_PER_S), None)
+            while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
+                parts, passed = socket.receive(WAIT_MS)
+                self._met, self._refused = socket.met, socket.refused
+                if parts is None:
+                    self._look_for_loss()
+                else:
+                    self._messages += 1 + passed
+                    self._take(parts, passed)
+
+    def _take(self, parts: Sequence[memoryview], passed: int) -> None:
+        """Reads one message; `passed` is how many that came before it were passed over."""
+        try:
+            header, planes, rgb = self._frames.read(parts)
+        except MessageError as error:
+            self._note_unreadable(str(error))
+            self._look_for_loss()
+            return
+        if self.info is None:
+            self._describe(header)
+            while self._address.pull and not self._begun.wait(WAIT_MS / 1000):
+                pass
+        now_ns = self._clock.now_ns()
+        if not self._begun.is_set() or self._stopping.is_set():
+            self._seen_ns, self._unreadable = now_ns, []
+            return
+        self.handover.dropped += self._passed_over(header, passed)
+        native, planes = (planes.height_px, planes.width_px), self._fit.apply(planes, rgb)
+        self._hand_over(header, planes, self._change(native, planes), now_ns)
+
+    def _hand_over(self, header: FrameHeader, planes: FramePlanes, discontinuity: str | None, now_ns: int) -> None:
+        if self._outage is not None:
+            self._tell_return(self._outage, now_ns)
+            discontinuity = "start" if self._index < 0 else "reconnect"
+        media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
+        self._index += 1
+        skipped, self._unreadable = tuple(self._unreadable), []
+        captured_ns = self._captured_ns(header, now_ns)
+        frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, skipped)
+        self._problem, self._seen_ns, self._media_ns = None, now_ns, media_ns
+        if not self._address.pull:
+            self.handover.put(frame)
+            return
+        while not self.handover.put_when_free(frame, WAIT_MS / 1000) and not self._stopping.is_set():
+            pass
+
+    def _describe(self, header: FrameHeader) -> None:
+        self.info = SourceInfo(
+            name=self._address.name,
+            width_px=header.width,
+            height_px=header.height,
+            fps=None,
+            duration_ns=None,
+            frames=None,
+            live=not self._address.pull,
+            codec="zmq",
+            pixel_format=header.format,
+        )
+        self.ready.set()
+
+    def _captured_ns(self, header: FrameHeader, now_ns: int) -> int:
+        """When the frame was captured: as its sender says, where that one has the same clock; else when it came."""
+        told = header.t_ns if self._same_clock else None
+        return told if told is not None and 0 <= now_ns - told <= SHARED_CLOCK_NS else now_ns
+
+    def _passed_over(self, header: FrameHeader, passed: int) -> int:
+        """How many frames the sender numbered since the last one that was taken, or at least how many came."""
+        before, self._sequence = self._sequence, header.seq
+        if before is None or header.seq is None or header.seq <= before:
+            return passed
+        return max(passed, header.seq - before - 1)
+
+    def _change(self, native: tuple[int, int], planes: FramePlanes) -> str | None:
+        before = self._form
+        self._form = native, tuple(plane.shape for plane in planes.planes), planes.colour
+        if before is None:
+            return "start"
+        if before[0] != native:
+            return "resolution"
+        return "format" if before != self._form else None
+
+    def _note_unreadable(self, problem: str) -> None:
+        """Messages that cannot be read, one after the other, are told as one, by the first one's reason."""
+        self._problem = problem
+        what, count = f"message {self._messages}", 1
+        if self._unreadable:
+            first = self._unreadable[0]
+            what, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
+            problem = first.reason
+        self._unreadable = [SkippedItem(what, problem, None, count)]
+
+    def _look_for_loss(self) -> None:
+        """Nothing that can be read has come: is the source lost?"""
+        if self.info is None:
+            if self._refused:
+                raise SourceError(
+                    f"{self._address.name} refuses this end: its keys and those of --keys do not fit together"
+                )
+            return
+        now_ns = self._clock.now_ns()
+        known = self._outage is not None or not self._begun.is_set()
+        if known or now_ns - self._seen_ns < self._config.stall_s * NS_PER_S:
+            return
+        silent = f"no frame for {self._config.stall_s:g} s"
+        reason = silent if self._problem is None else f"{silent}, only messages that cannot be read: {self._problem}"
+        if not self._config.reconnect:
+            raise SourceError(f"{self._address.name} is lost: {reason}; capture.reconnect would wait for it")
+        self._outage = SourceOutage(max(self._index, 0), self._media_ns, reason)
+        self.timeline.connected(Fraction(1, NS_PER_S), None)
+        self.handover.put(self._outage)
+
+    def _tell_return(self, outage: SourceOutage, now_ns: int) -> None:
+        lasted_s = (now_ns - self._seen_ns) / NS_PER_S
+        self.handover.put(SourceOutage(outage.frame_index, outage.media_ns, outage.reason, lasted_s))
+        self._outage = None
