@@ -1,0 +1,195 @@
+"""The live view on a terminal: drawn while nothing happens, typed on, and gone without a trace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from stream.config import QUERY_LIMIT_CHARS
+from stream.events import AnswerText, Asked, Event, Started
+from stream.sinks.live import LAST_ENTRIES, LiveSink, RemarkLines
+from stream.sinks.live_screen import ENTER, LEAVE, Screen
+from tests.event_maker import answer, frame, summary
+from tests.fake_run import ScriptedRun
+from tests.pty_screen import Pty
+
+
+class Terminal:
+    """A live view of a run that only the test drives."""
+
+    def __init__(self, *, keys: bool = True, questions: int | None = None) -> None:
+        self.pty = Pty()
+        self.run = ScriptedRun([])
+        self.sink = LiveSink(Screen(self.pty.program, colour=True), self.pty.program if keys else None, questions)
+
+    def begin(self, *events: Event) -> None:
+        self.sink.attach(self.run, None)
+        for event in (Started(source="a", model="tiny", query="What?", backend="cpu"), *events):
+            self.sink.write(event)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.sink.close()
+    made.pty.close()
+
+
+def test_text_is_shown_as_it_is_spoken(terminal: Terminal) -> None:
+    terminal.begin(frame(0, 0.0), AnswerText(answer=0, text="a red ", pts_s=2.0))
+    terminal.pty.shows("0:02.0  a red")
+    terminal.sink.write(AnswerText(answer=0, text="circle", pts_s=2.0))
+    terminal.pty.shows("0:02.0  a red circle")
+    terminal.pty.shows("tiny  What?")
+
+
+def test_it_goes_on_while_no_event_comes(terminal: Terminal) -> None:
+    terminal.begin()
+    terminal.run.dropped["capture.replaced"] = 7
+    terminal.pty.shows("capture.replaced 7")
+    terminal.pty.resize(40, 8)
+    terminal.pty.shows("› type a question and press Enter · Ct…")
+
+
+def test_a_typed_question_is_asked(terminal: Terminal) -> None:
+    terminal.begin(frame(0, 0.0))
+    terminal.pty.shows("type a question")
+    terminal.pty.type("Who\x7fo?")
+    terminal.pty.shows("› Who?")
+    terminal.pty.type("\n")
+    terminal.pty.shows("asking: Who?")
+    assert terminal.run.asked == ["Who?"]
+    terminal.sink.write(Asked(query="Who?"))
+    terminal.pty.shows("tiny  Who?")
+
+
+def test_what_is_no_question_is_refused_in_the_view(terminal: Terminal) -> None:
+    terminal.begin()
+    terminal.pty.shows("type a question")
+    terminal.pty.type("\n")
+    terminal.pty.shows("not asked: an empty line is no question")
+    for _ in range(5):
+        terminal.pty.type("x" * (QUERY_LIMIT_CHARS // 4))
+        terminal.pty.shows("› " + "x" * 70)
+    terminal.pty.type("\n")
+    terminal.pty.shows("not asked: a question has at most 4000 characters, this one has 5000")
+    assert terminal.run.asked == []
+
+
+def test_ctrl_l_draws_everything_anew(terminal: Terminal) -> None:
+    terminal.begin()
+    terminal.pty.shows("type a question")
+    terminal.pty.rows.clear()
+    terminal.pty.type("\x0c")
+    terminal.pty.shows("running 0:0")
+
+
+def test_ctrl_z_suspends(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: stopped.append(number))
+    terminal.begin()
+    terminal.pty.shows("type a question")
+    terminal.pty.type("\x1a")
+    terminal.pty.until(lambda: terminal.pty.written.count(ENTER) == 2)
+    assert len(stopped) == 1
+
+
+def test_a_keyboard_that_has_gone_leaves_the_view() -> None:
+    terminal, (reader, writer) = Terminal(), os.pipe()
+    terminal.sink = LiveSink(Screen(terminal.pty.program, colour=True), reader)
+    terminal.begin()
+    os.close(writer)
+    terminal.pty.until(lambda: terminal.pty.rows.get(24, "").strip() == "Ctrl-C ends")
+    terminal.sink.close()
+    os.close(reader)
+    terminal.pty.close()
+
+
+def test_lines_that_are_piped_in_are_asked_too() -> None:
+    reader, writer = os.pipe()
+    terminal = Terminal(keys=False, questions=reader)
+    terminal.begin()
+    os.write(writer, b"\nWho?\n")
+    terminal.pty.shows("not asked: an empty line is no question")
+    terminal.pty.until(lambda: terminal.run.asked == ["Who?"])
+    terminal.sink.close()
+    terminal.pty.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_remark_of_a_signal_stays(terminal: Terminal, capfd: pytest.CaptureFixture[str]) -> None:
+    terminal.sink.tell("before the view")
+    terminal.begin()
+    terminal.sink.tell("finishing soon")
+    terminal.pty.shows("finishing soon")
+    terminal.sink.close()
+    terminal.sink.tell("after the view")
+    assert capfd.readouterr().err == "before the view\nafter the view\n"
+
+
+def test_at_the_end_the_last_words_stand_on_the_terminal(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.begin(frame(0, 0.0), *(answer(number, f"answer {number}") for number in range(LAST_ENTRIES + 5)))
+    terminal.sink.write(Asked(query="Who?"))
+    terminal.sink.write(summary())
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "0:16.0  answer 16"
+    assert len(out.splitlines()) == LAST_ENTRIES - 1
+    assert err.splitlines() == [
+        "asked: Who?",
+        "3 frames (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 frames a second",
+    ]
+    terminal.pty.read()
+    assert terminal.pty.written.startswith(ENTER)
+    assert terminal.pty.written.endswith(LEAVE)
+    assert terminal.pty.echoes()
+
+
+def test_a_run_that_failed_before_its_first_frame_has_no_summary(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.begin()
+    terminal.sink.write(summary(frames=0, ended="error", error="no model"))
+    assert capsys.readouterr().err == ""
+
+
+def test_what_others_write_to_stderr_becomes_a_remark(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = os.fdopen(os.dup(terminal.pty.program), "w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stderr", screen)
+    terminal.begin()
+    print("note: mind the gap", file=sys.stderr)
+    terminal.pty.shows("note: mind the gap")
+    terminal.sink.close()
+    assert sys.stderr is screen
+    screen.close()
+
+
+def test_remark_lines_are_whole() -> None:
+    told: list[str] = []
+    lines = RemarkLines(told.append)
+    assert lines.writable()
+    print("one", "two", file=lines)
+    lines.write("\nthr")
+    assert told == ["one two"]
+    print("ee\nfour", file=lines)
+    assert told == ["one two", "three", "four"]
+
+
+def test_a_terminal_that_has_gone_ends_the_drawing_and_not_the_run() -> None:
+    terminal = Terminal(keys=False)
+    terminal.begin()
+    terminal.pty.shows("Ctrl-C ends")
+    view = terminal.sink._view
+    assert view is not None
+    os.close(terminal.pty.person)
+    view._thread.join(10)
+    assert not view._thread.is_alive()
+    terminal.sink.write(frame(0, 0.0))
+    terminal.sink.close()
+    os.close(terminal.pty.program)

@@ -1,0 +1,64 @@
+"""What a display knows of its run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from stream.clock import FakeClock
+from stream.events import Asked, Notice, Started
+from stream.sinks.live_state import LiveState, Memory
+from tests.event_maker import answer, frame
+from tests.fake_run import ScriptedRun
+
+S = 1_000_000_000
+
+
+def test_a_scene_holds_what_the_run_has_told() -> None:
+    run, clock = ScriptedRun([]), FakeClock()
+    state = LiveState(run, clock)
+    assert state.scene(state.figures()).waiting == "starting"
+    state.add(Started(source="a", model="tiny", query="What\n?", backend="cpu"))
+    state.add(Notice(code="loading", message="loading tiny"))
+    scene = state.scene(state.figures())
+    assert (scene.model, scene.query, scene.waiting) == ("tiny", "What ?", "loading tiny")
+    state.add(frame(0, 0.0))
+    state.add(answer(0.0, "hello"))
+    state.note("mind the gap")
+    scene = state.scene(state.figures())
+    assert (scene.waiting, scene.info) == ("", run.source_info)
+    assert [entry.text for entry in scene.entries] == ["hello", "mind the gap"]
+    assert state.entries == scene.entries
+
+
+def test_the_question_changes_only_where_it_was_not_refused() -> None:
+    state = LiveState(ScriptedRun([]), FakeClock())
+    state.add(Asked(query="Who?"))
+    state.add(Asked(query="What?", error="too long"))
+    assert state.scene(state.figures()).query == "Who?"
+
+
+def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:
+    run, clock = ScriptedRun([]), FakeClock()
+    looks = []
+    run.processes = lambda: looks.append(1) or {"frames": os.getpid()}  # type: ignore[method-assign, func-returns-value]
+    state = LiveState(run, clock)
+    assert state.figures().memory["frames"] > 1_000_000
+    run.dropped["answer.busy"] = 4
+    clock.advance(S - 1)
+    assert state.figures().dropped == {"answer.busy": 4}
+    assert len(looks) == 1
+    clock.advance(1)
+    state.figures()
+    assert len(looks) == 2
+
+
+def test_a_process_that_has_gone_has_no_memory() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    memory = Memory()
+    memory.look({"frames": os.getpid(), "answers": child.pid})
+    assert set(memory.resident) == {"frames", "answers"}
+    child.communicate(b"\n")
+    memory.look({"frames": os.getpid(), "answers": child.pid})
+    assert set(memory.resident) == {"frames"}
