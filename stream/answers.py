@@ -8,9 +8,9 @@ from stream.answer_process import start_answer_process
 from stream.child import Child
 from stream.clock import Clock
 from stream.config import Config
+from stream.conversation import AnswerReach
 from stream.keeper import Keeper, RestartRules
 from stream.snapshot import SnapshotWriter
-from stream.stages.allocate import AnswerReach
 from stream.transport import ipc_endpoint, private_directory
 from stream.transport.curve import client_curve
 

@@ -93,6 +93,8 @@ class Child:
         printed = self._printed()
         log.debug("the %s process printed: %s", self._name, printed)
         cause = f"killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
+        if status == -signal.SIGKILL:
+            return StageDied(self._name, f"its process {cause}")
         last_line = next((line for line in reversed(printed.splitlines()) if line.strip()), None)
         return StageDied(self._name, f"its process {cause}" + (f" ({last_line.strip()})" if last_line else ""))
 

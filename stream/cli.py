@@ -23,7 +23,9 @@ from arr_coc.errors import (
 from stream.commands.bench import bench
 from stream.commands.caption import caption
 from stream.commands.demo import demo
+from stream.commands.keys import keys
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
+from stream.commands.serve_answers import serve_answers
 from stream.commands.watch import watch
 from stream.errors import ConfigError, OutputError, OutputFailed, ReaderGone, SourceError, StreamError
 
@@ -71,6 +73,8 @@ app.command()(caption)
 app.command()(watch)
 app.command()(demo)
 app.command()(bench)
+app.command()(serve_answers)
+app.command()(keys)
 
 
 def _print_version(asked: bool) -> None:

@@ -11,7 +11,7 @@ from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbe
 from stream import errors as stream_errors
 from stream.clock import Clock
 from stream.errors import StageDied, TransportError
-from stream.events import Answer, AnswerText, AnswerTiming, Asked, Event
+from stream.events import Answer, AnswerText, Asked, Event
 from stream.journal import Journal
 from stream.messages import (
     Alive,
@@ -29,41 +29,26 @@ from stream.messages import (
     Want,
 )
 from stream.packets import embedding_of, feedback_of, frame_message, token_message
+from stream.question import Question
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import USER_ERRORS
 from stream.transport import Link, Received
-
-NS_PER_MS = 1_000_000
 
 FAILURES_MAX = 5
 """Answers that may fail one after the other before the conversation is given up."""
 
 
-@dataclass(slots=True)
-class Question:
-    """An answer that is awaited, and the packet that it is about."""
-
-    number: int
-    packet: TokenPacket | FramePacket
-    query: str
-    trigger: str
-    asked_ns: int
-    first_text_ns: int | None = None
-
-    @property
-    def stamp(self) -> FrameStamp:
-        return self.packet.stamp
-
-
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How the conversation goes on when the answer stage is lost.
+    """What is sent, and how the conversation goes on when the answer stage is lost.
 
-    `rejoin`: a new one is looked for, else the run ends. `repeat`: it is asked again what the lost one was asked, else
-    that answer is given up, as it would be late. `supervised`: somebody else notices its death. `snapshot`: where whole
-    frames are laid, shared with it; `journal`: the answers of a run that this one continues.
+    `encode` is what the packets are for. `rejoin`: a new answer stage is looked for, else the run ends. `repeat`: it is
+    asked again what the lost one was asked, else that answer is given up, as it would be late. `supervised`: somebody
+    else notices its death. `snapshot`: where whole frames are laid, shared with it; `journal`: the answers of a run
+    that this one continues.
     """
 
+    encode: str = "sparse"
     rejoin: bool = False
     repeat: bool = False
     supervised: bool = True
@@ -140,7 +125,10 @@ class Dialogue:
         self._asked += 1
         if found.feedback is not None:
             self._feedback = dataclasses.replace(found.feedback, stamp=stamp)
-        self._recalled = [AnswerText(answer=found.answer.answer, text=found.answer.text, pts_s=found.answer.pts_s), found.answer]
+        self._recalled = [
+            AnswerText(answer=found.answer.answer, text=found.answer.text, pts_s=found.answer.pts_s),
+            found.answer,
+        ]
         return True
 
     def ask(self, packet: TokenPacket | FramePacket, trigger: str) -> None:
@@ -191,7 +179,7 @@ class Dialogue:
         recalled, self._recalled = self._recalled, []
         yield from recalled
         if not self._joined:
-            self._joined = self.link.offer(Join(query=self._query))
+            self._joined = self.link.offer(Join(query=self._query, encode=self._manners.encode))
         received = self.link.receive(0 if recalled else timeout_ms)
         while received is not None:
             self._heard_ns = self._clock.now_ns()
@@ -294,7 +282,7 @@ class Dialogue:
     def _answered(self, message: Answered, received: Received) -> Answer:
         question = self._asked_for(message.answer)
         feedback = feedback_of(message, received.parts)
-        answer = _answer(question, message, self._heard_ns)
+        answer = question.answered(message, self._heard_ns)
         self._question = None
         self._failures = 0
         self._feedback = feedback or self._feedback
@@ -311,29 +299,3 @@ class Dialogue:
         if not self._manners.rejoin or self._failures > FAILURES_MAX:
             raise StageDied("answer", message.message)
         self.lose()
-
-
-def _answer(question: Question, message: Answered, heard_ns: int) -> Answer:
-    stamp = question.stamp
-    at_s = stamp.media_ns / NS_PER_S
-    first_ns = question.first_text_ns or heard_ns
-    return Answer(
-        answer=message.answer,
-        frame_index=stamp.frame_index,
-        pts_s=at_s,
-        start_s=at_s,
-        end_s=at_s,
-        trigger=question.trigger,
-        query=question.query,
-        text=message.text,
-        tokens_used=message.tokens_used,
-        tokens_total=question.packet.grid.tiles,
-        text_tokens=message.text_tokens,
-        timing=AnswerTiming(
-            encode_ms=message.encode_ms,
-            prefill_ms=message.prefill_ms,
-            decode_ms=message.decode_ms,
-            ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
-            total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
-        ),
-    )

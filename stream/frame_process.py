@@ -20,12 +20,12 @@ import msgspec
 
 from stream.clock import MonotonicClock
 from stream.config import Config
+from stream.conversation import AnswerReach
 from stream.events import AnyEvent
 from stream.pipeline import Pipeline
 from stream.pulse import Pulse
 from stream.snapshot import SnapshotWriter
 from stream.sources import SourceInfo
-from stream.stages.allocate import AnswerReach
 from stream.stages.base import describe
 from stream.transport import EventSink, Transport
 

@@ -116,9 +116,13 @@ class WholeFrame(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """Allocate to answer: here is somebody who will ask this. `protocol` is PROTOCOL of the sender."""
+    """Allocate to answer: here is somebody who will ask this, and send what `encode` needs.
+
+    `protocol` is PROTOCOL of the sender.
+    """
 
     query: str
+    encode: str = "sparse"
     protocol: Count = PROTOCOL
 
 

@@ -15,6 +15,7 @@ from arr_coc.updater import TextureUpdater
 from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
+from stream.conversation import AnswerReach
 from stream.events import AnyEvent, FrameReady, Notice, Started, unpack_event
 from stream.journal import Journal
 from stream.overlay import Overlay
@@ -22,7 +23,7 @@ from stream.slots import Slots
 from stream.sources import SourceInfo
 from stream.sources.open import open_source
 from stream.speaker import QWEN, model_name, open_speaker
-from stream.stages.allocate import AllocateStage, AllocateWiring, AnswerReach
+from stream.stages.allocate import AllocateStage, AllocateWiring
 from stream.stages.answer import AnswerPlace, AnswerStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Control, describe
 from stream.stages.capture import CaptureStage
@@ -30,7 +31,16 @@ from stream.stages.texture import TextureStage
 from stream.supervisor import Supervisor
 from stream.tally import Tally
 from stream.transport import EventSource, Transport
-from stream.wiring import allocate_policy, allocator_for, backend_name, capture_policy, restarts, texture_options
+from stream.wiring import (
+    allocate_policy,
+    allocator_for,
+    backend_name,
+    capture_policy,
+    manners,
+    restarts,
+    speak_policy,
+    texture_options,
+)
 
 POLL_MS = 50
 """How long the main thread waits for an event before it looks after the stages."""
@@ -188,10 +198,11 @@ class Pipeline:
         wiring = AllocateWiring(
             transport=transport,
             answer=answer,
+            speak=speak_policy(config, self._info),
+            manners=manners(config, self._info, answer, self._journal),
             overlays=self._overlays if config.output.heatmap else None,
             lease=self._updater.lease,
             make_allocator=lambda hello: allocator_for(config, hello),
-            journal=self._journal,
         )
         supervisor.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),

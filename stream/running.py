@@ -19,10 +19,12 @@ def open_run(config: Config) -> Pipeline | SupervisedRun:
 def supervised(config: Config) -> bool:
     """Whether the frame stages are a process that is started again when it dies.
 
-    Not where a heat map is drawn, whose pictures stay in the process that captures them; its answer process may still
-    be started again.
+    Only where frames come at their own pace: a file that is read without a loss cannot go on without what was lost. Nor
+    where a heat map is drawn, whose pictures stay in the process that captures them. The answer process may be started
+    again in any case.
     """
     if config.pipeline.single_process or config.output.heatmap is not None:
         return False
-    restart = config.pipeline.restart
-    return is_live_address(config.source) if restart is None else restart
+    live = is_live_address(config.source)
+    restart = live if config.pipeline.restart is None else config.pipeline.restart
+    return restart and (live or config.capture.realtime)

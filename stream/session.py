@@ -11,7 +11,7 @@ from typing import Protocol
 from stream.config import Config
 from stream.events import Event, Summary
 from stream.overlay import Overlay
-from stream.pipeline import Pipeline
+from stream.running import open_run
 from stream.sinks.base import Display, Sink
 from stream.sinks.open import open_sinks
 from stream.sources import SourceInfo
@@ -50,7 +50,7 @@ def run_session(
     config: Config,
     terminal: Display,
     extra: Sequence[Sink] = (),
-    make_run: Callable[[Config], Run] = Pipeline,
+    make_run: Callable[[Config], Run] = open_run,
     *,
     resume: bool = False,
     limit_s: float | None = None,

@@ -159,9 +159,9 @@ class SupervisedRun:
                 cancelled_s = cancelled_s or time.monotonic()
                 if time.monotonic() - cancelled_s > STOP_LIMIT_S:
                     return
+            yield from self._look_after(told)
             data = self._source.receive(POLL_MS)
             if data is None:
-                yield from self._look_after(told)
                 if told.end and self._keepers[FRAMES].child.death() is not None:
                     return
                 continue

@@ -7,6 +7,9 @@ from arr_coc.ops.difference import Thresholds
 from arr_coc.types import NS_PER_S
 from arr_coc.updater import TextureOptions
 from stream.config import Config
+from stream.conversation import AnswerReach, SpeakPolicy
+from stream.dialogue import Manners
+from stream.journal import Journal
 from stream.messages import Hello
 from stream.sources import SourceInfo
 from stream.sources.open import SCENE_PREFIX
@@ -46,19 +49,37 @@ def texture_options(config: Config) -> TextureOptions:
 
 
 def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
+    """How frames are allocated and told."""
+    return AllocatePolicy(
+        live=info.live,
+        whole_frames=config.answer.encode != "sparse",
+        with_maps=config.output.publish is not None,
+    )
+
+
+def speak_policy(config: Config, info: SourceInfo) -> SpeakPolicy:
+    """When to speak, and how long to wait for it."""
     answer = config.answer
     every_ns = None if answer.every_s is None else round(answer.every_s * NS_PER_S)
-    return AllocatePolicy(
+    return SpeakPolicy(
         rules=TriggerRules(every_ns, answer.on_change, answer.on_cut),
         query=answer.query,
-        whole_frames=answer.encode != "sparse",
         lockstep=not paced(config, info) and config.pipeline.answers == "lockstep",
-        live=info.live,
-        drawn_source=config.source.startswith(SCENE_PREFIX),
+        knows_scenes=config.source.startswith(SCENE_PREFIX),
         silence_limit_s=config.pipeline.timeout_s,
-        with_maps=config.output.publish is not None,
-        rejoin=restarts(config, info),
         reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
+    )
+
+
+def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journal | None) -> Manners:
+    """How the answer stage is spoken with."""
+    return Manners(
+        encode=config.answer.encode,
+        rejoin=restarts(config, info),
+        repeat=speak_policy(config, info).lockstep,
+        supervised=reach.supervised,
+        snapshot=reach.snapshot,
+        journal=journal,
     )
 
 

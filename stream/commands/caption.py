@@ -79,13 +79,15 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
 def _run(config: Config, journal: Journal | None, *, resume: bool) -> Summary:
     """Runs with the journal, which is removed once the run has finished."""
     from stream.pipeline import Pipeline
-    from stream.session import run_session
+    from stream.running import open_run
+    from stream.session import Run, run_session
     from stream.sinks.terminal import TerminalSink
 
-    def make_run(config: Config) -> Pipeline:
+    def make_run(config: Config) -> Run:
+        if journal is None:
+            return open_run(config)
         pipeline = Pipeline(config, journal=journal)
-        if journal is not None:
-            journal.begin()
+        journal.begin()
         return pipeline
 
     terminal = TerminalSink(captions=not config.output.paths)

@@ -22,6 +22,7 @@ KEYS = {
     "encode": "answer.encode",
     "max_frames": "capture.max_frames",
     "stream": "capture.stream",
+    "server": "answer.server",
     "device": "answer.device",
     "dtype": "answer.dtype",
 }
@@ -68,6 +69,10 @@ class RunOptions:
     heatmap: Annotated[
         str | None, _text("--heatmap", metavar="FILE", help="Also write an .mp4 with the allocation drawn.")
     ] = None
+    server: Annotated[
+        str | None,
+        _text("--server", metavar="ADDRESS", help="Answers from `serve-answers` at tcp://HOST:PORT. [a process here]"),
+    ] = None
     device: Annotated[str | None, _text("--device", metavar="NAME", help="cpu, cuda, cuda:1... [auto]")] = None
     dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None
     config: Annotated[
@@ -84,6 +89,14 @@ class RunOptions:
     single_process: Annotated[
         bool, typer.Option("--single-process", help="Run the model in a thread, for debugging.")
     ] = False
+    restart: Annotated[
+        bool | None,
+        typer.Option(
+            "--restart/--no-restart",
+            help="Start a process that dies or hangs again. [for live sources]",
+            show_default=False,
+        ),
+    ] = None
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False
 
     def configuration(self, base: Sequence[Layer] = (), top: Sequence[Layer] = ()) -> Config:
@@ -102,6 +115,8 @@ class RunOptions:
             layers.append(Layer("--realtime", {"capture.realtime": True}))
         if self.single_process:
             layers.append(Layer("--single-process", {"pipeline.single_process": True}))
+        if self.restart is not None:
+            layers.append(Layer("--restart", {"pipeline.restart": self.restart}))
         return build_config([*layers, *top])
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, OptionError
 from arr_coc.types import NS_PER_S
 from stream.errors import StreamError, TransportError
 from stream.guests import Guest, Guests
@@ -58,9 +58,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlace:
-    """Where the stage is reached. `shared`: it serves whoever comes, and outlives the failure of one answer."""
+    """Where the stage is reached. `shared`: it serves whoever comes, and outlives the failure of one answer.
+
+    `encode` is what it encodes, where its guests may think otherwise.
+    """
 
     endpoint: str
+    encode: str | None = None
     curve: ServerCurve | None = None
     shared: bool = False
     ready: Callable[[], None] = lambda: None
@@ -176,6 +180,11 @@ class AnswerStage:
                 )
             if self._guests.full:
                 raise TransportError(f"the answer stage serves {len(self._guests)} others already; try another one")
+            if self._place.encode not in (None, message.encode):
+                raise OptionError(
+                    f"the answer stage encodes {self._place.encode}, not {message.encode}; give --encode "
+                    f"{self._place.encode} here, or start it with --encode {message.encode}"
+                )
             asking = self._asking(message.query)
         except (ArrCocError, StreamError) as error:
             self._send(client, _failed(error))

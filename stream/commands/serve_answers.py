@@ -1,0 +1,71 @@
+"""`serve-answers`: the answer stage for frame processes elsewhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from stream.commands.outcome import INTERRUPTED
+from stream.layers import Layer, build_config, file_layer, option_layer, presets, set_layer
+
+KEYS = {
+    "--model": "answer.model",
+    "--encode": "answer.encode",
+    "--max-tokens": "answer.max_tokens",
+    "--device": "answer.device",
+    "--dtype": "answer.dtype",
+    "--keys": "network.keys",
+}
+
+
+def _text(*names: str, metavar: str, help: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+
+
+def serve_answers(
+    endpoint: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where to listen, such as tcp://0.0.0.0:5555.")],
+    model: Annotated[
+        str | None, _text("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]")
+    ] = None,
+    encode: Annotated[
+        str | None, _text("--encode", metavar="NAME", help="What is encoded: sparse, prune, weighted, full. [sparse]")
+    ] = None,
+    max_tokens: Annotated[
+        str | None, _text("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]")
+    ] = None,
+    device: Annotated[str | None, _text("--device", metavar="NAME", help="cpu, cuda, cuda:1... [auto]")] = None,
+    dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None,
+    keys: Annotated[
+        str | None, _text("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect.")
+    ] = None,
+    plain_tcp: Annotated[
+        bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect.")
+    ] = False,
+    config: Annotated[
+        str | None, _text("--config", "-c", metavar="FILE", help=f"TOML file or preset: {', '.join(presets())}.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        _text("--set", "-s", metavar="KEY=VALUE", help="Any key of the configuration; may be repeated."),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
+) -> int:
+    """Answer for frame processes on this machine or others (their option --server)."""
+    layers = [] if config is None else [file_layer(config)]
+    layers += [set_layer(assignment) for assignment in set_ or ()]
+    given = dict(zip(KEYS, (model, encode, max_tokens, device, dtype, keys), strict=True))
+    layers += [option_layer(option, KEYS[option], text) for option, text in given.items() if text is not None]
+    if plain_tcp:
+        layers.append(Layer("--plain-tcp", {"network.plain_tcp": True}))
+    made = build_config(layers)
+
+    from stream.serving import serve_answers as serve
+    from stream.speaker import model_name
+    from stream.transport.curve import server_curve
+
+    name = model_name(made)
+    guarded = "for holders of a key" if server_curve(made.network, endpoint) else "without keys"
+    typer.echo(f"loading {name}", err=True)
+    serve(made, endpoint, lambda: typer.echo(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends", err=True))
+    return INTERRUPTED

@@ -1,0 +1,222 @@
+"""When to speak and with whom: the answer points of a run, and the answer stage that is asked at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from stream.clock import Clock
+from stream.dialogue import Dialogue, Manners
+from stream.errors import ConnectionRefused, StageDied
+from stream.events import Event, Notice
+from stream.messages import Hello
+from stream.snapshot import SnapshotWriter
+from stream.stages.base import WAIT_MS, Control
+from stream.transport import Link, Transport
+from stream.transport.curve import ClientCurve
+from stream.triggers import TriggerRules, Triggers
+
+MS_PER_S = 1000
+
+MODEL_WORLD = (
+    "this model only knows {world}; for real video give --model Qwen/Qwen3-VL-2B-Instruct, "
+    "or the folder of such a model"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakPolicy:
+    """`lockstep`: at an answer point no frame follows before the answer.
+
+    `silence_limit_s`: how long the answer stage may say nothing while an answer is due; `reach_limit_s`: how long it
+    may take to be met. `knows_scenes`: the source is what a model of drawn scenes was made for.
+    """
+
+    rules: TriggerRules
+    query: str
+    lockstep: bool
+    knows_scenes: bool
+    silence_limit_s: float
+    reach_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReach:
+    """How the answer stage is reached.
+
+    `snapshot` is the memory shared with it, where it is a process of this machine. `supervised`: somebody notices its
+    death. `hung` is called where it says nothing for too long and its successor is looked for.
+    """
+
+    endpoint: str
+    curve: ClientCurve | None = None
+    snapshot: SnapshotWriter | None = None
+    supervised: bool = True
+    hung: Callable[[], None] = lambda: None
+
+    def connect(self, transport: Transport, control: Control) -> Link:
+        """A new link; for the thread that calls this."""
+        watched = not self.endpoint.startswith("inproc://")
+        return transport.link(self.endpoint, check=control.check, curve=self.curve, watched=watched)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Whom a conversation serves.
+
+    `meet` learns of a model, and of the question's embedding; `learn` of an answer's feedback; `emit` passes an event
+    on; `gather` makes the newest frame's packet, or None where there is no such frame any more; `asked` says that it is
+    being answered.
+    """
+
+    meet: Callable[[Hello, QueryEmbedding], None]
+    learn: Callable[[Feedback], None]
+    emit: Callable[[Event], None]
+    gather: Callable[[], TokenPacket | FramePacket | None]
+    asked: Callable[[], None]
+
+
+class Conversation:
+    """Belongs to the allocate stage's thread."""
+
+    def __init__(
+        self, policy: SpeakPolicy, reach: AnswerReach, manners: Manners, listener: Listener, control: Control
+    ) -> None:
+        self._policy = policy
+        self._reach = reach
+        self._rejoin = manners.rejoin
+        self._listener = listener
+        self._control = control
+        self._triggers = Triggers(policy.rules)
+        self._manners = manners
+        self._met = False
+        self._dialogue: Dialogue | None = None
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Answer points that came while another one still waited, and answers that were lost."""
+        lost = 0 if self._dialogue is None else self._dialogue.given_up
+        return {"answer.busy": self._triggers.missed, "answer.lost": lost}
+
+    @property
+    def link(self) -> Link:
+        """The way to the answer stage; another one once that was lost."""
+        return self._talk.link
+
+    def begin(self, transport: Transport, clock: Clock) -> None:
+        """Looks for the answer stage."""
+        self._talk = self._dialogue = Dialogue(
+            lambda: self._reach.connect(transport, self._control), clock, self._policy.query, self._manners
+        )
+
+    def greet(self) -> None:
+        """Waits until the answer stage has its model. Raises ConnectionRefused where there is none to be met."""
+        limit_s, waited_ms = self._policy.reach_limit_s, 0
+        while not self._talk.ready:
+            self.hear(WAIT_MS)
+            waited_ms += WAIT_MS
+            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self._talk.link.connected:
+                raise ConnectionRefused(
+                    f"no answer stage at {self._reach.endpoint} within {limit_s:g} s; start one there with "
+                    "`serve-answers`, and check address, firewall and keys"
+                )
+
+    def observe(self, stamp: FrameStamp, time_ns: int, *, change: float, cut: bool) -> None:
+        """Shows the next frame, and speaks where that is due; in lockstep, to the end of the answer."""
+        self._stamp = stamp
+        self._triggers.observe(time_ns, change=change, cut=cut)
+        if self._policy.lockstep:
+            self._speak_now()
+        else:
+            self.speak_if_due()
+
+    def speak_if_due(self) -> None:
+        """Sends the newest frame's packet where an answer is due and it is this process's turn."""
+        if self._triggers.due and not self._talk.busy and self._may_speak():
+            self._speak()
+
+    def finish(self, *, last_answer: bool) -> None:
+        """Gives the last answer, where the run ends with one, and waits for what has been asked."""
+        if last_answer and self._triggers.finish():
+            self._speak_now()
+        self._await(lambda: not self._talk.busy)
+        self._talk.leave()
+
+    def cancel(self) -> None:
+        """What was asked is not wanted any more."""
+        self._talk.cancel()
+
+    def close(self) -> None:
+        self._talk.close()
+
+    def hear(self, timeout_ms: int) -> None:
+        """Passes on what the answer stage says and teaches. Raises CancelledError once the run is cancelled."""
+        self._control.check()
+        talk = self._talk
+        question = self._control.take_question()
+        if question is not None:
+            talk.put_question(question)
+        for event in talk.hear(timeout_ms):
+            self._listener.emit(event)
+        embedding = talk.take_embedding()
+        if embedding is not None:
+            self._learn_question(embedding)
+        feedback = talk.take_feedback()
+        if feedback is not None:
+            self._listener.learn(feedback)
+
+    def mind_silence(self, silence_s: float | None = None) -> None:
+        """Gives up an answer stage that says nothing for too long. Raises StageDied where it has no successor."""
+        limit_s = self._policy.silence_limit_s
+        if (self._talk.silence_s if silence_s is None else silence_s) <= limit_s:
+            return
+        if not self._rejoin:
+            raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
+        self._reach.hung()
+        self._talk.lose()
+
+    def _learn_question(self, embedding: QueryEmbedding) -> None:
+        """A question holds from now on, of a model that may be another one: an answer is due at once."""
+        hello = self._talk.hello
+        assert hello is not None
+        self._listener.meet(hello, embedding)
+        if self._met:
+            self._triggers.ask()
+        elif hello.known_world is not None and not self._policy.knows_scenes:
+            self._listener.emit(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
+        self._met = True
+
+    def _may_speak(self) -> bool:
+        self._talk.want()
+        return self._talk.wants_packet
+
+    def _speak_now(self) -> None:
+        """Where an answer is due: asks for it, and waits until it has been given."""
+        if not self._triggers.due:
+            return
+        if self._talk.recall(self._stamp):
+            self._triggers.fire()
+            self._listener.asked()
+        else:
+            self._await(self._may_speak)
+            self._speak()
+        self._await(lambda: not self._talk.busy)
+
+    def _speak(self) -> None:
+        packet = self._listener.gather()
+        if packet is not None:
+            self._talk.ask(packet, self._triggers.fire())
+            self._listener.asked()
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        """Hears the answer stage until `done`.
+
+        Silence is counted in waits, not by the clock, so that a run that was suspended has not been silent.
+        """
+        silent_ms = 0
+        while not done():
+            heard = self._talk.heard
+            self.hear(WAIT_MS)
+            silent_ms = silent_ms + WAIT_MS if self._talk.ready and self._talk.heard == heard else 0
+            self.mind_silence(silent_ms / MS_PER_S)

@@ -1,0 +1,53 @@
+"""One answer that is awaited: what was asked about which packet, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, TokenPacket
+from stream.events import Answer, AnswerTiming
+from stream.messages import Answered
+
+NS_PER_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class Question:
+    """An answer that is awaited, and the packet that it is about."""
+
+    number: int
+    packet: TokenPacket | FramePacket
+    query: str
+    trigger: str
+    asked_ns: int
+    first_text_ns: int | None = None
+
+    @property
+    def stamp(self) -> FrameStamp:
+        return self.packet.stamp
+
+    def answered(self, message: Answered, heard_ns: int) -> Answer:
+        """The answer as an event; latencies count from the capture of its frame."""
+        stamp = self.stamp
+        at_s = stamp.media_ns / NS_PER_S
+        first_ns = self.first_text_ns or heard_ns
+        return Answer(
+            answer=message.answer,
+            frame_index=stamp.frame_index,
+            pts_s=at_s,
+            start_s=at_s,
+            end_s=at_s,
+            trigger=self.trigger,
+            query=self.query,
+            text=message.text,
+            tokens_used=message.tokens_used,
+            tokens_total=self.packet.grid.tiles,
+            text_tokens=message.text_tokens,
+            timing=AnswerTiming(
+                encode_ms=message.encode_ms,
+                prefill_ms=message.prefill_ms,
+                decode_ms=message.decode_ms,
+                ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
+                total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
+            ),
+        )

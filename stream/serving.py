@@ -1,0 +1,58 @@
+"""An answer stage for frame processes on this machine or others: `serve-answers`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from stream.config import Config
+from stream.errors import ConfigError, TransportError
+from stream.speaker import QWEN, open_speaker
+from stream.stages.answer import AnswerPlace, AnswerStage
+from stream.stages.base import CancelledError, Control
+from stream.transport import Transport
+from stream.transport.curve import server_curve
+
+
+def serve_answers(
+    config: Config, endpoint: str, ready: Callable[[], None], control: Control | None = None, speaker: str = QWEN
+) -> None:
+    """Loads the model and answers whoever joins at `endpoint`, until the control is cancelled or a signal comes.
+
+    `ready` is called once the model has been loaded. For the main thread, unless `control` is given. Raises ConfigError
+    where the address or the keys are no good, ModelError where the model is not.
+    """
+    curve = server_curve(config.network, endpoint)
+    stopping = control or Control()
+    transport = Transport()
+    place = AnswerPlace(endpoint, encode=config.answer.encode, curve=curve, shared=True, ready=ready)
+    stage = AnswerStage(lambda: open_speaker(speaker, config), place, transport, stopping)
+    try:
+        if control is None:
+            with _signals_cancel(stopping):
+                stage.run()
+        else:
+            stage.run()
+    except CancelledError:
+        pass
+    except TransportError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        transport.close()
+
+
+@contextmanager
+def _signals_cancel(control: Control) -> Iterator[None]:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if control.cancelled:
+            raise KeyboardInterrupt
+        control.cancel()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
