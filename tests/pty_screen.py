@@ -47,9 +47,9 @@ class Pty:
             self.rows[int(number)] = _CONTROL.sub("", row).rstrip()
         return text
 
-    def until(self, seen: Callable[[], bool]) -> None:
+    def until(self, seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         """Reads until `seen`; fails where that takes too long."""
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + limit_s
         while not seen():
             assert time.monotonic() < deadline_s, self.rows
             select.select([self.person], [], [], 0.05)
