@@ -21,7 +21,7 @@ TOO_SLOW = 0.9
 
 _CREDENTIALS = Failure(
     "wants another user name or password",
-    "write them into the address, as in rtsp://USER:PASSWORD@HOST/PATH, with %40 for an @ in them",
+    "write them in front of the host name, as USER:PASSWORD@HOST, with %40 for an @ in them",
 )
 _MISSING = Failure("has no such stream", "check the path after the host name")
 _REFUSED = Failure("refuses the connection: nothing listens there", "check host and port, and that the server runs")
@@ -103,6 +103,8 @@ def reading_failure(error: av.FFmpegError) -> str:
     """Why something live that was being read is lost."""
     if isinstance(error, av.error.InvalidDataError):
         return "what it sends is no video any more"
+    if error.errno == errno.EIO:
+        return "the connection broke"
     return reason_of(error)
 
 

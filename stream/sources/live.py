@@ -49,6 +49,7 @@ class LiveSource:
             start_s = time.monotonic()
             container = opened_within(target, config.open_timeout_s)
             took_s = time.monotonic() - start_s
+        self._closed = False
         self._reader = LiveReader(target, container, took_s, config, clock)
         self._reader.start()
         try:
@@ -100,9 +101,11 @@ class LiveSource:
 
     def close(self) -> None:
         """Lets go of the source; its thread ends at once, or when FFmpeg's time limit is over."""
-        self._reader.stop()
-        self._reader.join(CLOSE_S)
-        self._reader.handover.close()
+        if not self._closed:
+            self._closed = True
+            self._reader.stop()
+            self._reader.join(CLOSE_S)
+            self._reader.handover.close()
 
     def __enter__(self) -> LiveSource:
         return self
