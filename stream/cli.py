@@ -27,10 +27,19 @@ from stream.commands.keys import keys
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.serve_answers import serve_answers
 from stream.commands.watch import watch
-from stream.errors import ConfigError, OutputError, OutputFailed, ReaderGone, SourceError, StreamError
+from stream.errors import (
+    ConfigError,
+    ConnectionRefused,
+    OutputError,
+    OutputFailed,
+    ReaderGone,
+    SourceError,
+    StreamError,
+)
 
 USER_MISTAKES = (
     ConfigError,
+    ConnectionRefused,
     SourceError,
     OutputError,
     ModelError,

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Protocol
 
 from arr_coc.errors import ArrCocError, BudgetError, ContextLengthError, ModelError, OptionError, StrategyError
-from stream.errors import ConfigError, SourceError, StageDied, StreamError
+from stream.errors import ConfigError, ConnectionRefused, SourceError, StageDied, StreamError
 
 CAPTURE_TEXTURE = "inproc://capture-texture"
 TEXTURE_ALLOCATE = "inproc://texture-allocate"
@@ -21,6 +21,7 @@ WAIT_MS = 50
 
 USER_ERRORS = (
     ConfigError,
+    ConnectionRefused,
     SourceError,
     ModelError,
     ContextLengthError,

@@ -30,6 +30,9 @@ RECONNECT_MS, RECONNECT_MAX_MS = 20, 500
 HEARTBEAT_MS, HEARTBEAT_LIMIT_MS = 1000, 5000
 """How often ZeroMQ itself asks a peer in another process for a sign of life, and how long it waits for one."""
 
+TURNED_AWAY_MAX = 3
+"""A peer that has closed so many connections before it was met will not be met: a wrong key, or no ZeroMQ there."""
+
 QUEUE_MESSAGES = 64
 """Bound of each socket's own queue; data stay far below it, because they need credits."""
 
@@ -100,7 +103,8 @@ class Link:
         self._watch.look()
         if self._watch.refused:
             raise ConnectionRefused(
-                f"{self._endpoint} does not accept this key; give --keys the folder `client` that `keys` made for it"
+                f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it (or none "
+                "where it has none), and check that it is an answer stage"
             )
         return self._watch.lost
 
@@ -156,6 +160,7 @@ class _PeerWatch:
 
     def __init__(self, watched: zmq.Socket[bytes]) -> None:
         self.met = self.lost = self.refused = False
+        self._turned_away = 0
         watched.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         watched.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         watched.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
@@ -175,6 +180,8 @@ class _PeerWatch:
                 self.met = True
             elif event == zmq.EVENT_DISCONNECTED:
                 self.lost = self.lost or self.met
+                self._turned_away += not self.met
+                self.refused = self.refused or self._turned_away >= TURNED_AWAY_MAX
             else:
                 self.refused = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -56,7 +57,9 @@ class Port:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             self._socket.close(linger=0)
-            raise TransportError(f"cannot open {endpoint}: {error.strerror}; give another address") from error
+            raise TransportError(
+                f"cannot open {endpoint}: {os.strerror(error.errno or 0)}; give another address"
+            ) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def receive(self, timeout_ms: int = 0) -> tuple[Client, Received] | None:
