@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from fractions import Fraction
 
 import av
@@ -84,10 +82,9 @@ class _Video:
     def __init__(self, path: str, width_px: int, height_px: int) -> None:
         self._path = path
         try:
-            self._file = _UntilFull(path)
-            self._container = av.open(self._file, "w", format="mp4", options=FRAGMENTS)
+            self._container = av.open(path, "w", format="mp4", options=FRAGMENTS)
             self._stream = self._container.add_stream("libx264", options=dict(QUALITY))
-        except (OSError, ValueError) as error:
+        except (av.FFmpegError, ValueError) as error:
             raise OutputError(f"cannot write {path!r}: {error}") from error
         self._stream.width, self._stream.height = width_px, height_px
         self._stream.pix_fmt = "yuv420p"
@@ -102,7 +99,7 @@ class _Video:
         try:
             self._write(None)
         finally:
-            with closing(self._file), self._failing():
+            with self._failing():
                 self._container.close()
 
     def _write(self, frame: av.VideoFrame | None) -> None:
@@ -113,39 +110,8 @@ class _Video:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except av.FFmpegError as error:
             raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
-
-
-class _UntilFull:
-    """A file that takes nothing more once a write has failed.
-
-    FFmpeg would write the end of an ordinary MP4 all the same, which without its last part is none; the fragments that
-    lie there can be played.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._file = io.FileIO(path, "w")
-        self._full = False
-
-    def write(self, data: bytes) -> int:
-        rest = memoryview(b"" if self._full else data)
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) or 0 :]
-        except OSError:
-            self._full = True
-            raise
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _fitted(picture: npt.NDArray[np.uint8], width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
