@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 from arr_coc.types import FramePlanes
 from stream.clock import Clock, FakeClock
 from stream.errors import SourceError
-from stream.messages import Credit, End, Frame
+from stream.messages import Credit, End, Frame, Lost
 from stream.slots import Slots
-from stream.sources.base import SkippedItem, SourceFrame
-from stream.stages.base import CAPTURE_TEXTURE
+from stream.sources.base import SkippedItem, SourceFrame, SourceOutage
+from stream.sources.handover import Handover
+from stream.stages.base import CAPTURE_TEXTURE, WAIT_MS
 from stream.stages.capture import CapturePolicy, CaptureStage
 from stream.transport import Link
 from tests.stage_runner import StageRunner, expect, stage_runner
@@ -220,3 +222,99 @@ def test_a_source_that_fails_is_reported_and_closed(runner: StageRunner) -> None
     failure = runner.join()
     assert isinstance(failure, SourceError)
     assert source.closed
+
+
+class CameraSource(ListedSource):
+    """Gives what the test puts into `handover`, when it does."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.handover = Handover()
+
+    def fileno(self) -> int:
+        return self.handover.fileno()
+
+    def arrived(self) -> list[SourceFrame | SourceOutage] | None:
+        self.asked += 1
+        return self.handover.take()
+
+    @property
+    def dropped(self) -> int:
+        return self.handover.dropped
+
+    def close(self) -> None:
+        super().close()
+        self.handover.close()
+
+
+class TestSourcesThatComeInTheirOwnTime:
+    def test_a_waiting_frame_goes_out_with_its_credit_though_no_other_frame_comes(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        source.handover.put(frame(0))
+        assert fixture.next().frame_index == 0
+        source.handover.put(frame(1))
+        source.handover.put(frame(2))
+        assert fixture.link.receive(30) is None
+        sent_ns = time.monotonic_ns()
+        assert fixture.next().frame_index == 2
+        assert time.monotonic_ns() - sent_ns < WAIT_MS * MS
+
+    def test_a_frame_goes_out_as_it_comes_where_it_is_awaited(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture.link.send(Credit(count=2))
+        for index in range(2):
+            assert fixture.link.receive(20) is None
+            sent_ns = time.monotonic_ns()
+            source.handover.put(frame(index))
+            assert expect(fixture.link, Frame).frame_index == index
+            assert time.monotonic_ns() - sent_ns < WAIT_MS * MS
+
+    def test_outages_are_told_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        source.handover.put(frame(0))
+        assert fixture.next().frame_index == 0
+        source.handover.put(SourceOutage(0, 5, "gone"))
+        assert expect(fixture.link, Lost) == Lost(frame_index=0, media_ns=5, reason="gone")
+        source.handover.put(SourceOutage(0, 5, "gone", 2.5, 3))
+        assert expect(fixture.link, Lost) == Lost(frame_index=0, media_ns=5, reason="gone", lasted_s=2.5, attempts=3)
+        source.handover.put(frame(1, discontinuity="reconnect"))
+        assert fixture.next().discontinuity == "reconnect"
+
+    def test_what_was_dropped_is_counted_by_its_cause(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        for index in range(6):
+            source.handover.put(frame(index))
+        source.handover.finish()
+        assert fixture.next().frame_index == 5
+        assert expect(fixture.link, End).reason == "finished"
+        runner.join()
+        assert fixture.stage.drops == {"capture.replaced": 3, "capture.late": 2}
+        assert source.closed
+
+    def test_nothing_is_asked_for_before_the_first_credit(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        Fixture(runner, source, CapturePolicy(newest=True))
+        assert not source.handover.wait(0.03)
+        assert source.asked == 0
+
+    def test_ending_ends_it_while_nothing_comes(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture.link.send(Credit())
+        while not source.asked:
+            time.sleep(0.001)
+        runner.control.end()
+        assert expect(fixture.link, End).reason == "interrupted"
+
+    def test_a_failure_is_reported(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        source.handover.finish(SourceError("the camera is gone"))
+        fixture.link.send(Credit())
+        failure = runner.join()
+        assert isinstance(failure, SourceError)
+        assert source.closed
