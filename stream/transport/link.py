@@ -103,8 +103,8 @@ class Link:
         self._watch.look()
         if self._watch.refused:
             raise ConnectionRefused(
-                f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it, or none "
-                "where it has none, and check that it is an answer stage"
+                f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it, or "
+                "none where it has none, and check that it is an answer stage"
             )
         return self._watch.lost
 
