@@ -16,6 +16,7 @@ import zmq
 from stream.config import NetworkConfig
 from stream.errors import OutputError
 from stream.transport import publisher as publisher_module
+from stream.transport import served as served_module
 from stream.transport.curve import client_curve, make_keys, server_curve
 from stream.transport.publisher import Publisher
 from tests.listener import listening
@@ -131,8 +132,8 @@ def test_an_address_that_is_none_here(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_does_not_start_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_module.Publisher, "_open", lambda self, public: time.sleep(0.2))
-    monkeypatch.setattr(publisher_module, "START_LIMIT_S", 0.01)
+    monkeypatch.setattr(served_module.ServedSocket, "_open", lambda self, public: time.sleep(0.2))
+    monkeypatch.setattr(served_module, "START_LIMIT_S", 0.01)
     with pytest.raises(OutputError, match="nothing happens"):
         Publisher(ANYWHERE, None)
 

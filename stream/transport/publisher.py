@@ -6,19 +6,14 @@ ZeroMQ's XPUB with a thread of its own, so that somebody who subscribes is answe
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as WaitedTooLong
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
 
 import zmq
 
-from stream.errors import OutputError
-from stream.transport.bind import bind_output
-from stream.transport.context import Transport
 from stream.transport.curve import ServerCurve
+from stream.transport.served import LINGER_MS, ServedSocket
 
 TopicMessage = tuple[str, bytes]
 
@@ -35,10 +30,6 @@ HANDED_OVER = 256
 """Messages that may wait for the publisher's thread."""
 
 TICK_S = 1.0
-LINGER_MS = 500
-"""How long the last messages may take at the end."""
-
-START_LIMIT_S = 5.0
 NEWCOMERS_AT_ONCE = 64
 
 INSIDE = "inproc://publish"
@@ -62,23 +53,16 @@ class Publisher:
         kept: Iterable[str] = (),
         tick: Callable[[], Iterable[TopicMessage]] = tuple,
     ) -> None:
-        self._asked_endpoint = endpoint
-        self._curve = curve
-        self._tick = tick
-        self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
-        self._bound: Future[str] = Future()
+        self._socket = _PublicSocket(endpoint, curve, kept, tick)
+        self._way_in = self._socket.way_in()
         self._closed = False
         self.dropped = 0
-        self._transport = Transport()
-        if curve is not None:
-            self._transport.guard(curve)
-        self._way_in = self._transport.context.socket(zmq.PUSH)
-        self._way_in.setsockopt(zmq.SNDHWM, HANDED_OVER)
-        self._way_in.setsockopt(zmq.LINGER, LINGER_MS)
-        self._way_in.bind(INSIDE)
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
-        self._thread.start()
-        self.endpoint = self._when_bound()
+        try:
+            self.endpoint = self._socket.start()
+        except BaseException:
+            self._way_in.close(linger=0)
+            self._socket.finish()
+            raise
 
     def publish(self, topic: str, body: bytes) -> None:
         """Hands a message over and returns at once; `dropped` counts those for which there was no room."""
@@ -92,73 +76,63 @@ class Publisher:
         if self._closed:
             return
         self._closed = True
-        self._way_in.setsockopt(zmq.SNDTIMEO, LINGER_MS)
         with suppress(zmq.Again):
             self._way_in.send(STOP)
-        self._thread.join(START_LIMIT_S)
-        self._way_in.close(linger=0)
-        self._transport.close()
+        self._way_in.close()
+        self._socket.finish()
 
-    def _when_bound(self) -> str:
-        """The address under which the thread can be reached; tidies up where it has none."""
-        try:
-            return self._bound.result(START_LIMIT_S)
-        except BaseException as error:
-            self._closed = True
-            self._thread.join(START_LIMIT_S)
-            self._way_in.close(linger=0)
-            self._transport.close()
-            if isinstance(error, WaitedTooLong):
-                raise OutputError(f"cannot open {self._asked_endpoint}: nothing happens") from error
-            raise
 
-    def _run(self) -> None:
-        with suppress(zmq.ContextTerminated):
-            self._open_and_serve(self._transport.context)
+class _PublicSocket(ServedSocket):
+    """The publisher's thread: what is handed over goes out, and newcomers are told the last state."""
 
-    def _open_and_serve(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        way_in, public = context.socket(zmq.PULL), context.socket(zmq.XPUB)
-        way_in.setsockopt(zmq.RCVHWM, HANDED_OVER)
-        try:
-            way_in.connect(INSIDE)
-            self._open(public)
-        except Exception as error:
-            self._bound.set_exception(error)
-        else:
-            self._bound.set_result(public.getsockopt_string(zmq.LAST_ENDPOINT))
-            self._serve(way_in, public)
-        finally:
-            way_in.close(linger=0)
-            public.close(linger=LINGER_MS)
+    def __init__(
+        self,
+        endpoint: str,
+        curve: ServerCurve | None,
+        kept: Iterable[str],
+        tick: Callable[[], Iterable[TopicMessage]],
+    ) -> None:
+        super().__init__("publisher", zmq.XPUB, endpoint, curve)
+        self._tick = tick
+        self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
 
-    def _open(self, public: zmq.Socket[bytes]) -> None:
-        for option, value in (
-            (zmq.XPUB_VERBOSE, 1),
-            (zmq.SNDHWM, SUBSCRIBER_MESSAGES),
-            (zmq.SNDBUF, SUBSCRIBER_BUFFER_BYTES),
-            (zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX),
-        ):
-            public.setsockopt(option, value)
-        if self._curve is not None:
-            self._curve.apply(public)
-        bind_output(public, self._asked_endpoint)
+    def way_in(self) -> zmq.Socket[bytes]:
+        """Where messages are handed over; belongs to the thread that asks for it."""
+        way_in = self._transport.context.socket(zmq.PUSH)
+        way_in.setsockopt(zmq.SNDHWM, HANDED_OVER)
+        way_in.setsockopt(zmq.LINGER, LINGER_MS)
+        way_in.setsockopt(zmq.SNDTIMEO, LINGER_MS)
+        way_in.bind(INSIDE)
+        return way_in
 
-    def _serve(self, way_in: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> None:
-        poller = zmq.Poller()
-        poller.register(way_in, zmq.POLLIN)
-        poller.register(public, zmq.POLLIN)
-        next_tick_s = time.monotonic() + TICK_S
-        while True:
-            wait_s = max(0.0, next_tick_s - time.monotonic())
-            ready = dict(poller.poll(int(wait_s * 1000) + 1))
-            if way_in in ready and not self._pass_on(way_in, public):
-                return
-            if public in ready:
-                self._greet(public)
-            if time.monotonic() >= next_tick_s:
-                next_tick_s = time.monotonic() + TICK_S
-                for topic, body in self._ticked():
-                    self._send(public, topic.encode(), body)
+    @property
+    def options(self) -> Mapping[int, int]:
+        return {
+            zmq.XPUB_VERBOSE: 1,
+            zmq.SNDHWM: SUBSCRIBER_MESSAGES,
+            zmq.SNDBUF: SUBSCRIBER_BUFFER_BYTES,
+            zmq.MAXMSGSIZE: SUBSCRIPTION_BYTES_MAX,
+        }
+
+    def serve(self, public: zmq.Socket[bytes]) -> None:
+        with closing(self._transport.context.socket(zmq.PULL)) as handed_over:
+            handed_over.setsockopt(zmq.RCVHWM, HANDED_OVER)
+            handed_over.connect(INSIDE)
+            poller = zmq.Poller()
+            poller.register(handed_over, zmq.POLLIN)
+            poller.register(public, zmq.POLLIN)
+            next_tick_s = time.monotonic() + TICK_S
+            while True:
+                wait_s = max(0.0, next_tick_s - time.monotonic())
+                ready = dict(poller.poll(int(wait_s * 1000) + 1))
+                if handed_over in ready and not self._pass_on(handed_over, public):
+                    return
+                if public in ready:
+                    self._greet(public)
+                if time.monotonic() >= next_tick_s:
+                    next_tick_s = time.monotonic() + TICK_S
+                    for topic, body in self._ticked():
+                        self._send(public, topic.encode(), body)
 
     def _ticked(self) -> Iterable[TopicMessage]:
         try:
@@ -167,11 +141,11 @@ class Publisher:
             log.warning("the figures of this second could not be made", exc_info=True)
             return ()
 
-    def _pass_on(self, way_in: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> bool:
+    def _pass_on(self, handed_over: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> bool:
         """Publishes everything that was handed over; whether there may be more."""
         for _ in range(HANDED_OVER):
             try:
-                parts = way_in.recv_multipart(zmq.NOBLOCK)
+                parts = handed_over.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return True
             if len(parts) < 2:

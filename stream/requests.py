@@ -1,0 +1,105 @@
+"""What other programs may ask of a run through `output.control`, and what they are told. docs/robots.md shows it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from stream.config import QUERY_LIMIT_CHARS
+from stream.errors import TransportError
+from stream.published import VERSION
+from stream.vitals import Vitals
+
+EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
+
+log = logging.getLogger(__name__)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One of `ask`, the new question, and `status`, for the last status and statistics."""
+
+    v: int = VERSION
+    ask: str | None = None
+    status: bool = False
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`error` says why where `ok` is false. `status` and `stats` are as they are published."""
+
+    v: int = msgspec.field(default_factory=lambda: VERSION)
+    ok: bool
+    error: str | None = None
+    status: dict[str, Any] | None = None
+    stats: dict[str, Any] | None = None
+
+
+class RequestRefused(Exception):
+    """What was asked for cannot be done; never leaves this module."""
+
+
+class Replies:
+    """Makes the reply to each request; `vitals` knows the run."""
+
+    def __init__(self, vitals: Vitals) -> None:
+        self._vitals = vitals
+
+    def __call__(self, body: bytes) -> bytes:
+        """The reply, in the encoding of the request: JSON, or msgpack where it does not look like JSON."""
+        codec = msgspec.json if body.lstrip()[:1] in (b"{", b"[", b'"', b"") else msgspec.msgpack
+        try:
+            reply = self._reply(codec.decode(body, type=Request))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            reply = Reply(ok=False, error=f"not a request: {error}; send for example {EXAMPLE}")
+        except RequestRefused as error:
+            reply = Reply(ok=False, error=str(error))
+        except Exception as error:
+            log.warning("a request failed", exc_info=True)
+            reply = Reply(ok=False, error=f"unexpected {type(error).__name__}")
+        return codec.encode(reply)
+
+    def _reply(self, request: Request) -> Reply:
+        if request.v != VERSION:
+            raise RequestRefused(f"version {request.v} is not known here; this run speaks version {VERSION}")
+        if request.ask is None and not request.status:
+            raise RequestRefused(f'nothing was asked for; send for example {EXAMPLE}, or {{"status": true}}')
+        if request.ask is not None:
+            self._ask(request.ask)
+        if not request.status:
+            return Reply(ok=True)
+        return Reply(
+            ok=True,
+            status=msgspec.to_builtins(self._vitals.status()),
+            stats=msgspec.to_builtins(self._vitals.stats()),
+        )
+
+    def _ask(self, query: str) -> None:
+        run = self._vitals.run
+        if not query.strip():
+            raise RequestRefused("the question is empty")
+        if len(query) > QUERY_LIMIT_CHARS:
+            raise RequestRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}")
+        if run is None:
+            raise RequestRefused("the run has not begun; ask again in a moment")
+        if self._vitals.health().status == "ended":
+            raise RequestRefused("the run has ended")
+        run.ask(query)
+
+
+def ask_request(query: str) -> bytes:
+    """The request that changes the question."""
+    return msgspec.json.encode(Request(ask=query))
+
+
+def status_request() -> bytes:
+    """The request for the last status and statistics."""
+    return msgspec.json.encode(Request(status=True))
+
+
+def read_reply(body: bytes) -> Reply:
+    """The reply to one of these requests. Raises TransportError where it is none."""
+    try:
+        return msgspec.json.decode(body, type=Reply)
+    except msgspec.MsgspecError as error:
+        raise TransportError(f"the reply is no reply of a run ({error}); is the address that of --control?") from error

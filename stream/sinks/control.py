@@ -1,0 +1,34 @@
+"""Takes requests at `output.control` for as long as the other outputs are open."""
+
+from __future__ import annotations
+
+from stream.config import Config
+from stream.events import Event
+from stream.requests import Replies
+from stream.sinks.base import Sink
+from stream.transport.control import ControlServer
+from stream.transport.curve import server_curve
+from stream.vitals import Vitals
+
+
+class ControlSink(Sink):
+    """Answers requests in a thread of its own; events reach it through `vitals`.
+
+    Raises OutputError where the address cannot be bound, ConfigError where it needs keys that are not there.
+    """
+
+    def __init__(self, config: Config, vitals: Vitals) -> None:
+        endpoint = config.output.control
+        assert endpoint is not None
+        self._server = ControlServer(endpoint, server_curve(config.network, endpoint), Replies(vitals))
+
+    @property
+    def endpoint(self) -> str:
+        """Where it can be reached."""
+        return self._server.endpoint
+
+    def write(self, event: Event) -> None:
+        pass
+
+    def close(self) -> None:
+        self._server.close()
