@@ -31,6 +31,9 @@ USER_ERRORS = (
 )
 """What the user can put right: reported as it is, where other errors mean that a stage died."""
 
+RESTLESS = ("texture", "allocate")
+"""Stages that come back to their loop all the time. Capture waits for its source, which minds its own stalls."""
+
 log = logging.getLogger(__name__)
 
 
@@ -87,9 +90,10 @@ class Control:
             raise CancelledError
 
     def lively(self, limit_s: float) -> bool:
-        """Whether each running stage has called `check` within the time limit."""
+        """Whether each stage that never waits for long has called `check` within the time limit, if it runs."""
         now_s = time.monotonic()
-        return all(now_s - seen_s < limit_s for seen_s in self._seen_s.copy().values())
+        seen_s = self._seen_s.copy()
+        return all(now_s - seen_s[stage] < limit_s for stage in RESTLESS if stage in seen_s)
 
     def ended(self) -> None:
         """The calling stage has ended: it is not expected to show that it lives."""
