@@ -136,11 +136,18 @@ def test_at_the_end_the_last_words_stand_on_the_terminal(
     terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.begin(frame(0, 0.0), *(answer(number, f"answer {number}") for number in range(LAST_ENTRIES + 5)))
+    terminal.sink.write(answer(17.0, "word " * 30))
     terminal.sink.write(Asked(query="Who?"))
     terminal.sink.write(summary())
     out, err = capsys.readouterr()
-    assert out.splitlines()[-1] == "0:16.0  answer 16"
-    assert len(out.splitlines()) == LAST_ENTRIES - 1
+    lines = out.splitlines()
+    assert lines[-4:] == [
+        "0:16.0  answer 16",
+        "0:17.0  " + "word " * 13 + "word",
+        " " * 8 + "word " * 13 + "word",
+        " " * 8 + "word word",
+    ]
+    assert len(lines) == LAST_ENTRIES + 1
     assert err.splitlines() == [
         "asked: Who?",
         "3 frames (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 frames a second",
@@ -168,6 +175,19 @@ def test_what_others_write_to_stderr_becomes_a_remark(terminal: Terminal, monkey
     terminal.sink.close()
     assert sys.stderr is screen
     screen.close()
+
+
+def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    pty = Pty()
+    with os.fdopen(os.dup(pty.program), "w", encoding="utf-8") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        sink = LiveSink(Screen(pty.program, colour=True), None)
+        assert pty.read() == "starting"
+        sink.close()
+        assert pty.read() == "\r\x1b[K"
+        sink.close()
+        assert pty.read() == ""
+    pty.close()
 
 
 def test_remark_lines_are_whole() -> None:

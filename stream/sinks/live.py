@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -17,6 +18,9 @@ from stream.sinks.live_state import LiveState
 from stream.sinks.live_view import View
 from stream.sinks.terminal import print_answer, summary_text
 
+STARTING = "starting"
+ERASE = "\r\x1b[K"
+
 LAST_ENTRIES = 12
 """Of what was said, so much is left on the terminal when the view has gone."""
 
@@ -25,7 +29,8 @@ class LiveSink(Display):
     """Shows a run on `screen` from `attach` to `close`.
 
     `keys` is the descriptor of the terminal that questions are typed on, `questions` one that lines to ask are read
-    from; None where there is none. What is written to stderr meanwhile becomes remarks in the view.
+    from; None where there is none. What is written to stderr meanwhile becomes remarks in the view. Before `attach`,
+    while libraries are loaded and the source is opened, one word says that something happens.
     """
 
     def __init__(
@@ -39,8 +44,12 @@ class LiveSink(Display):
         self._view: View | None = None
         self._reader: QuestionReader | None = None
         self._stderr = sys.stderr
+        self._waiting = sys.stderr.isatty()
+        if self._waiting:
+            print(STARTING, end="", file=sys.stderr, flush=True)
 
     def attach(self, run: Watched, frames: int | None) -> None:
+        self._waited()
         self._state = LiveState(run, self._clock)
         self._view = View(self._screen, self._keys, self._state, run.ask)
         self._stderr = sys.stderr
@@ -66,23 +75,36 @@ class LiveSink(Display):
             if event.frames or event.error is None:
                 pace = None if event.timing is None else event.timing.get("fps")
                 text = summary_text(event, pace or None)
-                print("\n".join(wrap(text, self._screen.size[0])), file=sys.stderr)
+                with contextlib.suppress(OSError):
+                    print("\n".join(wrap(text, self._screen.size[0])), file=sys.stderr)
 
     def close(self) -> None:
         """Gives the terminal back, with the last of what was said on it."""
         view, self._view = self._view, None
+        self._waited()
         if view is None:
             return
         if self._reader is not None:
             self._reader.close()
         view.close()
         sys.stderr = self._stderr
+        with contextlib.suppress(OSError):
+            self._leave_last_words()
+
+    def _leave_last_words(self) -> None:
         assert self._state is not None
+        columns = self._screen.size[0]
         for entry in self._state.entries[-LAST_ENTRIES:]:
+            indent = len(entry.at) + 2
             if entry.remark:
-                print(entry.text, file=sys.stderr)
+                print("\n".join(wrap(entry.text, columns)), file=sys.stderr)
             else:
-                print_answer(entry.at, entry.text)
+                print_answer(entry.at, f"\n{'':{indent}}".join(wrap(entry.text, max(1, columns - indent))))
+
+    def _waited(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            print(ERASE, end="", file=sys.stderr, flush=True)
 
 
 class RemarkLines(io.TextIOBase):

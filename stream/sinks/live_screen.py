@@ -58,8 +58,11 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows, as they are now."""
-        size = os.get_terminal_size(self._out)
+        """Columns and rows, as they are now; the usual ones where the terminal does not tell."""
+        try:
+            size = os.get_terminal_size(self._out)
+        except OSError:
+            return SIZE_UNKNOWN
         return (size.columns, size.lines) if size.columns > 0 and size.lines > 0 else SIZE_UNKNOWN
 
     def open(self) -> None:
