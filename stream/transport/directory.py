@@ -46,7 +46,7 @@ def private_directory() -> Iterator[Path]:
 
 
 def _hold(path: Path) -> int | None:
-    """Locks a directory for as long as this process lives; the lock's descriptor, or None where somebody else has it."""
+    """Locks a directory for as long as this process lives: the lock's descriptor, or None where another one has it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
