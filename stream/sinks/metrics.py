@@ -1,0 +1,163 @@
+"""Prometheus metrics of a run, and its health, over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from stream.config import Config
+from stream.events import Answer, Event, FrameReady
+from stream.published import PublishedStats
+from stream.sinks.base import Sink
+from stream.sinks.http import HttpServer, Page
+from stream.vitals import Health, Vitals
+
+FRAME_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
+TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class MetricsSink(Sink):
+    """Serves /metrics, /healthz and /readyz. `vitals` must have taken each event before this sink does.
+
+    Raises OutputError where the port cannot be had.
+    """
+
+    def __init__(self, config: Config, vitals: Vitals) -> None:
+        port = config.output.metrics_port
+        assert port is not None
+        self._vitals = vitals
+        self._collector = RunCollector(vitals)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self._collector)
+        self._server = HttpServer(config.output.metrics_host, port, self._page)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port on which it is served."""
+        return self._server.address
+
+    def write(self, event: Event) -> None:
+        self._collector.add(event)
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _page(self, path: str) -> Page | None:
+        if path == "/metrics":
+            return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
+        health = self._vitals.health()
+        if path == "/healthz":
+            return _health_page(health, health.well)
+        return _health_page(health, health.well and health.ready) if path == "/readyz" else None
+
+
+def _health_page(health: Health, good: bool) -> Page:
+    return Page(200 if good else 503, "application/json", msgspec.json.encode(health) + b"\n")
+
+
+class Histogram:
+    """Counts of values by the bucket that they fall in. Bucket bounds are in seconds."""
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        self._bounds_s = bounds_s
+        self._counts = [0] * (len(bounds_s) + 1)
+        self._sum_s = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, value_s: float) -> None:
+        with self._lock:
+            self._counts[bisect_left(self._bounds_s, value_s)] += 1
+            self._sum_s += value_s
+
+    def family(self, name: str, help_text: str) -> HistogramMetricFamily:
+        with self._lock:
+            counts, total_s = list(self._counts), self._sum_s
+        buckets: list[tuple[str, float]] = []
+        running = 0
+        for bound, count in zip([*map(str, self._bounds_s), "+Inf"], counts, strict=True):
+            running += count
+            buckets.append((bound, running))
+        return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=total_s)
+
+
+class RunCollector(Collector):
+    """What Prometheus is told, made anew for every scrape: no state of the library's own, none that is global."""
+
+    def __init__(self, vitals: Vitals) -> None:
+        self._vitals = vitals
+        self._latency = Histogram(FRAME_BUCKETS_S)
+        self._ttft = Histogram(TTFT_BUCKETS_S)
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            self._latency.add(max(0, event.ready_ns - event.capture_ns) / 1e9)
+        elif isinstance(event, Answer) and event.timing is not None:
+            self._ttft.add(event.timing.ttft_ms / 1e3)
+
+    def collect(self) -> Iterator[Metric]:
+        stats, health = self._vitals.stats(), self._vitals.health()
+        yield self._latency.family("arr_coc_frame_latency_seconds", "From a frame's capture to its allocation.")
+        yield self._ttft.family("arr_coc_ttft_seconds", "From a frame's capture to the answer's first token.")
+        yield from _counters(stats)
+        yield from _gauges(stats)
+        yield GaugeMetricFamily(
+            "arr_coc_outage_active", "1 while a live source is lost.", value=float(health.status == "outage")
+        )
+        yield GaugeMetricFamily("arr_coc_healthy", "1 while /healthz says 200.", value=float(health.well))
+
+
+def _counters(stats: PublishedStats) -> Iterator[Metric]:
+    for name, help_text, value in (
+        ("frames", "Frames allocated.", stats.frames),
+        ("answers", "Whole answers.", stats.answers),
+        ("cuts", "Scene cuts.", stats.cuts),
+        ("skipped", "Parts of the source that could not be used.", stats.skipped),
+        ("outages", "Times that a live source was lost.", stats.outages),
+        ("outage_seconds", "Time that the source was lost, in outages that are over.", stats.outages_s),
+        ("deadline_misses", "Frames later than one source period.", stats.deadline_misses or 0),
+    ):
+        yield CounterMetricFamily(f"arr_coc_{name}", help_text, value=value)
+    yield _labelled(
+        CounterMetricFamily("arr_coc_dropped", "Dropped, by queue and cause.", labels=["queue"]), stats.dropped
+    )
+    restarts = CounterMetricFamily("arr_coc_restarts", "Processes started again.", labels=["process"])
+    yield _labelled(restarts, stats.restarts)
+
+
+def _gauges(stats: PublishedStats) -> Iterator[Metric]:
+    values: dict[tuple[str, str], float | None] = {
+        ("uptime_seconds", "Since the run was started."): stats.uptime_s,
+        ("fps", "Frames a second, over the last two seconds."): stats.fps,
+        ("tokens", "Visual tokens of the newest frame."): stats.tokens,
+        ("tiles", "Tiles of the newest frame."): stats.tiles,
+        ("dirty_share", "Share of tiles that changed, over the last two seconds."): stats.dirty_share,
+    }
+    if stats.jitter is not None:
+        over = "over the last ten seconds"
+        values |= {
+            ("jitter_interarrival_seconds", f"RFC 3550's smoothed estimate, {over}."): stats.jitter.interarrival_ms
+            / 1e3,
+            ("jitter_interval_std_seconds", f"Standard deviation of output gaps minus PTS gaps, {over}."): (
+                stats.jitter.interval_std_ms / 1e3
+            ),
+        }
+    for (name, help_text), value in values.items():
+        if value is not None:
+            yield GaugeMetricFamily(f"arr_coc_{name}", help_text, value=value)
+    memory = GaugeMetricFamily("arr_coc_resident_memory_bytes", "Resident memory.", labels=["process"])
+    yield _labelled(memory, stats.memory_bytes)
+
+
+def _labelled(
+    family: CounterMetricFamily | GaugeMetricFamily, values: dict[str, int]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family

@@ -1,0 +1,160 @@
+"""Prometheus reads what happened; the health follows the run."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stream.clock import FakeClock
+from stream.config import Config, OutputConfig
+from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
+from stream.sinks.metrics import Histogram, MetricsSink
+from stream.vitals import Vitals
+from tests.event_maker import answer, frame, summary
+from tests.watched_run import WatchedRun
+
+NS_PER_S = 1_000_000_000
+SECRET_SOURCE = "rtsp://user:secret@camera/stream"
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Served:
+    """A sink and its vitals, as a run would feed them."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(NS_PER_S)
+        config = Config(source=SECRET_SOURCE, output=OutputConfig(metrics_port=free_port()))
+        self.vitals = Vitals(config, self.clock)
+        self.sink = MetricsSink(config, self.vitals)
+
+    def take(self, *events: Event) -> None:
+        for event in events:
+            self.vitals.add(event)
+            self.sink.write(event)
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen("http://{}:{}{}".format(*self.sink.address, path), timeout=5) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def samples(self) -> dict[str, float]:
+        status, text = self.get("/metrics")
+        assert status == 200
+        assert "secret" not in text
+        return {
+            sample.name + "".join(f"{{{value}}}" for value in sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def health(self, path: str = "/healthz") -> tuple[int, str, str | None]:
+        status, text = self.get(path)
+        told = json.loads(text)
+        return status, told["status"], told["reason"]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    with closing(made.sink):
+        yield made
+
+
+def test_metrics_count_what_happened(served: Served) -> None:
+    assert served.samples()["arr_coc_frames_total"] == 0
+    served.vitals.follow(WatchedRun())
+    served.take(
+        Started(source="camera", model="m", query="?", backend="cpu"),
+        *(frame(index, 1 + index * 0.04, capture_ns=index, ready_ns=index + 15_000_000) for index in range(5)),
+        Cut(frame_index=3, pts_s=1.1, score=0.9),
+        Skipped(frame_index=4, pts_s=1.1, what="packets 1-3", reason="bad", count=3),
+        answer(1.0, "hello"),
+        Restarted(process="answers", cause="killed by SIGKILL", count=1),
+        Outage(frame_index=4, pts_s=1.2, reason="timed out"),
+    )
+    told = served.samples()
+    expected = {
+        "arr_coc_frames_total": 5,
+        "arr_coc_answers_total": 1,
+        "arr_coc_cuts_total": 1,
+        "arr_coc_skipped_total": 3,
+        "arr_coc_outages_total": 1,
+        "arr_coc_outage_active": 1,
+        "arr_coc_healthy": 0,
+        "arr_coc_restarts_total{answers}": 1,
+        "arr_coc_dropped_total{capture.replaced}": 2,
+        "arr_coc_tokens": 64,
+        "arr_coc_tiles": 240,
+        "arr_coc_frame_latency_seconds_count": 5,
+        "arr_coc_frame_latency_seconds_bucket{0.01}": 0,
+        "arr_coc_frame_latency_seconds_bucket{0.02}": 5,
+        "arr_coc_frame_latency_seconds_bucket{+Inf}": 5,
+        "arr_coc_ttft_seconds_count": 1,
+        "arr_coc_ttft_seconds_sum": 0.04,
+    }
+    assert {name: told.get(name) for name in expected} == expected
+    assert told["arr_coc_frame_latency_seconds_sum"] == pytest.approx(0.075)
+    assert told["arr_coc_resident_memory_bytes{frames}"] > 2**20
+    assert "arr_coc_resident_memory_bytes{answers}" not in told
+
+
+def test_jitter_is_told_of_a_source_with_a_schedule(served: Served) -> None:
+    served.vitals.follow(WatchedRun())
+    served.take(*(frame(index, 0.5 + index * 0.04) for index in range(5)))
+    told = served.samples()
+    assert told["arr_coc_jitter_interval_std_seconds"] == pytest.approx(0, abs=1e-6)
+    assert told["arr_coc_jitter_interarrival_seconds"] == pytest.approx(0, abs=1e-6)
+    assert told["arr_coc_deadline_misses_total"] == 0
+
+
+def test_health_follows_the_run(served: Served) -> None:
+    served.vitals.follow(WatchedRun())
+    assert served.health() == (200, "loading", None)
+    assert served.health("/readyz") == (503, "loading", None)
+    served.take(frame(0, 0.0))
+    assert served.health() == (200, "ok", None)
+    assert served.health("/readyz") == (503, "ok", None)
+    served.take(answer(0.0, "hello"))
+    assert served.health("/readyz") == (200, "ok", None)
+    served.clock.advance(6 * NS_PER_S)
+    assert served.health() == (503, "stalled", "no frame for 6.0 s")
+    served.take(Outage(frame_index=0, pts_s=0.0, reason="timed out"))
+    assert served.health() == (503, "outage", "timed out")
+    assert served.health("/readyz") == (503, "outage", "timed out")
+    served.take(Outage(frame_index=0, pts_s=0.0, reason="timed out", lasted_s=6.0, attempts=2), frame(1, 7.0))
+    assert served.health() == (200, "ok", None)
+    served.take(Restarted(process="answers", cause="killed by SIGKILL", count=1), frame(2, 7.1))
+    assert served.health() == (503, "restarting", "answers: killed by SIGKILL")
+    served.take(answer(7.1, "again"))
+    assert served.health() == (200, "ok", None)
+    served.take(summary(ended="interrupted"))
+    assert served.health() == (503, "ended", "interrupted")
+
+
+def test_elsewhere_is_nothing(served: Served) -> None:
+    status, text = served.get("/")
+    assert status == 404
+    assert "/metrics" in text
+
+
+def test_a_value_on_a_bound_falls_under_it() -> None:
+    histogram = Histogram((0.1, 0.2))
+    for value in (0.1, 0.15, 0.2, 9.0):
+        histogram.add(value)
+    samples = histogram.family("x_seconds", "x").samples
+    assert [sample.value for sample in samples if sample.name.endswith("bucket")] == [1, 3, 4]
