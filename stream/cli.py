@@ -23,6 +23,7 @@ from arr_coc.errors import (
 from stream.commands.bench import bench
 from stream.commands.caption import caption
 from stream.commands.demo import demo
+from stream.commands.devices import devices
 from stream.commands.keys import keys
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.serve_answers import serve_answers
@@ -69,6 +70,9 @@ Measure frames a second, latency, jitter and drops:
 The bundled model only knows drawn scenes. For real video, name another:
   {program} caption clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct
 
+See what works on this machine; devices lists its cameras:
+  {program} doctor
+
 Every option: {program} COMMAND --help. More: docs/cli.md
 """
 
@@ -82,6 +86,7 @@ app.command()(caption)
 app.command()(watch)
 app.command()(demo)
 app.command()(bench)
+app.command()(devices)
 app.command()(serve_answers)
 app.command()(keys)
 
