@@ -29,7 +29,7 @@ import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.bench.machine import machine
-from stream.messages import Cancel, Frame, Joined, Tokens, WholeFrame
+from stream.messages import Cancel, Credit, Frame, Tokens, WholeFrame
 from stream.packets import frame_message, frame_packet, token_message, token_packet
 from stream.snapshot import SnapshotReader, SnapshotWriter
 from stream.transport import Link, Received, Transport, ipc_endpoint, private_directory
@@ -46,7 +46,7 @@ def answer_hops(transport: Transport, endpoint: str, snapshot: int | None) -> No
     """The receiving end: says of every message how long it was on its way, in the media time of a Frame."""
     link = transport.link(endpoint)
     reader = None if snapshot is None else SnapshotReader(os.open(f"/proc/{os.getppid()}/fd/{snapshot}", os.O_RDONLY))
-    link.send(Joined())
+    link.send(Credit())
     while (received := link.receive(LIMIT_MS)) is not None and not isinstance(received.message, Cancel):
         sent_ns = open_message(received, reader)
         now_ns = time.monotonic_ns()
@@ -168,13 +168,13 @@ def senders(link: Link, snapshot: SnapshotWriter | None) -> dict[str, Callable[[
         link.send(Frame(slot=0, frame_index=0, media_ns=0, capture_ns=now_ns))
 
     def token(now_ns: int) -> None:
-        link.send(*token_message(0, dataclasses.replace(tokens, stamp=FrameStamp(0, 0, now_ns))))
+        link.send(*token_message(0, 0, dataclasses.replace(tokens, stamp=FrameStamp(0, 0, now_ns))))
 
     def frame(now_ns: int) -> None:
         if snapshot is not None:
             snapshot.write(whole.image)
         packet = dataclasses.replace(whole, stamp=FrameStamp(0, 0, now_ns))
-        link.send(*frame_message(0, packet, in_snapshot=snapshot is not None))
+        link.send(*frame_message(0, 0, packet, in_snapshot=snapshot is not None))
 
     return {"descriptor": descriptor, "tokens": token, "frame": frame}
 

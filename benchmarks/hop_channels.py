@@ -1,0 +1,241 @@
+"""How `benchmarks.hops` hands a frame from a producer to a consumer: what every way offers, and this project's ways.
+
+A channel makes a sender and a receiver. A receiver says which frame it holds, and afterwards that it has done with it;
+what that means (a credit, a reply, nothing) is each library's own way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import FramePacket, FramePlanes, FrameStamp, TileGrid, TokenPacket
+from stream.mailbox import Mailbox
+from stream.messages import Credit, Frame, Tokens, WholeFrame
+from stream.packets import frame_message, frame_packet, token_message, token_packet
+from stream.slots import Slots
+from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.transport import Link, Transport
+
+Picture = npt.NDArray[np.uint8]
+
+GRID = TileGrid.of(1080, 1920)
+TOKENS = 273
+WAIT_MS = 10_000
+END = 65_535
+"""Number of the frame after which nothing follows."""
+
+
+class Sender(Protocol):
+    @property
+    def dropped(self) -> int:
+        """Frames that a newer one replaced before they were sent."""
+        ...
+
+    def prepare(self, number: int, picture: Picture) -> object:
+        """The frame as this way of sending wants it; not part of the hop."""
+        ...
+
+    def send(self, number: int, frame: Any) -> None: ...
+
+    def idle(self, until_ns: int) -> None:
+        """Waits until then, and does meanwhile what a sender must."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Receiver(Protocol):
+    def receive(self) -> int:
+        """Waits for a frame, as an array; its number."""
+        ...
+
+    def done(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Channel(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def carries(self) -> str: ...
+
+    def sender(self) -> Sender: ...
+
+    def receiver(self) -> Receiver: ...
+
+
+class OwnSender:
+    """Newest wins, as between the stages: one slot, sent for a credit. `pack` makes the message and its arrays."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._outbox: Mailbox[tuple[int, Any]] = Mailbox()
+
+    @property
+    def dropped(self) -> int:
+        return self._outbox.replaced
+
+    def send(self, number: int, frame: Any) -> None:
+        self._outbox.put((number, frame))
+        self._hear(WAIT_MS if number == END else 0)
+
+    def idle(self, until_ns: int) -> None:
+        while (left_ns := until_ns - time.monotonic_ns()) > 0:
+            wait_ms, rest_ns = divmod(left_ns, 1_000_000)
+            self._hear(wait_ms)
+            if not wait_ms:
+                time.sleep(rest_ns / 1e9)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _hear(self, timeout_ms: int) -> None:
+        while not self._outbox.ready and (received := self._link.receive(timeout_ms)) is not None:
+            assert isinstance(received.message, Credit)
+            self._outbox.grant(received.message.count)
+        if self._outbox.ready:
+            self._send(*self._outbox.take())
+
+    def prepare(self, number: int, picture: Picture) -> object:
+        raise NotImplementedError
+
+    def _send(self, number: int, frame: Any) -> None:
+        raise NotImplementedError
+
+
+class OwnReceiver:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.done()
+
+    def done(self) -> None:
+        self._link.offer(Credit())
+
+    def close(self) -> None:
+        self._link.close()
+
+    def receive(self) -> int:
+        received = self._link.receive(WAIT_MS)
+        assert received is not None, "nothing came"
+        return self.number_of(received.message, received.parts)
+
+    def number_of(self, message: Any, parts: Any) -> int:
+        raise NotImplementedError
+
+
+@dataclass
+class OwnThreads:
+    """Capture to texture: planes stay where they are, a descriptor travels over inproc."""
+
+    name: str = "this project, capture to texture"
+    carries: str = "4:2:0 planes, left in place, and a descriptor"
+    transport: Transport = field(default_factory=Transport)
+    slots: Slots[FramePlanes] = field(default_factory=lambda: Slots(4))
+
+    def sender(self) -> Sender:
+        slots = self.slots
+
+        class PlanesSender(OwnSender):
+            def prepare(self, number: int, picture: Picture) -> FramePlanes:
+                packed = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2YUV_I420), np.uint8)
+                return FramePlanes("yuv", (packed[:1080], *packed[1080:].reshape(2, 540, 960)))
+
+            def _send(self, number: int, frame: FramePlanes) -> None:
+                slot = slots.put(frame, 1.0)
+                assert slot is not None
+                self._link.send(Frame(slot=slot, frame_index=number, media_ns=0, capture_ns=0))
+
+        return PlanesSender(self.transport.link("inproc://hop", bind=True))
+
+    def receiver(self) -> Receiver:
+        slots = self.slots
+
+        class PlanesReceiver(OwnReceiver):
+            def number_of(self, message: Frame, parts: Any) -> int:
+                slots.take(message.slot)
+                return message.frame_index
+
+        return PlanesReceiver(self.transport.link("inproc://hop"))
+
+
+@dataclass
+class OwnTokens:
+    """Allocate to answer: what is sent of a frame is its 273 chosen tokens, over ipc."""
+
+    endpoint: str
+    name: str = "this project, allocate to answer"
+    carries: str = f"{TOKENS} tokens of 3 KB, not the frame"
+
+    def sender(self) -> Sender:
+        packet = _token_packet()
+
+        class TokenSender(OwnSender):
+            def prepare(self, number: int, picture: Picture) -> TokenPacket:
+                return dataclasses.replace(packet, pixels=packet.pixels.copy())
+
+            def _send(self, number: int, frame: TokenPacket) -> None:
+                self._link.send(*token_message(number, 0, frame))
+
+        return TokenSender(Transport().link(self.endpoint, bind=True))
+
+    def receiver(self) -> Receiver:
+        class TokenReceiver(OwnReceiver):
+            def number_of(self, message: Tokens, parts: Any) -> int:
+                token_packet(message, parts)
+                return message.answer
+
+        return TokenReceiver(Transport().link(self.endpoint))
+
+
+@dataclass
+class OwnWholeFrames:
+    """Allocate to answer with `encode = "full"`: the frame is copied into memory that both processes share."""
+
+    endpoint: str
+    name: str = "this project, allocate to answer, whole frame"
+    carries: str = "the frame in RGB, copied once into shared memory"
+    descriptor: int | None = None
+
+    def sender(self) -> Sender:
+        snapshot = SnapshotWriter()
+        self.descriptor = snapshot.descriptor
+        tokens = _token_packet()
+        relevance = np.ones(GRID.shape, np.float32)
+
+        class FrameSender(OwnSender):
+            def prepare(self, number: int, picture: Picture) -> FramePacket:
+                image = cv2.copyMakeBorder(picture, 0, GRID.padded_height_px - 1080, 0, 0, cv2.BORDER_REPLICATE)
+                return FramePacket(FrameStamp(0, 0, 0), GRID, tokens.regions, relevance, np.asarray(image, np.uint8))
+
+            def _send(self, number: int, frame: FramePacket) -> None:
+                snapshot.write(frame.image)
+                self._link.send(*frame_message(number, 0, frame, in_snapshot=True))
+
+        return FrameSender(Transport().link(self.endpoint, bind=True))
+
+    def receiver(self) -> Receiver:
+        reader = SnapshotReader(os.open(f"/proc/{os.getppid()}/fd/{self.descriptor}", os.O_RDONLY))
+
+        class FrameReceiver(OwnReceiver):
+            def number_of(self, message: WholeFrame, parts: Any) -> int:
+                image = reader.read(message.grid.padded_height_px, message.grid.padded_width_px)
+                frame_packet(message, parts, image)
+                return message.answer
+
+        return FrameReceiver(Transport().link(self.endpoint))
+
+
+def _token_packet() -> TokenPacket:
+    regions, relevance = np.zeros((TOKENS, 3), np.int32), np.ones(TOKENS, np.float32)
+    pixels = np.random.default_rng(0).integers(0, 256, (TOKENS, 3, 32, 32), dtype=np.uint8)
+    return TokenPacket(FrameStamp(0, 0, 0), GRID, regions, relevance, pixels)
