@@ -138,7 +138,7 @@ class Dialogue:
                 self._manners.snapshot.write(packet.image)
             else:
                 packet = dataclasses.replace(packet, image=packet.image.copy())
-        self._question = Question(self._asked, packet, self._query, trigger, self._clock.now_ns())
+        self._question = Question(self._asked, packet, trigger, self._clock.now_ns())
         self._asked += 1
         self._send_question(self._question)
 

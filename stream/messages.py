@@ -183,9 +183,10 @@ class Text(Message, frozen=True):
 
 
 class Answered(Message, frozen=True):
-    """An answer has ended. Parts: regions, attention and similarity of its feedback, where there is any."""
+    """An answer to `query` has ended. Parts: regions, attention and similarity of its feedback, if there is any."""
 
     answer: Count
+    query: str
     text: str
     tokens_used: Count
     text_tokens: Count

@@ -17,7 +17,6 @@ class Question:
 
     number: int
     packet: TokenPacket | FramePacket
-    query: str
     trigger: str
     asked_ns: int
     first_text_ns: int | None = None
@@ -38,7 +37,7 @@ class Question:
             start_s=at_s,
             end_s=at_s,
             trigger=self.trigger,
-            query=self.query,
+            query=message.query,
             text=message.text,
             tokens_used=message.tokens_used,
             tokens_total=self.packet.grid.tiles,

@@ -244,8 +244,9 @@ class AnswerStage:
 
     def _answer(self, client: Client, guest: Guest, received: Received) -> None:
         number, packet = self._packet_of(received)
+        query = guest.query
         pieces: list[str] = []
-        for piece in self._speaker.answer(packet, guest.query, self._must_stop):
+        for piece in self._speaker.answer(packet, query, self._must_stop):
             pieces.append(piece)
             if not self._unwanted:
                 self._send(client, Text(answer=number, text=piece))
@@ -256,6 +257,7 @@ class AnswerStage:
         arrays = feedback_arrays(spoken.feedback)
         answered = Answered(
             answer=number,
+            query=query,
             text="".join(pieces),
             tokens_used=spoken.tokens_used,
             text_tokens=spoken.text_tokens,

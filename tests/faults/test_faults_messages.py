@@ -72,6 +72,7 @@ FEEDBACK = Feedback(STAMP, REGIONS, SCORES, SCORES)
 
 ANSWERED = Answered(
     answer=1,
+    query="What?",
     text="a red circle",
     tokens_used=2,
     text_tokens=4,
