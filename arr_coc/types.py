@@ -9,11 +9,13 @@ import itertools
 import os
 import secrets
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 TILE_PX = 32
 """Side of a tile at level 0: Qwen3-VL's patch (16 px) times its spatial merge (2)."""

@@ -10,7 +10,6 @@ import traceback
 from pathlib import Path
 
 import msgspec
-import torch
 
 from stream.child import Child
 from stream.config import Config
@@ -57,6 +56,8 @@ def main() -> int:
     orders = msgspec.json.decode(line, type=Orders)
     threading.Thread(target=_follow_parent, args=(orders.directory,), name="lifeline", daemon=True).start()
     pulse = Pulse(orders.pulse)
+
+    import torch
 
     torch.set_num_threads(orders.threads)
     config = Config.model_validate_json(orders.config)

@@ -69,6 +69,11 @@ class TextureConfig(Section):
     """How long the writer waits for readers of the texture, and they for it."""
     cut: CutConfig = CutConfig()
 
+    @property
+    def store(self) -> str:
+        """The texture store of this run: the one that `auto` means, where none is named."""
+        return "cpu" if self.backend == "auto" else self.backend
+
 
 class AllocateConfig(Section):
     """Which tokens are chosen."""

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TypeAlias
 
 import msgspec
 
@@ -24,8 +23,8 @@ from stream.conversation import AnswerReach
 from stream.events import AnyEvent
 from stream.pipeline import Pipeline
 from stream.pulse import Pulse
+from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, pack_report
 from stream.snapshot import SnapshotWriter
-from stream.sources import SourceInfo
 from stream.stages.base import describe
 from stream.transport import EventSink, Transport
 
@@ -36,66 +35,6 @@ ROOM_MS = 50
 """Longest single wait for the parent to take a report."""
 
 
-class Orders(msgspec.Struct, frozen=True):
-    """What the child must know. `answers` is where its parent's answer process is reached; "" for one elsewhere."""
-
-    reports: str
-    answers: str
-    snapshot: int
-    pulse: int
-    directory: str
-    speaker: str
-    config: str
-
-
-class Told(msgspec.Struct, frozen=True, tag="told"):
-    """The line that tells the child something while it runs: `ask` changes the question."""
-
-    end: bool = False
-    cancel: bool = False
-    ask: str | None = None
-
-
-class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The source is open."""
-
-    info: SourceInfo
-
-
-class Happened(msgspec.Struct, frozen=True, tag="happened"):
-    """An event of the run."""
-
-    event: AnyEvent
-
-
-class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
-    """What this process has dropped so far."""
-
-    drops: dict[str, int]
-
-
-class AnswersHang(msgspec.Struct, frozen=True, tag="answers-hang"):
-    """The answer process says nothing any more."""
-
-
-class Broke(msgspec.Struct, frozen=True, tag="broke"):
-    """The run ended with an error: its class and its message."""
-
-    error: str
-    message: str
-
-
-Report: TypeAlias = Opened | Happened | Dropped | AnswersHang | Broke
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Report)
-
-
-def unpack_report(data: bytes) -> Report:
-    """What a child has told. Raises msgspec.DecodeError where it is nothing of the kind."""
-    return _decoder.decode(data)
-
-
 class Reporter:
     """The child's way to its parent; belongs to the thread that made it."""
 
@@ -104,7 +43,7 @@ class Reporter:
 
     def tell(self, report: Report) -> None:
         """Waits until the parent takes it: without a parent this process ends anyway."""
-        data = _encoder.encode(report)
+        data = pack_report(report)
         while not self._sink.send(data, ROOM_MS):
             pass
 

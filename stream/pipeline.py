@@ -34,7 +34,6 @@ from stream.transport import EventSource, Transport
 from stream.wiring import (
     allocate_policy,
     allocator_for,
-    backend_name,
     capture_policy,
     manners,
     restarts,
@@ -128,7 +127,7 @@ class Pipeline:
         """
         tally = Tally(self._clock.now_ns())
         with self._stages() as (source, supervisor):
-            query, backend = self._config.answer.query, backend_name(self._config)
+            query, backend = self._config.answer.query, self._config.texture.store
             yield Started(source=self._info.name, model=self._model, query=query, backend=backend)
             yield Notice(code="loading", message=f"loading {self._model}")
             for event in _received(source, supervisor):

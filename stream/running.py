@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from stream.config import Config
-from stream.pipeline import Pipeline
 from stream.sources.address import is_live_address
-from stream.supervised import SupervisedRun
+
+if TYPE_CHECKING:
+    from stream.pipeline import Pipeline
+    from stream.supervised import SupervisedRun
 
 
 def open_run(config: Config) -> Pipeline | SupervisedRun:
     """The run of a configuration. Raises StreamError or ArrCocError where it cannot begin."""
-    how: Callable[[Config], Pipeline | SupervisedRun] = SupervisedRun if supervised(config) else Pipeline
-    return how(config)
+    if supervised(config):
+        from stream.supervised import SupervisedRun
+
+        return SupervisedRun(config)
+    from stream.pipeline import Pipeline
+
+    return Pipeline(config)
 
 
 def supervised(config: Config) -> bool:

@@ -24,16 +24,15 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.errors import SourceError, StageDied, StreamError, TransportError
 from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary
-from stream.frame_process import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, unpack_report
 from stream.keeper import Keeper
 from stream.overlay import Overlay
 from stream.renumbering import Renumbering
+from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, unpack_report
 from stream.sources import SourceInfo
 from stream.speaker import QWEN, model_name
 from stream.stages.base import USER_ERRORS, describe
 from stream.tally import Tally
 from stream.transport import Transport, ipc_endpoint, private_directory
-from stream.wiring import backend_name
 
 POLL_MS = 50
 """How long the main thread waits for a report before it looks after its children."""
@@ -126,7 +125,7 @@ class SupervisedRun:
                 source=self._info.name,
                 model=self._model,
                 query=self._config.answer.query,
-                backend=backend_name(self._config),
+                backend=self._config.texture.store,
             )
             yield Notice(code="loading", message=f"loading {self._model}")
             if self._answers is not None:

@@ -33,11 +33,6 @@ def capture_policy(config: Config, info: SourceInfo) -> CapturePolicy:
     return CapturePolicy(newest=newest, realtime=config.capture.realtime and not info.live)
 
 
-def backend_name(config: Config) -> str:
-    """The texture store of this run: the one that `auto` means, where none is named."""
-    return "cpu" if config.texture.backend == "auto" else config.texture.backend
-
-
 def texture_options(config: Config) -> TextureOptions:
     texture = config.texture
     return TextureOptions(

@@ -1,0 +1,75 @@
+"""What a frame process is told by its parent, and what it tells: small structs on stdin and over a socket."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from stream.events import AnyEvent
+from stream.sources import SourceInfo
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What the child must know. `answers` is where its parent's answer process is reached; "" for one elsewhere."""
+
+    reports: str
+    answers: str
+    snapshot: int
+    pulse: int
+    directory: str
+    speaker: str
+    config: str
+
+
+class Told(msgspec.Struct, frozen=True, tag="told"):
+    """The line that tells the child something while it runs: `ask` changes the question."""
+
+    end: bool = False
+    cancel: bool = False
+    ask: str | None = None
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The source is open."""
+
+    info: SourceInfo
+
+
+class Happened(msgspec.Struct, frozen=True, tag="happened"):
+    """An event of the run."""
+
+    event: AnyEvent
+
+
+class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
+    """What this process has dropped so far."""
+
+    drops: dict[str, int]
+
+
+class AnswersHang(msgspec.Struct, frozen=True, tag="answers-hang"):
+    """The answer process says nothing any more."""
+
+
+class Broke(msgspec.Struct, frozen=True, tag="broke"):
+    """The run ended with an error: its class and its message."""
+
+    error: str
+    message: str
+
+
+Report: TypeAlias = Opened | Happened | Dropped | AnswersHang | Broke
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Report)
+
+
+def pack_report(report: Report) -> bytes:
+    """The report in the form in which it travels."""
+    return _encoder.encode(report)
+
+
+def unpack_report(data: bytes) -> Report:
+    """What a child has told. Raises msgspec.DecodeError where it is nothing of the kind."""
+    return _decoder.decode(data)
