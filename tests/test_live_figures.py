@@ -117,9 +117,12 @@ def test_an_outage_is_timed_while_it_lasts_and_is_no_jitter() -> None:
     loss = live.at(last_ns + 3 * S).loss
     assert loss is not None
     assert (loss.reason, loss.lasted_s, live.at(last_ns).outages) == ("timed out", 3, 1)
-    live.add(lost("timed out", 10.0), last_ns + 10 * S)
-    figures: Figures = live.at(play(live, 100, first=350))
-    assert (figures.loss, figures.outages, figures.outages_s) == (None, 1, 10)
+    live.add(lost("timed out", 4.0), last_ns + 4 * S)
+    for index in range(100, 150):
+        ready_ns = index * PERIOD + 4 * S
+        live.add(frame(index, index / 25, capture_ns=ready_ns - MS, ready_ns=ready_ns), ready_ns)
+    figures: Figures = live.at(ready_ns)
+    assert (figures.loss, figures.outages, figures.outages_s) == (None, 1, 4)
     assert figures.interval_std_ms == 0
 
 
@@ -129,3 +132,6 @@ def test_memory_stays_bounded_however_fast_frames_come() -> None:
         live.add(frame(index, index / 1e4, ready_ns=index * 100_000), 0)
     assert len(live._recent) == 4096
     assert live.at(S).frames == 10_000
+    slow = LiveFigures(0, PERIOD)
+    play(slow, 1000)
+    assert len(slow._recent) == 250

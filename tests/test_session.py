@@ -15,7 +15,7 @@ from stream.session import FINISHING, STOPPING, deliver, expected_frames, run_se
 from stream.sinks.base import Sink
 from stream.sinks.terminal import TerminalSink
 from stream.sources import SourceInfo
-from stream.time_limit import ELAPSED
+from stream.time_limit import ELAPSED, TimeLimit
 from tests.event_maker import answer, frame, summary
 from tests.fake_run import INFO, EndlessRun, ScriptedRun
 
@@ -107,3 +107,29 @@ def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
     assert told.ended == ELAPSED
     assert run.told == ["end"]
     assert '"ended":"elapsed"' in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_before_the_time_is_over_is_told_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Limit(TimeLimit):
+        def end(self) -> None:
+            told.append("end")
+            super().end()
+
+    monkeypatch.setattr("stream.session.TimeLimit", Limit)
+    run = EndlessRun([frame(0, 0.0)])
+    sink = Interrupting()
+    summary = run_session(config(tmp_path), TerminalSink(captions=False), [sink], lambda _: run, limit_s=60.0)
+    assert (told, run.told, summary.ended) == (["end"], ["end"], "interrupted")
+
+
+class Interrupting(Sink):
+    """Presses Ctrl-C at the first event."""
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, Summary):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -10,6 +10,7 @@ import pytest
 
 from stream.config import QUERY_LIMIT_CHARS
 from stream.events import AnswerText, Asked, Event, Started
+from stream.sinks import live_view
 from stream.sinks.live import LAST_ENTRIES, LiveSink, RemarkLines
 from stream.sinks.live_screen import ENTER, LEAVE, Screen
 from tests.event_maker import answer, frame, summary
@@ -80,12 +81,21 @@ def test_what_is_no_question_is_refused_in_the_view(terminal: Terminal) -> None:
     assert terminal.run.asked == []
 
 
-def test_ctrl_l_draws_everything_anew(terminal: Terminal) -> None:
+def test_ctrl_l_draws_everything_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_view, "WHOLE_S", 1e9)
     terminal.begin()
-    terminal.pty.shows("type a question")
+    terminal.pty.shows("tiny  What?")
     terminal.pty.rows.clear()
     terminal.pty.type("\x0c")
-    terminal.pty.shows("running 0:0")
+    terminal.pty.shows("tiny  What?")
+
+
+def test_from_time_to_time_everything_is_drawn_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_view, "WHOLE_S", 0.01)
+    terminal.begin()
+    terminal.pty.shows("tiny  What?")
+    terminal.pty.rows.clear()
+    terminal.pty.shows("tiny  What?")
 
 
 def test_ctrl_z_suspends(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

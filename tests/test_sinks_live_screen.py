@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_the_terminal_is_taken_and_given_back(pty: Pty, screen: Screen) -> None:
     assert pty.echoes()
     screen.close()
     assert pty.read() == ""
+
+
+def test_a_program_that_ends_in_any_way_gives_the_terminal_back(pty: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    Screen(pty.program, colour=True).open()
+    assert not pty.echoes()
+    at_exit[0]()
+    assert pty.echoes()
 
 
 def test_only_rows_that_differ_are_written(pty: Pty, screen: Screen) -> None:

@@ -114,7 +114,7 @@ class View:
             if typed is Key.SUSPEND:
                 self._screen.suspend()
             elif typed is Key.REDRAW:
-                self._whole_s = 0.0
+                self._screen.forget()
             else:
                 put_question(str(typed), self._asked, self.say)
         columns, rows = self._screen.size
