@@ -13,16 +13,28 @@ from arr_coc.motion import Shift
 from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
 from stream.messages import (
+    PROTOCOL,
+    Alive,
     AnyMessage,
     ArraySpec,
+    Ask,
+    Asking,
     Cancel,
     Changed,
     Credit,
     End,
     Frame,
+    Hello,
+    Join,
+    Lapsed,
+    Leave,
+    Lost,
     Message,
     Text,
     Tokens,
+    Turn,
+    Want,
+    WholeFrame,
     decode,
     encode,
 )
@@ -35,7 +47,18 @@ MESSAGES: list[Message] = [
     End(reason="finished", skipped=(SkippedItem("packet 9", "Invalid data", None, 2),)),
     Frame(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
     Changed(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, shift=Shift(1.5, -2.0, 0.5), cut_score=0.75),
-    Tokens(answer=2, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),
+    Lost(frame_index=7, media_ns=5, reason="the cable", lasted_s=1.5, attempts=3),
+    Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),
+    WholeFrame(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), in_snapshot=True),
+    Join(query="What?", encode="prune"),
+    Hello(model_id="m", knows_levels=True, known_world="drawn scenes"),
+    Ask(query="Who?"),
+    Asking(query="Who?", model_id="m", error="too long"),
+    Want(),
+    Turn(turn=9),
+    Lapsed(turn=9),
+    Alive(),
+    Leave(),
     Text(answer=2, text="a red circle ▲"),
 ]
 
@@ -43,6 +66,11 @@ MESSAGES: list[Message] = [
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_survives_the_way(message: Message) -> None:
     assert decode(encode(message)) == message
+
+
+def test_whoever_joins_says_which_protocol_it_speaks() -> None:
+    assert Join(query="What?").protocol == PROTOCOL
+    assert msgspec.msgpack.decode(encode(Join(query="What?")))["protocol"] == PROTOCOL
 
 
 def test_every_kind_has_a_name_of_its_own() -> None:
@@ -64,6 +92,11 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         msgspec.msgpack.encode({"kind": "frame", "slot": -1, "frame_index": 0, "media_ns": 0, "capture_ns": 0}),
         msgspec.msgpack.encode({"kind": "end", "reason": "because"}),
         msgspec.msgpack.encode({"kind": "text", "answer": 1}),
+        msgspec.msgpack.encode({"kind": "turn", "turn": -1}),
+        msgspec.msgpack.encode({"kind": "join"}),
+        msgspec.msgpack.encode({"kind": "ask", "query": b"\xff"}),
+        b"\x81\xa4kind\xa1\xff",
+        b"\x91" * 100_000,
         msgspec.msgpack.encode(["credit", 1]),
         msgspec.msgpack.encode({"kind": "cancel", "arrays": [["float64", [1]]]}),
         msgspec.msgpack.encode({"kind": "cancel", "arrays": [["uint8", [-1]]]}),

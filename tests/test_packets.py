@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.errors import TransportError
-from stream.messages import Answered, ArraySpec, Hello
+from stream.messages import Answered, ArraySpec, Asking
 from stream.packets import (
     Array,
     embedding_of,
@@ -56,13 +56,13 @@ def assert_same(got: object, wanted: object) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_a_token_packet_survives_the_way(count: int) -> None:
-    message, arrays = token_message(3, tokens(count))
-    assert message.answer == 3
+    message, arrays = token_message(3, 9, tokens(count))
+    assert (message.answer, message.turn) == (3, 9)
     assert_same(token_packet(message, wire(arrays)), tokens(count))
 
 
 def test_arrays_share_the_memory_that_they_came_in_and_cannot_be_written() -> None:
-    message, arrays = token_message(0, tokens())
+    message, arrays = token_message(0, 0, tokens())
     parts = [bytearray(part) for part in wire(arrays)]
     packet = token_packet(message, [memoryview(part) for part in parts])
     parts[2][0] ^= 255
@@ -72,13 +72,14 @@ def test_arrays_share_the_memory_that_they_came_in_and_cannot_be_written() -> No
 
 
 def test_a_frame_packet_survives_the_way() -> None:
-    message, arrays = frame_message(3, whole_frame(), in_snapshot=False)
+    message, arrays = frame_message(3, 9, whole_frame(), in_snapshot=False)
+    assert (message.answer, message.turn) == (3, 9)
     assert_same(frame_packet(message, wire(arrays)), whole_frame())
 
 
 def test_a_frame_in_the_snapshot_leaves_its_image_out_of_the_message() -> None:
     packet = whole_frame()
-    message, arrays = frame_message(3, packet, in_snapshot=True)
+    message, arrays = frame_message(3, 9, packet, in_snapshot=True)
     assert len(arrays) == 2
     assert_same(frame_packet(message, wire(arrays), packet.image), packet)
     with pytest.raises(TransportError, match="this link has none"):
@@ -86,14 +87,14 @@ def test_a_frame_in_the_snapshot_leaves_its_image_out_of_the_message() -> None:
 
 
 def test_an_array_of_another_size_than_announced_is_refused() -> None:
-    message, arrays = token_message(0, tokens())
+    message, arrays = token_message(0, 0, tokens())
     parts = wire(arrays)
     with pytest.raises(TransportError, match=r"announces uint8\[5, 3, 32, 32\], 15360 bytes, and came with 15359"):
         token_packet(message, [*parts[:2], parts[2][:-1]])
 
 
 def test_arrays_that_did_not_come_are_missed() -> None:
-    message, arrays = token_message(0, tokens())
+    message, arrays = token_message(0, 0, tokens())
     with pytest.raises(TransportError, match="announces 3 arrays and came with 2"):
         token_packet(message, wire(arrays)[:2])
 
@@ -110,13 +111,13 @@ def test_arrays_that_did_not_come_are_missed() -> None:
     ],
 )
 def test_a_packet_that_announces_other_arrays_is_refused(specs: tuple[ArraySpec, ...]) -> None:
-    message, arrays = token_message(0, tokens())
+    message, arrays = token_message(0, 0, tokens())
     with pytest.raises(TransportError, match="Tokens must announce the arrays"):
         token_packet(replace(message, arrays=specs), wire(arrays))
 
 
 def test_a_grid_that_contradicts_itself_is_refused() -> None:
-    message, arrays = token_message(0, tokens())
+    message, arrays = token_message(0, 0, tokens())
     for grid in (TileGrid(3, 5, 70, 100), TileGrid(0, 0, 0, 0)):
         with pytest.raises(TransportError, match="not the tile grid of its own picture"):
             token_packet(replace(message, grid=grid), wire(arrays))
@@ -129,15 +130,18 @@ def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -
 
 def test_the_querys_embedding_survives_the_way() -> None:
     embedding = np.random.default_rng(2).random((4, 16), dtype=np.float32)
-    hello = Hello(model_id="tiny", knows_levels=True, known_world=None, query="What?", arrays=specs_of(embedding))
-    got = embedding_of(hello, [embedding.tobytes()])
+    asking = Asking(query="What?", model_id="tiny", arrays=specs_of(embedding))
+    got = embedding_of(asking, [embedding.tobytes()])
     assert (got.text, got.model_id) == ("What?", "tiny")
     np.testing.assert_array_equal(got.tokens, embedding)
+    with pytest.raises(TransportError, match="Asking must announce the arrays"):
+        embedding_of(Asking(query="What?", model_id="tiny", error="too long"), [])
 
 
 def answered(feedback: Feedback | None) -> Answered:
     return Answered(
         answer=0,
+        query="What?",
         text="",
         tokens_used=0,
         text_tokens=0,

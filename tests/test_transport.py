@@ -67,7 +67,7 @@ def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
         rng.random(273, dtype=np.float32),
         rng.integers(0, 256, (273, 3, 32, 32), dtype=np.uint8),
     )
-    message, arrays = token_message(0, packet)
+    message, arrays = token_message(0, 0, packet)
     connected.send(message, arrays)
     received = bound.receive(LIMIT_MS)
     assert received is not None

@@ -118,6 +118,45 @@ def test_what_is_waiting_at_the_end_is_answered_with_the_last_frame() -> None:
     assert triggers.finish() == "start"
 
 
+def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> None:
+    triggers = Triggers(TriggerRules(every_ns=10 * S))
+    triggers.observe(0)
+    triggers.fire()
+    triggers.observe(S)
+    assert triggers.due is None
+    triggers.ask()
+    assert triggers.due == "asked"
+    assert triggers.missed == 0
+    assert triggers.fire() == "asked"
+    assert triggers.observe(10 * S) is None
+    assert triggers.observe(11 * S) == "every"
+
+
+def test_a_question_goes_before_a_cut_that_is_waiting_and_after_the_first_frame() -> None:
+    triggers = Triggers(TriggerRules())
+    triggers.observe(0)
+    triggers.ask()
+    assert triggers.due == "start"
+    assert triggers.missed == 0
+    triggers.fire()
+    triggers.observe(1, cut=True)
+    triggers.ask()
+    assert triggers.due == "asked"
+    assert triggers.missed == 1
+    assert triggers.observe(2, cut=True) == "asked"
+    assert triggers.missed == 2
+    triggers.ask()
+    assert triggers.missed == 2
+
+
+def test_a_question_before_the_first_frame_is_answered_with_it() -> None:
+    triggers = Triggers(TriggerRules())
+    triggers.ask()
+    with pytest.raises(LookupError, match="no trigger is due"):
+        triggers.fire()
+    assert triggers.observe(0) == "start"
+
+
 def test_firing_needs_a_trigger() -> None:
     with pytest.raises(LookupError, match="no trigger is due"):
         Triggers(TriggerRules()).fire()
