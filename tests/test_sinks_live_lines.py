@@ -63,6 +63,7 @@ def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.C
     sink.attach(run, None)
     assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
     sink.close()
+    assert "figures" not in {thread.name for thread in threading.enumerate()}
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) >= 2
     assert all("0.0 fps" in line and "dropped capture.replaced 2" in line for line in lines)

@@ -43,7 +43,7 @@ def compose(scene: Scene, typing: Typing, width: int, height: int) -> list[Line]
     text = _transcript(scene, width, room - len(figures))
     rule: Line = [("─" * width, "dim")]
     lines = [*header, *[rule] * (rules > 1), *text, *[rule] * (rules > 0), *figures, *bottom]
-    return [cut_line(line, width) for line in lines[-height:]]
+    return [cut_line(line, width) for line in lines]
 
 
 def figure_lines(figures: Figures, width: int) -> list[Line]:
