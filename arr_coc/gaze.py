@@ -14,7 +14,8 @@ from arr_coc.packets import packet_from
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.pictures import Rgb
 from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.preprocess import Preprocessing, fit_tiles, resize_image, smart_resize, to_tiles
+from arr_coc.qwen.preprocess import Preprocessing, fit_tiles, to_tiles
+from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.types import TILE_PX, Encode, FramePacket, FramePlanes, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater
 

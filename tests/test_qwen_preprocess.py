@@ -13,7 +13,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize as stock_smart_resize
 
 from arr_coc.errors import ModelError, ShapeError
-from arr_coc.qwen.preprocess import Preprocessing, resize_image, smart_resize, to_patches, to_tiles
+from arr_coc.qwen.preprocess import Preprocessing, to_patches, to_tiles
+from arr_coc.qwen.resize import resize_image, smart_resize
 
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}

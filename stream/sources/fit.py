@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import ShapeError
-from arr_coc.qwen.preprocess import MAX_ASPECT, resize_image
-from arr_coc.qwen.preprocess import smart_resize as qwen_size
+from arr_coc.qwen.resize import MAX_ASPECT, resize_image
+from arr_coc.qwen.resize import smart_resize as qwen_size
 from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
@@ -74,7 +74,7 @@ class Fit:
 def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
     """The (height, width) that Qwen's image processor gives a picture: multiples of 32, area within bounds.
 
-    `arr_coc.qwen.preprocess.smart_resize` for tiles of patch 16 and merge 2. Raises SourceError where the longer side
+    `arr_coc.qwen.resize.smart_resize` for tiles of patch 16 and merge 2. Raises SourceError where the longer side
     is more than 200 times the shorter.
     """
     try:

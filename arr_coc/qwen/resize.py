@@ -1,0 +1,46 @@
+"""The size that Qwen's image processor gives a picture, and the picture at that size.
+
+Source: transformers' `Qwen2VLImageProcessorPil`, which all three families use; the tests hold both together.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from arr_coc.errors import ShapeError
+
+MAX_ASPECT = 200
+"""A picture that is longer than this for its width is refused, as Qwen's processor does."""
+
+
+def smart_resize(height_px: int, width_px: int, tile_px: int, min_px: int, max_px: int) -> tuple[int, int]:
+    """The size (height, width) that Qwen gives a picture: multiples of `tile_px`, area within limits, aspect kept.
+
+    Raises ShapeError where one side is more than 200 times the other.
+    """
+    if max(height_px, width_px) > MAX_ASPECT * min(height_px, width_px):
+        raise ShapeError(
+            f"a picture of {width_px}x{height_px} is too narrow: one side is over {MAX_ASPECT} times the other"
+        )
+    height, width = round(height_px / tile_px) * tile_px, round(width_px / tile_px) * tile_px
+    if height * width > max_px:
+        shrink = math.sqrt(height_px * width_px / max_px)
+        height = max(tile_px, math.floor(height_px / shrink / tile_px) * tile_px)
+        width = max(tile_px, math.floor(width_px / shrink / tile_px) * tile_px)
+    elif height * width < min_px:
+        grow = math.sqrt(min_px / (height_px * width_px))
+        height = math.ceil(height_px * grow / tile_px) * tile_px
+        width = math.ceil(width_px * grow / tile_px) * tile_px
+    return height, width
+
+
+def resize_image(image: npt.NDArray[np.uint8], height_px: int, width_px: int) -> npt.NDArray[np.uint8]:
+    """Bicubic resize of uint8 [H, W, 3] (Pillow's, with antialiasing, as Qwen's processor)."""
+    if image.shape[:2] == (height_px, width_px):
+        return image
+    resized = Image.fromarray(image).resize((width_px, height_px), Image.Resampling.BICUBIC)
+    return np.asarray(resized)
