@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,24 @@ from stream.config import (
     CaptureConfig,
     Config,
     CutConfig,
+    OutputConfig,
     PipelineConfig,
     TextureConfig,
 )
+from stream.conversation import AnswerReach
+from stream.journal import Journal
 from stream.messages import Hello
+from stream.snapshot import SnapshotWriter
 from stream.sources import SourceInfo
-from stream.wiring import allocate_policy, allocator_for, capture_policy, texture_options
+from stream.wiring import (
+    allocate_policy,
+    allocator_for,
+    capture_policy,
+    manners,
+    restarts,
+    speak_policy,
+    texture_options,
+)
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
 CAMERA = replace(FILE, name="camera", live=True)
@@ -42,7 +55,8 @@ def test_who_waits_for_whom(
     )
     assert capture_policy(config, info).newest == newest
     assert capture_policy(config, info).realtime == realtime
-    assert allocate_policy(config, info).lockstep == lockstep
+    assert speak_policy(config, info).lockstep == lockstep
+    assert manners(config, info, AnswerReach("ipc://x"), None).repeat == lockstep
 
 
 def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
@@ -52,18 +66,57 @@ def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
     assert not allocate_policy(config, FILE).live
 
 
-def test_the_answer_section_becomes_triggers_and_packets() -> None:
-    answer = AnswerConfig(every_s=0.5, on_change=0.25, on_cut=False, encode="prune", query="why?")
-    policy = allocate_policy(Config(answer=answer, pipeline=PipelineConfig(timeout_s=7)), FILE)
+@pytest.mark.parametrize(
+    ("info", "asked", "restarted"),
+    [(FILE, None, False), (CAMERA, None, True), (FILE, True, True), (CAMERA, False, False)],
+)
+def test_live_runs_go_on_when_a_process_dies_unless_told_otherwise(
+    info: SourceInfo, asked: bool | None, restarted: bool
+) -> None:
+    config = Config(pipeline=PipelineConfig(restart=asked))
+    assert restarts(config, info) == restarted
+    assert manners(config, info, AnswerReach("ipc://x"), None).rejoin == restarted
+
+
+def test_the_answer_section_says_when_to_speak() -> None:
+    answer = AnswerConfig(every_s=0.5, on_change=0.25, on_cut=False, query="why?")
+    policy = speak_policy(Config(answer=answer, pipeline=PipelineConfig(timeout_s=7)), FILE)
     assert (policy.rules.every_ns, policy.rules.on_change, policy.rules.on_cut) == (500_000_000, 0.25, False)
-    assert (policy.query, policy.whole_frames, policy.silence_limit_s) == ("why?", True, 7)
-    assert not allocate_policy(Config(), FILE).whole_frames
-    assert allocate_policy(Config(answer=AnswerConfig(every_s=None)), FILE).rules.every_ns is None
+    assert (policy.query, policy.silence_limit_s) == ("why?", 7)
+    assert speak_policy(Config(answer=AnswerConfig(every_s=None)), FILE).rules.every_ns is None
+
+
+def test_only_an_answer_stage_elsewhere_must_be_met_in_time() -> None:
+    capture = CaptureConfig(open_timeout_s=3)
+    assert speak_policy(Config(capture=capture), CAMERA).reach_limit_s is None
+    elsewhere = AnswerConfig(server="tcp://127.0.0.1:5555")
+    assert speak_policy(Config(capture=capture, answer=elsewhere), CAMERA).reach_limit_s == 3
+
+
+@pytest.mark.parametrize(("encode", "whole"), [("sparse", False), ("prune", True), ("full", True), ("weighted", True)])
+def test_what_is_encoded_decides_what_is_sent(encode: str, whole: bool) -> None:
+    config = Config(answer=AnswerConfig.model_validate({"encode": encode}))
+    assert allocate_policy(config, FILE).whole_frames == whole
+    assert manners(config, FILE, AnswerReach("ipc://x"), None).encode == encode
+
+
+def test_frames_come_with_maps_where_the_run_publishes() -> None:
+    assert not allocate_policy(Config(), FILE).with_maps
+    assert allocate_policy(Config(output=OutputConfig(publish="tcp://127.0.0.1:5556")), FILE).with_maps
+
+
+def test_the_conversation_uses_what_the_answer_stage_shares_and_the_journal() -> None:
+    journal = Journal.fresh("x.resume", {})
+    with closing(SnapshotWriter()) as snapshot:
+        made = manners(Config(), FILE, AnswerReach("ipc://x", snapshot=snapshot, supervised=False), journal)
+        assert made.snapshot is snapshot
+    assert made.journal is journal
+    assert not made.supervised
 
 
 @pytest.mark.parametrize(("source", "drawn"), [("scene:demo", True), ("scene.mp4", False)])
 def test_scenes_are_drawn(source: str, drawn: bool) -> None:
-    assert allocate_policy(Config(source=source), FILE).drawn_source == drawn
+    assert speak_policy(Config(source=source), FILE).knows_scenes == drawn
 
 
 def test_the_texture_section_becomes_options() -> None:
@@ -76,7 +129,7 @@ def test_the_texture_section_becomes_options() -> None:
 @pytest.mark.parametrize("knows_levels", [True, False])
 def test_the_allocator_knows_what_the_model_knows(knows_levels: bool) -> None:
     section = AllocateConfig(strategy="auto", budget=7, explore=0.5, coverage=0.125, tau_ms=11, seed=3)
-    hello = Hello(model_id="m", knows_levels=knows_levels, known_world=None, query="?")
+    hello = Hello(model_id="m", knows_levels=knows_levels, known_world=None)
     options = allocator_for(Config(allocate=section), hello).options
     assert (options.strategy, options.budget, options.explore, options.coverage) == ("auto", 7, 0.5, 0.125)
     assert (options.tau_ms, options.seed, options.levels) == (11, 3, knows_levels)
