@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from arr_coc.errors import ModelError
+from arr_coc.errors import ModelError, ShapeError
 from arr_coc.qwen.positions import MERGE
 
 
