@@ -46,9 +46,7 @@ class Keeper:
 
         Raises StageDied where it died and may not be started again, or dies again and again.
         """
-        silence_s = self.child.silence_s()
-        if silence_s > self._rules.heartbeat_s:
-            self.child.kill(hung_s=silence_s)
+        self.mind_silence()
         death = self.child.death()
         if death is None:
             return None
@@ -72,6 +70,12 @@ class Keeper:
         self.child.stop()
         self.child = self._start()
         return Restarted(process=self._process, cause=death.cause, count=self._count)
+
+    def mind_silence(self) -> None:
+        """Kills the process where it hangs."""
+        silence_s = self.child.silence_s()
+        if silence_s > self._rules.heartbeat_s:
+            self.child.kill(hung_s=silence_s)
 
     def stop(self) -> None:
         self.child.stop()

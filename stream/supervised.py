@@ -23,7 +23,7 @@ from stream.child import Child
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.errors import SourceError, StageDied, StreamError, TransportError
-from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary
+from stream.events import Asked, Event, FrameReady, Notice, Restarted, Started, Summary
 from stream.keeper import Keeper
 from stream.overlay import Overlay
 from stream.renumbering import Renumbering
@@ -62,10 +62,11 @@ class SupervisedRun:
         self._config = config.model_copy(update={"pipeline": pipeline})
         self._ending = self._cancelled = False
         self._questions: deque[str] = deque(maxlen=8)
+        self._query = config.answer.query
+        self._asked: str | None = None
         self._drops: Counter[str] = Counter()
         self._drops_before: Counter[str] = Counter()
         self._numbers = Renumbering()
-        self._broke: Broke | None = None
         self._spare: Child | None = None
         self._keepers: dict[str, Keeper] = {}
         with ExitStack() as stack:
@@ -158,38 +159,58 @@ class SupervisedRun:
                 cancelled_s = cancelled_s or time.monotonic()
                 if time.monotonic() - cancelled_s > STOP_LIMIT_S:
                     return
-            yield from self._look_after(told)
+            elif ANSWERS in self._keepers:
+                yield from self._restarted(self._keepers[ANSWERS])
             data = self._source.receive(POLL_MS)
-            if data is None:
-                if told.end and self._keepers[FRAMES].child.death() is not None:
+            report = None if data is None else unpack_report(data)
+            if report is None:
+                if not told.end:
+                    yield from self._restarted(self._keepers[FRAMES])
+                elif self._frames_are_gone():
                     return
-                continue
-            report = unpack_report(data)
-            if isinstance(report, Happened):
-                if isinstance(report.event, Summary):
-                    self._drops = Counter(report.event.dropped)
-                    return
-                if not isinstance(report.event, Started) and not _is_loading(report.event):
-                    yield self._numbers.apply(report.event)
-                    self._prepare_spare(report.event)
-            else:
+            elif not isinstance(report, Happened):
                 self._note(report)
+            elif not isinstance(report.event, Summary):
+                if not isinstance(report.event, Started) and not _is_loading(report.event):
+                    yield self._happened(report.event)
+            elif report.event.ended != "error":
+                self._drops = Counter(report.event.dropped)
+                return
 
     def _pass_on(self, told: Told) -> Told:
         """Tells the frame process what it has not been told yet."""
         child = self._keepers[FRAMES].child
         while self._questions:
-            child.tell(msgspec.json.encode(Told(ask=self._questions.popleft())))
+            self._asked = self._questions.popleft()
+            child.tell(msgspec.json.encode(Told(ask=self._asked)))
         wanted = Told(end=self._ending, cancel=self._cancelled)
         if wanted != told:
             child.tell(msgspec.json.encode(wanted))
         return wanted
 
-    def _look_after(self, told: Told) -> list[Restarted]:
-        """Starts again what has died. Raises StageDied in a crash loop; nothing is started once the run ends."""
-        if told.end:
-            return []
-        return [restarted for keeper in self._keepers.values() if (restarted := keeper.watch()) is not None]
+    def _restarted(self, keeper: Keeper) -> list[Restarted]:
+        """Starts a child again that has died. Raises StageDied in a crash loop.
+
+        The frame process is looked at when it has nothing more to report: what a dead one has still told is of its own
+        numbers.
+        """
+        restarted = keeper.watch()
+        return [] if restarted is None else [restarted]
+
+    def _frames_are_gone(self) -> bool:
+        """Whether the frame process has ended, which is not started again once the run ends; a silent one is killed."""
+        keeper = self._keepers[FRAMES]
+        keeper.mind_silence()
+        return keeper.child.death() is not None
+
+    def _happened(self, event: Event) -> Event:
+        """An event of the frame stages as the whole run counts."""
+        if isinstance(event, Asked):
+            self._asked = None
+            self._query = self._query if event.error is not None else event.query
+        elif isinstance(event, FrameReady) and self._spare is None:
+            self._spare = self._new_child()  # now there is time to start the next frame process, up to its orders
+        return self._numbers.apply(event)
 
     def _note(self, report: Report) -> None:
         """Raises the error that the user can put right; another one ends the child, which is then started again."""
@@ -205,10 +226,14 @@ class SupervisedRun:
 
     def _start_frames(self) -> Child:
         """A frame process at work: the spare one where there is one, else a new one."""
+        if self._spare is not None and self._spare.death() is not None:
+            self._spare.stop()
+            self._spare = None
         child, self._spare = self._spare or self._new_child(), None
         self._drops_before += self._drops
         self._drops = Counter()
-        config = self._config
+        answer = self._config.answer.model_copy(update={"query": self._query})
+        config = self._config.model_copy(update={"answer": answer})
         begin_s = self._numbers.begin_again(self._clock.now_ns())
         if begin_s is not None and not self._info.live:
             capture = config.capture.model_copy(update={"start_s": begin_s})
@@ -223,16 +248,13 @@ class SupervisedRun:
             config=config.model_dump_json(),
         )
         child.tell(msgspec.json.encode(orders))
+        if self._asked is not None:
+            child.tell(msgspec.json.encode(Told(ask=self._asked)))
         return child
 
     def _new_child(self) -> Child:
         inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
         return Child("frame", "stream.frame_process", inherited, {"OMP_NUM_THREADS": "1"})
-
-    def _prepare_spare(self, event: Event) -> None:
-        """Once frames flow there is time to start the next frame process, up to its orders."""
-        if self._spare is None and isinstance(event, FrameReady):
-            self._spare = self._new_child()
 
     def _opened(self) -> SourceInfo:
         """Waits until the frame process has opened the source. Raises what it could not open it for."""
@@ -261,6 +283,10 @@ class SupervisedRun:
         if self._config.answer.server is not None:
             return self._config.answer.server
         return model_name(self._config) if self._speaker == QWEN else self._speaker
+
+    def close(self) -> None:
+        """Stops everything; for a run that may never have been begun. May be called twice."""
+        self._stack.close()
 
     def _stop_children(self) -> None:
         for keeper in self._keepers.values():
