@@ -17,7 +17,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
-from stream.sources import SourceFrame, file
+from stream.sources import SourceFrame, file, form
 from stream.sources.container import open_container
 from stream.sources.file import FileSource
 from stream.sources.fit import resize_rgb
@@ -237,10 +237,8 @@ def test_pictures_that_cannot_be_converted_are_an_error(clip: Path, monkeypatch:
     def refuse(frame: av.VideoFrame) -> None:
         raise av.error.OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(file, "planes_of", refuse)
-    with pytest.raises(
-        SourceError, match=r"clip\.mp4 has pictures of the format yuv420p, .* convert the file to yuv420p"
-    ):
+    monkeypatch.setattr(form, "planes_of", refuse)
+    with pytest.raises(SourceError, match=r"clip\.mp4 has pictures of the format yuv420p, .* convert them to yuv420p"):
         read(clip)
 
 

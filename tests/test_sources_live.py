@@ -19,6 +19,7 @@ from benchmarks.rtsp_server import RtspServer, encode
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
+from stream.sources import form
 from stream.sources.base import ArrivingSource, SourceOutage
 from stream.sources.connection import Target
 from stream.sources.live import LiveSource
@@ -187,6 +188,8 @@ def test_what_cannot_be_opened_says_why(server: RtspServer) -> None:
         opened(server.url.replace("live", "dead"))
     with pytest.raises(ConfigError, match="size"):
         opened(server.url, size="99999x10")
+    with pytest.raises(ConfigError, match=r"capture\.start_s = 2 is for files, and rtsp:.* is live"):
+        opened(server.url, start_s=2.0)
     server.cut()
     with pytest.raises(SourceError, match="refuses the connection: nothing listens there; check host and port"):
         opened(server.url)
@@ -280,3 +283,12 @@ def test_a_whole_life_leaves_no_thread_and_no_descriptor(server: RtspServer) -> 
 
 def _is_return(item: object) -> bool:
     return isinstance(item, SourceOutage) and item.lasted_s is not None
+
+
+def test_pictures_that_cannot_be_converted_end_it(server: RtspServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(frame: av.VideoFrame) -> None:
+        raise av.error.OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(form, "planes_of", refuse)
+    with opened(server.url) as source, pytest.raises(SourceError, match="has pictures of the format yuv420p, which"):
+        Reading(source).frames(1)

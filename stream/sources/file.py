@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import av
 
-from arr_coc.types import NS_PER_S, Colour, FramePlanes
+from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
@@ -26,7 +24,8 @@ from stream.sources.container import (
 )
 from stream.sources.decoder import VideoDecoder
 from stream.sources.fit import Fit
-from stream.sources.planes import planes_of, quarter_turns, rgb_of
+from stream.sources.form import Form, prepared
+from stream.sources.planes import quarter_turns
 from stream.sources.timeline import MediaTimeline
 
 END_TOLERANCE_NS = NS_PER_S // 2
@@ -83,8 +82,8 @@ class ContainerSource:
             capture_ns = self._clock.now_ns()
             skipped = self._decoder.lost_before(frame.pts)
             media_ns = self._timeline.next_ns(frame.pts)
-            planes = self._prepared(frame)
-            form = _Form.of(frame, planes)
+            planes = prepared(frame, self._fit, self._name)
+            form = Form.of(frame, planes)
             yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped)
             previous = form
             index += 1
@@ -145,15 +144,6 @@ class ContainerSource:
             rotation=first.rotation,
         )
 
-    def _prepared(self, frame: av.VideoFrame) -> FramePlanes:
-        try:
-            return self._fit.apply(planes_of(frame), partial(rgb_of, frame))
-        except av.FFmpegError as error:
-            raise SourceError(
-                f"{self._name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert "
-                f"({error.strerror}); convert the file to yuv420p"
-            ) from error
-
     def _shown_ns(self, frame: av.VideoFrame) -> int:
         """How long a frame is shown: what its packet says, at least one period."""
         declared = (frame.duration or 0) * (self._stream.time_base or 0)
@@ -174,23 +164,3 @@ class FileSource(ContainerSource):
     def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
         super().__init__(open_container(path), str(path), config, clock)
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What two frames must share for their planes to be comparable."""
-
-    coded_size: tuple[int, int]
-    shapes: tuple[tuple[int, ...], ...]
-    colour: Colour
-
-    @classmethod
-    def of(cls, frame: av.VideoFrame, planes: FramePlanes) -> _Form:
-        return cls((frame.height, frame.width), tuple(plane.shape for plane in planes.planes), planes.colour)
-
-    def change_since(self, previous: _Form | None) -> str | None:
-        if previous is None:
-            return "start"
-        if self.coded_size != previous.coded_size:
-            return "resolution"
-        return "format" if self != previous else None

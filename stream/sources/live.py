@@ -10,6 +10,7 @@ import av
 
 from stream.clock import Clock
 from stream.config import CaptureConfig
+from stream.errors import ConfigError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, SourceOutage, never
 from stream.sources.connection import Target, cannot, opened_within
 from stream.sources.failures import too_slow
@@ -43,8 +44,12 @@ class LiveSource:
         """Opens the target, unless that was done before, in `took_s`, and waits for its first picture.
 
         Raises SourceError where there is none within `capture.open_timeout_s`, or ConfigError for a `capture.size`
-        beyond measure.
+        beyond measure or a `capture.start_s`.
         """
+        if config.start_s:
+            raise ConfigError(
+                f"capture.start_s = {config.start_s:g} is for files, and {target.name} is live; leave it out"
+            )
         if container is None:
             start_s = time.monotonic()
             container = opened_within(target, config.open_timeout_s)

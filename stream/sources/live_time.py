@@ -10,9 +10,12 @@ from stream.sources.timeline import DEFAULT_RATE, MAX_RATE
 LEAP_NS = 10 * NS_PER_S
 """A PTS this far ahead of the clock is damage, or another clock: no live source is that early."""
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 1.0
-"""Before the first attempt to reach a lost source again, and at most. Each wait is twice the one before. The longest
-leaves a second for opening, a key frame and the first word, so that text comes within 2 s of the source's return."""
+FIRST_WAIT_S, LONGER_WAIT_S, LONGEST_WAIT_S = 0.2, 0.5, 2.0
+"""Before the first attempt to reach a lost source again, and at most: each wait is twice the one before. Half a second
+leaves one and a half for opening, the next key frame and the first word, so that text comes within 2 s of the source's
+return. The longest is for what has been away for `LONG_OUTAGE` attempts."""
+
+LONG_OUTAGE = 120
 
 
 class LiveTimeline:
@@ -71,15 +74,16 @@ class Waits:
     """The waits between attempts to reach a lost source: growing, and short again after a steady connection."""
 
     def __init__(self) -> None:
-        self._next_s = FIRST_WAIT_S
+        self._count = 0
 
     def next_s(self) -> float:
-        wait_s = self._next_s
-        self._next_s = min(2 * wait_s, LONGEST_WAIT_S)
-        return wait_s
+        self._count += 1
+        if self._count > LONG_OUTAGE:
+            return LONGEST_WAIT_S
+        return min(FIRST_WAIT_S * 2 ** (self._count - 1), LONGER_WAIT_S)
 
     def reset(self) -> None:
-        self._next_s = FIRST_WAIT_S
+        self._count = 0
 
 
 class Pace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from functools import partial
 
 import av
 
@@ -17,11 +16,11 @@ from stream.sources.base import SourceFrame, SourceInfo, SourceOutage
 from stream.sources.connection import Target, opened_within
 from stream.sources.container import rate_of, video_stream
 from stream.sources.fit import Fit
-from stream.sources.form import Form
+from stream.sources.form import Form, prepared
 from stream.sources.handover import Handover
 from stream.sources.live_decoder import LiveDecoder, LostError
 from stream.sources.live_time import LiveTimeline, Pace, Waits
-from stream.sources.planes import planes_of, quarter_turns, rgb_of
+from stream.sources.planes import quarter_turns
 
 RETRY_S = 3.0
 """Longest attempt to reach a lost source again, or twice what the first opening took: an attempt that was begun while
@@ -119,7 +118,12 @@ class LiveReader(threading.Thread):
         begin_ns = self._clock.now_ns()
         try:
             stream = video_stream(container, self._target.name, self._config.stream)
-            self.timeline.connected(stream.time_base, rate_of(stream))
+        except SourceError as error:
+            if self.info is None:
+                raise
+            return str(error)
+        self.timeline.connected(stream.time_base, rate_of(stream))
+        try:
             decoder = LiveDecoder(container, stream, self._config.stall_s, self._clock, self._stopping)
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
@@ -131,10 +135,6 @@ class LiveReader(threading.Thread):
             if self._clock.now_ns() - begin_ns >= STEADY_NS:
                 self._waits.reset()
             return str(lost)
-        except SourceError as error:
-            if self.info is None:
-                raise
-            return str(error)
         return None
 
     def _describe(self, stream: av.video.stream.VideoStream, first: av.VideoFrame) -> None:
@@ -165,7 +165,7 @@ class LiveReader(threading.Thread):
             skipped = ()
         media_ns = self.timeline.media_ns(frame.pts, now_ns)
         now_ns = self._wait_until_due(media_ns, now_ns)
-        planes = self._fit.apply(planes_of(frame), partial(rgb_of, frame))
+        planes = prepared(frame, self._fit, self._target.name)
         form = Form.of(frame, planes)
         discontinuity = form.change_since(self._form)
         if self._outage is not None:
