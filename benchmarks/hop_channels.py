@@ -73,12 +73,17 @@ class Channel(Protocol):
 
     def receiver(self) -> Receiver: ...
 
+    def close(self) -> None:
+        """Lets go of what both ends share; they have been closed."""
+        ...
+
 
 class OwnSender:
     """Newest wins, as between the stages: one slot, sent for a credit. `pack` makes the message and its arrays."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, transport: Transport | None = None) -> None:
         self._link = link
+        self._transport = transport
         self._outbox: Mailbox[tuple[int, Any]] = Mailbox()
 
     @property
@@ -98,6 +103,8 @@ class OwnSender:
 
     def close(self) -> None:
         self._link.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def _hear(self, timeout_ms: int) -> None:
         while not self._outbox.ready and (received := self._link.receive(timeout_ms)) is not None:
@@ -114,8 +121,9 @@ class OwnSender:
 
 
 class OwnReceiver:
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, transport: Transport | None = None) -> None:
         self._link = link
+        self._transport = transport
         self.done()
 
     def done(self) -> None:
@@ -123,6 +131,8 @@ class OwnReceiver:
 
     def close(self) -> None:
         self._link.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def receive(self) -> int:
         received = self._link.receive(WAIT_MS)
@@ -167,6 +177,9 @@ class OwnThreads:
 
         return PlanesReceiver(self.transport.link("inproc://hop"))
 
+    def close(self) -> None:
+        self.transport.close()
+
 
 @dataclass
 class OwnTokens:
@@ -186,7 +199,8 @@ class OwnTokens:
             def _send(self, number: int, frame: TokenPacket) -> None:
                 self._link.send(*token_message(number, 0, frame))
 
-        return TokenSender(Transport().link(self.endpoint, bind=True))
+        transport = Transport()
+        return TokenSender(transport.link(self.endpoint, bind=True), transport)
 
     def receiver(self) -> Receiver:
         class TokenReceiver(OwnReceiver):
@@ -194,7 +208,11 @@ class OwnTokens:
                 token_packet(message, parts)
                 return message.answer
 
-        return TokenReceiver(Transport().link(self.endpoint))
+        transport = Transport()
+        return TokenReceiver(transport.link(self.endpoint), transport)
+
+    def close(self) -> None:
+        """Its ends share nothing."""
 
 
 @dataclass
@@ -204,7 +222,7 @@ class OwnWholeFrames:
     endpoint: str
     name: str = "this project, allocate to answer, whole frame"
     carries: str = "the frame in RGB, copied once into shared memory"
-    descriptor: int | None = None
+    descriptor: int = -1
 
     def sender(self) -> Sender:
         snapshot = SnapshotWriter()
@@ -221,7 +239,8 @@ class OwnWholeFrames:
                 snapshot.write(frame.image)
                 self._link.send(*frame_message(number, 0, frame, in_snapshot=True))
 
-        return FrameSender(Transport().link(self.endpoint, bind=True))
+        transport = Transport()
+        return FrameSender(transport.link(self.endpoint, bind=True), transport)
 
     def receiver(self) -> Receiver:
         reader = SnapshotReader(os.open(f"/proc/{os.getppid()}/fd/{self.descriptor}", os.O_RDONLY))
@@ -232,7 +251,11 @@ class OwnWholeFrames:
                 frame_packet(message, parts, image)
                 return message.answer
 
-        return FrameReceiver(Transport().link(self.endpoint))
+        transport = Transport()
+        return FrameReceiver(transport.link(self.endpoint), transport)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 def _token_packet() -> TokenPacket:

@@ -59,6 +59,9 @@ class ImageZmq:
         hub = imagezmq.ImageHub(f"tcp://{host}:{self.port}", REQ_REP=self.replies)
         return PeerReceiver(lambda: int(hub.recv_image()[0]), hub.send_reply if self.replies else _nothing, hub.close)
 
+    def close(self) -> None:
+        """Its ends share nothing."""
+
 
 @dataclass
 class NetGear:
@@ -89,6 +92,9 @@ class NetGear:
     def receiver(self) -> Receiver:
         gear = self._open(receives=True)
         return PeerReceiver(lambda: number_of(gear.recv()), _nothing, gear.close)
+
+    def close(self) -> None:
+        """Its ends share nothing."""
 
 
 def _nothing() -> None:

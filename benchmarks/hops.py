@@ -19,6 +19,7 @@ import argparse
 import itertools
 import json
 import multiprocessing
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +51,15 @@ Arrivals = list[tuple[int, int]]
 """(frame number, monotonic ns at which the receiver held it)."""
 
 
-def consume(channel: Channel, work_s: float, arrivals: Arrivals, opened: Callable[[], None]) -> Callable[[], None]:
-    """Receives until the last frame, working so long on each; returns what closes the receiver."""
+def consume(
+    channel: Channel,
+    work_s: float,
+    opened: Callable[[], object],
+    collected: Callable[[Arrivals], object],
+    sender_closed: Callable[[], object],
+) -> None:
+    """Receives until the last frame, working so long on each; closes its end once the sender has closed the other."""
+    arrivals: Arrivals = []
     receiver = channel.receiver()
     opened()
     while (number := receiver.receive()) != END:
@@ -60,51 +68,49 @@ def consume(channel: Channel, work_s: float, arrivals: Arrivals, opened: Callabl
             time.sleep(work_s)
         receiver.done()
     receiver.done()
-    return receiver.close
+    collected(arrivals)
+    sender_closed()
+    receiver.close()
 
 
 def consume_in_process(channel: Channel, work_s: float, results: Connection) -> None:
-    arrivals: Arrivals = []
-    close = consume(channel, work_s, arrivals, lambda: results.send("opened"))
-    results.send(arrivals)
-    results.recv()
-    close()
+    consume(channel, work_s, lambda: results.send("opened"), results.send, results.recv)
 
 
 @contextmanager
 def linked(channel: Channel, work_s: float, *, processes: bool) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
     """A sender whose receiver is open, and what waits for the receiver's end and tells what arrived."""
     if processes:
-        ours, theirs = multiprocessing.Pipe()
-        sender = channel.sender()
-        process = multiprocessing.get_context("spawn").Process(
-            target=consume_in_process, args=(channel, work_s, theirs), daemon=True
-        )
-        process.start()
-        ours.recv()
-        yield sender, ours.recv
-        sender.close()
-        ours.send("close")
-        process.join(5)
-        process.kill()
-        return
-    arrivals: Arrivals = []
-    opened = threading.Event()
-    closers: list[Callable[[], None]] = []
+        yield from _linked_processes(channel, work_s)
+    else:
+        yield from _linked_threads(channel, work_s)
+    channel.close()
+
+
+def _linked_processes(channel: Channel, work_s: float) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
+    ours, theirs = multiprocessing.Pipe()
     sender = channel.sender()
-    thread = threading.Thread(
-        target=lambda: closers.append(consume(channel, work_s, arrivals, opened.set)), daemon=True
-    )
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=consume_in_process, args=(channel, work_s, theirs), daemon=True)
+    process.start()
+    ours.recv()
+    yield sender, ours.recv
+    sender.close()
+    ours.send("closed")
+    process.join(5)
+    process.kill()
+
+
+def _linked_threads(channel: Channel, work_s: float) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
+    opened, closed, results = threading.Event(), threading.Event(), queue.Queue[Arrivals]()
+    sender = channel.sender()
+    thread = threading.Thread(target=consume, args=(channel, work_s, opened.set, results.put, closed.wait), daemon=True)
     thread.start()
     opened.wait()
-
-    def collected() -> Arrivals:
-        thread.join()
-        return arrivals
-
-    yield sender, collected
+    yield sender, results.get
     sender.close()
-    closers[0]()
+    closed.set()
+    thread.join()
 
 
 def hops_us(channel: Channel, pictures: Sequence[Picture], count: int, *, processes: bool) -> list[float]:
