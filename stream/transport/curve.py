@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
 import zmq.auth
+from zmq.utils import z85
 
 from stream.config import NetworkConfig
 from stream.errors import ConfigError
 
 SECRET_MODE = 0o600
+KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,17 @@ def _loaded(path: Path) -> tuple[bytes, bytes | None]:
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the key {path}: {error}") from error
+    if not all(_whole(key) for key in (public, secret) if key is not None):
+        raise ConfigError(f"the key {path} is damaged; copy the one that `keys` made")
     return public, secret
+
+
+def _whole(key: bytes) -> bool:
+    """Whether this is the Z85 form of a key, which ZeroMQ would refuse otherwise."""
+    try:
+        return len(z85.decode(key)) == KEY_BYTES
+    except (KeyError, ValueError, struct.error):
+        return False
 
 
 def _write_pair(folder: Path, name: str) -> None:
