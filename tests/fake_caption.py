@@ -13,6 +13,7 @@ import sys
 def main() -> int:
     from stream import cli
     from stream.pipeline import Pipeline
+    from stream.supervised import SupervisedRun
     from tests import fake_speaker
 
     def die(frame_index: int) -> None:
@@ -20,9 +21,10 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     fake_speaker.heard = die
-    defaults = Pipeline.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["speaker"] = "tests.fake_speaker:FakeSpeaker"
+    for run in (Pipeline, SupervisedRun):
+        defaults = run.__init__.__kwdefaults__
+        assert defaults is not None
+        defaults["speaker"] = "tests.fake_speaker:FakeSpeaker"
     return cli.main(sys.argv[2:])
 
 
