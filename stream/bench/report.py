@@ -172,7 +172,7 @@ def _frame_latencies(frames: list[FrameReady]) -> tuple[Latency, ...]:
         Latency.of("frame", [_latency_ms(frame) for frame in frames], "capture to allocation ready"),
         Latency.of("texture", [frame.texture_ms for frame in frames], "texture stage, a frame"),
         Latency.of("allocate", [frame.allocate_ms for frame in frames], "allocate stage, a frame"),
-        Latency.of("waits", waits, "the rest of frame: queues, hops"),
+        Latency.of("waits", waits, "the rest of it: queues, hops"),
     )
 
 
@@ -188,7 +188,7 @@ def _answer_latencies(answers: list[Answer], shown: dict[int, FrameReady]) -> tu
         Latency.of("encode", [timing.encode_ms for timing, _ in timed], "vision encoder, an answer"),
         Latency.of("prefill", [timing.prefill_ms for timing, _ in timed], "prompt, an answer"),
         Latency.of("decode", [timing.decode_ms for timing, _ in timed], "all steps, an answer"),
-        Latency.of("answer waits", rest, "the rest, less the frame's latency"),
+        Latency.of("answer waits", rest, "the rest: queue, hops, text"),
     )
 
 
