@@ -270,13 +270,14 @@ def main() -> None:
     options = parser.parse_args()
     if find_spec("imagezmq") is None or find_spec("vidgear") is None:
         raise SystemExit("the peers are imageZMQ and NetGear: pip install --no-deps imagezmq vidgear")
+    described = machine() | {name: version(name) for name in ("imagezmq", "vidgear")}
     scene = load_scene("hd")
     pictures = [np.ascontiguousarray(scene.render(index)[..., ::-1]) for index in (10, 20, 30, 40)]
     hops = measure_hops(pictures, options.rounds, options.count)
     slow = measure_slow(pictures, options.seconds)
     told = {
         "benchmark": "hops",
-        "machine": machine() | {name: version(name) for name in ("imagezmq", "vidgear")},
+        "machine": described,
         "frame": "1920x1080",
         "hops": hops,
         "comparison": compared(hops),

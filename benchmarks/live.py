@@ -26,6 +26,7 @@ import av
 import numpy as np
 
 from arr_coc.types import FramePlanes
+from stream.bench.machine import machine
 from stream.bench.recorder import Recorder
 from stream.bench.report import BYTES_PER_MB, Report, report
 from stream.bench.running import record
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("--model", help="folder or hub name; the bundled model when absent")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    load_before = machine()["load_1min"]
     release = [measure_release(scene, 10 * rate) for scene, rate in (("paced-1080p30", 30), ("paced-1080p60", 60))]
     with tempfile.TemporaryDirectory() as folder:
         clip = Path(folder) / "hd.mp4"
@@ -188,6 +190,7 @@ def main() -> None:
     result = {
         "benchmark": "live",
         "minutes": options.minutes,
+        "load_1min_before": load_before,
         "targets": targets(told, memory),
         "memory": memory,
         "latest_frames": worst_frames(recorder),
