@@ -13,6 +13,7 @@ from stream.events import Event, Summary
 from stream.overlay import Overlay
 from stream.running import open_run
 from stream.sinks.base import Display, Sink
+from stream.sinks.listeners import open_listeners
 from stream.sinks.open import open_sinks
 from stream.sources import SourceInfo
 from stream.time_limit import TimeLimit
@@ -66,10 +67,14 @@ def run_session(
     with ExitStack() as stack:
         stack.callback(terminal.close)
         opened = open_sinks(config.output, config.source, lambda slot: pipeline.take_overlay(slot), resume=resume)
-        sinks = [*opened, *extra]
-        for sink in sinks:
+        for sink in opened:
+            stack.callback(sink.close)
+        vitals, listeners = open_listeners(config)
+        sinks = [*opened, *listeners, *extra]
+        for sink in (*listeners, *extra):
             stack.callback(sink.close)
         pipeline = make_run(config)
+        vitals.follow(pipeline)
         limit = None if limit_s is None else TimeLimit(pipeline, limit_s)
         stack.enter_context(signals_end(limit or pipeline, terminal))
         events = pipeline.run()

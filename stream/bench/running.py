@@ -16,7 +16,8 @@ from stream.errors import StreamError
 from stream.metrics import TRIM_S
 from stream.running import open_run
 from stream.session import Run, run_session
-from stream.sinks.terminal import TerminalSink
+from stream.sinks.base import Display
+from stream.sinks.display import open_display
 
 STOPPED = ("interrupted", "cancelled")
 """How a run ends that the user has stopped."""
@@ -51,7 +52,7 @@ class Measured:
 
 def record(
     config: Config,
-    terminal: TerminalSink,
+    terminal: Display,
     limit_s: float | None = None,
     make_run: Callable[[Config], Run] = open_run,
 ) -> Recorder:
@@ -81,7 +82,7 @@ def measure(plan: Plan, tell: Callable[[int, str], None], make_run: Callable[[Co
         tell(number, name)
         begun = any(reports.values())
         try:
-            recorder = record(plan.configs[name], TerminalSink(captions=False), plan.limit_s, make_run)
+            recorder = record(plan.configs[name], open_display(captions=False), plan.limit_s, make_run)
         except (StreamError, ArrCocError) as error:
             if not begun:
                 raise

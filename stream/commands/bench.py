@@ -12,7 +12,7 @@ import typer
 
 from stream.commands.durations import seconds_of
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import INTERRUPTED, report_written
+from stream.commands.outcome import INTERRUPTED, report_note, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer, file_layer, set_layer
 
@@ -126,7 +126,7 @@ def _measured(plan: Plan) -> Measured:
     def tell(number: int, name: str) -> None:
         if plan.runs > 1 or len(plan.configs) > 1:
             which = f" of {name}" if len(plan.configs) > 1 else ""
-            typer.echo(f"run {number} of {plan.runs}{which}", err=True)
+            report_note(f"run {number} of {plan.runs}{which}")
 
     return measure(plan, tell)
 

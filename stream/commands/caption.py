@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import exit_status, report_written
+from stream.commands.outcome import exit_status, report_note, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer
 
@@ -68,11 +68,11 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     if journal is None:
         return None
     if journal.recalls:
-        typer.echo(f"note: {journal.recalls} answers are taken from {journal.path}", err=True)
+        report_note(f"note: {journal.recalls} answers are taken from {journal.path}")
     elif resume:
-        typer.echo("note: nothing was answered yet; starting from the beginning", err=True)
+        report_note("note: nothing was answered yet; starting from the beginning")
     elif could_continue(journal):
-        typer.echo(f"note: starting afresh; --resume would have continued {config.output.paths[0]}", err=True)
+        report_note(f"note: starting afresh; --resume would have continued {config.output.paths[0]}")
     return journal
 
 
@@ -81,7 +81,7 @@ def _run(config: Config, journal: Journal | None, *, resume: bool) -> Summary:
     from stream.pipeline import Pipeline
     from stream.running import open_run
     from stream.session import Run, run_session
-    from stream.sinks.terminal import TerminalSink
+    from stream.sinks.display import open_display
 
     def make_run(config: Config) -> Run:
         if journal is None:
@@ -90,7 +90,7 @@ def _run(config: Config, journal: Journal | None, *, resume: bool) -> Summary:
         journal.begin()
         return pipeline
 
-    terminal = TerminalSink(captions=not config.output.paths)
+    terminal = open_display(captions=not config.output.paths)
     finished = False
     try:
         summary = run_session(config, terminal, make_run=make_run, resume=resume)
@@ -109,4 +109,4 @@ def _end(journal: Journal, *, finished: bool) -> None:
     remains = journal.remains
     journal.close()
     if remains:
-        typer.echo(CONTINUE, err=True)
+        report_note(CONTINUE)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import exit_status, report_written
+from stream.commands.outcome import exit_status, report_note, report_written
 from stream.errors import OutputError
 from stream.layers import Layer, file_layer
 
@@ -31,10 +31,10 @@ def demo(
     except OSError as error:
         raise OutputError(f"cannot make the folder {folder!r}: {error.strerror}") from error
 
+    from stream.sinks.display import open_display
     from stream.sinks.output_file import OutputFile
-    from stream.sinks.terminal import TerminalSink
 
-    terminal = TerminalSink(captions=True)
+    terminal = open_display(captions=True)
     summary_file = OutputFile(summary_path)
     try:
         from stream.events import encode_event
@@ -46,5 +46,5 @@ def demo(
         terminal.close()
         summary_file.close()
     report_written([*config.output.paths, summary_path, *filter(None, [config.output.heatmap])])
-    typer.echo("In the video, bright tiles were seen sharp, dark ones coarsely or not at all.", err=True)
+    report_note("In the video, bright tiles were seen sharp, dark ones coarsely or not at all.")
     return exit_status(summary)

@@ -23,6 +23,10 @@ KEYS = {
     "max_frames": "capture.max_frames",
     "stream": "capture.stream",
     "server": "answer.server",
+    "publish": "output.publish",
+    "control": "output.control",
+    "metrics_port": "output.metrics_port",
+    "keys": "network.keys",
     "device": "answer.device",
     "dtype": "answer.dtype",
 }
@@ -73,6 +77,20 @@ class RunOptions:
         str | None,
         _text("--server", metavar="ADDRESS", help="Answers from `serve-answers` at tcp://HOST:PORT. [a process here]"),
     ] = None
+    publish: Annotated[
+        str | None,
+        _text("--publish", metavar="ENDPOINT", help="Tell other programs over ZeroMQ: tcp://127.0.0.1:5556."),
+    ] = None
+    control: Annotated[
+        str | None, _text("--control", metavar="ENDPOINT", help="Take questions over ZeroMQ: tcp://127.0.0.1:5557.")
+    ] = None
+    metrics_port: Annotated[
+        str | None, _text("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1.")
+    ] = None
+    keys: Annotated[
+        str | None,
+        _text("--keys", metavar="FOLDER", help="CURVE keys, made by `keys`, for sockets that leave this machine."),
+    ] = None
     device: Annotated[str | None, _text("--device", metavar="NAME", help="cpu, cuda, cuda:1... [auto]")] = None
     dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None
     config: Annotated[
@@ -97,6 +115,12 @@ class RunOptions:
             show_default=False,
         ),
     ] = None
+    plain_tcp: Annotated[
+        bool, typer.Option("--plain-tcp", help="Let sockets leave this machine without keys: anybody may connect.")
+    ] = False
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Events and log as lines of JSON on stderr, instead of progress.")
+    ] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False
 
     def configuration(self, base: Sequence[Layer] = (), top: Sequence[Layer] = ()) -> Config:
@@ -115,6 +139,8 @@ class RunOptions:
             layers.append(Layer("--realtime", {"capture.realtime": True}))
         if self.single_process:
             layers.append(Layer("--single-process", {"pipeline.single_process": True}))
+        if self.plain_tcp:
+            layers.append(Layer("--plain-tcp", {"network.plain_tcp": True}))
         if self.restart is not None:
             layers.append(Layer("--restart", {"pipeline.restart": self.restart}))
         return build_config([*layers, *top])

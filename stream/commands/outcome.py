@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
+from stream import logs
 
 if TYPE_CHECKING:
     from stream.events import Summary
@@ -29,9 +29,15 @@ def exit_status(summary: Summary) -> int:
 
 def report_written(paths: Sequence[str]) -> None:
     for path in paths:
-        typer.echo(f"wrote {path}", err=True)
+        logs.say(f"wrote {path}", event="wrote", path=path)
 
 
 def report_error(message: str) -> None:
     """One line on stderr."""
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    logs.say(f"error: {line}", "error", "error", message=line)
+
+
+def report_note(message: str) -> None:
+    """A remark in one line on stderr."""
+    logs.say(message, message=message.removeprefix("note: "))

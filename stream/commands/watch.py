@@ -98,6 +98,12 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
     import os
     import sys
 
+    from stream import logs
+
+    if logs.as_json():
+        from stream.sinks.display import open_display
+
+        return open_display(captions=True)
     keys = STDIN if typed and _in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     if debug or dumb or not _in_foreground(STDOUT):

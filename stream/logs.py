@@ -1,0 +1,86 @@
+"""What goes to stderr beside a display: notes for people, or with `--log-json` one JSON object a line for machines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+STDERR = 2
+
+
+class _Mode:
+    """How this process logs: chosen once, by the command line."""
+
+    json_handler: logging.Handler | None = None
+
+
+def set_up(*, debug: bool, as_json: bool) -> None:
+    """Chooses what becomes of the log, and what `say` writes."""
+    root = logging.getLogger()
+    if _Mode.json_handler is not None:
+        root.removeHandler(_Mode.json_handler)
+        _Mode.json_handler = None
+    if as_json:
+        _Mode.json_handler = JsonHandler()
+        root.addHandler(_Mode.json_handler)
+    elif debug:
+        logging.basicConfig(format="%(relativeCreated)7d ms %(threadName)s %(name)s: %(message)s")
+    else:
+        logging.basicConfig(handlers=[NotesHandler()])
+    if debug:
+        for name in ("arr_coc", "stream"):
+            logging.getLogger(name).setLevel(logging.DEBUG)
+
+
+def as_json() -> bool:
+    """Whether stderr is for machines."""
+    return _Mode.json_handler is not None
+
+
+def say(text: str, level: str = "info", event: str = "note", **fields: object) -> None:
+    """One remark of the program on stderr: the text alone, or an object with `fields`."""
+    if as_json():
+        write_line(json_line(level, {"event": event, **(fields or {"message": text})}))
+    else:
+        print(text, file=sys.stderr)
+
+
+def json_line(level: str, fields: dict[str, Any], at_s: float | None = None) -> str:
+    """`{"ts": …, "level": …, …}`; the time is UTC, in ISO 8601 with milliseconds."""
+    at = datetime.now(timezone.utc) if at_s is None else datetime.fromtimestamp(at_s, timezone.utc)
+    ts = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return msgspec.json.encode({"ts": ts, "level": level, **fields}, enc_hook=str).decode()
+
+
+def write_line(line: str) -> None:
+    """Writes a whole line at once, so that threads and a signal handler do not tear each other's lines."""
+    try:
+        sys.stderr.flush()
+        number = sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):
+        print(line, file=sys.stderr)
+        return
+    os.write(number, f"{line}\n".encode("utf-8", "replace"))
+
+
+class NotesHandler(logging.Handler):
+    """Warnings as lines for people, on whatever stderr is at that moment: a display may stand in for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"note: {record.getMessage()}", file=sys.stderr)
+
+
+class JsonHandler(logging.Handler):
+    """Each record of the log as one object."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = {"logger": record.name, "message": record.getMessage()}
+        if record.exc_info and record.exc_info[0] is not None:
+            fields["exception"] = "".join(traceback.format_exception(*record.exc_info))
+        write_line(json_line(record.levelname.lower(), fields, record.created))
