@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
@@ -20,6 +19,8 @@ from arr_coc.errors import (
     OptionError,
     StrategyError,
 )
+from stream import logs
+from stream.commands.ask import ask
 from stream.commands.bench import bench
 from stream.commands.caption import caption
 from stream.commands.demo import demo
@@ -86,6 +87,7 @@ app.command()(caption)
 app.command()(watch)
 app.command()(demo)
 app.command()(bench)
+app.command()(ask)
 app.command()(devices)
 app.command()(serve_answers)
 app.command()(keys)
@@ -114,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    _show_log(debug)
+    logs.set_up(debug=debug, as_json="--log-json" in given)
     try:
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
@@ -137,22 +139,6 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-
-
-class _Notes(logging.Handler):
-    """Warnings as lines for the user, on whatever stderr is at that moment: a progress display may stand in for it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(f"note: {record.getMessage()}", file=sys.stderr)
-
-
-def _show_log(debug: bool) -> None:
-    if debug:
-        logging.basicConfig(format="%(relativeCreated)7d ms %(threadName)s %(name)s: %(message)s")
-        for name in ("arr_coc", "stream"):
-            logging.getLogger(name).setLevel(logging.DEBUG)
-    else:
-        logging.basicConfig(handlers=[_Notes()])
 
 
 def _program() -> str:
