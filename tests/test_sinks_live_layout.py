@@ -72,7 +72,7 @@ def test_at_80_columns_all_of_it_can_be_read() -> None:
         " answers  14 · first token 310 ms · last token 621 ms",
         " jitter   interval_std 0.91 ms · late 0.0 % (3 in all) · interarrival 0.42 ms",
         " tokens   64 of 240 (27 %) · 12.3 % of tiles changed",
-        " dropped  capture.replaced 3 · answer.busy 2",
+        " dropped  5 · capture.replaced 3 · answer.busy 2",
         " memory   612 MB · frames 290 MB · answers 322 MB",
         " so far   1 cut · 2 outages (0:10) · 0 restarts",
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped
-from stream.sinks.remarks import SKIPS_SHOWN, Remarks, clock_text, cut_text, ordinal
+from stream.sinks.remarks import SKIPS_SHOWN, Remarks, clock_text, ordinal
 from tests.event_maker import frame
 
 
@@ -37,8 +37,14 @@ def test_losses_do_not_flood() -> None:
     assert lines[SKIPS_SHOWN:] == ["skipped more; the summary counts them", None, None]
 
 
-def test_a_cut_has_a_time() -> None:
-    assert cut_text(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
+def test_cuts_are_told_where_that_is_wanted() -> None:
+    assert Remarks(cuts=True).of(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
+
+
+def test_times_are_written_as_the_display_writes_them() -> None:
+    remarks = Remarks(lambda at_s: f"{at_s:.0f} o'clock", cuts=True)
+    assert remarks.of(Cut(frame_index=1, pts_s=3.0, score=0.5)) == "cut at 3 o'clock"
+    assert remarks.of(Outage(frame_index=1, pts_s=4.0, reason="x")) == "source lost at 4 o'clock: x"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
         ("answers", _answers(figures)),
         ("jitter", _jitter(figures)),
         ("tokens", _tokens(figures)),
-        ("dropped", [f"{queue} {count}" for queue, count in figures.dropped.items()] or ["nothing"]),
+        ("dropped", _dropped(figures)),
         ("memory", _memory(figures)),
         ("so far", _so_far(figures)),
     ]
@@ -97,6 +97,12 @@ def _tokens(figures: Figures) -> list[str]:
         return []
     used = f"{figures.tokens} of {figures.tiles} ({100 * figures.tokens / figures.tiles:.0f} %)"
     return [used] + ([] if figures.dirty_percent is None else [f"{figures.dirty_percent:.1f} % of tiles changed"])
+
+
+def _dropped(figures: Figures) -> list[str]:
+    if not figures.dropped:
+        return ["nothing"]
+    return [str(sum(figures.dropped.values())), *(f"{queue} {count}" for queue, count in figures.dropped.items())]
 
 
 def _memory(figures: Figures) -> list[str]:

@@ -8,13 +8,12 @@ import sys
 import threading
 
 from stream.clock import Clock, MonotonicClock
-from stream.events import Answer, Cut, Event, Summary
+from stream.events import Answer, Event, Summary
 from stream.live_figures import Figures
 from stream.questions import QuestionReader
 from stream.sinks.base import Display, Watched
 from stream.sinks.live_layout import SEPARATOR, duration, megabytes
 from stream.sinks.live_state import LiveState
-from stream.sinks.remarks import cut_text
 from stream.sinks.terminal import print_answer, summary_text
 
 JOIN_LIMIT_S = 1.0
@@ -36,7 +35,7 @@ class LinesSink(Display):
         self._reader: QuestionReader | None = None
 
     def attach(self, run: Watched, frames: int | None) -> None:
-        self._state = LiveState(run, self._clock)
+        self._state = LiveState(run, self._clock, cuts=True)
         if self._every_s is not None:
             self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
             self._thread.start()
@@ -55,8 +54,6 @@ class LinesSink(Display):
                 print_answer(entry.at, entry.text)
         elif entry is not None:
             _say(entry.text)
-        elif isinstance(event, Cut):
-            _say(cut_text(event))
         elif isinstance(event, Summary):
             self.close()
             if event.frames or event.error is None:

@@ -34,16 +34,16 @@ class Scene:
 
 
 class LiveState:
-    """`add` is for one thread, `scene` for another."""
+    """`add` is for one thread, `scene` for another. `cuts`: whether scene cuts stand in the transcript."""
 
-    def __init__(self, run: Watched, clock: Clock) -> None:
+    def __init__(self, run: Watched, clock: Clock, *, cuts: bool = False) -> None:
         self._run = run
         self._clock = clock
         self._info = run.source_info
         self._lock = threading.Lock()
         fps = self._info.fps
         self._figures = LiveFigures(clock.now_ns(), None if not fps else round(NS_PER_S / fps))
-        self._transcript = Transcript(TimeText(self._info.live))
+        self._transcript = Transcript(TimeText(self._info.live), cuts=cuts)
         self._model = self._query = ""
         self._waiting = "starting"
         self._memory = Memory()

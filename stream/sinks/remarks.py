@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped
 from stream.sinks.cells import printable
 
@@ -9,10 +11,24 @@ SKIPS_SHOWN = 3
 """Losses that are told one by one; the others are counted in the summary."""
 
 
-class Remarks:
-    """Makes the lines; where many parts of a source are broken, they do not flood."""
+def clock_text(at_s: float) -> str:
+    """Media time for people: `0:02.0`, `1:02:03.4`."""
+    tenths = round(max(0.0, at_s) * 10)
+    minutes, tenths = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{tenths // 10:02}.{tenths % 10}"
+    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
 
-    def __init__(self) -> None:
+
+class Remarks:
+    """Makes the lines; where many parts of a source are broken, they do not flood.
+
+    `clock` makes a time for people of media time; `cuts` says whether scene cuts are told.
+    """
+
+    def __init__(self, clock: Callable[[float], str] = clock_text, *, cuts: bool = False) -> None:
+        self._clock = clock
+        self._cuts = cuts
         self._skips = 0
 
     def of(self, event: Event) -> str | None:
@@ -26,7 +42,9 @@ class Remarks:
         if isinstance(event, Skipped):
             return self._skipped(event)
         if isinstance(event, Outage):
-            return outage_text(event)
+            return self._outage(event)
+        if isinstance(event, Cut) and self._cuts:
+            return f"cut at {self._clock(event.pts_s)}"
         if isinstance(event, Restarted):
             again = "" if event.count == 1 else f", for the {ordinal(event.count)} time"
             return f"restarting {event.process}{again}: {event.cause}"
@@ -38,27 +56,13 @@ class Remarks:
         self._skips += 1
         if self._skips > SKIPS_SHOWN:
             return "skipped more; the summary counts them" if self._skips == SKIPS_SHOWN + 1 else None
-        return f"skipped {event.what} before {clock_text(event.pts_s)}: {event.reason}"
+        return f"skipped {event.what} before {self._clock(event.pts_s)}: {event.reason}"
 
-
-def outage_text(event: Outage) -> str:
-    if event.lasted_s is None:
-        return f"source lost at {clock_text(event.pts_s)}: {event.reason}"
-    tries = "" if event.attempts < 2 else f" and {event.attempts} attempts"
-    return f"source back after {event.lasted_s:.1f} s{tries}"
-
-
-def cut_text(event: Cut) -> str:
-    return f"cut at {clock_text(event.pts_s)}"
-
-
-def clock_text(at_s: float) -> str:
-    """Media time for people: `0:02.0`, `1:02:03.4`."""
-    tenths = round(max(0.0, at_s) * 10)
-    minutes, tenths = divmod(tenths, 600)
-    hours, minutes = divmod(minutes, 60)
-    seconds = f"{tenths // 10:02}.{tenths % 10}"
-    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+    def _outage(self, event: Outage) -> str:
+        if event.lasted_s is None:
+            return f"source lost at {self._clock(event.pts_s)}: {event.reason}"
+        tries = "" if event.attempts < 2 else f" and {event.attempts} attempts"
+        return f"source back after {event.lasted_s:.1f} s{tries}"
 
 
 def ordinal(number: int) -> str:

@@ -45,11 +45,14 @@ class Entry:
 
 
 class Transcript:
-    """The last answers and remarks, the newest last, and the answer that is being spoken."""
+    """The last answers and remarks, the newest last, and the answer that is being spoken.
 
-    def __init__(self, times: TimeText) -> None:
+    `cuts`: whether scene cuts are remarks too.
+    """
+
+    def __init__(self, times: TimeText, *, cuts: bool = False) -> None:
         self._times = times
-        self._remarks = Remarks()
+        self._remarks = Remarks(times.of, cuts=cuts)
         self._entries: deque[Entry] = deque(maxlen=ENTRIES_KEPT)
         self._spoken: list[str] = []
         self._spoken_at = ""
