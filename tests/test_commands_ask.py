@@ -1,0 +1,71 @@
+"""`ask` reaches a run, or says in one line why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from stream.cli import main
+from stream.config import Config, OutputConfig
+from stream.sinks.control import ControlSink
+from stream.transport import control as control_module
+from stream.vitals import Vitals
+from tests.event_maker import frame
+from tests.watched_run import WatchedRun
+
+
+@pytest.fixture
+def run() -> WatchedRun:
+    return WatchedRun()
+
+
+@pytest.fixture
+def control(run: WatchedRun) -> Iterator[ControlSink]:
+    config = Config(source="camera", output=OutputConfig(control="tcp://127.0.0.1:*"))
+    vitals = Vitals(config)
+    vitals.follow(run)
+    with closing(ControlSink(config, vitals)) as made:
+        made.write(frame(0, 0.0))
+        yield made
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["ask", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_a_question_reaches_the_run(control: ControlSink, run: WatchedRun) -> None:
+    assert main(["ask", control.endpoint, "Where is it?"]) == 0
+    assert run.questions == ["Where is it?"]
+
+
+def test_a_question_that_the_run_refuses(control: ControlSink, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "refuses: the question is empty" in error_of(capsys, control.endpoint, " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense", "What?"], "'nonsense' is no address"),
+        (["inproc://x", "What?"], "is inside another program"),
+        (["tcp://203.0.113.9:5557", "What?"], "--plain-tcp"),
+        (["tcp://127.0.0.1:9", ""], "1 to 4000 characters"),
+        (["tcp://127.0.0.1:9", "x" * 4001], "1 to 4000 characters"),
+        (["tcp://127.0.0.1:9", "What?", "--keys", "/no/such"], "holds no client.key_secret"),
+        (["tcp://127.0.0.1:9"], "missing argument"),
+    ],
+)
+def test_what_cannot_be_asked(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in error_of(capsys, *arguments)
+
+
+@pytest.mark.parametrize("extra", [(), ("--plain-tcp",)])
+def test_nobody_there(
+    extra: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_module.request, "__defaults__", (0.05,))
+    assert "nobody answers at tcp://127.0.0.1:9 within 0.05 s" in error_of(capsys, "tcp://127.0.0.1:9", "What?", *extra)

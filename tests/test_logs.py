@@ -1,0 +1,133 @@
+"""With --log-json stderr is one JSON object a line, whoever writes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stream import logs
+from stream.commands.outcome import report_error, report_note, report_written
+from stream.events import (
+    AnswerText,
+    Asked,
+    Cut,
+    Event,
+    Notice,
+    Outage,
+    Restarted,
+    Skipped,
+    Started,
+    Summary,
+)
+from stream.sinks.display import open_display
+from stream.sinks.log_lines import LogSink, level_of
+from stream.sinks.terminal import TerminalSink
+from tests.event_maker import answer, frame, summary
+
+
+@pytest.fixture
+def machine() -> Iterator[None]:
+    logs.set_up(debug=False, as_json=True)
+    yield
+    logs.set_up(debug=False, as_json=False)
+
+
+def lines(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+
+
+@pytest.mark.usefixtures("machine")
+def test_records_of_the_log_are_objects(capfd: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("stream.x").warning("lost %d\nlines", 3)
+    try:
+        raise KeyError("oops")
+    except KeyError:
+        logging.getLogger("stream.y").exception("failed")
+    first, second = lines(capfd)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("ts"))
+    assert first == {"level": "warning", "logger": "stream.x", "message": "lost 3\nlines"}
+    assert (second["level"], second["message"]) == ("error", "failed")
+    assert "KeyError: 'oops'" in second["exception"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_events_are_objects_but_frames_and_pieces_of_text(capfd: pytest.CaptureFixture[str]) -> None:
+    sink = open_display(captions=True)
+    assert isinstance(sink, LogSink)
+    for event in (
+        Started(source="camera", model="m", query="?", backend="cpu"),
+        frame(0, 0.0),
+        AnswerText(answer=0, text="a "),
+        answer(0.5, "a cat"),
+        answer(0.6, "  "),
+        summary(),
+    ):
+        sink.write(event)
+    sink.tell("finishing")
+    sink.close()
+    told = capfd.readouterr()
+    objects = [json.loads(line) for line in told.err.splitlines()]
+    assert [one["event"] for one in objects] == ["started", "answer", "answer", "summary", "signal"]
+    assert objects[1]["text"] == "a cat"
+    assert objects[-1]["message"] == "finishing"
+    assert all(list(one)[:3] == ["ts", "level", "event"] for one in objects)
+    assert told.out == "0:00.5  a cat\n"
+
+
+@pytest.mark.usefixtures("machine")
+def test_captions_that_go_to_a_file_are_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    open_display(captions=False).write(answer(0.5, "a cat"))
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str]) -> None:
+    report_error("cannot\nread")
+    report_note("note: starting afresh")
+    report_written(["a.vtt"])
+    told = lines(capfd)
+    assert [(one["level"], one["event"]) for one in told] == [("error", "error"), ("info", "note"), ("info", "wrote")]
+    assert (told[0]["message"], told[1]["message"], told[2]["path"]) == ("cannot read", "starting afresh", "a.vtt")
+
+
+def test_people_are_told_in_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(debug=False, as_json=False)
+    report_error("cannot\nread")
+    report_note("note: starting afresh")
+    report_written(["a.vtt"])
+    logs.NotesHandler().emit(logging.makeLogRecord({"msg": "careful"}))
+    assert capfd.readouterr().err == "error: cannot read\nnote: starting afresh\nwrote a.vtt\nnote: careful\n"
+    display = open_display(captions=False)
+    assert isinstance(display, TerminalSink)
+    display.close()
+
+
+def test_stderr_that_is_no_file_is_written_too(machine: None, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.say("hello")
+    assert json.loads(capsys.readouterr().err)["message"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (Notice(code="loading", message="loading m"), "info"),
+        (Notice(code="model-world", message="only drawn scenes"), "warning"),
+        (Cut(frame_index=1, pts_s=0.1, score=0.5), "info"),
+        (Skipped(frame_index=1, pts_s=0.1, what="packet 1", reason="bad"), "warning"),
+        (Outage(frame_index=1, pts_s=0.1, reason="timed out"), "warning"),
+        (Outage(frame_index=1, pts_s=0.1, reason="timed out", lasted_s=2.0), "info"),
+        (Restarted(process="answers", cause="killed", count=1), "warning"),
+        (Asked(query="?"), "info"),
+        (Asked(query="?", error="too long"), "warning"),
+        (summary(), "info"),
+        (summary(ended="error", error="it fell"), "error"),
+    ],
+)
+def test_levels(event: Event, level: str) -> None:
+    assert level_of(event) == level
+    assert isinstance(event, Summary) or level != "error"
