@@ -92,7 +92,7 @@ class Child:
             return StageDied(self._name, f"its process gave no sign of life for {self._hung_s:.1f} s")
         printed = self._printed()
         log.debug("the %s process printed: %s", self._name, printed)
-        cause = f"killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
+        cause = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
         if status == -signal.SIGKILL:
             return StageDied(self._name, f"its process {cause}")
         last_line = next((line for line in reversed(printed.splitlines()) if line.strip()), None)

@@ -25,6 +25,7 @@ from stream.commands.bench import bench
 from stream.commands.caption import caption
 from stream.commands.demo import demo
 from stream.commands.devices import devices
+from stream.commands.doctor import doctor
 from stream.commands.keys import keys
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.serve_answers import serve_answers
@@ -89,6 +90,7 @@ app.command()(demo)
 app.command()(bench)
 app.command()(ask)
 app.command()(devices)
+app.command()(doctor)
 app.command()(serve_answers)
 app.command()(keys)
 

@@ -47,10 +47,9 @@ class Keeper:
         Raises StageDied where it died and may not be started again, or dies again and again.
         """
         self.mind_silence()
-        death = self.child.death()
+        now_ns, death = self._clock.now_ns(), self.child.death()
         if death is None:
             return None
-        now_ns = self._clock.now_ns()
         if self._death_seen_ns is None:
             self._death_seen_ns = now_ns
         may_have_spoken = not (self._rules.restart and self.child.killed)
@@ -62,9 +61,10 @@ class Keeper:
         self._count += 1
         self._deaths_ns.append(now_ns)
         if len(self._deaths_ns) == self._rules.limit and now_ns - self._deaths_ns[0] < LOOP_WINDOW_NS:
+            times = "once" if self._rules.limit == 1 else f"{self._rules.limit} times"
             raise StageDied(
                 death.stage,
-                f"it died {self._rules.limit} times within a minute, the last time because {death.cause}; --debug "
+                f"it died {times} within a minute, the last time because {death.cause}; --debug "
                 "shows what it printed, and pipeline.restart_limit allows more",
             )
         self.child.stop()

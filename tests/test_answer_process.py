@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from stream import answer_process
-from stream.answer_process import AnswerProcess
+from stream.answer_process import answer_threads, start_answer_process
+from stream.child import Child
 from stream.config import Config
-from stream.messages import Cancel, Hello, Joined
+from stream.messages import Asking, Hello, Join
 from stream.snapshot import SnapshotWriter
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
-from tests.stage_runner import LIMIT_MS, expect
+from tests.stage_runner import expect
+from tests.waiting import LIMIT_S, until
 
 
 class Fixture:
@@ -26,14 +28,12 @@ class Fixture:
         endpoint = ipc_endpoint(self.directory)
         transport = Transport()
         stack.callback(transport.close)
-        self.link: Link = transport.link(endpoint, bind=True)
-        stack.callback(self.link.close)
-        snapshot = SnapshotWriter()
-        stack.callback(snapshot.close)
+        self.link: Link = stack.enter_context(closing(transport.link(endpoint, watched=True)))
+        snapshot = stack.enter_context(closing(SnapshotWriter()))
         name = f"tests.fake_speaker:{speaker}"
-        self.process = AnswerProcess(Config(), name, endpoint, self.directory, snapshot.descriptor)
-        stack.callback(self.process.stop)
-        self.seen = psutil.Process(self.process.pid)
+        self.child: Child = start_answer_process(Config(), name, endpoint, self.directory, snapshot.descriptor)
+        stack.callback(self.child.stop)
+        self.seen = psutil.Process(self.child.pid)
 
     def gone(self) -> bool:
         return not self.seen.is_running() or self.seen.status() == psutil.STATUS_ZOMBIE
@@ -45,50 +45,50 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def test_it_greets_and_ends_when_told(stack: ExitStack) -> None:
+def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: ExitStack) -> None:
     fixture = Fixture(stack)
-    expect(fixture.link, Joined)
+    assert os.getsid(fixture.child.pid) != os.getsid(0), "Ctrl-C would reach it"
+    fixture.link.send(Join(query="what?"))
     assert expect(fixture.link, Hello).model_id == "fake"
-    assert fixture.process.death() is None
-    fixture.link.send(Cancel())
-    fixture.process.stop()
-    assert fixture.gone()
-
-
-def test_it_has_a_session_of_its_own_so_that_ctrl_c_does_not_reach_it(stack: ExitStack) -> None:
-    fixture = Fixture(stack)
-    assert os.getsid(fixture.process.pid) != os.getsid(0)
-
-
-def test_it_ends_and_tidies_up_when_its_parent_is_gone(stack: ExitStack) -> None:
-    fixture = Fixture(stack)
-    expect(fixture.link, Joined)
-    stdin = fixture.process._child.stdin
+    assert expect(fixture.link, Asking).query == "what?"
+    until(lambda: fixture.child.silence_s() > 0)
+    assert fixture.child.death() is None
+    stdin = fixture.child._process.stdin
     assert stdin is not None
     stdin.close()
-    fixture.seen.wait(LIMIT_MS / 1000)
+    fixture.seen.wait(LIMIT_S)
     assert not fixture.directory.exists()
 
 
+def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture = Fixture(stack, "open_missing")
+    fixture.link.send(Join(query="what?"))
+    until(lambda: fixture.child.death() is not None)
+    death = fixture.child.death()
+    assert death is not None
+    assert death.cause == (
+        "its process exited with status 1 (arr_coc.errors.ModelNotFound: there is no folder nowhere)"
+    )
+
+
 def test_a_child_that_does_not_end_is_killed(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_process, "GRACE_S", 0.01)
-    monkeypatch.setattr(answer_process, "STOP_LIMIT_S", 0.01)
+    monkeypatch.setattr("stream.child.STOP_LIMIT_S", 0.01)
     fixture = Fixture(stack)
-    os.kill(fixture.process.pid, signal.SIGSTOP)
-    fixture.process.stop()
+    os.kill(fixture.child.pid, signal.SIGSTOP)
+    fixture.child.stop()
     assert fixture.gone()
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "SIGTERM"), (40, "signal 40")]
-)
-def test_its_death_is_told_with_the_signal(stack: ExitStack, number: int, name: str) -> None:
-    fixture = Fixture(stack)
-    os.kill(fixture.process.pid, number)
-    fixture.process._child.wait(LIMIT_MS / 1000)
-    death = fixture.process.death()
-    assert death is not None
-    assert str(death) == f"the answer stage died: its process killed by {name}"
+def test_the_model_gets_all_cores_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert answer_threads() == 7
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    assert answer_threads() == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert answer_threads() == 3
 
 
 def test_without_orders_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

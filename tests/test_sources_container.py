@@ -122,7 +122,7 @@ def test_a_stream_that_is_not_there_names_those_that_are(several: Path) -> None:
 def test_a_stream_without_a_decoder_is_listed_and_refused() -> None:
     unknown = SimpleNamespace(disposition=Disposition.default, codec_context=None, metadata={"language": "und"})
     whole: Any = SimpleNamespace(streams=SimpleNamespace(video=[unknown]))
-    with pytest.raises(SourceError, match="no video stream 1; there is 0: undecodable$"):
+    with pytest.raises(SourceError, match=r"no video stream 1; there is 0: undecodable$"):
         video_stream(whole, "a.mkv", 1)
     with pytest.raises(SourceError, match="this FFmpeg has no decoder for"):
         video_stream(whole, "a.mkv", 0)

@@ -1,4 +1,4 @@
-"""Stages that run, die, and do not end."""
+"""Stages and children that run, die, are started again, and do not end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import threading
 
 import pytest
 
+from arr_coc.types import NS_PER_S
 from stream import supervisor as supervisor_module
-from stream.errors import StageDied
+from stream.clock import FakeClock
+from stream.events import Restarted
+from stream.keeper import RestartRules
 from stream.stages.base import Control
 from stream.supervisor import Supervisor
+from tests.test_keeper import Kept
 
 
 class FakeStage:
@@ -24,23 +28,11 @@ class FakeStage:
         assert self.let_go.wait(10)
 
 
-class FakeChild:
-    def __init__(self) -> None:
-        self.stopped = False
-        self.died: StageDied | None = None
-
-    def death(self) -> StageDied | None:
-        return self.died
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
-@pytest.fixture
-def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [100.0]
-    monkeypatch.setattr(supervisor_module.time, "monotonic", lambda: now[0])
-    return now
+def supervised(rules: RestartRules) -> tuple[Supervisor, Control, Kept, FakeClock]:
+    control, kept = Control(), Kept(rules)
+    supervisor = Supervisor(control)
+    supervisor.adopt("answers", kept.keeper)
+    return supervisor, control, kept, kept.clock
 
 
 def test_stages_are_started_stopped_and_their_drops_put_together() -> None:
@@ -61,39 +53,44 @@ def test_a_stage_that_does_not_end_is_named_and_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(supervisor_module, "JOIN_LIMIT_S", 0.01)
-    supervisor, child = Supervisor(Control()), FakeChild()
+    supervisor, _, kept, _ = supervised(RestartRules())
     stages = [FakeStage("fine"), FakeStage("stuck")]
     supervisor.start(*stages)
-    supervisor.adopt(child)  # type: ignore[arg-type]
     stages[0].let_go.set()
     assert not supervisor.stop()
     assert "still running 0.01 s after they were told to end: stuck" in caplog.text
-    assert child.stopped
+    assert kept.children[0].stopped
     stages[1].let_go.set()
 
 
-def test_a_dead_child_is_reported_once_its_last_words_have_had_time(seconds: list[float]) -> None:
-    control = Control()
-    supervisor, child = Supervisor(control), FakeChild()
-    supervisor.adopt(child)  # type: ignore[arg-type]
+def test_a_dead_child_fails_the_run_once_its_last_words_have_had_time() -> None:
+    supervisor, control, kept, clock = supervised(RestartRules())
+    assert supervisor.watch() == []
+    kept.children[0].die("killed")
     supervisor.watch()
-    child.died = StageDied("answer", "killed")
-    supervisor.watch()
-    seconds[0] += 0.4
+    clock.advance(NS_PER_S * 4 // 10)
     supervisor.watch()
     assert control.failure is None
-    seconds[0] += 0.2
-    supervisor.watch()
-    assert control.failure is child.died
+    clock.advance(NS_PER_S * 2 // 10)
+    assert supervisor.watch() == []
+    assert control.failure is kept.children[0].death()
 
 
-def test_a_child_that_ends_after_the_run_was_cancelled_has_not_died(seconds: list[float]) -> None:
-    control = Control()
-    supervisor, child = Supervisor(control), FakeChild()
-    supervisor.adopt(child)  # type: ignore[arg-type]
+def test_a_dead_child_is_started_again_and_that_is_told() -> None:
+    supervisor, control, kept, _ = supervised(RestartRules(restart=True))
+    assert supervisor.processes == {"answers": 0}
+    kept.children[0].die("killed")
+    assert supervisor.watch() == [Restarted(process="answers", cause="killed", count=1)]
+    assert supervisor.processes == {"answers": 1}
+    assert control.failure is None
+
+
+def test_a_child_that_ends_after_the_run_was_cancelled_has_not_died() -> None:
+    supervisor, control, kept, clock = supervised(RestartRules(restart=True))
     control.cancel()
-    child.died = StageDied("answer", "killed")
+    kept.children[0].die("killed")
     for _ in range(3):
-        seconds[0] += 1
-        supervisor.watch()
+        clock.advance(NS_PER_S)
+        assert supervisor.watch() == []
     assert control.failure is None
+    assert len(kept.children) == 1

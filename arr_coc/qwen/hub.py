@@ -47,6 +47,14 @@ def local_folder(name: str | Path) -> Path | None:
     return None
 
 
+def cached_folder(name: str) -> Path | None:
+    """The folder of the hub's model `name` where it was downloaded before; asks no network."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(name, "config.json")
+    return Path(config).parent if isinstance(config, str) else None
+
+
 def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
     """The folder of the hub's model `name`, downloaded unless it already is; without a network, what is there.
 

@@ -25,7 +25,7 @@ def devices(
     elif cameras:
         typer.echo("\n".join(_lines(cameras)))
     else:
-        typer.echo(none_found())
+        typer.echo(f"no camera: {'; '.join(none_found())}")
     return 0
 
 

@@ -92,13 +92,13 @@ def list_cameras(folder: Path = Path("/dev"), open_device: Open | None = None) -
     return [camera for camera in found if camera is not None]
 
 
-def none_found() -> str:
+def none_found() -> tuple[str, str]:
     """Why there may be no camera, and what to do."""
     if not Path("/sys").exists():
-        return "no camera: cameras are read through V4L2, which only Linux has; give the address of a network camera"
+        return "cameras are read through V4L2, which only Linux has", "give the address of a network camera"
     if "microsoft" in os.uname().release.lower():
-        return "no camera: plug one in and attach it to WSL with usbipd, or give the address of a network camera"
-    return f"no camera: there is no /dev/video*; plug one in, or {IN_A_CONTAINER}"
+        return "WSL has none by itself", "attach one with usbipd, or give the address of a network camera"
+    return "there is no /dev/video*", f"plug one in; {IN_A_CONTAINER}"
 
 
 def read_camera(device: str, open_device: Open) -> Camera | None:

@@ -13,7 +13,7 @@ import av
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources.address import redacted, scheme_of, scrubbed
-from stream.sources.failures import Failure, camera_failure, network_failure, too_slow
+from stream.sources.failures import Failure, camera_failure, camera_too_slow, network_failure, too_slow
 
 US_PER_S = 1_000_000
 
@@ -55,10 +55,15 @@ Open = Callable[[float], av.container.InputContainer]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something live that can be opened, and opened again. `name` holds no secrets, `paced` as in `LiveReader`."""
+    """Something live that can be opened, and opened again.
+
+    `name` holds no secrets, `too_slow` says why nothing came within a time limit, and `paced` that pictures come in
+    bursts, and are handed on at the pace of their PTS.
+    """
 
     name: str
     open: Open
+    too_slow: Callable[[float], Failure] = too_slow
     paced: bool = False
 
 
@@ -98,7 +103,7 @@ def camera_target(device: str, config: CaptureConfig) -> Target:
             failure = Failure("cannot be opened: FFmpeg was built without V4L2", "use Linux, or a network camera")
         raise cannot(device, failure)
 
-    return Target(device, open_it)
+    return Target(device, open_it, camera_too_slow)
 
 
 def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
@@ -187,5 +192,5 @@ class _Opening(threading.Thread):
         if self._error is not None:
             raise self._error
         if self._container is None:
-            raise cannot(self._target.name, too_slow(self._limit_s))
+            raise cannot(self._target.name, self._target.too_slow(self._limit_s))
         return self._container

@@ -87,8 +87,13 @@ def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Fai
 def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Failure:
     """Why a camera could not be opened."""
     if isinstance(error, av.error.ExitError):
-        return Failure(f"gives no picture within {limit_s:g} s", "plug it out and in again, or choose another")
+        return camera_too_slow(limit_s)
     return _CAMERA_NUMBERS.get(error.errno) or Failure(f"cannot be opened: {reason_of(error)}", "try another camera")
+
+
+def camera_too_slow(limit_s: float) -> Failure:
+    """No picture came within the time limit."""
+    return Failure(f"gives no picture within {limit_s:g} s", "plug it out and in again, or choose another camera")
 
 
 def too_slow(limit_s: float) -> Failure:

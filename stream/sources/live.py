@@ -13,7 +13,6 @@ from stream.config import CaptureConfig
 from stream.errors import ConfigError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, SourceOutage, never
 from stream.sources.connection import Target, cannot, opened_within
-from stream.sources.failures import too_slow
 from stream.sources.reconnect import LiveReader
 
 WAIT_S = 0.05
@@ -125,5 +124,5 @@ class LiveSource:
         if self._reader.failure is not None:
             raise self._reader.failure
         if self._reader.info is None:
-            raise cannot(target.name, too_slow(limit_s))
+            raise cannot(target.name, target.too_slow(limit_s))
         return self._reader.info

@@ -1,0 +1,173 @@
+"""Whether a long run stays as small as it was: memory, threads, descriptors, shared memory, temporary files.
+
+    python -m benchmarks.soak [--frames 100000] [--out FILE]
+
+A clip of small frames, with a cut every 500 of them, is read as fast as it goes, every frame; the bundled model answers
+every 20 s of media time in a process of its own. Every 500 frames the whole run is looked at, both of its processes.
+Growth is the slope of a straight line through the samples after the first fifth, times the frames that it covers.
+Target: no growth in counts, at most 8 MiB of memory in either process over 100 000 frames.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import psutil
+
+from stream.bench.machine import machine
+from stream.config import AnswerConfig, Config
+from stream.events import Answer, Cut, FrameReady, Summary
+from stream.pipeline import Pipeline
+from stream.speaker import QWEN
+
+RESULTS = Path(__file__).parent / "results" / "soak.json"
+WIDTH_PX, HEIGHT_PX, FPS = 128, 96, 25
+SHOT_FRAMES = 500
+SAMPLE_FRAMES = 500
+WARM_SHARE = 0.2
+GROWTH_MAX_MIB = 8.0
+SHARED = Path("/dev/shm")
+
+
+def make_clip(path: Path, frames: int) -> None:
+    """Shots of a square that moves over a ground of one noise each, as H.264."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=FPS, options={"preset": "ultrafast", "crf": "30"})
+        stream.width, stream.height, stream.pix_fmt = WIDTH_PX, HEIGHT_PX, "yuv420p"
+        for index in range(frames):
+            shot, step = divmod(index, SHOT_FRAMES)
+            if step == 0:
+                rng = np.random.default_rng(shot)
+                coarse = rng.integers(0, 256, (HEIGHT_PX // 8, WIDTH_PX // 8, 3), dtype=np.uint8)
+                ground = coarse.repeat(8, axis=0).repeat(8, axis=1)
+            image = ground.copy()
+            left = step % (WIDTH_PX - 16)
+            image[40:56, left : left + 16] = (220, 40, 30)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode())
+
+
+@dataclass
+class Samples:
+    """What each look at the run has found, by its name."""
+
+    frames: list[int] = field(default_factory=list)
+    series: dict[str, list[float]] = field(default_factory=dict)
+
+    def look(self, frames: int, processes: dict[str, int], temporary: Path) -> None:
+        self.frames.append(frames)
+        found: dict[str, float] = {
+            "shared memory files": len(os.listdir(SHARED)) if SHARED.is_dir() else 0,
+            "temporary files": len(os.listdir(temporary)),
+        }
+        for name, pid in processes.items():
+            process = psutil.Process(pid)
+            found[f"{name} MiB"] = process.memory_info().rss / 2**20
+            found[f"{name} threads"] = process.num_threads()
+            found[f"{name} descriptors"] = process.num_fds()
+        for name, value in found.items():
+            self.series.setdefault(name, []).append(value)
+
+    def growth(self, name: str) -> float:
+        """Over the samples after the warm part."""
+        first = round(len(self.frames) * WARM_SHARE)
+        frames, values = np.array(self.frames[first:], float), np.array(self.series[name][first:])
+        if len(frames) < 2:
+            return 0.0
+        return float(np.polyfit(frames, values, 1)[0] * (frames[-1] - frames[0]))
+
+
+@dataclass
+class Soak:
+    """One long run."""
+
+    samples: Samples
+    summary: Summary
+    answers: int
+    cuts: int
+
+    def growths(self) -> dict[str, float]:
+        return {name: round(self.samples.growth(name), 3) for name in self.samples.series}
+
+    def faults(self) -> list[str]:
+        """What has grown beyond noise."""
+        return [
+            f"{name} grew by {growth:g}"
+            for name, growth in self.growths().items()
+            if growth > (GROWTH_MAX_MIB if name.endswith("MiB") else 0.5)
+        ]
+
+
+def soak(frames: int, *, speaker: str = QWEN, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES) -> Soak:
+    """Runs that many frames through the pipeline, in two processes."""
+    with _private_temporary() as folder:
+        clip = folder / "soak.mkv"
+        make_clip(clip, frames)
+        config = Config(source=str(clip), answer=AnswerConfig(every_s=every_s))
+        pipeline = Pipeline(config, speaker=speaker)
+        samples, summary, answers, cuts = Samples(), None, 0, 0
+        for event in pipeline.run():
+            answers += isinstance(event, Answer)
+            cuts += isinstance(event, Cut)
+            if isinstance(event, FrameReady) and (event.frame_index + 1) % sample_frames == 0:
+                samples.look(event.frame_index + 1, pipeline.processes(), folder)
+            if isinstance(event, Summary):
+                summary = event
+    assert summary is not None
+    return Soak(samples, summary, answers, cuts)
+
+
+@contextmanager
+def _private_temporary() -> Iterator[Path]:
+    """A temporary folder of this run alone, so that what lies there is its own."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
+
+
+def document(result: Soak) -> dict[str, Any]:
+    summary = result.summary
+    return {
+        "frames": summary.frames,
+        "answers": result.answers,
+        "cuts": result.cuts,
+        "dropped": summary.dropped,
+        "fps": round(summary.timing["fps"], 1) if summary.timing else None,
+        "growth": result.growths(),
+        "growth_max_mib": GROWTH_MAX_MIB,
+        "faults": result.faults(),
+        "samples": {"frames": result.samples.frames, **result.samples.series},
+        "machine": machine(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=100_000)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    result = soak(options.frames)
+    told = document(result)
+    print(f"{told['frames']} frames at {told['fps']} a second, {told['answers']} answers, {told['cuts']} cuts")
+    for name, growth in told["growth"].items():
+        print(f"{name}: {result.samples.series[name][-1]:.1f} at the end, growth {growth:+.2f}")
+    print("; ".join(told["faults"]) or "nothing grew")
+    options.out.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

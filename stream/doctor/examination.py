@@ -1,0 +1,51 @@
+"""All checks, one after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from stream.config import Config
+from stream.doctor import fitness, hardware, software
+from stream.doctor.check import Check
+
+log = logging.getLogger(__name__)
+
+
+def examine(config: Config) -> list[Check]:
+    """Every check, in the order in which they are shown. Loads no model and holds nothing; takes a few seconds."""
+    checks: tuple[tuple[str, Callable[[], Check]], ...] = (
+        ("python", software.python),
+        ("libraries", software.libraries),
+        ("torch", partial(software.library, "torch", "torch")),
+        ("transformers", partial(software.library, "transformers", "transformers", imported=False)),
+        ("opencv", partial(software.library, "cv2", "opencv-python-headless", part="opencv")),
+        ("ffmpeg", software.ffmpeg),
+        ("decoders", software.decoders),
+        ("heat maps", software.heatmaps),
+        ("network", software.network),
+        ("plots", software.plots),
+        ("sockets", software.sockets),
+        ("frames", software.shared_frames),
+        ("cameras", hardware.cameras),
+        ("texture", hardware.texture),
+        ("cuda", partial(hardware.cuda, config.answer.device)),
+        ("model", partial(fitness.model, config)),
+        ("memory", partial(fitness.memory, config)),
+    )
+    return [_checked(part, check) for part, check in checks]
+
+
+def all_needed_work(checks: Sequence[Check]) -> bool:
+    return not any(check.state == "broken" for check in checks)
+
+
+def _checked(part: str, check: Callable[[], Check]) -> Check:
+    """The check, or that it failed by itself: one that breaks must not hide the others."""
+    try:
+        return check()
+    except Exception as error:
+        log.debug("checking %s failed", part, exc_info=True)
+        text = " ".join(str(error).split()) or type(error).__name__
+        return Check(part, "broken", f"cannot be used: {text}", "pip install --force-reinstall arr-coc-stream")

@@ -1,0 +1,28 @@
+"""A child process that imports next to nothing and does what the first line on its stdin says."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from stream.pulse import Pulse
+
+
+def main() -> None:
+    order, _, rest = sys.stdin.readline().strip().partition(" ")
+    if order == "exit":
+        status, _, printed = rest.partition(" ")
+        print(printed, flush=True)
+        os._exit(int(status))
+    if order == "beat":
+        Pulse(int(rest)).ready()
+    if order == "tell":
+        print(os.environ["FAKE_CHILD"], flush=True)
+    sys.stdin.read()
+    if order == "stay":
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

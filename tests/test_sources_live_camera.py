@@ -1,0 +1,47 @@
+"""A V4L2 camera, played by a library that stands between FFmpeg and the system."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.slow
+def test_a_camera_is_read_brought_back_and_its_faults_are_named(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs Linux and a C compiler for the fake camera")
+    library = tmp_path / "fake_camera.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(HERE / "fake_camera.c"), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.use_camera"],
+        cwd=HERE.parent,
+        env={**os.environ, "LD_PRELOAD": str(library), "FAKE_CAMERA": str(faults)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    assert said["busy"].startswith("/dev/video42 is in use by another program")
+    assert said["denied"].startswith("/dev/video42 may not be opened by this user")
+    assert said["gone"].startswith("/dev/video42 is not there")
+    assert said["mode"].startswith("/dev/video42 does not take this mode")
+    assert said["hang"].startswith("/dev/video42 gives no picture within 0.3 s")
+    assert said["info"] == ["/dev/video42", 640, 480, 30.0, True, "rawvideo"]
+    assert statistics.median(said["gaps_ms"]) == pytest.approx(1000 / 30, abs=4)
+    assert said["outages"] == ["no picture for 0.5 s", "reconnect", "no such device", "reconnect"]
+    assert said["closed_s"] < 0.5
+    assert ran.stderr == ""

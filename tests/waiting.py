@@ -1,0 +1,17 @@
+"""Waiting for what other processes and threads do, with a limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+LIMIT_S = 30.0
+"""Generous: for machines that are busy with other things."""
+
+
+def until(seen: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Looks again and again until `seen` says so; fails where that takes too long."""
+    deadline_s = time.monotonic() + limit_s
+    while not seen():
+        assert time.monotonic() < deadline_s, f"nothing came of it within {limit_s:g} s"
+        time.sleep(0.01)
