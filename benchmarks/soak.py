@@ -139,6 +139,10 @@ def _private_temporary() -> Iterator[Path]:
             tempfile.tempdir = before
 
 
+def _rounded(series: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {name: [round(value, 2) for value in values] for name, values in series.items()}
+
+
 def document(result: Soak) -> dict[str, Any]:
     summary = result.summary
     return {
@@ -150,7 +154,7 @@ def document(result: Soak) -> dict[str, Any]:
         "growth": result.growths(),
         "growth_max_mib": GROWTH_MAX_MIB,
         "faults": result.faults(),
-        "samples": {"frames": result.samples.frames, **result.samples.series},
+        "samples": {"frames": result.samples.frames, **_rounded(result.samples.series)},
         "machine": machine(),
     }
 

@@ -53,7 +53,7 @@ def read_all(path: Path, seeds: Sequence[int]) -> Counter[str]:
     return Counter(line["outcome"] for line in results)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ["square.mp4", "square.mkv", "square.gif"])
 def test_damaged_small_clips_are_read_or_refused(tmp_path: Path, name: str) -> None:
     path = make_video(tmp_path / name, moving_square(12), **MADE[name])  # type: ignore[arg-type]
     assert read_all(path, range(14)).total() == 14
