@@ -112,7 +112,9 @@ class _Server(HTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     timeout = READ_LIMIT_S
     server_version = "arr-coc-stream"
-    sys_version = ""
+
+    def version_string(self) -> str:
+        return self.server_version
 
     def do_GET(self) -> None:
         self._answer(with_body=True)
