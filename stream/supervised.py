@@ -292,6 +292,7 @@ class SupervisedRun:
         for keeper in self._keepers.values():
             keeper.stop()
         if self._spare is not None:
+            self._spare.kill()  # it holds nothing, and may still be importing
             self._spare.stop()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from arr_coc.errors import ModelNotFound
+from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.config import Config
 from stream.speaker import Packet, Spoken
@@ -98,6 +98,22 @@ class KilledSpeaker(FakeSpeaker):
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         if self._spoken is not None:
             os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().answer(packet, query, should_stop)
+
+
+class PickySpeaker(FakeSpeaker):
+    def embed(self, query: str) -> QueryEmbedding:
+        if query.startswith("refuse"):
+            raise ContextLengthError("too long")
+        return super().embed(query)
+
+
+class HangingSpeaker(FakeSpeaker):
+    """Answers its first packet, and hangs in the second answer, deaf to everybody."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        if self._spoken is not None:
+            threading.Event().wait()
         yield from super().answer(packet, query, should_stop)
 
 

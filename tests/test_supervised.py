@@ -1,0 +1,284 @@
+"""Runs whose processes are killed, stopped and broken: what goes on, what is told, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arr_coc.errors import ModelNotFound
+from stream.config import CaptureConfig, Config
+from stream.errors import SourceNotFound, StageDied, TransportError
+from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, Started
+from tests.supervised_runner import Seen, config, open_supervised, watch
+from tests.waiting import until
+
+BACK_S = 5.0
+"""Generous; on an idle machine frames are back within 0.1 s of a kill, answers within 2 s."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Every run, however it ends, gives back its children and its files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    yield
+    assert psutil.Process().children() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def report(what: str, back_s: float) -> None:
+    print(f"{what} {back_s:.2f} s after the kill")
+
+
+def test_a_run_outlives_both_of_its_processes() -> None:
+    run = open_supervised()
+    pids: list[dict[str, int]] = []
+    killed_s: dict[str, float] = {}
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("ask", len(seen.of(Answer)) >= 2):
+            run.ask("and now?")
+        if seen.once("frames", bool(seen.of(Asked)) and seen.events[-1].__class__ is FrameReady):
+            pids.append(run.processes())
+            killed_s["frames"] = seen.signal("frames")
+        if seen.once("answers", bool(seen.of(Restarted)) and isinstance(event, Answer)):
+            pids.append(run.processes())
+            killed_s["answers"] = seen.signal("answers")
+        if len(seen.of(Restarted)) == 2 and isinstance(event, Answer):
+            pids.append(run.processes())
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.restarts() == [
+        ("frames", "its process was killed by SIGKILL", 1),
+        ("answers", "its process was killed by SIGKILL", 1),
+    ]
+    assert seen.frames_rise()
+    for process, kind in (("frames", FrameReady), ("answers", Answer)):
+        event, back_s = seen.first_after(kind, killed_s[process])
+        report(kind.__name__, back_s)
+        assert back_s < BACK_S
+        if isinstance(event, Answer):
+            frame = next(f for f in seen.of(FrameReady) if f.frame_index == event.frame_index)
+            assert frame.capture_ns / 1e9 > killed_s[process], "an answer about a frame of before"
+    before, between, after = pids
+    assert before["frames"] != between["frames"] == after["frames"]
+    assert before["answers"] == between["answers"] != after["answers"], "the model was loaded once more"
+    answers = seen.of(Answer)
+    assert [a.answer for a in answers] == sorted({a.answer for a in answers})
+    asked_at = seen.events.index(seen.of(Asked)[0])
+    assert {a.query for a in answers if seen.events.index(a) > asked_at} == {"and now?"}
+    assert [type(event) for event in seen.events[:2]] == [Started, Notice]
+    assert seen.summary.ended == "interrupted"
+    assert seen.summary.frames == len(seen.of(FrameReady))
+
+
+def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    missing = Config(source=str(tmp_path / "missing.mp4"), capture=CaptureConfig(realtime=True))
+    with pytest.raises(SourceNotFound, match=r"missing.mp4 does not exist; check the name"):
+        open_supervised(given=missing)
+
+
+@pytest.mark.slow
+def test_with_a_spare_process_that_is_ready_frames_are_back_at_once() -> None:
+    run = open_supervised()
+    killed_s: list[float] = []
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if isinstance(event, FrameReady) and seen.once(str(len(killed_s)), len(seen.of(FrameReady)) % 80 == 79):
+            killed_s.append(seen.signal("frames"))
+        if len(seen.of(FrameReady)) == 200:
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.frames_rise()
+    assert len(killed_s) == 2
+    for moment_s in killed_s:
+        back_s = seen.first_after(FrameReady, moment_s)[1]
+        report("FrameReady, with a spare,", back_s)
+        assert back_s < BACK_S
+
+
+@pytest.mark.slow
+def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
+    run = open_supervised()
+    assert run.source_info.name == "scene:moving"
+    assert set(run.processes()) == {"main", "frames"}
+    run.close()
+    run.close()
+
+
+@pytest.mark.slow
+def test_pictures_stay_in_the_frame_process() -> None:
+    run = open_supervised()
+    with pytest.raises(TransportError, match="the picture 3 lies in another process"):
+        run.take_overlay(3)
+    run.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", ["frames", "answers"])
+def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None:
+    run = open_supervised(given=config(heartbeat_s=1.0))
+    stopped_s = 0.0
+
+    def on_event(seen: Seen, event: Event) -> None:
+        nonlocal stopped_s
+        if seen.once("stop", len(seen.of(Answer)) == 2):
+            stopped_s = seen.signal(process, signal.SIGSTOP)
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    [(name, cause, count)] = seen.restarts()
+    assert (name, count) == (process, 1)
+    assert cause.startswith("its process gave no sign of life for 1.")
+    report(f"{process}: noticed", seen.first_after(Restarted, stopped_s)[1])
+    assert seen.frames_rise()
+
+
+@pytest.mark.slow
+def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
+    seen = watch(open_supervised("KilledSpeaker", config(restart_limit=2)), lambda seen, event: None)
+    assert isinstance(seen.error, StageDied)
+    assert str(seen.error) == (
+        "the answer stage died: it died 2 times within a minute, the last time because its process was killed by "
+        "SIGKILL; --debug shows what it printed, and pipeline.restart_limit allows more"
+    )
+    assert (seen.summary.ended, seen.summary.error) == ("error", str(seen.error))
+    assert [count for _, _, count in seen.restarts()] == [1]
+
+
+@pytest.mark.slow
+def test_a_frame_process_that_always_dies_is_a_crash_loop() -> None:
+    run = open_supervised(given=config(restart_limit=3))
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if isinstance(event, FrameReady) and seen.once(str(run.processes()["frames"]), True):
+            seen.signal("frames")
+
+    seen = watch(run, on_event)
+    assert isinstance(seen.error, StageDied)
+    assert "the frame stage died: it died 3 times within a minute" in str(seen.error)
+    assert seen.frames_rise()
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_loaded_ends_the_run_with_that() -> None:
+    seen = watch(open_supervised("open_missing"), lambda seen, event: None)
+    assert isinstance(seen.error, ModelNotFound)
+    assert (seen.summary.ended, seen.summary.error) == ("error", "there is no folder nowhere")
+
+
+@pytest.mark.slow
+def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
+    run = open_supervised("HangingSpeaker", config(timeout_s=1.0))
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.restarts() == [("answers", "its process gave no sign of life for 1.0 s", 1)]
+    assert seen.summary.dropped["answer.lost"] == 1
+
+
+@pytest.mark.slow
+def test_a_slow_reader_loses_nothing_of_a_process_that_died_meanwhile() -> None:
+    run = open_supervised()
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", len(seen.of(FrameReady)) == 10):
+            time.sleep(0.7)
+            seen.signal("frames")
+            time.sleep(0.3)
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.cancel()
+
+    seen = watch(run, on_event)
+    assert seen.frames_rise()
+    before = seen.events[: seen.events.index(seen.of(Restarted)[0])]
+    assert len([event for event in before if isinstance(event, FrameReady)]) > 15
+
+
+@pytest.mark.slow
+def test_a_dead_spare_process_is_not_put_to_work() -> None:
+    run = open_supervised()
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", len(seen.of(Answer)) == 2):
+            spare = next(p for p in psutil.Process().children() if p.pid not in run.processes().values())
+            spare.kill()
+            until(lambda: spare.status() == psutil.STATUS_ZOMBIE)
+            seen.signal("frames")
+        if seen.of(Restarted) and isinstance(event, FrameReady):
+            run.cancel()
+
+    assert [count for _, _, count in watch(run, on_event).restarts()] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["end", "cancel"])
+@pytest.mark.parametrize("victim", [None, "frames", "answers"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_it_ends_when_told_by_another_thread_whoever_is_dead(how: str, victim: str | None, number: int) -> None:
+    if victim is None and number == signal.SIGSTOP:
+        pytest.skip("nobody to stop")
+    run = open_supervised(given=config(heartbeat_s=1.0))
+    told_s = 0.0
+
+    def tell() -> None:
+        nonlocal told_s
+        told_s = time.monotonic()
+        getattr(run, how)()
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", len(seen.of(Answer)) == 2):
+            if victim is not None:
+                seen.signal(victim, number)
+            teller = threading.Thread(target=tell)
+            teller.start()
+            teller.join()
+
+    seen = watch(run, on_event)
+    ended_s = time.monotonic() - told_s
+    assert seen.error is None
+    assert seen.summary.ended == {"end": "interrupted", "cancel": "cancelled"}[how]
+    assert ended_s < 12
+    report(f"{how} with {victim} {signal.Signals(number).name}: ended", ended_s)
+
+
+@pytest.mark.slow
+def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
+    run = open_supervised("PickySpeaker")
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("ask", len(seen.of(Answer)) == 1):
+            run.ask("refuse me")
+        if seen.once("kill", bool(seen.of(Asked))):
+            seen.signal("frames")
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    [asked] = seen.of(Asked)
+    assert asked.error == "too long"
+    assert {answer.query for answer in seen.of(Answer)} == {"Say what happens."}
+
+
+@pytest.mark.slow
+def test_a_reader_that_stops_reading_stops_everything() -> None:
+    events = open_supervised().run()
+    for event in events:
+        if isinstance(event, Answer):
+            break
+    events.close()
