@@ -111,7 +111,10 @@ class Link:
     @property
     def connected(self) -> bool:
         """The peer has been met; always so for a link within the process."""
-        return self._watch is None or self._watch.met
+        if self._watch is None:
+            return True
+        self._watch.look()
+        return self._watch.met
 
     def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         """Hands over a message and its arrays, which must not change afterwards: large ones are not copied.
@@ -149,8 +152,10 @@ class Link:
 
     def close(self) -> None:
         """Closes the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""
-        gone = self._watch is not None and (self._watch.lost or not self._watch.met)
+        gone = False
         if self._watch is not None:
+            self._watch.look()
+            gone = self._watch.lost or not self._watch.met
             self._watch.close()
         self._socket.close(linger=0 if gone else None)
 

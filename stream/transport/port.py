@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
 import zmq
 
-from stream.errors import TransportError
+from stream.errors import OutputError, TransportError
 from stream.messages import Message, decode, encode
+from stream.transport.bind import bind_output
 from stream.transport.curve import ServerCurve
 from stream.transport.link import (
     HEARTBEAT_LIMIT_MS,
@@ -54,12 +54,10 @@ class Port:
             curve.apply(self._socket)
         self.unreadable = 0
         try:
-            self._socket.bind(endpoint)
-        except zmq.ZMQError as error:
+            bind_output(self._socket, endpoint)
+        except OutputError as error:
             self._socket.close(linger=0)
-            raise TransportError(
-                f"cannot open {endpoint}: {os.strerror(error.errno or 0)}; give another address"
-            ) from error
+            raise TransportError(str(error)) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def receive(self, timeout_ms: int = 0) -> tuple[Client, Received] | None:
