@@ -110,23 +110,34 @@ def _counted(folder: Path, name: str) -> tuple[int, int]:
     parameters = stored = 0
     for path in sorted(folder.glob("*.safetensors")):
         for tensor in _header(path, name).values():
-            if "shape" in tensor:
-                count = math.prod(tensor["shape"])
-                parameters += count
-                stored += count * _CHECKPOINT_DTYPES.get(tensor.get("dtype"), 1)
+            count = math.prod(tensor["shape"])
+            parameters += count
+            stored += count * _CHECKPOINT_DTYPES.get(tensor["dtype"], 1)
     return parameters, stored
 
 
 def _header(path: Path, name: str) -> Mapping[str, Any]:
-    """The header of a safetensors file: 8 bytes of length, then JSON."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        try:
+    """The tensors in a safetensors file, `shape` and `dtype` of each: 8 bytes of length, then JSON."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
             if length > HEADER_LIMIT_BYTES:
                 raise ValueError("its header is too long")
             header = json.loads(file.read(length))
-            if not all(isinstance(tensor, dict) for tensor in header.values()):
-                raise ValueError("its header lists no tensors")
-        except (ValueError, AttributeError) as error:
-            raise ModelError(f"{path.name} of {name} is damaged ({error}); download the model again") from error
+        if not isinstance(header, dict):
+            raise ValueError("its header is no JSON object")
+        header.pop("__metadata__", None)
+        if not all(_is_tensor(entry) for entry in header.values()):
+            raise ValueError("its header lists no tensors")
+    except ValueError as error:
+        raise ModelError(f"{path.name} of {name} is damaged ({error}); download the model again") from error
     return header
+
+
+def _is_tensor(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("dtype"), str)
+        and isinstance(entry.get("shape"), list)
+        and all(isinstance(side, int) for side in entry["shape"])
+    )

@@ -1,0 +1,253 @@
+"""What works here: every check in each of its states."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stream.config import Config
+from stream.doctor import Check, all_needed_work, examination, examine, fitness, hardware, software
+from stream.errors import TransportError
+from stream.sources import abilities, cameras
+from stream.sources.cameras import Camera
+
+GB = 10**9
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    return Config.model_validate(sections)
+
+
+def test_here_everything_that_is_needed_works() -> None:
+    checks = examine(config(answer={"device": "cpu"}))
+    assert all_needed_work(checks), [check for check in checks if check.state == "broken"]
+    assert len({check.part for check in checks}) == len(checks)
+    assert all(check.remedy for check in checks if check.state != "works")
+
+
+def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Check:
+        raise RuntimeError("no\nluck")
+
+    monkeypatch.setattr(software, "ffmpeg", fail)
+    checks = {check.part: check for check in examine(config(answer={"device": "cpu"}))}
+    assert checks["ffmpeg"].state == "broken"
+    assert checks["ffmpeg"].found == "cannot be used: no luck"
+    assert checks["decoders"].state == "works"
+    assert not all_needed_work(list(checks.values()))
+    assert examination.all_needed_work([Check("cuda", "absent", "")])
+
+
+class TestSoftware:
+    def test_python(self) -> None:
+        assert software.python().state == "works"
+        assert software.python((3, 9, 1)).remedy == "install Python 3.10 or newer"
+
+    def test_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert software.library("numpy", "numpy").state == "works"
+        absent = software.library("no_such_module", "no-such-thing")
+        assert (absent.state, absent.found, absent.remedy) == ("broken", "not installed", "pip install no-such-thing")
+        assert software.library("x", "no-such-thing", imported=False).state == "broken"
+        monkeypatch.setitem(sys.modules, "numpy", None)
+        broken = software.library("numpy", "numpy")
+        assert broken.found.startswith("cannot be imported")
+        assert broken.remedy == "pip install numpy --force-reinstall"
+
+    def test_a_library_without_metadata_is_known_by_itself(self) -> None:
+        """OpenCV comes in several distributions, any of which will do."""
+        assert software.library("json", "no-such-thing").found == json.__version__
+
+    def test_small_libraries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert software.libraries().state == "works"
+
+        def version(name: str) -> str:
+            if name in ("rich", "typer"):
+                raise PackageNotFoundError
+            return "1"
+
+        monkeypatch.setattr(software, "version", version)
+        check = software.libraries()
+        assert (check.state, check.remedy) == ("broken", "pip install rich typer")
+
+    def test_decoders(self) -> None:
+        every = dict.fromkeys(abilities.DECODERS, True)
+        assert software.decoders(every).state == "works"
+        some = software.decoders({**every, "AV1": False})
+        assert (some.state, some.found) == ("absent", "H.264, HEVC, VP9, MJPEG; not AV1")
+        none = software.decoders(dict.fromkeys(every, False))
+        assert (none.state, none.found.partition(";")[0]) == ("broken", "none")
+
+    def test_heat_maps_network_and_plots(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert software.heatmaps(True).state == "works"
+        assert software.heatmaps(False).state == "absent"
+        assert software.network({"rtsp": True, "https": True}).found == "rtsp, https"
+        assert software.network({"rtsp": True, "https": False}).found == "rtsp; not https"
+        assert software.network({"rtsp": False}).found == "none; not rtsp"
+        monkeypatch.setattr(software, "find_spec", lambda name: None)
+        assert software.plots().remedy == "pip install 'arr-coc-stream[plot]'"
+
+    def test_sockets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert software.sockets().state == "works"
+
+        def refuse(error: Exception) -> Any:
+            def open_none() -> Any:
+                raise error
+
+            return open_none
+
+        monkeypatch.setattr("stream.transport.private_directory", refuse(TransportError("too long; set TMPDIR")))
+        assert (software.sockets().state, software.sockets().remedy) == ("broken", "set TMPDIR")
+        monkeypatch.setattr("stream.transport.private_directory", refuse(OSError(28, "No space left on device")))
+        assert software.sockets().found == "cannot be made: No space left on device"
+
+    def test_shared_frames(self) -> None:
+        assert "memfd" in software.shared_frames(True).found
+        assert "temporary file" in software.shared_frames(False).found
+
+
+class TestAbilities:
+    def test_this_ffmpeg_has_what_the_wheels_have(self) -> None:
+        assert all(abilities.decodable().values())
+        assert abilities.encodes_heatmaps()
+        assert all(abilities.protocols().values())
+
+    def test_what_is_not_there_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(abilities, "DECODERS", {"X": ("no-such-codec",)})
+        monkeypatch.setattr(abilities, "PROTOCOLS", ("nosuch",))
+        monkeypatch.setattr(abilities, "HEATMAP_ENCODER", "no-such-encoder")
+        assert abilities.decodable() == {"X": False}
+        assert abilities.protocols() == {"nosuch": False}
+        assert not abilities.encodes_heatmaps()
+
+
+class TestHardware:
+    def test_cameras(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cameras, "list_cameras", lambda: [Camera("/dev/video0", "Cam"), Camera("/dev/video1", "B")])
+        assert hardware.cameras() == Check("cameras", "works", "0 (Cam), 1 (B)")
+        monkeypatch.setattr(cameras, "list_cameras", lambda: [Camera("/dev/video0", "", problem="is busy; end it")])
+        assert hardware.cameras() == Check("cameras", "absent", "/dev/video0 is busy", "end it")
+        monkeypatch.setattr(cameras, "list_cameras", list)
+        assert hardware.cameras().state == "absent"
+        monkeypatch.setattr(abilities, "reads_cameras", lambda: False)
+        assert hardware.cameras().found == "this FFmpeg has no V4L2"
+
+    def test_texture(self) -> None:
+        assert "cpu" in hardware.texture(lambda name: True).found
+        assert hardware.texture(lambda name: True).found != hardware.texture(lambda name: False).found
+        assert hardware.texture().state == "works"
+
+    @pytest.mark.parametrize(
+        ("device", "devices", "built_for", "state", "found"),
+        [
+            ("auto", 0, None, "absent", "no NVIDIA driver"),
+            ("cpu", 1, None, "absent", "a driver with 1 device(s), but torch for the CPU"),
+            ("auto", 1, "12.8", "absent", "torch for CUDA 12.8 cannot use the driver"),
+            ("cuda", 0, None, "broken", "the device 'cuda' cannot be used: no NVIDIA driver"),
+            ("nonsense", 0, None, "broken", "the device 'nonsense' cannot be used: no NVIDIA driver"),
+        ],
+    )
+    def test_cuda_that_cannot_be_used(
+        self, device: str, devices: int, built_for: str | None, state: str, found: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.version, "cuda", built_for)
+        monkeypatch.setattr(hardware, "_usable", lambda name: name in ("auto", "cpu"))
+        check = hardware.cuda(device, lambda: devices)
+        assert (check.state, check.found) == (state, found)
+        assert check.remedy
+
+    @pytest.mark.parametrize(("device", "state"), [("auto", "works"), ("cpu", "works"), ("cuda:7", "broken")])
+    def test_cuda_that_works(self, device: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Card")
+        monkeypatch.setattr(torch.version, "cuda", "12.8")
+        monkeypatch.setattr(hardware, "_usable", lambda name: name != "cuda:7")
+        check = hardware.cuda(device, lambda: 2)
+        assert check.state == state
+        assert check.found == (
+            "CUDA 12.8: Card" if state == "works" else "the device 'cuda:7' cannot be used: there are 2"
+        )
+
+    def test_what_is_usable(self) -> None:
+        assert hardware._usable("auto")
+        assert hardware._usable("meta")
+        assert not hardware._usable("nonsense")
+
+
+class TestFitness:
+    def test_the_bundled_model_fits(self) -> None:
+        check = fitness.model(config())
+        assert check.state == "works"
+        assert check.found.startswith(
+            "scenes-tiny: Qwen3-VL, 5.1 M parameters, 273 visual tokens a frame, context of 8192"
+        )
+        assert "only knows drawn scenes" in check.found
+
+    def test_a_budget_beyond_the_context(self) -> None:
+        check = fitness.model(config(allocate={"budget": 9000}))
+        assert (check.state, check.remedy) == ("broken", "lower --budget")
+        assert "too short for the 91" in check.found
+
+    def test_a_model_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        check = fitness.model(config(answer={"model": str(tmp_path / "none")}))
+        assert (check.state, check.remedy) == ("broken", "give one, or a name on the hub as owner/model")
+        monkeypatch.setattr(fitness, "cached_folder", lambda name: None)
+        absent = config(answer={"model": "owner/model"})
+        assert fitness.model(absent).state == "absent"
+        assert fitness.memory(absent, lambda: GB).found == "556 MB and the model needed, 1.0 GB free"
+        monkeypatch.setattr(fitness, "cached_folder", lambda name: fitness.bundled_model_path())
+        assert fitness.model(absent).found.startswith("owner/model: Qwen3-VL")
+
+    def test_memory(self) -> None:
+        on_cpu = config(answer={"device": "cpu"})
+        check = fitness.memory(on_cpu, lambda: 20 * GB)
+        assert check.state == "works"
+        assert check.found.startswith("about 607 MB needed (weights 20 MB, ")
+        assert check.found.endswith("20.0 GB free")
+        short = fitness.memory(on_cpu, lambda: GB // 2)
+        assert short.state == "broken"
+        assert short.remedy is not None
+        assert "--dtype bfloat16" in short.remedy
+
+    def test_one_process_takes_less(self) -> None:
+        alone = config(answer={"device": "cpu"}, pipeline={"single_process": True})
+        assert "processes 262 MB" in fitness.memory(alone, lambda: GB).found
+
+    def test_a_model_that_cannot_be_read_needs_at_least_the_processes(self, tmp_path: Path) -> None:
+        unknown = config(answer={"model": str(tmp_path)})
+        assert fitness.memory(unknown, lambda: GB).state == "works"
+        assert fitness.memory(unknown, lambda: GB // 10).state == "broken"
+
+    def test_on_a_card_its_memory_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GB // 100, GB))
+        check = fitness.memory(config(), lambda: GB)
+        assert check.state == "broken"
+        assert check.found.startswith("about 26 MB needed on the GPU (weights 10 MB, ")
+        assert check.found.endswith("10 MB free there")
+
+    def test_adaptive_budgets_are_taken_at_their_most(self) -> None:
+        assert fitness.tokens_of(config(allocate={"budget": "adaptive"}))[0] == 400
+
+    @pytest.mark.parametrize(
+        ("limit", "used"),
+        [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")],
+    )
+    def test_a_container_has_what_it_may(self, tmp_path: Path, limit: str, used: str) -> None:
+        (tmp_path / "memory").mkdir()
+        unlimited = fitness.free_memory(tmp_path)
+        assert unlimited > 0
+        (tmp_path / used).write_text("3000\n")
+        (tmp_path / limit).write_text("max\n")
+        assert fitness.free_memory(tmp_path) > 10_000
+        (tmp_path / limit).write_text("10000\n")
+        assert fitness.free_memory(tmp_path) == 7000
+        (tmp_path / limit).write_text("1000\n")
+        assert fitness.free_memory(tmp_path) == 0

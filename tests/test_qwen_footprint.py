@@ -1,0 +1,106 @@
+"""What a model's folder says of its size, and what follows for memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.qwen.footprint import HEADER_LIMIT_BYTES, Footprint, ModelFacts
+from arr_coc.qwen.hub import bundled_model_path, cached_folder
+from tests.tiny_qwen import tiny_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the bundled model that may be damaged."""
+    return Path(shutil.copytree(bundled_model_path(), tmp_path / "model"))
+
+
+def rewrite(folder: Path, **changes: object) -> None:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["text_config"] |= changes
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def test_the_bundled_model() -> None:
+    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    assert facts.family.title == "Qwen3-VL"
+    assert facts.parameters * 2 == facts.checkpoint_bytes
+    assert facts.checkpoint_bytes < (bundled_model_path() / "model.safetensors").stat().st_size
+    assert (facts.context_tokens, facts.layers, facts.kv_heads, facts.head_dim) == (8192, 4, 3, 64)
+    assert facts.known_world == "drawn scenes"
+
+
+def test_parameters_are_those_that_are_loaded(tmp_path: Path) -> None:
+    from arr_coc.qwen.loading import load_qwen
+
+    path = tiny_folder(tmp_path)
+    loaded = load_qwen(path)
+    assert ModelFacts.read(path, "tiny").parameters == sum(weights.numel() for weights in loaded.model.parameters())
+
+
+def test_memory_is_weights_keys_and_values_and_activations() -> None:
+    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    exact = Footprint.of(facts, "float32", 273, 100)
+    assert exact.weights == facts.parameters * 4
+    assert exact.cache == 2 * 4 * 3 * 64 * 373 * 4
+    assert exact.total == exact.weights + exact.cache + exact.activations
+    half = Footprint.of(facts, "bfloat16", 273, 100)
+    assert half == Footprint.of(facts, "auto", 273, 100)
+    assert (half.weights * 2, half.cache * 2) == (exact.weights, exact.cache)
+    assert Footprint.of(facts, "float32", 546, 100).activations > exact.activations
+
+
+def test_what_is_not_told_is_reckoned(folder: Path) -> None:
+    rewrite(folder, head_dim=None, num_key_value_heads=None)
+    facts = ModelFacts.read(folder, "x")
+    assert (facts.kv_heads, facts.head_dim) == (3, 64)
+
+
+@pytest.mark.parametrize("change", [{"hidden_size": "wide"}, {"num_attention_heads": 0, "head_dim": None}])
+def test_a_config_without_its_numbers_is_refused(folder: Path, change: dict[str, object]) -> None:
+    rewrite(folder, **change)
+    with pytest.raises(ModelError, match=r"the config\.json of x lacks a number .*; download the model again"):
+        ModelFacts.read(folder, "x")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        (HEADER_LIMIT_BYTES + 1).to_bytes(8, "little"),
+        (4).to_bytes(8, "little") + b"{no}",
+        (2).to_bytes(8, "little") + b"[]",
+        (7).to_bytes(8, "little") + b'{"a":1}',
+        (24).to_bytes(8, "little") + b'{"a":{"shape":["x", 2]}}',
+    ],
+)
+def test_damaged_weights_are_refused(folder: Path, data: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(data)
+    with pytest.raises(ModelError, match=r"model\.safetensors of x is damaged .*; download the model again"):
+        ModelFacts.read(folder, "x")
+
+
+def test_a_folder_without_weights_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelNotFound, match="has no weights"):
+        ModelFacts.read(folder, "x")
+
+
+def test_a_model_that_was_downloaded_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.json"
+    config.touch()
+    asked = []
+
+    def look(name: str, file: str) -> str | None:
+        asked.append((name, file))
+        return str(config) if name == "owner/there" else None
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", look)
+    assert cached_folder("owner/there") == tmp_path
+    assert cached_folder("owner/absent") is None
+    assert asked == [("owner/there", "config.json"), ("owner/absent", "config.json")]
