@@ -1,7 +1,8 @@
-"""Waiting for what other processes and threads do, with a limit."""
+"""Waiting for what other processes and threads do, with a limit, and where they may meet."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -15,3 +16,11 @@ def until(seen: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     while not seen():
         assert time.monotonic() < deadline_s, f"nothing came of it within {limit_s:g} s"
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nobody listens at."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port

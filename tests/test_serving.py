@@ -1,0 +1,210 @@
+"""An answer stage that serves several frame processes on loopback: turns, keys, failures, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from arr_coc.errors import ModelNotFound, OptionError
+from stream import serving
+from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, PipelineConfig
+from stream.errors import ConfigError, ConnectionRefused, StageDied
+from stream.events import Answer, Event, Notice, Restarted
+from stream.pipeline import Pipeline
+from stream.serving import serve_answers
+from stream.stages.base import Control
+from stream.transport.curve import make_keys
+from tests.waiting import LIMIT_S, free_port
+
+ANYWHERE = "tcp://127.0.0.1:*"
+
+
+class Served:
+    """An answer stage in a thread."""
+
+    def __init__(self, endpoint: str, config: Config, speaker: str) -> None:
+        self.control, self.ready = Control(), threading.Event()
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(endpoint, config, speaker))
+        self._thread.start()
+
+    def _run(self, endpoint: str, config: Config, speaker: str) -> None:
+        try:
+            serve_answers(config, endpoint, self.ready.set, self.control, f"tests.fake_speaker:{speaker}")
+        except Exception as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self.control.cancel()
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def endpoint() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+@contextmanager
+def serving_at(endpoint: str, config: Config | None = None, speaker: str = "FakeSpeaker") -> Iterator[Served]:
+    served = Served(endpoint, config or Config(), speaker)
+    try:
+        assert served.ready.wait(LIMIT_S)
+        yield served
+    finally:
+        served.stop()
+
+
+def client(endpoint: str, query: str = "What?", network: NetworkConfig | None = None, **sections: Any) -> Config:
+    given: dict[str, Any] = {"capture": CaptureConfig(max_frames=20, size="128x96", open_timeout_s=3.0), **sections}
+    answer = AnswerConfig(server=endpoint, query=query, every_s=0.2)
+    return Config(source="scene:moving", answer=answer, network=network or NetworkConfig(), **given)
+
+
+def told(config: Config) -> list[Event]:
+    return list(Pipeline(config).run())
+
+
+def without_clock(events: list[Event]) -> list[dict[str, Any]]:
+    clocked = {"timing", "capture_ns", "ready_ns", "texture_ms", "allocate_ms"}
+    return [{k: v for k, v in msgspec.to_builtins(event).items() if k not in clocked} for event in events]
+
+
+def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
+    with serving_at(endpoint):
+        pipeline = Pipeline(client(endpoint))
+        events = list(pipeline.run())
+        assert psutil.Process().children() == []
+        assert set(pipeline.processes()) == {"frames"}
+    answers = [event for event in events if isinstance(event, Answer)]
+    assert [(a.trigger, a.query) for a in answers][:2] == [("start", "What?"), ("every", "What?")]
+    assert Notice(code="loading", message=f"loading {endpoint}") in events
+
+
+def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoint: str) -> None:
+    queries = ["What?", "Where is the square?"]
+    with serving_at(endpoint, speaker="SlowSpeaker"):
+        alone = [without_clock(told(client(endpoint, query))) for query in queries]
+        together: dict[str, list[Event]] = {}
+        threads = [
+            threading.Thread(target=lambda query=query: together.update({query: told(client(endpoint, query))}))
+            for query in queries
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+    assert [without_clock(together[query]) for query in queries] == alone
+    assert alone[0] != alone[1]
+
+
+def test_an_answer_that_fails_ends_its_run_and_not_the_stage(endpoint: str) -> None:
+    with serving_at(endpoint, speaker="BrokenSpeaker") as served:
+        for _ in range(2):
+            with pytest.raises(StageDied, match="the answer stage died: ArithmeticError: the spoon is bent"):
+                told(client(endpoint))
+        assert served.error is None
+
+
+def test_what_is_encoded_must_be_the_same_at_both_ends(endpoint: str) -> None:
+    with (
+        serving_at(endpoint, Config(answer=AnswerConfig(encode="full"))),
+        pytest.raises(OptionError, match="the answer stage encodes full, not sparse; give --encode full here"),
+    ):
+        told(client(endpoint))
+
+
+def test_where_nobody_answers_the_run_says_so(endpoint: str) -> None:
+    capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.2)
+    with pytest.raises(ConnectionRefused, match=r"no answer stage at tcp://.* within 0.2 s; start one there with"):
+        told(client(endpoint, capture=capture))
+
+
+def test_an_answer_stage_that_goes_ends_the_run(endpoint: str) -> None:
+    with serving_at(endpoint) as served:
+
+        def until_it_goes() -> None:
+            for event in Pipeline(client(endpoint, capture=CaptureConfig(size="128x96"))).run():
+                if isinstance(event, Answer) and not served.control.cancelled:
+                    served.stop()
+
+        with pytest.raises(StageDied, match="the connection to it was lost"):
+            until_it_goes()
+
+
+def test_a_run_that_may_go_on_waits_for_the_next_answer_stage(endpoint: str) -> None:
+    config = client(
+        endpoint,
+        capture=CaptureConfig(size="128x96", realtime=True),
+        pipeline=PipelineConfig(restart=True),
+    )
+    pipeline = Pipeline(config)
+    with ExitStack() as stack:
+        served = stack.enter_context(serving_at(endpoint))
+        answers = 0
+        for event in pipeline.run():
+            assert not isinstance(event, Restarted)
+            if isinstance(event, Answer):
+                answers += 1
+                if answers == 2:
+                    served.stop()
+                    stack.enter_context(serving_at(endpoint))
+                elif answers == 4:
+                    pipeline.end()
+    assert answers >= 4
+
+
+def test_only_holders_of_a_key_are_answered(tmp_path: Path, endpoint: str) -> None:
+    make_keys(tmp_path / "ours")
+    make_keys(tmp_path / "others")
+    ours, others = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "others"))
+    with serving_at(endpoint, Config(network=ours)):
+        assert any(isinstance(event, Answer) for event in told(client(endpoint, network=ours)))
+        with pytest.raises(ConnectionRefused):
+            told(client(endpoint, network=others))
+        with pytest.raises(ConnectionRefused):
+            told(client(endpoint))
+
+
+def test_an_address_in_use_is_refused(endpoint: str) -> None:
+    with serving_at(endpoint), pytest.raises(ConfigError, match=f"cannot open {endpoint}"):
+        serve_answers(Config(), endpoint, lambda: None, Control(), "tests.fake_speaker:FakeSpeaker")
+
+
+def test_nobody_is_served_beyond_this_machine_without_keys() -> None:
+    with pytest.raises(ConfigError, match="leaves this machine without keys"):
+        serve_answers(Config(), "tcp://0.0.0.0:5555", lambda: None, Control())
+
+
+def test_a_model_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.stages.answer.LAST_WORDS_NS", 0)
+    with pytest.raises(ModelNotFound, match="there is no folder nowhere"):
+        serve_answers(Config(), ANYWHERE, lambda: None, Control(), "tests.fake_speaker:open_missing")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(number: int) -> None:
+    before = signal.getsignal(number)
+    serve_answers(Config(), ANYWHERE, lambda: os.kill(os.getpid(), number), speaker="tests.fake_speaker:FakeSpeaker")
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_ctrl_c_waits_for_nothing() -> None:
+    control = Control()
+    with serving._signals_cancel(control):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert control.cancelled
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
