@@ -56,24 +56,21 @@ WELCOME = """\
 ARR-COC Stream {version}: a video goes in, text comes out, while it runs.
 A Qwen vision-language model is shown only the visual tokens that matter now.
 
-See it work on a drawn clip, with the bundled model:
+A drawn clip, with the bundled model:
   {program} demo
-
-Caption a video, as lines or into files:
-  {program} caption clip.mp4
+Captions of a video, as lines or into files:
   {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
-
-Watch a camera, an address, or a file at its own pace, and ask it things:
+A camera, an address, or a file at its own pace, to ask things of:
   {program} watch 0 -q "Is anybody at the door?"
-
-Measure frames a second, latency, jitter and drops:
+With serve-answers and keys a run reaches other hosts; to ask it something:
+  {program} ask tcp://127.0.0.1:5557 "Is the door open?"
+Frames a second, latency, jitter and drops:
   {program} bench clip.mp4
+What works on this machine; devices lists its cameras:
+  {program} doctor
 
 The bundled model only knows drawn scenes. For real video, name another:
   {program} caption clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct
-
-See what works on this machine; devices lists its cameras:
-  {program} doctor
 
 Every option: {program} COMMAND --help. More: docs/cli.md
 """
