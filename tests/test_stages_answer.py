@@ -1,24 +1,57 @@
-"""Answer: greeting, packets, pieces of text, feedback, and being told to stop."""
+"""Answer: many frame processes at one stage, fair turns, and what one of them may not do to another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
-from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.config import AnswerConfig, Config
-from stream.errors import ConfigError, StageDied, TransportError
-from stream.messages import Answered, Cancel, Credit, End, Failed, Hello, Joined, Stopped, Text
+from arr_coc.errors import ContextLengthError, ModelNotFound
+from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from stream import guests as guests_module
+from stream.config import Config
+from stream.errors import ConfigError, StageDied
+from stream.messages import (
+    PROTOCOL,
+    Alive,
+    Answered,
+    Ask,
+    Asking,
+    Cancel,
+    Credit,
+    Failed,
+    Hello,
+    Join,
+    Lapsed,
+    Leave,
+    Message,
+    Text,
+    Turn,
+    Want,
+)
 from stream.packets import embedding_of, feedback_of, frame_message, token_message
 from stream.snapshot import SnapshotReader, SnapshotWriter
-from stream.stages.answer import AnswerStage
+from stream.speaker import Packet, Speaker, open_speaker
+from stream.stages import answer as answer_module
+from stream.stages.answer import AnswerPlace, AnswerStage
 from stream.stages.base import ALLOCATE_ANSWER
-from tests.stage_runner import LIMIT_MS, StageRunner, expect, expect_whole, stage_runner
+from stream.transport import Link, Received
+from tests import fake_speaker
+from tests.fake_speaker import BrokenSpeaker, FakeSpeaker, PatientSpeaker, SilentSpeaker
+from tests.stage_runner import LIMIT_MS, StageRunner, stage_runner
 
 STAMP = FrameStamp(7, 8, 9, 10)
 GRID = TileGrid.of(60, 90)
+SUM = 2 * 2 * 3 * 32 * 32
+NS = 1
+"""A turn as short as this has lapsed before anything can be sent."""
+
+M = TypeVar("M", bound=Message)
 
 
 @pytest.fixture
@@ -27,107 +60,74 @@ def runner() -> Iterator[StageRunner]:
         yield made
 
 
-class Fixture:
-    def __init__(
-        self, runner: StageRunner, speaker: str = "FakeSpeaker", snapshot: SnapshotReader | None = None
-    ) -> None:
-        self.link = runner.link(ALLOCATE_ANSWER, bind=True)
-        config = Config(answer=AnswerConfig(query="what is it"))
-        name = speaker if ":" in speaker else f"tests.fake_speaker:{speaker}"
-        runner.start(AnswerStage(config, name, ALLOCATE_ANSWER, runner.transport, runner.control, snapshot))
-        expect(self.link, Joined)
-
-    def greet(self) -> None:
-        expect(self.link, Hello)
-        expect(self.link, Credit)
-
-    def ask(self, number: int = 0, packet: TokenPacket | None = None) -> None:
-        self.link.send(*token_message(number, packet or tokens()))
-
-    def hear_answer(self) -> None:
-        for kind in (Text, Text, Answered, Credit):
-            expect(self.link, kind)
+@pytest.fixture(autouse=True)
+def _heard_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: None)
 
 
-def tokens() -> TokenPacket:
+def serve(
+    runner: StageRunner,
+    speaker: Callable[[Config], Speaker] = FakeSpeaker,
+    snapshot: SnapshotReader | None = None,
+    **place: Any,
+) -> None:
+    runner.start(
+        AnswerStage(
+            lambda: speaker(Config()), AnswerPlace(ALLOCATE_ANSWER, **place), runner.transport, runner.control, snapshot
+        )
+    )
+
+
+class Client:
+    """A frame process, as far as the answer stage sees one."""
+
+    def __init__(self, runner: StageRunner, *, join: bool = True, query: str = "what is it", **said: Any) -> None:
+        self.link: Link = runner.link(ALLOCATE_ANSWER)
+        if join:
+            self.link.send(Join(query=query, **said))
+
+    def expect_whole(self, kind: type[M]) -> tuple[M, Received]:
+        """The next message but for signs of life, which must be of this kind."""
+        until_s = time.monotonic() + LIMIT_MS / 1000
+        while time.monotonic() < until_s and (received := self.link.receive(LIMIT_MS)) is not None:
+            if not isinstance(received.message, Alive):
+                assert isinstance(received.message, kind), f"{received.message} came"
+                return received.message, received
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def expect(self, kind: type[M]) -> M:
+        return self.expect_whole(kind)[0]
+
+    def quiet(self, wait_ms: int = 30) -> bool:
+        """Whether nothing but signs of life has come."""
+        while (received := self.link.receive(wait_ms)) is not None:
+            if not isinstance(received.message, Alive):
+                return False
+        return True
+
+    def greeted(self) -> Client:
+        self.expect(Hello)
+        self.expect(Asking)
+        return self
+
+    def turn(self) -> int:
+        self.link.send(Want())
+        return self.expect(Turn).turn
+
+    def ask(self, number: int = 0, turn: int | None = None, packet: TokenPacket | None = None) -> None:
+        taken = self.turn() if turn is None else turn
+        self.link.send(*token_message(number, taken, packet or tokens()))
+
+    def hear_answer(self) -> Answered:
+        for _ in range(2):
+            self.expect(Text)
+        return self.expect(Answered)
+
+
+def tokens(index: int = 7) -> TokenPacket:
     regions = np.array([[0, 0, 0], [1, 0, 1]], np.int32)
-    return TokenPacket(STAMP, GRID, regions, np.ones(2, np.float32), np.full((2, 3, 32, 32), 2, np.uint8))
-
-
-def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner) -> None:
-    fixture = Fixture(runner, "DrawnWorldSpeaker")
-    hello, received = expect_whole(fixture.link, Hello)
-    assert (hello.model_id, hello.knows_levels, hello.known_world) == ("fake", True, "drawn scenes")
-    embedding = embedding_of(hello, received.parts)
-    assert embedding.text == "what is it"
-    assert embedding.tokens.shape == (3, 8)
-    assert expect(fixture.link, Credit).count == 1
-
-
-def test_an_answer_comes_in_pieces_then_whole_with_its_feedback_then_a_credit(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.greet()
-    fixture.ask(3)
-    assert expect(fixture.link, Text) == Text(answer=3, text="frame 7")
-    assert expect(fixture.link, Text) == Text(answer=3, text=f" sum {2 * 2 * 3 * 32 * 32}")
-    answered, received = expect_whole(fixture.link, Answered)
-    assert (answered.answer, answered.text) == (3, f"frame 7 sum {2 * 2 * 3 * 32 * 32}")
-    assert (answered.tokens_used, answered.text_tokens) == (2, 4)
-    feedback = feedback_of(answered, received.parts)
-    assert feedback is not None
-    assert feedback.stamp == STAMP
-    np.testing.assert_array_equal(feedback.attention, np.array([1, 0], np.float32))
-    expect(fixture.link, Credit)
-
-
-def test_the_end_comes_after_the_answers_that_were_asked_for(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.greet()
-    fixture.ask()
-    fixture.link.send(End(reason="finished"))
-    fixture.hear_answer()
-    expect(fixture.link, Stopped)
-    assert runner.join() is None
-
-
-def test_cancel_stops_it_between_two_tokens(runner: StageRunner) -> None:
-    fixture = Fixture(runner, "PatientSpeaker")
-    fixture.greet()
-    fixture.ask(0)
-    for kind in (Text, Text, Text, Answered, Credit):
-        expect(fixture.link, kind)
-    fixture.ask(1)
-    expect(fixture.link, Text)
-    fixture.link.send(Cancel())
-    while (received := fixture.link.receive(200)) is not None:
-        assert isinstance(received.message, Text)
-    assert runner.join() is None
-
-
-def test_cancel_stops_it_while_it_waits(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.greet()
-    fixture.link.send(Cancel())
-    assert runner.join() is None
-
-
-def test_a_whole_frame_in_the_message_reaches_the_speaker(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.greet()
-    fixture.link.send(*frame_message(0, whole_frame(), in_snapshot=False))
-    assert expect(fixture.link, Text).text == "frame 7"
-    assert expect(fixture.link, Text).text == f" sum {whole_frame().image.sum()}"
-
-
-def test_a_whole_frame_in_the_snapshot_reaches_the_speaker(runner: StageRunner) -> None:
-    writer = SnapshotWriter()
-    fixture = Fixture(runner, snapshot=SnapshotReader(writer.descriptor))
-    fixture.greet()
-    writer.write(whole_frame().image)
-    fixture.link.send(*frame_message(0, whole_frame(), in_snapshot=True))
-    expect(fixture.link, Text)
-    assert expect(fixture.link, Text).text == f" sum {whole_frame().image.sum()}"
-    writer.close()
+    stamp = FrameStamp(index, 8, 9, 10)
+    return TokenPacket(stamp, GRID, regions, np.ones(2, np.float32), np.full((2, 3, 32, 32), 2, np.uint8))
 
 
 def whole_frame() -> FramePacket:
@@ -135,12 +135,387 @@ def whole_frame() -> FramePacket:
     return FramePacket(STAMP, GRID, tokens().regions, np.ones(GRID.shape, np.float32), image)
 
 
-def test_what_the_speaker_raises_is_told_and_reported(runner: StageRunner) -> None:
-    fixture = Fixture(runner, "BrokenSpeaker")
-    fixture.greet()
-    fixture.ask()
-    expect(fixture.link, Text)
-    failed = expect(fixture.link, Failed)
+class QueryingSpeaker(FakeSpeaker):
+    """Says what it was asked."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        yield from super().answer(packet, query, should_stop)
+        yield f" {query}"
+
+
+class ShortSpeaker(FakeSpeaker):
+    """Knows no long questions."""
+
+    def embed(self, query: str) -> QueryEmbedding:
+        if len(query) > 20:
+            raise ContextLengthError("the question is too long")
+        return super().embed(query)
+
+
+class FrailSpeaker(FakeSpeaker):
+    """Fails at frame 13."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        if packet.stamp.frame_index == 13:
+            raise ArithmeticError("the spoon is bent")
+        yield from super().answer(packet, query, should_stop)
+
+
+def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner) -> None:
+    serve(runner, fake_speaker.DrawnWorldSpeaker)
+    client = Client(runner)
+    hello = client.expect(Hello)
+    assert (hello.model_id, hello.knows_levels, hello.known_world) == ("fake", True, "drawn scenes")
+    asking, received = client.expect_whole(Asking)
+    embedding = embedding_of(asking, received.parts)
+    assert (embedding.text, embedding.model_id, asking.error) == ("what is it", "fake", None)
+    assert embedding.tokens.shape == (3, 8)
+
+
+def test_it_says_when_its_model_is_loaded(runner: StageRunner) -> None:
+    loaded = threading.Event()
+    serve(runner, ready=loaded.set)
+    assert loaded.wait(LIMIT_MS / 1000)
+
+
+def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner).greeted()
+    client.ask(3)
+    assert client.expect(Text) == Text(answer=3, text="frame 7")
+    assert client.expect(Text) == Text(answer=3, text=f" sum {SUM}")
+    answered, received = client.expect_whole(Answered)
+    assert (answered.answer, answered.query, answered.text) == (3, "what is it", f"frame 7 sum {SUM}")
+    assert (answered.tokens_used, answered.text_tokens) == (2, 4)
+    feedback = feedback_of(answered, received.parts)
+    assert feedback is not None
+    assert feedback.stamp == STAMP
+    np.testing.assert_array_equal(feedback.attention, np.array([1, 0], np.float32))
+
+
+def test_each_turn_is_asked_for(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner).greeted()
+    assert client.quiet()
+    first = client.turn()
+    client.ask(0, first)
+    client.hear_answer()
+    assert client.quiet()
+    assert client.turn() > first
+
+
+def test_two_clients_are_answered_in_turn_and_each_hears_its_own_answers_only(runner: StageRunner) -> None:
+    order: list[int] = []
+    fake_speaker.heard = order.append
+    serve(runner)
+    clients = [Client(runner).greeted(), Client(runner, query="who").greeted()]
+    first_turn = clients[0].turn()
+    clients[1].link.send(Want())
+    for number in range(3):
+        for which, client in enumerate(clients):
+            turn = first_turn if (number, which) == (0, 0) else client.expect(Turn).turn
+            client.link.send(Want())
+            client.ask(number, turn, tokens(10 * which + number))
+            for _ in range(2):
+                assert client.expect(Text).answer == number
+            answered = client.expect(Answered)
+            assert (answered.answer, answered.query) == (number, ["what is it", "who"][which])
+            assert answered.text.startswith(f"frame {10 * which + number} ")
+    assert order == [0, 10, 1, 11, 2, 12]
+    assert clients[1].quiet()
+
+
+def test_a_turn_that_is_not_taken_in_time_goes_to_the_next_one(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", NS)
+    serve(runner)
+    idle, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = idle.turn()
+    other.link.send(Want())
+    other.expect(Turn)
+    idle.ask(0, turn)
+    assert idle.expect(Lapsed).turn == turn
+
+
+def test_whoever_lost_a_turn_may_want_another_one(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", NS)
+    serve(runner)
+    client, other = Client(runner).greeted(), Client(runner).greeted()
+    late = client.turn()
+    other.turn()
+    other.link.send(Leave())
+    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
+    client.ask(0, late)
+    client.expect(Lapsed)
+    client.ask(0)
+    client.hear_answer()
+
+
+def test_a_packet_without_a_turn_and_a_second_one_are_refused(runner: StageRunner) -> None:
+    serve(runner, SilentSpeaker)
+    client = Client(runner).greeted()
+    client.ask(0, turn=5)
+    assert client.expect(Lapsed).turn == 5
+    turn = client.turn()
+    client.ask(0, turn)
+    client.ask(1, turn)
+    assert client.expect(Lapsed).turn == turn
+    runner.control.cancel()
+
+
+def test_nobody_sends_in_somebody_elses_turn(runner: StageRunner) -> None:
+    serve(runner)
+    honest, thief = Client(runner).greeted(), Client(runner).greeted()
+    turn = honest.turn()
+    thief.ask(0, turn)
+    assert thief.expect(Lapsed).turn == turn
+    honest.ask(0, turn)
+    honest.hear_answer()
+
+
+def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_next_one(runner: StageRunner) -> None:
+    serve(runner, PatientSpeaker)
+    vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
+    vanishing.ask(0)
+    for _ in range(3):
+        vanishing.expect(Text)
+    vanishing.expect(Answered)
+    vanishing.ask(1)
+    assert vanishing.expect(Text).text == "first"
+    staying.link.send(Want())
+    vanishing.link.close()
+    turn = staying.expect(Turn).turn
+    staying.ask(0, turn)
+    assert staying.expect(Text).text == "first"
+    assert runner.control.failure is None
+
+
+def test_a_client_that_vanishes_with_its_turn_gives_it_to_the_next_one(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_module, "ALIVE_NS", NS)
+    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", 1000 * LIMIT_MS * 1_000_000)
+    serve(runner)
+    vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
+    vanishing.turn()
+    staying.link.send(Want())
+    vanishing.link.close()
+    staying.ask(0, staying.expect(Turn).turn)
+    staying.hear_answer()
+
+
+def test_whoever_leaves_waits_for_no_turn(runner: StageRunner) -> None:
+    serve(runner)
+    leaving, staying = Client(runner).greeted(), Client(runner).greeted()
+    leaving.turn()
+    staying.link.send(Want())
+    leaving.link.send(Leave())
+    staying.ask(0, staying.expect(Turn).turn)
+    staying.hear_answer()
+    leaving.link.send(Want())
+    assert leaving.quiet()
+
+
+def test_what_is_cancelled_is_not_heard_of_and_another_answer_may_be_asked_for(runner: StageRunner) -> None:
+    serve(runner, PatientSpeaker)
+    client = Client(runner).greeted()
+    client.ask(0)
+    for _ in range(3):
+        client.expect(Text)
+    client.expect(Answered)
+    client.ask(1)
+    client.expect(Text)
+    client.link.send(Cancel())
+    client.link.send(Want())
+    while not isinstance(told := client.expect(Message), Turn):
+        assert isinstance(told, Text)
+    client.ask(2, told.turn)
+    assert client.expect(Text).answer == 2
+
+
+def test_a_cancel_of_one_does_not_stop_the_answer_of_another(runner: StageRunner) -> None:
+    stopped = threading.Event()
+
+    class Waiting(FakeSpeaker):
+        def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+            yield "waiting"
+            while not stopped.wait(0.005):
+                assert not should_stop()
+            yield from super().answer(packet, query, should_stop)
+
+    serve(runner, Waiting)
+    speaking, other = Client(runner).greeted(), Client(runner).greeted()
+    speaking.ask(0)
+    speaking.expect(Text)
+    other.link.send(Want())
+    other.link.send(Cancel())
+    other.link.send(Join(query="are you there"))
+    other.greeted()
+    stopped.set()
+    speaking.hear_answer()
+    assert other.quiet()
+
+
+def test_garbage_of_one_does_not_disturb_another(runner: StageRunner) -> None:
+    serve(runner)
+    good, bad = Client(runner).greeted(), Client(runner).greeted()
+    for number in range(5):
+        for parts in ([b"nonsense"], [b""], [b"\xc1", b"x"]):
+            bad.link._socket.send_multipart(parts)
+        good.ask(number)
+        assert good.hear_answer().answer == number
+    bad.ask(0)
+    bad.hear_answer()
+
+
+def test_a_packet_that_contradicts_itself_is_told_to_its_sender_only(runner: StageRunner) -> None:
+    serve(runner)
+    good, bad = Client(runner).greeted(), Client(runner).greeted()
+    message, arrays = token_message(0, bad.turn(), tokens())
+    bad.link.send(message, arrays[:2])
+    failed = bad.expect(Failed)
+    assert (failed.error, failed.message) == ("TransportError", "Tokens announces 3 arrays and came with 2")
+    good.ask(0)
+    good.hear_answer()
+    bad.link.send(Want())
+    assert bad.quiet()
+
+
+def test_another_version_of_the_protocol_is_refused(runner: StageRunner) -> None:
+    serve(runner)
+    failed = Client(runner, protocol=PROTOCOL + 1).expect(Failed)
+    assert failed.error == "TransportError"
+    assert failed.message == (
+        f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version {PROTOCOL + 1}; "
+        "install the same version at both ends"
+    )
+
+
+def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests_module, "GUESTS_MAX", 1)
+    serve(runner)
+    first = Client(runner).greeted()
+    late = Client(runner)
+    assert late.expect(Failed).message == "the answer stage serves 1 others already; try another one"
+    first.link.send(Leave())
+    first.link.send(Want())
+    assert first.quiet()
+    late.link.send(Join(query="and now"))
+    late.greeted()
+
+
+def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
+    serve(runner, encode="prune")
+    failed = Client(runner, encode="sparse").expect(Failed)
+    assert failed.error == "OptionError"
+    assert failed.message == (
+        "the answer stage encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
+    )
+    Client(runner, encode="prune").greeted()
+
+
+def test_a_question_that_is_too_long_at_the_door_is_refused(runner: StageRunner) -> None:
+    serve(runner, ShortSpeaker)
+    failed = Client(runner, query="x" * 21).expect(Failed)
+    assert (failed.error, failed.message) == ("ContextLengthError", "the question is too long")
+    Client(runner).greeted()
+
+
+def test_strangers_are_not_answered(runner: StageRunner) -> None:
+    serve(runner)
+    stranger = Client(runner, join=False)
+    for message in (Want(), Ask(query="who"), Cancel(), Leave()):
+        stranger.link.send(message)
+    stranger.link.send(*token_message(0, 0, tokens()))
+    assert stranger.quiet()
+    Client(runner).greeted()
+
+
+def test_a_message_that_it_does_not_take_is_told_to_its_sender(runner: StageRunner) -> None:
+    serve(runner)
+    confused, other = Client(runner).greeted(), Client(runner).greeted()
+    confused.link.send(Credit())
+    failed = confused.expect(Failed)
+    assert (failed.error, failed.message) == ("TransportError", "the answer stage takes packets, got Credit")
+    assert confused.quiet()
+    other.ask(0)
+    other.hear_answer()
+
+
+def test_the_question_can_be_changed_from_one_packet_to_the_next(runner: StageRunner) -> None:
+    serve(runner, QueryingSpeaker)
+    client, other = Client(runner, query="what").greeted(), Client(runner, query="where").greeted()
+    client.link.send(Ask(query="who and why"))
+    asking, received = client.expect_whole(Asking)
+    assert asking.error is None
+    assert embedding_of(asking, received.parts).tokens.shape == (3, 8)
+    for asker, query in ((client, "who and why"), (other, "where")):
+        asker.ask(0)
+        for _ in range(3):
+            asker.expect(Text)
+        answered = asker.expect(Answered)
+        assert answered.text.endswith(f" {query}")
+        assert answered.query == query
+
+
+def test_a_question_that_is_refused_leaves_the_old_one(runner: StageRunner) -> None:
+    serve(runner, ShortSpeaker)
+    client = Client(runner).greeted()
+    client.link.send(Ask(query="x" * 21))
+    asking = client.expect(Asking)
+    assert (asking.query, asking.error, asking.arrays) == ("x" * 21, "the question is too long", ())
+    client.ask(0)
+    assert client.hear_answer().query == "what is it"
+
+
+def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runner: StageRunner) -> None:
+    go_on = threading.Event()
+    fake_speaker.heard = lambda frame_index: go_on.wait(LIMIT_MS / 1000) and None
+    serve(runner)
+    client = Client(runner).greeted()
+    client.ask(0)
+    client.expect(Text)
+    client.link.send(Ask(query="who"))
+    go_on.set()
+    assert client.expect(Text).answer == 0
+    client.expect(Asking)
+    assert client.expect(Answered).query == "what is it"
+    client.ask(1)
+    assert client.hear_answer().query == "who"
+
+
+def test_everybody_is_told_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_module, "ALIVE_NS", NS)
+    serve(runner)
+    for client in [Client(runner).greeted(), Client(runner).greeted()]:
+        received = client.link.receive(LIMIT_MS)
+        assert received is not None
+        assert received.message == Alive()
+
+
+def test_a_shared_stage_outlives_an_answer_that_fails(runner: StageRunner) -> None:
+    serve(runner, FrailSpeaker, shared=True)
+    unlucky, other = Client(runner).greeted(), Client(runner).greeted()
+    unlucky.ask(0, packet=tokens(13))
+    failed = unlucky.expect(Failed)
+    assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
+    other.ask(0)
+    other.hear_answer()
+    unlucky.link.send(Join(query="once more"))
+    unlucky.greeted().ask(1)
+    unlucky.hear_answer()
+    assert runner.control.failure is None
+
+
+def test_a_stage_that_is_not_shared_reports_what_its_speaker_raises(runner: StageRunner) -> None:
+    serve(runner, BrokenSpeaker)
+    client = Client(runner).greeted()
+    client.ask()
+    client.expect(Text)
+    failed = client.expect(Failed)
     assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
     assert "fake_speaker.py" in failed.details
     failure = runner.join()
@@ -148,36 +523,68 @@ def test_what_the_speaker_raises_is_told_and_reported(runner: StageRunner) -> No
     assert failure.stage == "answer"
 
 
-def test_a_message_of_the_wrong_kind_is_refused(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.greet()
-    fixture.link.send(Credit())
-    assert expect(fixture.link, Failed).message == "the answer stage takes packets, got Credit"
-    failure = runner.join()
-    assert isinstance(failure, StageDied)
-    assert isinstance(failure.__cause__, TransportError)
+def test_a_model_that_cannot_be_loaded_is_told_to_whoever_joins(runner: StageRunner) -> None:
+    client = Client(runner, join=False)
+    serve(runner, fake_speaker.open_missing)
+    client.link.send(Want())
+    client.link.send(Join(query="what"))
+    failed = client.expect(Failed)
+    assert (failed.error, failed.message) == ("ModelNotFound", "there is no folder nowhere")
+    assert isinstance(runner.join(), ModelNotFound)
 
 
-def test_a_packet_that_nobody_asked_for_is_refused(runner: StageRunner) -> None:
-    fixture = Fixture(runner, "SilentSpeaker")
-    fixture.greet()
-    fixture.ask(0)
-    fixture.ask(1)
-    assert expect(fixture.link, Failed).message == "Tokens came without a credit"
-    assert isinstance(runner.join(), StageDied)
+def test_a_model_that_cannot_be_loaded_is_told_to_nobody_for_long(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_module, "LAST_WORDS_NS", NS)
+    serve(runner, fake_speaker.open_missing)
+    assert isinstance(runner.join(), ModelNotFound)
 
 
 @pytest.mark.parametrize("name", ["tests.nowhere:FakeSpeaker", "tests.fake_speaker:Nobody"])
 def test_a_speaker_that_does_not_exist_is_named(runner: StageRunner, name: str) -> None:
-    fixture = Fixture(runner, name)
-    assert name in expect(fixture.link, Failed).message
+    client = Client(runner)
+    serve(runner, lambda config: open_speaker(name, config))
+    assert name in client.expect(Failed).message
     assert isinstance(runner.join(), ConfigError)
 
 
-def test_the_run_being_cancelled_stops_it_too(runner: StageRunner) -> None:
-    fixture = Fixture(runner, "SilentSpeaker")
-    fixture.greet()
-    fixture.ask()
+def test_a_whole_frame_in_the_message_reaches_the_speaker(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner).greeted()
+    client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=False))
+    assert client.expect(Text).text == "frame 7"
+    assert client.expect(Text).text == f" sum {whole_frame().image.sum()}"
+
+
+def test_a_whole_frame_in_the_snapshot_reaches_the_speaker(runner: StageRunner) -> None:
+    with closing(SnapshotWriter()) as writer:
+        serve(runner, snapshot=SnapshotReader(writer.descriptor))
+        client = Client(runner).greeted()
+        writer.write(whole_frame().image)
+        client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
+        client.expect(Text)
+        assert client.expect(Text).text == f" sum {whole_frame().image.sum()}"
+
+
+def test_a_frame_in_a_snapshot_that_is_not_shared_is_refused(runner: StageRunner) -> None:
+    serve(runner, shared=True)
+    client = Client(runner).greeted()
+    client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
+    assert client.expect(Failed).message == "a frame lies in the snapshot, and this link has none"
+
+
+@pytest.mark.parametrize("speaker", [FakeSpeaker, SilentSpeaker])
+def test_the_run_being_cancelled_stops_it(runner: StageRunner, speaker: type[FakeSpeaker]) -> None:
+    serve(runner, speaker)
+    client = Client(runner).greeted()
+    if speaker is SilentSpeaker:
+        client.ask()
     runner.control.cancel()
     assert runner.join() is None
-    assert fixture.link.receive(0 * LIMIT_MS) is None
+    assert client.quiet(0)
+
+
+def test_it_drops_nothing(runner: StageRunner) -> None:
+    stage = AnswerStage(lambda: FakeSpeaker(Config()), AnswerPlace("inproc://x"), runner.transport, runner.control)
+    assert stage.drops == {}

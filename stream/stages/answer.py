@@ -161,7 +161,7 @@ class AnswerStage:
             self._guests.forgo(client)
             self._unwanted = self._unwanted or client == self._speaking_to
         elif isinstance(message, (Tokens, WholeFrame)):
-            if self._granted == (client, message.turn):
+            if self._granted == (client, message.turn) and self._packet is None:
                 self._packet = received
             else:
                 self._send(client, Lapsed(turn=message.turn))
