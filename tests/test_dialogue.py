@@ -1,32 +1,165 @@
-"""The allocate stage's side of the conversation: what it makes of messages, and what it refuses."""
+"""The allocate stage's side of the conversation: what it makes of messages, of losses, and what it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 from arr_coc.errors import ContextLengthError, ModelNotFound
-from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.clock import FakeClock
-from stream.dialogue import Dialogue
-from stream.errors import StageDied, TransportError
-from stream.events import Answer, AnswerText
-from stream.messages import Answered, Cancel, Credit, End, Failed, Frame, Message, Text, Tokens, WholeFrame
-from stream.packets import frame_packet, specs_of
-from stream.transport import Link
-from tests.stage_runner import LIMIT_MS, expect_whole, stage_runner
+from stream.dialogue import FAILURES_MAX, Dialogue, Manners
+from stream.errors import ConnectionRefused, StageDied, TransportError
+from stream.events import Answer, AnswerText, Asked
+from stream.journal import Recalled
+from stream.messages import (
+    Alive,
+    Answered,
+    Ask,
+    Asking,
+    Cancel,
+    Failed,
+    Frame,
+    Hello,
+    Join,
+    Lapsed,
+    Leave,
+    Message,
+    Text,
+    Tokens,
+    Turn,
+    Want,
+    WholeFrame,
+)
+from stream.packets import frame_packet, specs_of, token_packet
+from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.transport import Link, Transport
+from tests.stage_runner import LIMIT_MS, expect_whole
 
 MS = 1_000_000
 GRID = TileGrid.of(64, 64)
 STAMP = FrameStamp(frame_index=5, media_ns=2_500 * MS, capture_ns=100 * MS, epoch=3)
+FEEDBACK = Feedback(STAMP, np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros(1, np.float32))
+
+M = TypeVar("M", bound=Message)
+
+
+class LosableLink(Link):
+    """A link whose peer can be said to be gone, or to turn it away."""
+
+    gone = refused = False
+
+    @property
+    def lost(self) -> bool:
+        if self.refused:
+            raise ConnectionRefused("turned away")
+        return self.gone
+
+
+class Talk:
+    """A dialogue, and the test in the answer stage's place; each connection is a pair of its own."""
+
+    def __init__(self, transport: Transport, clock: FakeClock, manners: Manners) -> None:
+        self._transport = transport
+        self._links: list[Link] = []
+        self.connections = 0
+        self.dialogue = Dialogue(self._connect, clock, "what?", manners)
+
+    def _connect(self) -> Link:
+        self.connections += 1
+        endpoint = f"inproc://dialogue-{self.connections}"
+        self.peer = self._transport.link(endpoint, bind=True)
+        self.link = LosableLink(self._transport.context, endpoint, bind=False)
+        self._links += [self.peer, self.link]
+        return self.link
+
+    def hear(self, *messages: Message, arrays: list[np.ndarray] | None = None) -> list[object]:
+        """The events of these messages; `arrays` come with the last one."""
+        for message in messages[:-1]:
+            self.peer.send(message)
+        if messages:
+            self.peer.send(messages[-1], arrays or [])
+        return list(self.dialogue.hear(0))
+
+    def asking(self, query: str = "what?", value: float = 0.0) -> list[object]:
+        embedding = np.full((1, 8), value, np.float32)
+        return self.hear(Asking(query=query, model_id="m", arrays=specs_of(embedding)), arrays=[embedding])
+
+    def greet(self, query: str = "what?") -> None:
+        """Lets it in."""
+        self.hear()
+        assert self.expect(Join).query == query
+        self.hear(Hello(model_id="m", knows_levels=False, known_world=None))
+        assert self.asking(query) == []
+
+    def grant(self, turn: int = 1) -> None:
+        self.dialogue.want()
+        self.expect(Want)
+        self.hear(Turn(turn=turn))
+
+    def ask(self, turn: int = 1, trigger: str = "start") -> int:
+        """Sends a packet; the number of its answer."""
+        self.grant(turn)
+        self.dialogue.ask(tokens(), trigger)
+        message = self.expect(Tokens)
+        assert message.turn == turn
+        return message.answer
+
+    def expect(self, kind: type[M]) -> M:
+        return expect_whole(self.peer, kind)[0]
+
+    def lose(self) -> None:
+        self.link.gone = True
+        self.hear()
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+        self._transport.close()
+
+
+Opener = Callable[..., Talk]
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Link, Link]]:
-    with stage_runner() as runner:
-        yield runner.link("inproc://dialogue", bind=True), runner.link("inproc://dialogue")
+def clock() -> FakeClock:
+    return FakeClock(150 * MS)
+
+
+@pytest.fixture
+def opened(clock: FakeClock) -> Iterator[Opener]:
+    """Opens one dialogue with the given manners, which the answer stage has let in."""
+    made: list[Talk] = []
+
+    def opening(*, greeted: bool = True, **manners: Any) -> Talk:
+        talk = Talk(Transport(), clock, Manners(**manners))
+        made.append(talk)
+        if greeted:
+            talk.greet()
+        return talk
+
+    yield opening
+    for talk in made:
+        talk.close()
+
+
+class FakeJournal:
+    """Holds the answers of an earlier run by number, and what is kept."""
+
+    def __init__(self, *recalled: Recalled) -> None:
+        self._recalled = {one.answer.answer: one for one in recalled}
+        self.kept: list[tuple[Answer, Feedback | None]] = []
+
+    def recall(self, number: int, frame_index: int) -> Recalled | None:
+        found = self._recalled.get(number)
+        assert found is None or found.answer.frame_index == frame_index
+        return found
+
+    def keep(self, answer: Answer, feedback: Feedback | None) -> None:
+        self.kept.append((answer, feedback))
 
 
 def tokens() -> TokenPacket:
@@ -35,96 +168,165 @@ def tokens() -> TokenPacket:
     )
 
 
-def answered(number: int, **fields: object) -> Answered:
+def whole_frame() -> FramePacket:
+    image = np.full((64, 64, 3), 7, np.uint8)
+    return FramePacket(STAMP, GRID, np.zeros((1, 3), np.int32), np.ones((2, 2), np.float32), image)
+
+
+def answered(number: int, query: str = "what?", **fields: Any) -> Answered:
     values = {"tokens_used": 2, "text_tokens": 3, "encode_ms": 1.0, "prefill_ms": 2.0, "decode_ms": 3.0, **fields}
-    return Answered(answer=number, text="all of it", **values)  # type: ignore[arg-type]
+    return Answered(answer=number, query=query, text="all of it", **values)
 
 
-def hear(dialogue: Dialogue, peer: Link, message: Message, arrays: list[np.ndarray] = []) -> list[object]:  # noqa: B006
-    peer.send(message, arrays)
-    return list(dialogue.hear(LIMIT_MS))
+def answer(number: int, frame_index: int = 5) -> Answer:
+    return Answer(
+        answer=number,
+        frame_index=frame_index,
+        pts_s=2.5,
+        start_s=2.5,
+        end_s=2.5,
+        trigger="start",
+        query="what?",
+        text="of old",
+        tokens_used=2,
+        tokens_total=4,
+        text_tokens=3,
+    )
 
 
-def test_a_credit_allows_one_packet(ends: tuple[Link, Link]) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(), "what?", None)
-    assert not dialogue.wants_packet
-    hear(dialogue, ends[1], Credit())
-    assert dialogue.wants_packet
-    dialogue.ask(tokens(), "start")
-    assert not dialogue.wants_packet
-    assert dialogue.busy
-    message, _ = expect_whole(ends[1], Tokens)
-    assert message.answer == 0
+def test_it_joins_once_with_its_question_and_is_ready_when_that_is_known(opened: Opener) -> None:
+    talk = opened(greeted=False, encode="prune")
+    talk.hear()
+    assert talk.expect(Join) == Join(query="what?", encode="prune")
+    talk.hear(Hello(model_id="m", knows_levels=True, known_world=None))
+    assert not talk.dialogue.ready
+    talk.asking(value=0.5)
+    assert talk.dialogue.ready
+    assert talk.dialogue.hello == Hello(model_id="m", knows_levels=True, known_world=None)
+    embedding = talk.dialogue.take_embedding()
+    assert embedding is not None
+    assert (embedding.text, embedding.model_id, embedding.tokens[0, 0]) == ("what?", "m", 0.5)
+    assert talk.dialogue.take_embedding() is None
+    assert talk.peer.receive() is None
 
 
-def test_an_answer_becomes_events_with_latencies_from_its_frames_capture(ends: tuple[Link, Link]) -> None:
-    clock = FakeClock(150 * MS)
-    dialogue = Dialogue(ends[0], clock, "what?", None)
-    dialogue.ask(tokens(), "cut")
+def test_a_turn_is_wanted_once_and_only_when_the_answer_stage_is_ready(opened: Opener) -> None:
+    talk = opened(greeted=False)
+    talk.dialogue.want()
+    talk.greet()
+    talk.dialogue.want()
+    talk.dialogue.want()
+    talk.expect(Want)
+    assert talk.peer.receive() is None
+    assert not talk.dialogue.wants_packet
+    talk.hear(Turn(turn=4))
+    assert talk.dialogue.wants_packet
+    talk.dialogue.want()
+    assert talk.peer.receive() is None
+
+
+def test_a_turn_allows_one_packet(opened: Opener) -> None:
+    talk = opened()
+    talk.grant(4)
+    talk.dialogue.ask(tokens(), "start")
+    assert not talk.dialogue.wants_packet
+    assert talk.dialogue.busy
+    message, received = expect_whole(talk.peer, Tokens)
+    assert (message.answer, message.turn) == (0, 4)
+    assert token_packet(message, received.parts).stamp == STAMP
+
+
+def test_answers_are_numbered(opened: Opener) -> None:
+    talk = opened()
+    for number in range(3):
+        assert talk.ask(turn=number) == number
+        talk.hear(answered(number))
+
+
+def test_an_answer_becomes_events_with_latencies_from_its_frames_capture(opened: Opener, clock: FakeClock) -> None:
+    talk = opened()
+    talk.ask(trigger="cut")
     clock.advance(50 * MS)
-    assert hear(dialogue, ends[1], Text(answer=0, text="all")) == [AnswerText(answer=0, text="all")]
+    assert talk.hear(Text(answer=0, text="all")) == [AnswerText(answer=0, text="all", pts_s=2.5)]
     clock.advance(300 * MS)
-    hear(dialogue, ends[1], Text(answer=0, text=" of it"))
+    talk.hear(Text(answer=0, text=" of it"))
     clock.advance(25 * MS)
-    (answer,) = hear(dialogue, ends[1], answered(0))
-    assert isinstance(answer, Answer)
-    assert answer.timing is not None
-    assert (answer.timing.ttft_ms, answer.timing.total_ms) == (100.0, 425.0)
-    assert (answer.frame_index, answer.pts_s, answer.start_s, answer.end_s) == (5, 2.5, 2.5, 2.5)
-    assert (answer.trigger, answer.query, answer.tokens_used, answer.tokens_total) == ("cut", "what?", 2, 4)
-    assert not dialogue.busy
+    (event,) = talk.hear(answered(0))
+    assert isinstance(event, Answer)
+    assert event.timing is not None
+    assert (event.timing.ttft_ms, event.timing.total_ms) == (100.0, 425.0)
+    assert (event.frame_index, event.pts_s, event.start_s, event.end_s) == (5, 2.5, 2.5, 2.5)
+    assert (event.trigger, event.query, event.tokens_used, event.tokens_total) == ("cut", "what?", 2, 4)
+    assert not talk.dialogue.busy
 
 
-def test_an_answer_without_text_has_its_first_token_at_its_end(ends: tuple[Link, Link]) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(130 * MS), "what?", None)
-    dialogue.ask(tokens(), "start")
-    (answer,) = hear(dialogue, ends[1], answered(0))
-    assert isinstance(answer, Answer)
-    assert answer.timing is not None
-    assert answer.timing.ttft_ms == answer.timing.total_ms == 30.0
+def test_an_answer_without_text_has_its_first_token_at_its_end(opened: Opener) -> None:
+    talk = opened()
+    talk.ask()
+    (event,) = talk.hear(answered(0))
+    assert isinstance(event, Answer)
+    assert event.timing is not None
+    assert event.timing.ttft_ms == event.timing.total_ms == 50.0
 
 
-def test_feedback_is_taken_once_and_the_newest_wins(ends: tuple[Link, Link]) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(), "what?", None)
+def test_feedback_is_taken_once_and_the_newest_wins(opened: Opener) -> None:
+    talk = opened()
     for number in range(2):
         arrays = [np.zeros((1, 3), np.int32), np.full(1, number, np.float32), np.zeros(1, np.float32)]
-        dialogue.ask(tokens(), "start")
-        hear(dialogue, ends[1], answered(number, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays)
-    feedback = dialogue.take_feedback()
+        talk.ask(number)
+        talk.hear(answered(number, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
+    feedback = talk.dialogue.take_feedback()
     assert feedback is not None
     assert feedback.attention[0] == 1
-    assert dialogue.take_feedback() is None
+    assert talk.dialogue.take_feedback() is None
 
 
-def test_without_a_snapshot_a_frame_travels_as_a_copy(ends: tuple[Link, Link]) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(), "what?", None)
-    image = np.zeros((64, 64, 3), np.uint8)
-    dialogue.ask(FramePacket(STAMP, GRID, np.zeros((1, 3), np.int32), np.ones((2, 2), np.float32), image), "start")
-    image[:] = 255
-    message, received = expect_whole(ends[1], WholeFrame)
-    assert not frame_packet(message, received.parts).image.any()
+def test_without_a_snapshot_a_frame_travels_as_a_copy(opened: Opener) -> None:
+    talk = opened()
+    talk.grant()
+    packet = whole_frame()
+    talk.dialogue.ask(packet, "start")
+    packet.image[:] = 255
+    message, received = expect_whole(talk.peer, WholeFrame)
+    assert (frame_packet(message, received.parts).image == 7).all()
 
 
-def test_the_end_and_a_cancel_are_told(ends: tuple[Link, Link]) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(), "what?", None)
-    dialogue.end()
-    expect_whole(ends[1], End)
-    dialogue.cancel()
-    expect_whole(ends[1], Cancel)
+def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None:
+    writer = SnapshotWriter()
+    try:
+        talk = opened(snapshot=writer)
+        talk.grant()
+        talk.dialogue.ask(whole_frame(), "start")
+        message, received = expect_whole(talk.peer, WholeFrame)
+        image = SnapshotReader(writer.descriptor).read(64, 64)
+        assert (frame_packet(message, received.parts, image).image == 7).all()
+        assert len(received.parts) == 2
+    finally:
+        writer.close()
+
+
+def test_leaving_and_cancelling_are_told(opened: Opener) -> None:
+    talk = opened()
+    talk.dialogue.leave()
+    talk.expect(Leave)
+    talk.dialogue.cancel()
+    talk.expect(Cancel)
+    talk.expect(Leave)
 
 
 @pytest.mark.parametrize("message", [Text(answer=1, text="x"), answered(1)])
-def test_an_answer_that_was_not_asked_for_is_refused(ends: tuple[Link, Link], message: Message) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(), "what?", None)
-    dialogue.ask(tokens(), "start")
+def test_an_answer_that_was_not_asked_for_is_refused(opened: Opener, message: Message) -> None:
+    talk = opened()
     with pytest.raises(TransportError, match="answer 1, which was not asked for"):
-        hear(dialogue, ends[1], message)
+        talk.hear(message)
+    talk.ask()
+    with pytest.raises(TransportError, match="answer 1, which was not asked for"):
+        talk.hear(message)
 
 
-def test_a_message_of_the_wrong_kind_is_refused(ends: tuple[Link, Link]) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(), "what?", None)
+def test_a_message_of_the_wrong_kind_is_refused(opened: Opener) -> None:
     with pytest.raises(TransportError, match="wrong kind, Frame"):
-        hear(dialogue, ends[1], Frame(slot=0, frame_index=0, media_ns=0, capture_ns=0))
+        opened().hear(Frame(slot=0, frame_index=0, media_ns=0, capture_ns=0))
 
 
 @pytest.mark.parametrize(
@@ -139,9 +341,287 @@ def test_a_message_of_the_wrong_kind_is_refused(ends: tuple[Link, Link]) -> None
     ],
 )
 def test_a_failure_is_raised_as_what_it_was_where_the_user_can_put_it_right(
-    ends: tuple[Link, Link], error: str, kind: type[Exception]
+    opened: Opener, error: str, kind: type[Exception]
 ) -> None:
-    dialogue = Dialogue(ends[0], FakeClock(), "what?", None)
     with pytest.raises(kind, match="what happened") as caught:
-        hear(dialogue, ends[1], Failed(error=error, message="what happened", details=""))
+        opened().hear(Failed(error=error, message="what happened", details=""))
     assert type(caught.value) is kind
+
+
+def test_what_the_user_can_put_right_is_raised_also_where_another_answer_stage_may_come(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    with pytest.raises(ContextLengthError):
+        talk.hear(Failed(error="ContextLengthError", message="too long", details=""))
+
+
+def test_a_failure_is_survived_where_another_answer_stage_may_come(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.ask()
+    talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+    assert (talk.connections, talk.dialogue.given_up) == (2, 1)
+    talk.greet()
+    assert talk.ask() == 1
+
+
+def test_failures_one_after_the_other_are_not_survived_for_ever(opened: Opener) -> None:
+    talk = opened(rejoin=True, repeat=True)
+    talk.ask()
+    bent = Failed(error="ArithmeticError", message="bent", details="")
+    for _ in range(FAILURES_MAX):
+        talk.hear(bent)
+    with pytest.raises(StageDied, match="bent"):
+        talk.hear(bent)
+    assert talk.connections == FAILURES_MAX + 1
+
+
+def test_an_answer_forgives_the_failures_before_it(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    for turn in range(FAILURES_MAX + 2):
+        talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+        talk.greet()
+        talk.hear(answered(talk.ask(turn)))
+
+
+def test_after_a_loss_the_same_is_asked_again_where_answers_are_waited_for(opened: Opener, clock: FakeClock) -> None:
+    talk = opened(rejoin=True, repeat=True)
+    talk.hear(answered(talk.ask()))
+    talk.ask(2)
+    talk.hear(Text(answer=1, text="half"))
+    clock.advance(1_000 * MS)
+    talk.lose()
+    assert talk.dialogue.busy
+    assert not talk.dialogue.ready
+    talk.greet()
+    talk.expect(Want)
+    talk.hear(Turn(turn=9))
+    message, received = expect_whole(talk.peer, Tokens)
+    assert (message.answer, message.turn) == (1, 9)
+    assert token_packet(message, received.parts).stamp == STAMP
+    clock.advance(100 * MS)
+    (event,) = talk.hear(answered(1))
+    assert isinstance(event, Answer)
+    assert event.timing is not None
+    assert event.timing.ttft_ms == event.timing.total_ms == 1_150.0
+    assert talk.dialogue.given_up == 0
+
+
+def test_after_a_loss_the_open_answer_is_given_up_where_it_would_be_late(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.ask()
+    talk.lose()
+    assert not talk.dialogue.busy
+    assert talk.dialogue.given_up == 1
+    talk.greet()
+    assert talk.peer.receive() is None
+    assert talk.ask() == 1
+
+
+def test_a_loss_while_nothing_is_open_costs_nothing(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.grant()
+    talk.lose()
+    assert talk.dialogue.given_up == 0
+    assert not talk.dialogue.wants_packet
+    talk.greet()
+    assert talk.ask() == 0
+
+
+def test_a_question_that_was_changed_is_the_one_that_is_joined_with_again(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.dialogue.put_question("who?")
+    talk.expect(Ask)
+    talk.asking("who?")
+    talk.lose()
+    talk.greet("who?")
+
+
+def test_a_question_that_was_on_its_way_when_the_answer_stage_was_lost_is_put_again(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.dialogue.put_question("who?")
+    talk.lose()
+    talk.greet("what?")
+    assert talk.expect(Ask).query == "who?"
+    assert talk.asking("who?") == [Asked(query="who?")]
+
+
+def test_where_it_is_watched_a_loss_is_left_to_whoever_watches(opened: Opener) -> None:
+    talk = opened()
+    talk.lose()
+    assert talk.connections == 1
+
+
+def test_where_nobody_watches_a_loss_ends_the_run(opened: Opener) -> None:
+    talk = opened(supervised=False)
+    with pytest.raises(StageDied, match="the connection to it was lost; is `serve-answers` still running there"):
+        talk.lose()
+
+
+def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:
+    talk = opened(supervised=False)
+    talk.link.gone = True
+    with pytest.raises(ModelNotFound):
+        talk.hear(Failed(error="ModelNotFound", message="nowhere", details=""))
+
+
+def test_being_turned_away_ends_the_run_also_where_another_answer_stage_may_come(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.link.refused = True
+    with pytest.raises(ConnectionRefused):
+        talk.hear()
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_a_packet_that_came_too_late_is_sent_again_or_given_up(opened: Opener, repeat: bool) -> None:
+    talk = opened(repeat=repeat)
+    talk.ask(1)
+    talk.hear(Lapsed(turn=1))
+    assert talk.dialogue.given_up == (not repeat)
+    assert talk.dialogue.busy == repeat
+    if repeat:
+        talk.expect(Want)
+        talk.hear(Turn(turn=2))
+        message = talk.expect(Tokens)
+        assert (message.answer, message.turn) == (0, 2)
+        (event,) = talk.hear(answered(0))
+        assert isinstance(event, Answer)
+    else:
+        assert talk.peer.receive() is None
+        assert talk.ask(2) == 1
+
+
+def test_silence_counts_from_the_question_or_the_last_sign_of_life(opened: Opener, clock: FakeClock) -> None:
+    talk = opened()
+    clock.advance(9_000 * MS)
+    assert talk.dialogue.silence_s == 0
+    talk.ask()
+    clock.advance(2_000 * MS)
+    assert talk.dialogue.silence_s == 2
+    talk.hear(Alive())
+    assert talk.dialogue.silence_s == 0
+    clock.advance(1_500 * MS)
+    assert talk.dialogue.silence_s == 1.5
+    talk.hear(answered(0))
+    clock.advance(1_500 * MS)
+    assert talk.dialogue.silence_s == 0
+
+
+def test_who_is_still_being_looked_for_is_not_silent(opened: Opener, clock: FakeClock) -> None:
+    talk = opened(rejoin=True, repeat=True)
+    talk.ask()
+    talk.lose()
+    clock.advance(60_000 * MS)
+    assert talk.dialogue.silence_s == 0
+
+
+def test_messages_are_counted(opened: Opener) -> None:
+    talk = opened()
+    before = talk.dialogue.heard
+    talk.hear(Alive(), Alive())
+    assert talk.dialogue.heard == before + 2
+
+
+def test_another_question_is_put_and_told_once_it_holds(opened: Opener) -> None:
+    talk = opened()
+    talk.dialogue.take_embedding()
+    talk.dialogue.put_question("who?")
+    assert talk.expect(Ask).query == "who?"
+    assert talk.asking("who?", value=0.25) == [Asked(query="who?")]
+    embedding = talk.dialogue.take_embedding()
+    assert embedding is not None
+    assert (embedding.text, embedding.tokens[0, 0]) == ("who?", 0.25)
+    talk.ask()
+    (event,) = talk.hear(answered(0, query="who?"))
+    assert isinstance(event, Answer)
+    assert event.query == "who?"
+
+
+def test_a_question_before_it_is_ready_is_put_when_it_is(opened: Opener) -> None:
+    talk = opened(greeted=False)
+    talk.dialogue.put_question("first?")
+    talk.dialogue.put_question("who?")
+    talk.greet()
+    assert talk.expect(Ask).query == "who?"
+    assert talk.peer.receive() is None
+    assert talk.asking("who?") == [Asked(query="who?")]
+
+
+def test_the_question_that_is_asked_already_may_be_put_again(opened: Opener) -> None:
+    talk = opened()
+    talk.dialogue.put_question("what?")
+    talk.expect(Ask)
+    assert talk.asking() == [Asked(query="what?")]
+
+
+def test_a_question_that_is_refused_is_told_and_changes_nothing(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.dialogue.take_embedding()
+    talk.dialogue.put_question("who?")
+    refused = Asking(query="who?", model_id="m", error="too long")
+    assert talk.hear(refused) == [Asked(query="who?", error="too long")]
+    assert talk.dialogue.take_embedding() is None
+    talk.lose()
+    talk.greet("what?")
+
+
+def test_an_answer_is_told_with_the_question_that_it_answers(opened: Opener) -> None:
+    """A packet that was sent behind a question is answered before that question is known to hold."""
+    talk = opened()
+    talk.grant()
+    talk.dialogue.put_question("who?")
+    talk.dialogue.ask(tokens(), "start")
+    (event,) = talk.hear(answered(0, query="who?"))
+    assert isinstance(event, Answer)
+    assert event.query == "who?"
+
+
+def test_answers_are_kept_with_what_they_taught(opened: Opener) -> None:
+    journal = FakeJournal()
+    talk = opened(journal=journal)
+    arrays = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
+    talk.ask(1)
+    events = talk.hear(answered(0, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
+    talk.ask(2)
+    events += talk.hear(answered(1))
+    assert [kept for kept, _ in journal.kept] == events
+    first, second = (feedback for _, feedback in journal.kept)
+    assert first is not None
+    np.testing.assert_array_equal(first.attention, FEEDBACK.attention)
+    assert second is None
+
+
+def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(opened: Opener) -> None:
+    old = answer(0)
+    journal = FakeJournal(Recalled(old, FEEDBACK))
+    talk = opened(journal=journal)
+    now = FrameStamp(5, 2_500 * MS, 100 * MS, epoch=99)
+    assert talk.dialogue.recall(now)
+    assert talk.dialogue.busy
+    assert talk.hear() == [AnswerText(answer=0, text="of old", pts_s=2.5), old]
+    assert not talk.dialogue.busy
+    feedback = talk.dialogue.take_feedback()
+    assert feedback is not None
+    assert feedback.stamp == now
+    assert talk.peer.receive() is None
+    assert not talk.dialogue.recall(now)
+    assert talk.ask() == 1
+    talk.hear(answered(1))
+    assert [kept.answer for kept, _ in journal.kept] == [1]
+
+
+def test_an_answer_may_have_taught_nothing(opened: Opener) -> None:
+    talk = opened(journal=FakeJournal(Recalled(answer(0), None)))
+    assert talk.dialogue.recall(STAMP)
+    talk.hear()
+    assert talk.dialogue.take_feedback() is None
+
+
+def test_without_a_journal_nothing_is_recalled(opened: Opener) -> None:
+    assert not opened().dialogue.recall(STAMP)
+
+
+def test_it_waits_no_longer_than_it_is_told(opened: Opener) -> None:
+    talk = opened()
+    assert list(talk.dialogue.hear(1)) == []
+    talk.peer.send(Turn(turn=3))
+    assert list(talk.dialogue.hear(LIMIT_MS)) == []
+    assert talk.dialogue.wants_packet
