@@ -77,5 +77,9 @@ class Keeper:
         if silence_s > self._rules.heartbeat_s:
             self.child.kill(hung_s=silence_s)
 
+    def forgive(self) -> None:
+        """What the process dies of now is not its fault, and no part of a crash loop: a camera that is away."""
+        self._deaths_ns.clear()
+
     def stop(self) -> None:
         self.child.stop()

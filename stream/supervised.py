@@ -220,7 +220,9 @@ class SupervisedRun:
             self._answers.hung()
         elif isinstance(report, Broke):
             error = _as_raised(report)
-            if isinstance(error, USER_ERRORS):
+            if isinstance(error, SourceError) and self._info.live and self._config.capture.reconnect:
+                self._keepers[FRAMES].forgive()
+            elif isinstance(error, USER_ERRORS):
                 raise error
             log.debug("the frame process broke: %s", report.message)
 

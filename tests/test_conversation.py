@@ -1,0 +1,378 @@
+"""When to speak: answer points, questions, waiting, and what becomes of an answer stage that says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from stream.clock import FakeClock
+from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
+from stream.dialogue import Manners
+from stream.errors import ConnectionRefused, StageDied
+from stream.events import Answer, Asked, Event, Notice
+from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Message, Tokens, Turn, Want
+from stream.packets import specs_of
+from stream.stages.base import ALLOCATE_ANSWER, CancelledError, Control
+from stream.transport import Link, Transport, ipc_endpoint, private_directory
+from stream.triggers import TriggerRules
+
+S = 1_000_000_000
+GRID = TileGrid.of(64, 64)
+STEPS_MAX = 1000
+
+
+class Stepping(Control):
+    """Lets the other end have a look whenever the stage shows that it lives: both run in one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step: Callable[[], None] = lambda: None
+        self._steps = 0
+
+    def check(self) -> None:
+        self._steps += 1
+        assert self._steps < STEPS_MAX, "it waits for ever"
+        self.step()
+        super().check()
+
+
+@dataclass
+class Peer:
+    """An answer stage that answers at once, or as far as it is told to."""
+
+    link: Link
+    answers: bool = True
+    grants: bool = True
+    greets: bool = True
+    model_id: str = "m"
+    known_world: str | None = None
+    heard: list[Message] = field(default_factory=list)
+    turn: int = 0
+
+    def step(self) -> None:
+        while (received := self.link.receive()) is not None:
+            self.heard.append(received.message)
+            self.react(received.message)
+
+    def react(self, message: Message) -> None:
+        if isinstance(message, Join) and self.greets:
+            self.link.send(Hello(model_id=self.model_id, knows_levels=False, known_world=self.known_world))
+            self.hold(message.query)
+        elif isinstance(message, Ask):
+            self.hold(message.query)
+        elif isinstance(message, Want) and self.grants:
+            self.turn += 1
+            self.link.send(Turn(turn=self.turn))
+        elif isinstance(message, Tokens) and self.answers:
+            self.answer(message.answer)
+
+    def answer(self, number: int) -> None:
+        figures = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
+        self.link.send(Answered(answer=number, query="?", text="t", **figures))  # type: ignore[arg-type]
+
+    def hold(self, query: str) -> None:
+        embedding = np.zeros((1, 8), np.float32)
+        self.link.send(Asking(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
+
+    def packets(self) -> list[int]:
+        return [message.stamp.frame_index for message in self.heard if isinstance(message, Tokens)]
+
+
+class Talk:
+    """A conversation and whom it serves."""
+
+    def __init__(self, transport: Transport, *, rejoin: bool = False, **policy: object) -> None:
+        self.clock = FakeClock()
+        self.control = Stepping()
+        self.met: list[tuple[Hello, QueryEmbedding]] = []
+        self.learnt: list[Feedback] = []
+        self.events: list[Event] = []
+        self.asked = 0
+        self.hung = 0
+        self.there = True
+        self._newest = 0
+        self.peer = Peer(transport.link(ALLOCATE_ANSWER, bind=True))
+        self.control.step = lambda: self.peer.step()
+        values = {
+            "rules": TriggerRules(every_ns=2 * S),
+            "query": "what?",
+            "lockstep": True,
+            "knows_scenes": False,
+            "silence_limit_s": 60.0,
+            **policy,
+        }
+        self.talk = Conversation(
+            SpeakPolicy(**values),  # type: ignore[arg-type]
+            AnswerReach(ALLOCATE_ANSWER, hung=self._hang),
+            Manners(rejoin=rejoin, repeat=bool(values["lockstep"])),
+            Listener(self._meet, self.learnt.append, self.events.append, self._gather, self._answering),
+            self.control,
+        )
+        self._transport = transport
+
+    def begin(self) -> Talk:
+        self.talk.begin(self._transport, self.clock)
+        return self
+
+    def greet(self) -> Talk:
+        self.begin().talk.greet()
+        return self
+
+    def show(self, index: int, *, cut: bool = False, change: float = 0.0) -> None:
+        """The next frame, a second after the one before it in number."""
+        self._newest = index
+        self.talk.observe(FrameStamp(index, index * S, 0), index * S, change=change, cut=cut)
+
+    def go_on(self, times: int = 2) -> None:
+        """What happens between two frames."""
+        for _ in range(times):
+            self.talk.hear(0)
+            self.talk.mind_silence()
+            self.talk.speak_if_due()
+            self.peer.step()
+
+    def triggers(self) -> list[str]:
+        return [event.trigger for event in self.events if isinstance(event, Answer)]
+
+    def _meet(self, hello: Hello, embedding: QueryEmbedding) -> None:
+        self.met.append((hello, embedding))
+
+    def _gather(self) -> TokenPacket | None:
+        arrays = np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros((1, 3, 32, 32), np.uint8)
+        return TokenPacket(FrameStamp(self._newest, self._newest * S, 0), GRID, *arrays) if self.there else None
+
+    def _answering(self) -> None:
+        self.asked += 1
+
+    def _hang(self) -> None:
+        self.hung += 1
+
+    def close(self) -> None:
+        if hasattr(self.talk, "_talk"):
+            self.talk.close()
+        self.peer.link.close()
+
+
+Opener = Callable[..., Talk]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    transport = Transport()
+    made: list[Talk] = []
+
+    def opening(**policy: object) -> Talk:
+        made.append(Talk(transport, **policy))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield opening
+    for talk in made:
+        talk.close()
+    transport.close()
+
+
+def test_it_meets_the_model_and_its_embedding_before_anything_else(opened: Opener) -> None:
+    talk = opened().greet()
+    ((hello, embedding),) = talk.met
+    assert (hello.model_id, embedding.text) == ("m", "what?")
+    assert talk.events == []
+    assert talk.talk.drops == {"answer.busy": 0, "answer.lost": 0}
+
+
+def test_before_it_has_begun_nothing_was_dropped(opened: Opener) -> None:
+    assert opened().talk.drops == {"answer.busy": 0, "answer.lost": 0}
+
+
+def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(opened: Opener) -> None:
+    talk = opened().greet()
+    for index in range(5):
+        talk.show(index)
+        assert len(talk.triggers()) == 1 + index // 2
+    talk.show(5)
+    talk.talk.finish(last_answer=True)
+    assert talk.triggers() == ["start", "every", "every", "end"]
+    assert talk.peer.packets() == [0, 2, 4, 5]
+    assert talk.asked == 4
+    talk.peer.step()
+    assert isinstance(talk.peer.heard[-1], Leave)
+
+
+def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) -> None:
+    talk = opened(lockstep=False).greet()
+    talk.peer.grants = False
+    for index in range(6):
+        talk.show(index)
+        talk.go_on()
+    assert talk.peer.packets() == []
+    talk.peer.link.send(Turn(turn=1))
+    talk.go_on()
+    assert talk.peer.packets() == [5]
+    talk.go_on()
+    assert talk.triggers() == ["start"]
+    assert talk.talk.drops == {"answer.busy": 2, "answer.lost": 0}
+
+
+def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Opener) -> None:
+    talk = opened(lockstep=False).greet()
+    talk.there = False
+    talk.show(0)
+    talk.go_on(3)
+    assert talk.peer.packets() == []
+    talk.there = True
+    talk.show(1)
+    talk.go_on()
+    assert talk.peer.packets() == [1]
+    assert talk.triggers() == ["start"]
+    assert sum(isinstance(message, Want) for message in talk.peer.heard) == 1
+
+
+def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl_c(opened: Opener) -> None:
+    talk = opened(lockstep=False).greet()
+    talk.show(0)
+    talk.go_on()
+    talk.show(1)
+    talk.talk.finish(last_answer=False)
+    assert talk.triggers() == ["start"]
+
+
+def test_another_question_is_answered_at_once(opened: Opener) -> None:
+    talk = opened().greet()
+    talk.show(0)
+    talk.control.ask("who?")
+    talk.go_on()
+    talk.show(1)
+    assert talk.triggers() == ["start", "asked"]
+    assert Asked(query="who?") in talk.events
+    assert [embedding.text for _, embedding in talk.met] == ["what?", "who?"]
+    assert talk.peer.packets() == [0, 1]
+
+
+def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
+    talk = opened().greet()
+    talk.control.ask("where?")
+    talk.control.ask("who?")
+    talk.go_on()
+    assert [message.query for message in talk.peer.heard if isinstance(message, Ask)] == ["who?"]
+
+
+@pytest.mark.parametrize(("knows_scenes", "world", "told"), [(False, "cats", 1), (True, "cats", 0), (False, None, 0)])
+def test_a_model_of_a_small_world_is_named_once(
+    opened: Opener, knows_scenes: bool, world: str | None, told: int
+) -> None:
+    talk = opened(knows_scenes=knows_scenes)
+    talk.peer.known_world = world
+    talk.greet()
+    talk.control.ask("who?")
+    talk.go_on()
+    notices = [event for event in talk.events if isinstance(event, Notice)]
+    assert len(notices) == told
+    if told:
+        assert notices[0].code == "model-world"
+        assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
+
+
+def test_an_answer_stage_that_says_nothing_ends_the_run(opened: Opener) -> None:
+    talk = opened(silence_limit_s=0.1).greet()
+    talk.peer.answers = False
+    with pytest.raises(StageDied, match=r"silent for 0.1 s; raise pipeline.timeout_s for slow models"):
+        talk.show(0)
+    assert talk.hung == 0
+
+
+def test_an_answer_stage_that_says_nothing_is_given_up_for_its_successor(opened: Opener) -> None:
+    talk = opened(silence_limit_s=0.1, rejoin=True).greet()
+    talk.peer.answers = False
+    react = talk.peer.react
+
+    def recover(message: Message) -> None:
+        if isinstance(message, Join):
+            talk.peer.answers, talk.peer.model_id = True, "another"
+        react(message)
+
+    talk.peer.react = recover  # type: ignore[method-assign]
+    talk.show(0)
+    assert talk.hung == 1
+    assert talk.triggers() == ["start"]
+    assert [hello.model_id for hello, _ in talk.met] == ["m", "another"]
+    assert talk.peer.packets() == [0, 0]
+    assert talk.talk.drops["answer.lost"] == 0
+
+
+def test_while_frames_go_on_silence_is_counted_by_the_clock(opened: Opener) -> None:
+    talk = opened(lockstep=False, rejoin=True).greet()
+    talk.peer.answers = False
+    talk.show(0)
+    talk.go_on()
+    talk.clock.advance(59 * S)
+    talk.go_on()
+    assert talk.hung == 0
+    talk.clock.advance(2 * S)
+    talk.peer.answers = True
+    talk.go_on(4)
+    assert talk.hung == 1
+    assert talk.talk.drops["answer.lost"] == 1
+    assert talk.triggers() == ["asked"]
+
+
+def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
+    talk = opened().greet()
+    talk.peer.answers = False
+    react = talk.peer.react
+
+    def cancel(message: Message) -> None:
+        react(message)
+        if isinstance(message, Tokens):
+            talk.control.cancel()
+
+    talk.peer.react = cancel  # type: ignore[method-assign]
+    with pytest.raises(CancelledError):
+        talk.show(0)
+    talk.talk.cancel()
+    talk.peer.step()
+    assert [type(message) for message in talk.peer.heard[-2:]] == [Cancel, Leave]
+
+
+def elsewhere(transport: Transport, endpoint: str) -> Conversation:
+    policy = SpeakPolicy(TriggerRules(), "what?", True, False, 60.0, reach_limit_s=0.1)
+    listener = Listener(lambda *met: None, lambda learnt: None, lambda event: None, lambda: None, lambda: None)
+    talk = Conversation(policy, AnswerReach(endpoint, supervised=False), Manners(supervised=False), listener, Control())
+    talk.begin(transport, FakeClock())
+    return talk
+
+
+def test_an_answer_stage_elsewhere_that_cannot_be_reached_ends_the_run() -> None:
+    with private_directory() as directory:
+        endpoint = ipc_endpoint(directory)
+        with closing(Transport()) as transport, closing(elsewhere(transport, endpoint)) as talk:
+            message = rf"no answer stage at {endpoint} within 0.1 s; start one there with `serve-answers`, and check"
+            with pytest.raises(ConnectionRefused, match=message):
+                talk.greet()
+
+
+def test_an_answer_stage_that_was_reached_may_load_its_model_for_longer() -> None:
+    with private_directory() as directory:
+        endpoint = ipc_endpoint(directory)
+        with (
+            closing(Transport()) as transport,
+            closing(transport.port(endpoint)) as port,
+            closing(elsewhere(transport, endpoint)) as talk,
+        ):
+            waits = iter(range(5))
+            hear = talk.hear
+
+            def hear_for_a_while(timeout_ms: int) -> None:
+                hear(timeout_ms)
+                if next(waits, None) is None:
+                    raise InterruptedError
+
+            talk.hear = hear_for_a_while  # type: ignore[method-assign]
+            with pytest.raises(InterruptedError):
+                talk.greet()
+            heard = port.receive()
+            assert heard is not None
+            assert isinstance(heard[1].message, Join)
