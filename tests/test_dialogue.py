@@ -11,18 +11,21 @@ import pytest
 from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.clock import FakeClock
-from stream.dialogue import Dialogue, Manners
+from stream.dialogue import FAILURES_MAX, Dialogue, Manners
 from stream.errors import ConnectionRefused, StageDied, TransportError
-from stream.events import Answer, AnswerText
+from stream.events import Answer, AnswerText, Asked
 from stream.journal import Recalled
 from stream.messages import (
+    Alive,
     Answered,
+    Ask,
     Asking,
     Cancel,
     Failed,
     Frame,
     Hello,
     Join,
+    Lapsed,
     Leave,
     Message,
     Text,
@@ -34,7 +37,7 @@ from stream.messages import (
 from stream.packets import frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader, SnapshotWriter
 from stream.transport import Link, Transport
-from tests.stage_runner import expect_whole
+from tests.stage_runner import LIMIT_MS, expect_whole
 
 MS = 1_000_000
 GRID = TileGrid.of(64, 64)
@@ -338,8 +341,287 @@ def test_a_message_of_the_wrong_kind_is_refused(opened: Opener) -> None:
     ],
 )
 def test_a_failure_is_raised_as_what_it_was_where_the_user_can_put_it_right(
-    make: Callable[..., Ends], error: str, kind: type[Exception]
+    opened: Opener, error: str, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind, match="what happened") as caught:
-        make().say(Failed(error=error, message="what happened", details=""))
+        opened().hear(Failed(error=error, message="what happened", details=""))
     assert type(caught.value) is kind
+
+
+def test_what_the_user_can_put_right_is_raised_also_where_another_answer_stage_may_come(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    with pytest.raises(ContextLengthError):
+        talk.hear(Failed(error="ContextLengthError", message="too long", details=""))
+
+
+def test_a_failure_is_survived_where_another_answer_stage_may_come(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.ask()
+    talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+    assert (talk.connections, talk.dialogue.given_up) == (2, 1)
+    talk.greet()
+    assert talk.ask() == 1
+
+
+def test_failures_one_after_the_other_are_not_survived_for_ever(opened: Opener) -> None:
+    talk = opened(rejoin=True, repeat=True)
+    talk.ask()
+    bent = Failed(error="ArithmeticError", message="bent", details="")
+    for _ in range(FAILURES_MAX):
+        talk.hear(bent)
+    with pytest.raises(StageDied, match="bent"):
+        talk.hear(bent)
+    assert talk.connections == FAILURES_MAX + 1
+
+
+def test_an_answer_forgives_the_failures_before_it(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    for turn in range(FAILURES_MAX + 2):
+        talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+        talk.greet()
+        talk.hear(answered(talk.ask(turn)))
+
+
+def test_after_a_loss_the_same_is_asked_again_where_answers_are_waited_for(opened: Opener, clock: FakeClock) -> None:
+    talk = opened(rejoin=True, repeat=True)
+    talk.hear(answered(talk.ask()))
+    talk.ask(2)
+    talk.hear(Text(answer=1, text="half"))
+    clock.advance(1_000 * MS)
+    talk.lose()
+    assert talk.dialogue.busy
+    assert not talk.dialogue.ready
+    talk.greet()
+    talk.expect(Want)
+    talk.hear(Turn(turn=9))
+    message, received = expect_whole(talk.peer, Tokens)
+    assert (message.answer, message.turn) == (1, 9)
+    assert token_packet(message, received.parts).stamp == STAMP
+    clock.advance(100 * MS)
+    (event,) = talk.hear(answered(1))
+    assert isinstance(event, Answer)
+    assert event.timing is not None
+    assert event.timing.ttft_ms == event.timing.total_ms == 1_150.0
+    assert talk.dialogue.given_up == 0
+
+
+def test_after_a_loss_the_open_answer_is_given_up_where_it_would_be_late(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.ask()
+    talk.lose()
+    assert not talk.dialogue.busy
+    assert talk.dialogue.given_up == 1
+    talk.greet()
+    assert talk.peer.receive() is None
+    assert talk.ask() == 1
+
+
+def test_a_loss_while_nothing_is_open_costs_nothing(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.grant()
+    talk.lose()
+    assert talk.dialogue.given_up == 0
+    assert not talk.dialogue.wants_packet
+    talk.greet()
+    assert talk.ask() == 0
+
+
+def test_a_question_that_was_changed_is_the_one_that_is_joined_with_again(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.dialogue.put_question("who?")
+    talk.expect(Ask)
+    talk.asking("who?")
+    talk.lose()
+    talk.greet("who?")
+
+
+def test_a_question_that_was_on_its_way_when_the_answer_stage_was_lost_is_put_again(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.dialogue.put_question("who?")
+    talk.lose()
+    talk.greet("what?")
+    assert talk.expect(Ask).query == "who?"
+    assert talk.asking("who?") == [Asked(query="who?")]
+
+
+def test_where_it_is_watched_a_loss_is_left_to_whoever_watches(opened: Opener) -> None:
+    talk = opened()
+    talk.lose()
+    assert talk.connections == 1
+
+
+def test_where_nobody_watches_a_loss_ends_the_run(opened: Opener) -> None:
+    talk = opened(supervised=False)
+    with pytest.raises(StageDied, match="the connection to it was lost; is `serve-answers` still running there"):
+        talk.lose()
+
+
+def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:
+    talk = opened(supervised=False)
+    talk.link.gone = True
+    with pytest.raises(ModelNotFound):
+        talk.hear(Failed(error="ModelNotFound", message="nowhere", details=""))
+
+
+def test_being_turned_away_ends_the_run_also_where_another_answer_stage_may_come(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.link.refused = True
+    with pytest.raises(ConnectionRefused):
+        talk.hear()
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_a_packet_that_came_too_late_is_sent_again_or_given_up(opened: Opener, repeat: bool) -> None:
+    talk = opened(repeat=repeat)
+    talk.ask(1)
+    talk.hear(Lapsed(turn=1))
+    assert talk.dialogue.given_up == (not repeat)
+    assert talk.dialogue.busy == repeat
+    if repeat:
+        talk.expect(Want)
+        talk.hear(Turn(turn=2))
+        message = talk.expect(Tokens)
+        assert (message.answer, message.turn) == (0, 2)
+        (event,) = talk.hear(answered(0))
+        assert isinstance(event, Answer)
+    else:
+        assert talk.peer.receive() is None
+        assert talk.ask(2) == 1
+
+
+def test_silence_counts_from_the_question_or_the_last_sign_of_life(opened: Opener, clock: FakeClock) -> None:
+    talk = opened()
+    clock.advance(9_000 * MS)
+    assert talk.dialogue.silence_s == 0
+    talk.ask()
+    clock.advance(2_000 * MS)
+    assert talk.dialogue.silence_s == 2
+    talk.hear(Alive())
+    assert talk.dialogue.silence_s == 0
+    clock.advance(1_500 * MS)
+    assert talk.dialogue.silence_s == 1.5
+    talk.hear(answered(0))
+    clock.advance(1_500 * MS)
+    assert talk.dialogue.silence_s == 0
+
+
+def test_who_is_still_being_looked_for_is_not_silent(opened: Opener, clock: FakeClock) -> None:
+    talk = opened(rejoin=True, repeat=True)
+    talk.ask()
+    talk.lose()
+    clock.advance(60_000 * MS)
+    assert talk.dialogue.silence_s == 0
+
+
+def test_messages_are_counted(opened: Opener) -> None:
+    talk = opened()
+    before = talk.dialogue.heard
+    talk.hear(Alive(), Alive())
+    assert talk.dialogue.heard == before + 2
+
+
+def test_another_question_is_put_and_told_once_it_holds(opened: Opener) -> None:
+    talk = opened()
+    talk.dialogue.take_embedding()
+    talk.dialogue.put_question("who?")
+    assert talk.expect(Ask).query == "who?"
+    assert talk.asking("who?", value=0.25) == [Asked(query="who?")]
+    embedding = talk.dialogue.take_embedding()
+    assert embedding is not None
+    assert (embedding.text, embedding.tokens[0, 0]) == ("who?", 0.25)
+    talk.ask()
+    (event,) = talk.hear(answered(0, query="who?"))
+    assert isinstance(event, Answer)
+    assert event.query == "who?"
+
+
+def test_a_question_before_it_is_ready_is_put_when_it_is(opened: Opener) -> None:
+    talk = opened(greeted=False)
+    talk.dialogue.put_question("first?")
+    talk.dialogue.put_question("who?")
+    talk.greet()
+    assert talk.expect(Ask).query == "who?"
+    assert talk.peer.receive() is None
+    assert talk.asking("who?") == [Asked(query="who?")]
+
+
+def test_the_question_that_is_asked_already_may_be_put_again(opened: Opener) -> None:
+    talk = opened()
+    talk.dialogue.put_question("what?")
+    talk.expect(Ask)
+    assert talk.asking() == [Asked(query="what?")]
+
+
+def test_a_question_that_is_refused_is_told_and_changes_nothing(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.dialogue.take_embedding()
+    talk.dialogue.put_question("who?")
+    refused = Asking(query="who?", model_id="m", error="too long")
+    assert talk.hear(refused) == [Asked(query="who?", error="too long")]
+    assert talk.dialogue.take_embedding() is None
+    talk.lose()
+    talk.greet("what?")
+
+
+def test_an_answer_is_told_with_the_question_that_it_answers(opened: Opener) -> None:
+    """A packet that was sent behind a question is answered before that question is known to hold."""
+    talk = opened()
+    talk.grant()
+    talk.dialogue.put_question("who?")
+    talk.dialogue.ask(tokens(), "start")
+    (event,) = talk.hear(answered(0, query="who?"))
+    assert isinstance(event, Answer)
+    assert event.query == "who?"
+
+
+def test_answers_are_kept_with_what_they_taught(opened: Opener) -> None:
+    journal = FakeJournal()
+    talk = opened(journal=journal)
+    arrays = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
+    talk.ask(1)
+    events = talk.hear(answered(0, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
+    talk.ask(2)
+    events += talk.hear(answered(1))
+    assert [kept for kept, _ in journal.kept] == events
+    first, second = (feedback for _, feedback in journal.kept)
+    assert first is not None
+    np.testing.assert_array_equal(first.attention, FEEDBACK.attention)
+    assert second is None
+
+
+def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(opened: Opener) -> None:
+    old = answer(0)
+    journal = FakeJournal(Recalled(old, FEEDBACK))
+    talk = opened(journal=journal)
+    now = FrameStamp(5, 2_500 * MS, 100 * MS, epoch=99)
+    assert talk.dialogue.recall(now)
+    assert talk.dialogue.busy
+    assert talk.hear() == [AnswerText(answer=0, text="of old", pts_s=2.5), old]
+    assert not talk.dialogue.busy
+    feedback = talk.dialogue.take_feedback()
+    assert feedback is not None
+    assert feedback.stamp == now
+    assert talk.peer.receive() is None
+    assert not talk.dialogue.recall(now)
+    assert talk.ask() == 1
+    talk.hear(answered(1))
+    assert [kept.answer for kept, _ in journal.kept] == [1]
+
+
+def test_an_answer_may_have_taught_nothing(opened: Opener) -> None:
+    talk = opened(journal=FakeJournal(Recalled(answer(0), None)))
+    assert talk.dialogue.recall(STAMP)
+    talk.hear()
+    assert talk.dialogue.take_feedback() is None
+
+
+def test_without_a_journal_nothing_is_recalled(opened: Opener) -> None:
+    assert not opened().dialogue.recall(STAMP)
+
+
+def test_it_waits_no_longer_than_it_is_told(opened: Opener) -> None:
+    talk = opened()
+    assert list(talk.dialogue.hear(1)) == []
+    talk.peer.send(Turn(turn=3))
+    assert list(talk.dialogue.hear(LIMIT_MS)) == []
+    assert talk.dialogue.wants_packet
