@@ -10,8 +10,18 @@ from stream.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("60", 60), ("60s", 60), ("1.5", 1.5), (".5s", 0.5), ("10m", 600), ("2min", 120), ("1h30m", 5400), ("500ms", 0.5)]
-    + [("1h 2m 3s", 3723), ("10M", 600)],
+    [
+        ("60", 60),
+        ("60s", 60),
+        ("1.5", 1.5),
+        (".5s", 0.5),
+        ("10m", 600),
+        ("2min", 120),
+        ("1h30m", 5400),
+        ("500ms", 0.5),
+        ("1h 2m 3s", 3723),
+        ("10M", 600),
+    ],
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
     assert seconds_of("--for", text) == pytest.approx(seconds)

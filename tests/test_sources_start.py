@@ -29,11 +29,10 @@ def read(address: str | Path, start_s: float, **capture: object) -> list[SourceF
         return frames
 
 
-@pytest.fixture(params=["mp4", "mkv", "ts", "avi"])
+@pytest.fixture(params=["mp4", "mkv", "ts", "flv"])
 def clip(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """26 frames of 40 ms, a key frame every 8, B-frames between where the container takes them."""
-    options = {"g": "8", "bf": "0"} if request.param == "avi" else KEY_FRAMES
-    return make_video(tmp_path / f"clip.{request.param}", moving_square(FRAMES), FPS, options=options)
+    """26 frames of 40 ms, a key frame every 8, B-frames between."""
+    return make_video(tmp_path / f"clip.{request.param}", moving_square(FRAMES), FPS, options=KEY_FRAMES)
 
 
 @pytest.mark.parametrize("first", [0, 1, 7, 8, 9, 20, 25])
@@ -72,7 +71,8 @@ def test_a_variable_rate_is_no_hindrance(tmp_path: Path) -> None:
 
 def test_a_raw_stream_without_times_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = make_video(tmp_path / "raw.h264", moving_square(10))
-    assert [frame.frame_index for frame in read(path, 0.2)][0] == 0
+    frames = read(path, 0.2)
+    assert [frame.media_ns // MS for frame in frames] == [index * 40 for index in range(10)]
 
 
 @pytest.mark.parametrize(("start_s", "first"), [(0.0, 0), (1.0, 24), (1.01, 24), (2.5, 60)])
@@ -87,5 +87,5 @@ def test_a_scene_begins_there(start_s: float, first: int) -> None:
 
 
 def test_a_scene_ends_too() -> None:
-    with pytest.raises(SourceError, match="scene:demo ends before capture.start_s = 500"):
+    with pytest.raises(SourceError, match=r"scene:demo ends before capture\.start_s = 500"):
         read("scene:demo", 500.0)

@@ -96,11 +96,16 @@ def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
     return stream.average_rate or stream.guessed_rate
 
 
-def begin_near(container: av.container.InputContainer, stream: av.video.stream.VideoStream, media_ns: int) -> None:
-    """Goes to the last key frame before a media time; what cannot go there is read from its beginning."""
-    seconds = Fraction(media_ns, NS_PER_S) + origin_of(container, stream)
+def begin_near(
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, media_ns: int | None
+) -> None:
+    """Goes to the last key frame before a media time, as far as the container can tell, or (None) to the beginning.
+
+    Where it cannot, it stays where it is.
+    """
+    seconds = Fraction(media_ns or 0, NS_PER_S) + origin_of(container, stream)
     with contextlib.suppress(av.FFmpegError):
-        container.seek(int(seconds * AV_TIME_BASE))
+        container.seek(0 if media_ns is None else int(seconds * AV_TIME_BASE))
 
 
 def declared_end_ns(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:

@@ -33,6 +33,11 @@ END_TOLERANCE_NS = NS_PER_S // 2
 differently."""
 
 
+REWINDS_S = (0, 2, 20)
+"""How far before `capture.start_s` a key frame is looked for, before all is read from the beginning. A container without
+an index, such as MPEG-TS, may be entered behind the one that is needed."""
+
+
 class ContainerSource:
     """One video stream of an open container, read from its first frame to its last.
 
@@ -113,9 +118,7 @@ class ContainerSource:
         self.close()
 
     def _decode_first(self) -> av.VideoFrame:
-        if self._start_ns:
-            begin_near(self._container, self._stream, self._start_ns)
-        first = next((frame for frame in self._decoded if not self._before_start(frame)), None)
+        first = self._first_after_start() if self._start_ns else next(self._decoded, None)
         if first is None:
             lost = self._decoder.lost_after_last()
             if self._start_ns and not lost:
@@ -124,9 +127,24 @@ class ContainerSource:
             raise SourceError(f"no frame of {self._name} can be decoded ({reason}); {self._remedy}")
         return first
 
-    def _before_start(self, frame: av.VideoFrame) -> bool:
+    def _first_after_start(self) -> av.VideoFrame | None:
+        """The first frame of `capture.start_s` or later; what cannot be entered there is read from its beginning."""
+        for begin_ns in (*(self._start_ns - rewind_s * NS_PER_S for rewind_s in REWINDS_S), None):
+            begin_near(self._container, self._stream, begin_ns)
+            self._decoded = self._decoder.frames()
+            first = next(self._decoded, None)
+            if first is not None and self._media_ns(first, missing_ns=self._start_ns + 1) <= self._start_ns:
+                break
+        while first is not None and self._media_ns(first, missing_ns=self._start_ns) < self._start_ns:
+            first = next(self._decoded, None)
+        if first is not None:
+            self._decoder.lost_before(first.pts)  # what lies before the start was not asked for
+        return first
+
+    def _media_ns(self, frame: av.VideoFrame, *, missing_ns: int) -> int:
+        """When the frame is shown; `missing_ns` where it does not say."""
         media_ns = self._timeline.at_ns(frame.pts)
-        return media_ns is not None and media_ns < self._start_ns
+        return missing_ns if media_ns is None else media_ns
 
     def _describe(self, first: av.VideoFrame) -> SourceInfo:
         rate = rate_of(self._stream)
