@@ -34,8 +34,8 @@ differently."""
 
 
 REWINDS_S = (0, 2, 20)
-"""How far before `capture.start_s` a key frame is looked for, before all is read from the beginning. A container without
-an index, such as MPEG-TS, may be entered behind the one that is needed."""
+"""How far before `capture.start_s` a key frame is looked for, before all is read from the beginning: a container
+without an index, such as MPEG-TS, may be entered behind the one that is needed."""
 
 
 class ContainerSource:
@@ -121,14 +121,20 @@ class ContainerSource:
         first = self._first_after_start() if self._start_ns else next(self._decoded, None)
         if first is None:
             lost = self._decoder.lost_after_last()
-            if self._start_ns and not lost:
-                raise SourceError(f"{self._name} ends before capture.start_s = {self._start_ns / NS_PER_S:g}")
             reason = f"{lost[0].what}: {lost[0].reason}" if lost else "it holds none"
+            if self._start_ns:
+                instead = f", or cannot be decoded from there on ({reason})" if lost else ""
+                raise SourceError(f"{self._name} ends before capture.start_s = {self._start_ns / NS_PER_S:g}{instead}")
             raise SourceError(f"no frame of {self._name} can be decoded ({reason}); {self._remedy}")
         return first
 
     def _first_after_start(self) -> av.VideoFrame | None:
-        """The first frame of `capture.start_s` or later; what cannot be entered there is read from its beginning."""
+        """The first frame of `capture.start_s` or later; what cannot be entered there is read from its beginning.
+
+        A stream without times begins at its beginning in any case.
+        """
+        if self._stream.start_time is None:
+            return next(self._decoded, None)
         for begin_ns in (*(self._start_ns - rewind_s * NS_PER_S for rewind_s in REWINDS_S), None):
             begin_near(self._container, self._stream, begin_ns)
             self._decoded = self._decoder.frames()
