@@ -158,3 +158,13 @@ def test_stopping_stops_the_child_that_is_there_now() -> None:
     kept.keeper.watch()
     kept.keeper.stop()
     assert kept.children[1].stopped
+
+
+def test_deaths_that_are_forgiven_make_no_loop() -> None:
+    kept = Kept(RESTART)
+    for number in range(10):
+        kept.keeper.forgive()
+        kept.children[number].die("the camera is away")
+        restarted = kept.keeper.watch()
+        assert restarted is not None
+        assert restarted.count == number + 1
