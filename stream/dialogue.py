@@ -260,6 +260,8 @@ class Dialogue:
             self._next_query = None
         if message.error is not None:
             return Asked(query=message.query, error=message.error)
+        if self.hello is None:
+            raise TransportError("the answer stage speaks of a question and has not said which model it has")
         self._embedding = embedding_of(message, received.parts)
         self._query = message.query
         if not self._ready:

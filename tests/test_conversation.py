@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from stream.events import Answer, Asked, Event, Notice
 from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Message, Tokens, Turn, Want
 from stream.packets import specs_of
 from stream.stages.base import ALLOCATE_ANSWER, CancelledError, Control
-from stream.transport import Link, Transport, ipc_endpoint, private_directory
+from stream.transport import Port, Transport, ipc_endpoint, private_directory
 from stream.triggers import TriggerRules
 
 S = 1_000_000_000
@@ -45,7 +45,7 @@ class Stepping(Control):
 class Peer:
     """An answer stage that answers at once, or as far as it is told to."""
 
-    link: Link
+    port: Port
     answers: bool = True
     grants: bool = True
     greets: bool = True
@@ -53,31 +53,37 @@ class Peer:
     known_world: str | None = None
     heard: list[Message] = field(default_factory=list)
     turn: int = 0
+    client: bytes = b""
 
     def step(self) -> None:
-        while (received := self.link.receive()) is not None:
-            self.heard.append(received.message)
-            self.react(received.message)
+        while (received := self.port.receive()) is not None:
+            self.client, message = received[0], received[1].message
+            self.heard.append(message)
+            self.react(message)
+
+    def send(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> None:
+        """Tells it to whoever has spoken last."""
+        self.port.send(self.client, message, arrays)
 
     def react(self, message: Message) -> None:
         if isinstance(message, Join) and self.greets:
-            self.link.send(Hello(model_id=self.model_id, knows_levels=False, known_world=self.known_world))
+            self.send(Hello(model_id=self.model_id, knows_levels=False, known_world=self.known_world))
             self.hold(message.query)
         elif isinstance(message, Ask):
             self.hold(message.query)
         elif isinstance(message, Want) and self.grants:
             self.turn += 1
-            self.link.send(Turn(turn=self.turn))
+            self.send(Turn(turn=self.turn))
         elif isinstance(message, Tokens) and self.answers:
             self.answer(message.answer)
 
     def answer(self, number: int) -> None:
         figures = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-        self.link.send(Answered(answer=number, query="?", text="t", **figures))  # type: ignore[arg-type]
+        self.send(Answered(answer=number, query="?", text="t", **figures))  # type: ignore[arg-type]
 
     def hold(self, query: str) -> None:
         embedding = np.zeros((1, 8), np.float32)
-        self.link.send(Asking(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
+        self.send(Asking(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
 
     def packets(self) -> list[int]:
         return [message.stamp.frame_index for message in self.heard if isinstance(message, Tokens)]
@@ -96,7 +102,7 @@ class Talk:
         self.hung = 0
         self.there = True
         self._newest = 0
-        self.peer = Peer(transport.link(ALLOCATE_ANSWER, bind=True))
+        self.peer = Peer(transport.port(ALLOCATE_ANSWER))
         self.control.step = lambda: self.peer.step()
         values = {
             "rules": TriggerRules(every_ns=2 * S),
@@ -155,7 +161,7 @@ class Talk:
     def close(self) -> None:
         if hasattr(self.talk, "_talk"):
             self.talk.close()
-        self.peer.link.close()
+        self.peer.port.close()
 
 
 Opener = Callable[..., Talk]
@@ -209,7 +215,7 @@ def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) 
         talk.show(index)
         talk.go_on()
     assert talk.peer.packets() == []
-    talk.peer.link.send(Turn(turn=1))
+    talk.peer.send(Turn(turn=1))
     talk.go_on()
     assert talk.peer.packets() == [5]
     talk.go_on()
@@ -313,7 +319,7 @@ def test_while_frames_go_on_silence_is_counted_by_the_clock(opened: Opener) -> N
     assert talk.hung == 0
     talk.clock.advance(2 * S)
     talk.peer.answers = True
-    talk.go_on(4)
+    talk.go_on(6)
     assert talk.hung == 1
     assert talk.talk.drops["answer.lost"] == 1
     assert talk.triggers() == ["asked"]

@@ -619,6 +619,11 @@ def test_without_a_journal_nothing_is_recalled(opened: Opener) -> None:
     assert not opened().dialogue.recall(STAMP)
 
 
+def test_a_question_before_a_greeting_is_refused(opened: Opener) -> None:
+    with pytest.raises(TransportError, match="has not said which model it has"):
+        opened(greeted=False).asking()
+
+
 def test_it_waits_no_longer_than_it_is_told(opened: Opener) -> None:
     talk = opened()
     assert list(talk.dialogue.hear(1)) == []
