@@ -10,7 +10,7 @@ from stream.running import open_run
 from stream.running import supervised as is_supervised
 
 LIVE = ["0", "/dev/video2", "rtsp://camera/stream", "udp://0.0.0.0:5000", "http://host/live.m3u8", "zmq+tcp://host:1"]
-FILES = ["clip.mp4", "folder", "scene:demo", "-", "http://host/clip.mp4"]
+FILES = ["clip.mp4", "folder", "scene:demo", "http://host/clip.mp4"]
 
 
 def config(source: str, *, realtime: bool = False, **pipeline: object) -> Config:
@@ -35,6 +35,12 @@ def test_files_are_only_where_that_is_asked_for_and_frames_may_be_lost(source: s
 def test_a_single_process_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_supervised(config("0", single_process=True))
     assert not is_supervised(config("0", single_process=True, restart=True))
+
+
+@pytest.mark.parametrize("source", ["-", "zmq+tcp://host:1?pull"])
+def test_what_can_be_read_once_only_is_not(source: str) -> None:
+    assert not is_supervised(config(source))
+    assert not is_supervised(config(source, restart=True, realtime=True))
 
 
 def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:

@@ -79,6 +79,16 @@ def test_the_pace_is_asked_for(shots: Path) -> None:
     assert (info.name, info.codec, info.width_px, info.height_px, info.live) == (str(shots), "png", 40, 24, False)
 
 
+def test_it_begins_where_it_is_told(shots: Path) -> None:
+    frames = read(shots, start_s=0.07)
+    assert shades(frames) == [number * 10 for number in range(3, 13)]
+    assert [frame.media_ns // MS for frame in frames[:2]] == [80, 120]
+    assert [frame.frame_index for frame in frames[:2]] == [0, 1]
+    assert len(read(shots, start_s=0.44)) == 1
+    with pytest.raises(SourceError, match=r"ends before capture\.start_s = 0\.45; give an earlier time"):
+        opened(shots, start_s=0.45)
+
+
 def test_a_pattern_names_some_of_them(shots: Path) -> None:
     assert shades(read(shots / "img1*.*")) == [10, 100, 110, 120]
     assert shades(read(f"{shots}/../**/img[23].*")) == [20, 30]

@@ -220,6 +220,21 @@ class TestSilence:
                 assert back.lasted_s is not None
 
 
+class TestCountsAfterSilence:
+    def test_what_was_numbered_meanwhile_was_not_dropped(self) -> None:
+        clock = FakeClock()
+        with Sender(message(seq=1)) as sender, opened(sender, clock) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.now = None
+            silence(clock, 6)
+            until(items, is_outage)
+            before = source.dropped  # type: ignore[attr-defined]
+            sender.now = message(seq=1001)
+            until(items, is_frame)
+            assert source.dropped - before < 900  # type: ignore[attr-defined]
+
+
 class TestNoSender:
     def fails(self, address: str, pattern: str, network: NetworkConfig | None = None, limit_s: float = 0.3) -> None:
         with pytest.raises((SourceError, ConfigError), match=pattern):
@@ -248,6 +263,10 @@ class TestNoSender:
 
     def test_another_machine_without_keys(self) -> None:
         self.fails("zmq+tcp://192.0.2.1:5558", "leaves this machine without keys")
+
+    def test_a_beginning(self) -> None:
+        with pytest.raises(ConfigError, match=r"capture\.start_s = 2 is for files, and zmq\+tcp:.* is live"):
+            open_source("zmq+tcp://127.0.0.1:9", CaptureConfig(start_s=2.0), FakeClock())
 
     def test_a_work_size_beyond_measure(self) -> None:
         with pytest.raises(ConfigError, match=r"capture\.size"):

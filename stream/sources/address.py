@@ -16,6 +16,15 @@ SHORTEST_SECRET = 4
 
 NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp"})
 
+STDIN = "-"
+"""The address of standard input."""
+
+ZMQ_PREFIX = "zmq+"
+"""Before the address of a ZeroMQ socket from which frames come."""
+
+PULL = "?pull"
+"""At the end of such an address: take every frame of a PUSH socket, where a PUB socket's newest one is the default."""
+
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
 _SLASHED_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s@:]*:(?!\d+[/?#])[^\s]*@")
@@ -41,6 +50,11 @@ def camera_of(address: str) -> str | None:
     if not address.isdigit():
         return address
     return None if os.path.exists(address) else f"/dev/video{address}"
+
+
+def is_read_once(address: str) -> bool:
+    """Whether what was read of it is gone, and a second process could not go on from there."""
+    return address == STDIN or (address.startswith(ZMQ_PREFIX) and address.endswith(PULL))
 
 
 def is_live_address(address: str) -> bool:

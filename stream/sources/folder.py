@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +58,10 @@ class FolderSource:
         self._name = address
         self._paths = _pictures(address)
         self._trailing: tuple[SkippedItem, ...] = ()
-        first = next(self._read(0, never), None)
+        begin = math.ceil(Fraction(str(config.start_s)) * self._fps)
+        if begin >= len(self._paths):
+            raise SourceError(f"{address} ends before capture.start_s = {config.start_s:g}; give an earlier time")
+        first = next(self._read(begin, never), None)
         if first is None:
             raise SourceError(f"no picture of {address} can be read ({self._first_loss()}); check the files")
         self._first = first

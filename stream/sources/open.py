@@ -8,8 +8,7 @@ from pathlib import Path
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import SourceNotFound
-from stream.sources import zeromq
-from stream.sources.address import camera_of, scheme_of
+from stream.sources.address import STDIN, ZMQ_PREFIX, camera_of, scheme_of
 from stream.sources.base import Source
 from stream.sources.connection import camera_target
 from stream.sources.file import FileSource
@@ -17,7 +16,8 @@ from stream.sources.folder import FolderSource, is_pattern
 from stream.sources.live import LiveSource
 from stream.sources.network import open_network
 from stream.sources.scene import SceneSource
-from stream.sources.stdin import STDIN, StdinSource
+from stream.sources.stdin import StdinSource
+from stream.sources.zeromq import ZmqSource
 
 SCENE_PREFIX = "scene:"
 
@@ -37,8 +37,8 @@ def open_source(address: str, config: CaptureConfig, clock: Clock, network: Netw
     device = camera_of(address)
     if device is not None:
         return LiveSource(camera_target(device, config), config, clock)
-    if address.startswith(zeromq.PREFIX):
-        return zeromq.ZmqSource(address, config, clock, network or NetworkConfig())
+    if address.startswith(ZMQ_PREFIX):
+        return ZmqSource(address, config, clock, network or NetworkConfig())
     if scheme_of(address) is not None:
         return open_network(address, config, clock)
     path = os.path.expanduser(address)

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from stream.sources.base import SkippedItem, Source, SourceFrame, SourceInfo, SourceOutage, never
 from stream.sources.handover import Handover
-from stream.sources.live import CLOSE_S, WAIT_S
+from stream.sources.threaded import CLOSE_S, WAIT_S
 
 AHEAD = 2
 """Frames that may have been decoded and not yet been taken."""

@@ -20,9 +20,6 @@ from stream.sources.base import SkippedItem, SourceFrame, never
 from stream.sources.container import TEXT_DEMUXERS
 from stream.sources.file import ContainerSource
 
-STDIN = "-"
-"""The address of standard input."""
-
 NAME = "standard input"
 
 WAIT_MS = 50
@@ -106,9 +103,9 @@ def _reader(descriptor: int) -> PipeReader:
     except OSError:
         mode = None
     if mode is None or stat.S_ISDIR(mode):
-        raise SourceError(f"{NAME} is {'a folder' if mode else 'closed'}; pipe a video into it, such as: cat a.ts |")
+        raise SourceError(f"{NAME} is {'a folder' if mode else 'closed'}; pipe a video into it: cat a.ts | ...")
     if os.isatty(descriptor):
-        raise SourceError(f"{NAME} is the terminal; pipe a video into it, such as: cat a.ts |")
+        raise SourceError(f"{NAME} is the terminal; pipe a video into it: cat a.ts | ...")
     return FileReader(descriptor) if stat.S_ISREG(mode) else PipeReader(descriptor)
 
 

@@ -14,19 +14,15 @@ from arr_coc.types import NS_PER_S, Colour, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import SourceError, TransportError
+from stream.sources.address import PULL, ZMQ_PREFIX
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, SourceOutage
 from stream.sources.fit import Fit
 from stream.sources.frame_message import FrameHeader, FrameReader, MessageError
 from stream.sources.handover import Handover
-from stream.sources.live import LiveSource
 from stream.sources.live_time import LiveTimeline
+from stream.sources.threaded import ThreadedSource, refuse_start
 from stream.transport.curve import client_curve, is_local
 from stream.transport.frames import FrameSocket
-
-PREFIX = "zmq+"
-
-PULL = "?pull"
-"""At the end of an address: take every frame of a PUSH socket, where a PUB socket's newest frame is the default."""
 
 WAIT_MS = 50
 """Longest single wait for a message, before the reader looks whether it shall stop."""
@@ -48,10 +44,10 @@ class FrameAddress:
     @classmethod
     def of(cls, address: str) -> FrameAddress:
         pull = address.endswith(PULL)
-        return cls(address, address.removeprefix(PREFIX).removesuffix(PULL), pull)
+        return cls(address, address.removeprefix(ZMQ_PREFIX).removesuffix(PULL), pull)
 
 
-class ZmqSource(LiveSource):
+class ZmqSource(ThreadedSource):
     """The frames that a program sends, without an end.
 
     From a PUB socket the newest, as from a camera. From a PUSH socket every one, as from a file: the sender waits.
@@ -60,21 +56,9 @@ class ZmqSource(LiveSource):
     def __init__(self, address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
         """Waits for the first frame. Raises SourceError where none comes within `capture.open_timeout_s`, or
         ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
-        self._reader: _Receiver = _Receiver(FrameAddress.of(address), config, clock, network)  # type: ignore[assignment]
-        self._reader.start()
-        try:
-            self._info = self._await_info(config.open_timeout_s)
-        except BaseException:
-            self.close()
-            raise
-
-    def _await_info(self, limit_s: float) -> SourceInfo:
-        self._reader.ready.wait(limit_s)
-        if self._reader.failure is not None:
-            raise self._reader.failure
-        if self._reader.info is None:
-            raise SourceError(f"{self._reader.name_shown} {self._reader.why_nothing(limit_s)}")
-        return self._reader.info
+        refuse_start(config, address)
+        receiver = _Receiver(FrameAddress.of(address), config, clock, network)
+        super().__init__(receiver, config.open_timeout_s, lambda: receiver.nothing_came(config.open_timeout_s))
 
 
 _Form: TypeAlias = tuple[tuple[int, int], tuple[tuple[int, ...], ...], Colour]
@@ -114,10 +98,6 @@ class _Receiver(threading.Thread):
         self._seen_ns = clock.now_ns()
         self._outage: SourceOutage | None = None
 
-    @property
-    def name_shown(self) -> str:
-        return self._address.name
-
     def begin(self) -> None:
         """From here on frames are handed over."""
         self._begun.set()
@@ -139,15 +119,17 @@ class _Receiver(threading.Thread):
         self.handover.finish(error)
         self.ready.set()
 
-    def why_nothing(self, limit_s: float) -> str:
-        """Why no frame has come, and what to do."""
+    def nothing_came(self, limit_s: float) -> SourceError:
+        """Why there has been no frame, and what to do."""
         if self._problem is not None:
-            return f"sends nothing that can be read: {self._problem}; docs/sources.md has the form"
-        if self._met:
+            why = f"sends nothing that can be read: {self._problem}; docs/sources.md has the form"
+        elif self._met:
             kind = "PUSH" if self._address.pull else "PUB"
-            return f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"
-        keys = ", or has other keys" if self._curve is not None else ""
-        return f"gave no sign of life within {limit_s:g} s; start the sender, check the address{keys}"
+            why = f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"
+        else:
+            keys = ", or has other keys" if self._curve is not None else ""
+            why = f"gave no sign of life within {limit_s:g} s; start the sender, check the address{keys}"
+        return SourceError(f"{self._address.name} {why}")
 
     def _receive(self) -> None:
         address = self._address
@@ -218,7 +200,10 @@ class _Receiver(threading.Thread):
         return told if told is not None and 0 <= now_ns - told <= SHARED_CLOCK_NS else now_ns
 
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
-        """How many frames the sender numbered since the last one that was taken, or at least how many came."""
+        """How many frames the sender numbered since the last one that was taken, or at least how many came.
+
+        Those of an outage were not dropped: they are told as that.
+        """
         before, self._sequence = self._sequence, header.seq
         if before is None or header.seq is None or header.seq <= before:
             return passed
@@ -260,6 +245,7 @@ class _Receiver(threading.Thread):
         if not self._config.reconnect:
             raise SourceError(f"{self._address.name} is lost: {reason}; capture.reconnect would wait for it")
         self._outage = SourceOutage(max(self._index, 0), self._media_ns, reason)
+        self._sequence = None
         self.timeline.connected(Fraction(1, NS_PER_S), None)
         self.handover.put(self._outage)
 
