@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from stream.messages import Message
 from stream.stages.base import Control, Stage, StageThread
-from stream.transport import EventSource, Link, Received, Transport
+from stream.transport import EventSource, Link, Port, Received, Transport
 
 LIMIT_MS = 10_000
 
@@ -21,7 +21,7 @@ class StageRunner:
     def __init__(self) -> None:
         self.transport = Transport()
         self.control = Control()
-        self._links: list[Link | EventSource] = []
+        self._links: list[Link | EventSource | Port] = []
         self._thread: StageThread | None = None
 
     def link(self, endpoint: str, *, bind: bool = False) -> Link:
@@ -29,9 +29,9 @@ class StageRunner:
         self._links.append(link)
         return link
 
-    def closing(self, events: EventSource) -> None:
-        """Closes `events` with the links."""
-        self._links.append(events)
+    def closing(self, end: EventSource | Port) -> None:
+        """Closes `end` with the links."""
+        self._links.append(end)
 
     def start(self, stage: Stage) -> None:
         self._thread = StageThread(stage, self.control)
