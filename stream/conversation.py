@@ -91,6 +91,7 @@ class Conversation:
         self._triggers = Triggers(policy.rules)
         self._manners = manners
         self._met = False
+        self._asked_text = policy.query
         self._dialogue: Dialogue | None = None
 
     @property
@@ -177,15 +178,19 @@ class Conversation:
         self._talk.lose()
 
     def _learn_question(self, embedding: QueryEmbedding) -> None:
-        """A question holds from now on, of a model that may be another one: an answer is due at once."""
+        """A question holds from now on, of a model that may be another one: an answer is due at once.
+
+        Not so where every answer is repeated that was lost with a model: then its successor has nothing to catch up on.
+        """
         hello = self._talk.hello
         assert hello is not None
         self._listener.meet(hello, embedding)
         if self._met:
-            self._triggers.ask()
+            if embedding.text != self._asked_text or not self._manners.repeat:
+                self._triggers.ask()
         elif hello.known_world is not None and not self._policy.knows_scenes:
             self._listener.emit(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
-        self._met = True
+        self._met, self._asked_text = True, embedding.text
 
     def _may_speak(self) -> bool:
         self._talk.want()

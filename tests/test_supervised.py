@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -12,9 +13,10 @@ import psutil
 import pytest
 
 from arr_coc.errors import ModelNotFound
-from stream.config import CaptureConfig, Config
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, Started
+from stream.pipeline import Pipeline
 from tests.supervised_runner import Seen, config, open_supervised, watch
 from tests.waiting import until
 
@@ -282,3 +284,32 @@ def test_a_reader_that_stops_reading_stops_everything() -> None:
         if isinstance(event, Answer):
             break
     events.close()
+
+
+@pytest.mark.slow
+def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> None:
+    whole = Config(
+        source="scene:moving",
+        capture=CaptureConfig(size="128x96", max_frames=48),
+        allocate=AllocateConfig(budget=5),
+        answer=AnswerConfig(every_s=0.25),
+        pipeline=PipelineConfig(restart=True),
+    )
+
+    def answers(kill_at: int | None) -> tuple[list[tuple[int, str]], int]:
+        pipeline = Pipeline(whole, speaker="tests.fake_speaker:FakeSpeaker")
+        told: list[Answer] = []
+        restarts = 0
+        for event in pipeline.run():
+            restarts += isinstance(event, Restarted)
+            if isinstance(event, Answer):
+                told.append(event)
+                if len(told) == kill_at:
+                    os.kill(pipeline.processes()["answers"], signal.SIGKILL)
+        return [(answer.frame_index, answer.text) for answer in told], restarts
+
+    undisturbed, none = answers(None)
+    disturbed, one = answers(3)
+    assert (none, one) == (0, 1)
+    assert disturbed == undisturbed
+    assert len(disturbed) > 6
