@@ -252,16 +252,34 @@ def test_whoever_lost_a_turn_may_want_another_one(runner: StageRunner, monkeypat
     client.hear_answer()
 
 
-def test_a_packet_without_a_turn_and_a_second_one_are_refused(runner: StageRunner) -> None:
-    serve(runner, SilentSpeaker)
+def test_a_packet_without_a_turn_is_refused(runner: StageRunner) -> None:
+    serve(runner)
     client = Client(runner).greeted()
     client.ask(0, turn=5)
     assert client.expect(Lapsed).turn == 5
+
+
+def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
+    """The second one comes before the first one is answered: the stage is held up by somebody who joins."""
+    joining, go_on = threading.Event(), threading.Event()
+
+    class Thoughtful(FakeSpeaker):
+        def embed(self, query: str) -> QueryEmbedding:
+            if query == "hold on":
+                joining.set()
+                go_on.wait(LIMIT_MS / 1000)
+            return super().embed(query)
+
+    serve(runner, Thoughtful)
+    client = Client(runner).greeted()
     turn = client.turn()
+    Client(runner, query="hold on")
+    assert joining.wait(LIMIT_MS / 1000)
     client.ask(0, turn)
     client.ask(1, turn)
+    go_on.set()
     assert client.expect(Lapsed).turn == turn
-    runner.control.cancel()
+    assert client.hear_answer().answer == 0
 
 
 def test_nobody_sends_in_somebody_elses_turn(runner: StageRunner) -> None:
