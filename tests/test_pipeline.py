@@ -438,8 +438,9 @@ def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
     events = list(pipeline.run())
     summary = events[-1]
     assert isinstance(summary, Summary)
-    assert summary.frames + sum(summary.dropped.values()) == FRAMES
-    assert set(summary.dropped) <= {"capture.replaced", "texture.replaced"}
+    frames_dropped = {queue: count for queue, count in summary.dropped.items() if queue != "answer.busy"}
+    assert summary.frames + sum(frames_dropped.values()) == FRAMES
+    assert set(frames_dropped) <= {"capture.replaced", "texture.replaced"}
     assert summary.frames < 5
     assert max(event.frame_index for event in events if isinstance(event, FrameReady)) == FRAMES - 1
 
