@@ -167,10 +167,10 @@ class Conversation:
         if feedback is not None:
             self._listener.learn(feedback)
 
-    def mind_silence(self, silence_s: float | None = None) -> None:
+    def mind_silence(self) -> None:
         """Gives up an answer stage that says nothing for too long. Raises StageDied where it has no successor."""
         limit_s = self._policy.silence_limit_s
-        if (self._talk.silence_s if silence_s is None else silence_s) <= limit_s:
+        if self._talk.silence_s <= limit_s:
             return
         if not self._rejoin:
             raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
@@ -215,13 +215,7 @@ class Conversation:
             self._listener.asked()
 
     def _await(self, done: Callable[[], bool]) -> None:
-        """Hears the answer stage until `done`.
-
-        Silence is counted in waits, not by the clock, so that a run that was suspended has not been silent.
-        """
-        silent_ms = 0
+        """Hears the answer stage until `done`."""
         while not done():
-            heard = self._talk.heard
             self.hear(WAIT_MS)
-            silent_ms = silent_ms + WAIT_MS if self._talk.ready and self._talk.heard == heard else 0
-            self.mind_silence(silent_ms / MS_PER_S)
+            self.mind_silence()

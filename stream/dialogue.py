@@ -29,6 +29,7 @@ from stream.messages import (
     Want,
 )
 from stream.packets import embedding_of, feedback_of, frame_message, token_message
+from stream.patience import Patience
 from stream.question import Question
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import USER_ERRORS
@@ -60,8 +61,8 @@ class Dialogue:
     """What has been asked, what has been heard, and whether it is this process's turn.
 
     `connect` makes the link, again after a loss. `hear` yields the events that waiting messages make, and keeps what
-    its reader takes: `hello`, `take_embedding`, `take_feedback`. `heard` counts messages; `given_up` counts answers
-    that were lost with an answer stage.
+    its reader takes: `hello`, `take_embedding`, `take_feedback`. `given_up` counts answers that were lost with an
+    answer stage.
     """
 
     def __init__(self, connect: Callable[[], Link], clock: Clock, query: str, manners: Manners) -> None:
@@ -77,7 +78,6 @@ class Dialogue:
         self._feedback: Feedback | None = None
         self._embedding: QueryEmbedding | None = None
         self._heard_ns = 0
-        self.heard = 0
         self.given_up = 0
         self._begin()
 
@@ -88,6 +88,7 @@ class Dialogue:
         self._ready = False
         self._wanting = False
         self._turn: int | None = None
+        self._patience = Patience(self._clock)
 
     @property
     def ready(self) -> bool:
@@ -106,10 +107,8 @@ class Dialogue:
 
     @property
     def silence_s(self) -> float:
-        """How long nothing has been heard of the answer that is awaited; 0 where none is."""
-        if self._question is None or not self._ready:
-            return 0.0
-        return (self._clock.now_ns() - max(self._heard_ns, self._question.asked_ns)) / NS_PER_S
+        """How long nothing has been heard while a turn or an answer is awaited; 0 where none is."""
+        return self._patience.silence_s
 
     def want(self) -> None:
         """Asks for a turn, once; as soon as the answer stage is ready."""
@@ -181,9 +180,10 @@ class Dialogue:
         if not self._joined:
             self._joined = self.link.offer(Join(query=self._query, encode=self._manners.encode))
         received = self.link.receive(0 if recalled else timeout_ms)
+        awaited = self._ready and (self._question is not None or self._wanting)
+        self._patience.look(waiting=awaited, heard=received is not None)
         while received is not None:
             self._heard_ns = self._clock.now_ns()
-            self.heard += 1
             event = self._event(received)
             if event is not None:
                 yield event

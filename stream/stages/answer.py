@@ -45,6 +45,9 @@ from stream.transport.curve import ServerCurve
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
 
+HEARD_AT_ONCE = 64
+"""Messages that are heard before this stage goes on with its work."""
+
 ALIVE_NS = 1 * NS_PER_S
 """How often every client is told that this stage is there, which also tells who is gone."""
 
@@ -134,12 +137,13 @@ class AnswerStage:
             self._granted, self._granted_ns = (client, self._turn), time.monotonic_ns()
 
     def _listen(self, timeout_ms: int) -> None:
-        """Hears whatever has come, from anybody."""
+        """Hears what has come, from anybody; not all of it at once where somebody talks without end."""
         self._control.check()
-        heard = self._port.receive(timeout_ms)
-        while heard is not None:
+        for number in range(HEARD_AT_ONCE):
+            heard = self._port.receive(0 if number else timeout_ms)
+            if heard is None:
+                break
             self._hear(*heard)
-            heard = self._port.receive()
         now_ns = time.monotonic_ns()
         if now_ns - self._alive_ns > ALIVE_NS:
             self._alive_ns = now_ns

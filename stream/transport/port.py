@@ -13,11 +13,10 @@ from stream.messages import Message, decode, encode
 from stream.transport.bind import bind_output
 from stream.transport.curve import ServerCurve
 from stream.transport.link import (
-    HEARTBEAT_LIMIT_MS,
-    HEARTBEAT_MS,
     LINGER_MS,
     QUEUE_MESSAGES,
     Received,
+    keep_alive,
     rest_of,
     send_arrays,
 )
@@ -45,11 +44,10 @@ class Port:
             (zmq.RCVHWM, QUEUE_MESSAGES),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.MAXMSGSIZE, MAX_PART_BYTES),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_LIMIT_MS),
             (zmq.SNDTIMEO, SEND_WAIT_MS),
         ):
             self._socket.setsockopt(option, value)
+        keep_alive(self._socket)
         if curve is not None:
             curve.apply(self._socket)
         self.unreadable = 0

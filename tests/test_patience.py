@@ -1,0 +1,31 @@
+"""Silence counts from look to look, and a suspended run was not kept waiting."""
+
+from __future__ import annotations
+
+from arr_coc.types import NS_PER_S
+from stream.clock import FakeClock
+from stream.patience import Patience
+
+
+def test_silence_adds_up_while_something_is_awaited_and_nothing_comes() -> None:
+    clock = FakeClock()
+    patience = Patience(clock)
+    for _ in range(4):
+        clock.advance(NS_PER_S // 2)
+        patience.look(waiting=True, heard=False)
+    assert patience.silence_s == 2
+    patience.look(waiting=True, heard=True)
+    assert patience.silence_s == 0
+    clock.advance(NS_PER_S // 2)
+    patience.look(waiting=True, heard=False)
+    assert patience.silence_s == 0.5
+    patience.look(waiting=False, heard=False)
+    assert patience.silence_s == 0
+
+
+def test_a_run_that_was_suspended_for_an_hour_has_not_been_kept_waiting() -> None:
+    clock = FakeClock()
+    patience = Patience(clock)
+    clock.advance(3600 * NS_PER_S)
+    patience.look(waiting=True, heard=False)
+    assert patience.silence_s <= 1
