@@ -19,7 +19,7 @@ from training.batches import (
     _dropped,
     random_batches,
 )
-from training.scenes import random_world
+from training.demo_worlds import random_world
 from training.tokenizer import train_tokenizer
 from training.views import Viewer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from training.demo_worlds import KINDS
 from training.evaluate import accuracy, held_out
-from training.scenes import KINDS
 
 
 class Oracle:

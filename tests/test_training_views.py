@@ -7,7 +7,7 @@ import pytest
 
 from arr_coc.types import TileGrid
 from stream.scenes.world import COLOURS, Facts, Thing
-from training.scenes import random_world
+from training.demo_worlds import random_world
 from training.views import HOWS, TARGETS, UNKNOWN, How, Viewer, token_targets
 
 NAMES = list(TARGETS)

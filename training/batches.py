@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.types import TileGrid
-from training.scenes import KINDS, LARGE_SIZES_PX, SIZES_PX, Kind, World, ask, random_world
+from training.demo_worlds import KINDS, LARGE_SIZES_PX, SIZES_PX, Kind, World, ask, random_world
 from training.tokenizer import train_tokenizer
 from training.views import HOWS, View, Viewer
 

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from training.scenes import KINDS, ask, random_facts
+from training.demo_worlds import KINDS, ask, random_facts
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",

@@ -18,7 +18,7 @@ from arr_coc.attending import Memory, Request, allocate_frame
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.updater import TextureUpdater
 from stream.scenes.world import COLOURS, MOVEMENTS, PLACES, SHAPES, Facts
-from training.scenes import World
+from training.demo_worlds import World
 
 TARGETS: dict[str, int] = {
     "shape": len(SHAPES),
