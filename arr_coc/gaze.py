@@ -16,6 +16,7 @@ from arr_coc.qwen.pictures import Rgb
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import Preprocessing, fit_tiles, to_tiles
 from arr_coc.qwen.resize import resize_image, smart_resize
+from arr_coc.relevance import RelevanceRealiser
 from arr_coc.types import TILE_PX, Encode, FramePacket, FramePlanes, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater
 
@@ -25,16 +26,22 @@ log = logging.getLogger(__name__)
 class Gaze:
     """Looks at pictures in order, with the texture and the allocator of one stream.
 
-    `relevance` float32 [gh, gw] is the newest picture's. `fallbacks` counts pictures whose allocation failed, so that
-    all their tokens are shown. Raises BudgetError and StrategyError for options that do not hold.
+    `realiser` is the model's own, if it has one. `relevance` float32 [gh, gw] is the newest picture's. `fallbacks`
+    counts pictures whose allocation failed, so that all their tokens are shown. Raises BudgetError and StrategyError
+    for options that do not hold.
     """
 
     def __init__(
-        self, preprocessing: Preprocessing, encode: Encode, options: AllocatorOptions, query: QueryEmbedding
+        self,
+        preprocessing: Preprocessing,
+        encode: Encode,
+        options: AllocatorOptions,
+        query: QueryEmbedding,
+        realiser: RelevanceRealiser | None = None,
     ) -> None:
         self._preprocessing = preprocessing
         self._encode = encode
-        self._allocator = StreamAllocator(options)
+        self._allocator = StreamAllocator(options, realiser)
         self._allocator.set_query(query)
         self._texture = TextureUpdater()
         self.relevance: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
@@ -15,6 +16,7 @@ from arr_coc.attending import allocate, check_strategy
 from arr_coc.balancing import Tensions
 from arr_coc.budget import DEFAULT_TOKENS, Budget
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
+from arr_coc.qwen.hub import download, local_folder
 from arr_coc.qwen.positions import token_positions
 from arr_coc.regions import paint
 from arr_coc.relevance import Realised, RelevanceRealiser
@@ -118,23 +120,34 @@ class ARRCOCLayer(nn.Module):
         save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path / WEIGHTS_FILE)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> ARRCOCLayer:
-        """Read what `save_pretrained` wrote. Raises ModelNotFound, and ModelError where the files do not fit."""
-        path = Path(folder)
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            if not (path / name).is_file():
+    def from_pretrained(cls, name: str | Path, token: str | None = None) -> ARRCOCLayer:
+        """Read what `save_pretrained` wrote, from a folder or a name on the hub (`owner/model`).
+
+        `token`: for private and gated ones. Raises ModelNotFound, and ModelError where the files do not fit.
+        """
+        path = local_folder(name) or download(str(name), token, (CONFIG_FILE, WEIGHTS_FILE))
+        for file in (CONFIG_FILE, WEIGHTS_FILE):
+            if not (path / file).is_file():
                 raise ModelNotFound(
-                    f"{path} holds no {name}; an ARRCOCLayer folder has {CONFIG_FILE} and {WEIGHTS_FILE}"
+                    f"{path} holds no {file}; an ARRCOCLayer folder has {CONFIG_FILE} and {WEIGHTS_FILE}"
                 )
-        settings = json.loads((path / CONFIG_FILE).read_text())
+        try:
+            settings = json.loads((path / CONFIG_FILE).read_text("utf-8"))
+        except ValueError as error:
+            raise ModelError(
+                f"{path / CONFIG_FILE} is not JSON: {error}; write it again with save_pretrained"
+            ) from error
         unknown = settings.keys() - {field.name for field in fields(ARRCOCConfig)}
         if unknown:
             raise ModelError(f"{path / CONFIG_FILE} has unknown keys: {', '.join(sorted(unknown))}")
         layer = cls(ARRCOCConfig(**settings))
         try:
             layer.load_state_dict(load_file(path / WEIGHTS_FILE))
-        except RuntimeError as error:
-            raise ModelError(f"{path / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {error}") from error
+        except (RuntimeError, SafetensorError) as error:
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise ModelError(
+                f"{path / WEIGHTS_FILE} does not fit {CONFIG_FILE} or this version: {reason}; train it again"
+            ) from error
         return layer
 
 

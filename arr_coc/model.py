@@ -92,7 +92,7 @@ class ARRCOCQwen:
         decoding = Decoding(max_tokens, temperature, top_p, seed)
         self._session.configure(AnswerOptions(encode, decoding))
         options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, levels=self.qwen.knows_levels)
-        gaze = Gaze(self.qwen.preprocessing, encode, options, self.qwen.embed_query(query))
+        gaze = Gaze(self.qwen.preprocessing, encode, options, self.qwen.embed_query(query), self.qwen.realiser)
         pictures = to_frames(image_or_frames)
 
         started_s = time.perf_counter()

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from arr_coc.qwen.hub import bundled_model_path, local_folder
+from arr_coc.qwen.hub import ALLOCATOR_FOLDER, bundled_model_path, local_folder
 from stream.config import Config
 
 SCENE_PREFIX = "scene:"
@@ -78,7 +78,10 @@ def _source(address: str) -> str | None:
 def _model(name: str | None) -> str:
     """The model by its files where they are on this machine, else by its name on the hub."""
     folder = bundled_model_path() if name is None else local_folder(name)
-    return str(name) if folder is None else f"{folder.name} ({_folder(folder)})"
+    if folder is None:
+        return str(name)
+    own = folder / ALLOCATOR_FOLDER
+    return f"{folder.name} ({_folder(folder)}" + (f", allocator {_folder(own)})" if own.is_dir() else ")")
 
 
 def _folder(folder: Path) -> str:

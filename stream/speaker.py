@@ -38,11 +38,13 @@ class Speaker(Protocol):
     """A loaded model that answers one packet at a time.
 
     `knows_levels`: it was trained with coarse tokens. `known_world`: what it only knows, where it is not general.
+    `allocator`: weights of an allocator trained for it, as `arr_coc.weights` packs them; empty where there are none.
     """
 
     model_id: str
     knows_levels: bool
     known_world: str | None
+    allocator: bytes
 
     def embed(self, query: str) -> QueryEmbedding: ...
 
@@ -60,10 +62,13 @@ class QwenSpeaker:
     """A Qwen model in one session."""
 
     def __init__(self, session: AnswerSession) -> None:
+        from arr_coc.weights import pack_realiser
+
         self._session = session
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
         self.known_world = session.qwen.known_world
+        self.allocator = pack_realiser(session.qwen.realiser)
 
     def embed(self, query: str) -> QueryEmbedding:
         """Raises ContextLengthError where the question alone is too long."""

@@ -6,6 +6,7 @@ from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.ops.difference import Thresholds
 from arr_coc.types import NS_PER_S
 from arr_coc.updater import TextureOptions
+from arr_coc.weights import unpack_realiser
 from stream.config import Config
 from stream.conversation import AnswerReach, SpeakPolicy
 from stream.dialogue import Manners
@@ -79,7 +80,10 @@ def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journ
 
 
 def allocator_for(config: Config, hello: Hello) -> StreamAllocator:
-    """The allocator for a model that has greeted so; `auto` chooses by whether it knows coarse tokens."""
+    """The allocator for a model that has greeted so; `auto` chooses by whether it knows coarse tokens.
+
+    Raises ModelError where the weights that came with the greeting do not fit.
+    """
     allocate = config.allocate
     options = AllocatorOptions(
         strategy=allocate.strategy,
@@ -90,4 +94,4 @@ def allocator_for(config: Config, hello: Hello) -> StreamAllocator:
         seed=allocate.seed,
         levels=hello.knows_levels,
     )
-    return StreamAllocator(options)
+    return StreamAllocator(options, unpack_realiser(hello.allocator, hello.model_id))

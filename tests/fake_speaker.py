@@ -25,6 +25,7 @@ class FakeSpeaker:
     model_id = "fake"
     knows_levels = True
     known_world: str | None = None
+    allocator = b""
 
     def __init__(self, config: Config) -> None:
         self._spoken: Spoken | None = None

@@ -14,6 +14,9 @@ from arr_coc.errors import ModelError, ModelNotFound
 BUNDLED = "scenes-tiny"
 """The model that comes with the project."""
 
+ALLOCATOR_FOLDER = "arr_coc"
+"""Where a model's folder holds its allocator, as `ARRCOCLayer.save_pretrained` writes it."""
+
 WANTED_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -16,6 +16,7 @@ from arr_coc.qwen.families import family_of
 from arr_coc.qwen.hub import bundled_model_path, download, local_folder, quiet
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.weights import bundled_realiser
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -32,6 +33,8 @@ def load_qwen(
     token: str | None = None,
 ) -> QwenVL:
     """Loads a model. `name`: a folder, a name on the hub (`owner/model`), or None for the bundled model.
+
+    Allocator weights in its folder `arr_coc` come along where they were trained for these very weights.
 
     `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is float32 on the CPU, elsewhere the
     checkpoint's own. `device_map`, as accelerate's, spreads the model over several devices in place of `device`.
@@ -51,7 +54,8 @@ def load_qwen(
         model = _load_model(folder, model_id, _dtype(dtype, target, device_map), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
-    return QwenVL(model, tokenizer, preprocessing, model_id, family)
+    realiser = bundled_realiser(folder, model.get_input_embeddings().weight, model_id)
+    return QwenVL(model, tokenizer, preprocessing, model_id, family, realiser)
 
 
 def _device(name: str) -> torch.device:

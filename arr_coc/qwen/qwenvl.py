@@ -10,6 +10,7 @@ import torch
 
 from arr_coc.qwen.families import Family
 from arr_coc.qwen.preprocess import Preprocessing
+from arr_coc.relevance import RelevanceRealiser
 from arr_coc.types import QueryEmbedding
 
 
@@ -17,7 +18,8 @@ from arr_coc.types import QueryEmbedding
 class QwenVL:
     """Model, tokenizer and preprocessing.
 
-    `model` is the stock transformers model, in eval mode; `model_id` names its weights.
+    `model` is the stock transformers model, in eval mode; `model_id` names its weights; `realiser` is the allocator
+    that was trained for them, where one came with the model.
     """
 
     model: Any
@@ -25,6 +27,7 @@ class QwenVL:
     preprocessing: Preprocessing
     model_id: str
     family: Family
+    realiser: RelevanceRealiser | None = None
 
     @property
     def tower(self) -> Any:

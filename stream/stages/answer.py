@@ -195,7 +195,12 @@ class AnswerStage:
             return
         speaker = self._speaker
         self._guests.join(client, message.query)
-        hello = Hello(model_id=speaker.model_id, knows_levels=speaker.knows_levels, known_world=speaker.known_world)
+        hello = Hello(
+            model_id=speaker.model_id,
+            knows_levels=speaker.knows_levels,
+            known_world=speaker.known_world,
+            allocator=speaker.allocator,
+        )
         if self._send(client, hello):
             self._send(client, *asking)
 
