@@ -46,6 +46,9 @@ STOP_LIMIT_S = 5.0
 FRAMES = "frames"
 """What the frame process is called in events and metrics."""
 
+ONCE = ("loading", "model-world")
+"""Notices that need no repeating by a frame process that was started again."""
+
 log = logging.getLogger(__name__)
 
 
@@ -67,6 +70,7 @@ class SupervisedRun:
         self._drops: Counter[str] = Counter()
         self._drops_before: Counter[str] = Counter()
         self._numbers = Renumbering()
+        self._told_once = {"loading"}
         self._spare: Child | None = None
         self._keepers: dict[str, Keeper] = {}
         with ExitStack() as stack:
@@ -171,7 +175,7 @@ class SupervisedRun:
             elif not isinstance(report, Happened):
                 self._note(report)
             elif not isinstance(report.event, Summary):
-                if not isinstance(report.event, Started) and not _is_loading(report.event):
+                if not self._told_before(report.event):
                     yield self._happened(report.event)
             elif report.event.ended != "error":
                 self._drops = Counter(report.event.dropped)
@@ -202,6 +206,14 @@ class SupervisedRun:
         keeper = self._keepers[FRAMES]
         keeper.mind_silence()
         return keeper.child.death() is not None
+
+    def _told_before(self, event: Event) -> bool:
+        """What every frame process tells as it begins, and the whole run tells once."""
+        if not isinstance(event, Notice) or event.code not in ONCE:
+            return isinstance(event, Started)
+        before = event.code in self._told_once
+        self._told_once.add(event.code)
+        return before
 
     def _happened(self, event: Event) -> Event:
         """An event of the frame stages as the whole run counts."""
@@ -296,10 +308,6 @@ class SupervisedRun:
         if self._spare is not None:
             self._spare.kill()  # it holds nothing, and may still be importing
             self._spare.stop()
-
-
-def _is_loading(event: Event) -> bool:
-    return isinstance(event, Notice) and event.code == "loading"
 
 
 def _as_raised(broke: Broke) -> Exception:

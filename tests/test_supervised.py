@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, P
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, Started
 from stream.pipeline import Pipeline
+from stream.supervised import SupervisedRun
 from tests.supervised_runner import Seen, config, open_supervised, watch
 from tests.waiting import until
 
@@ -79,6 +81,13 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     assert [type(event) for event in seen.events[:2]] == [Started, Notice]
     assert seen.summary.ended == "interrupted"
     assert seen.summary.frames == len(seen.of(FrameReady))
+
+
+def test_what_every_frame_process_says_as_it_begins_is_told_once() -> None:
+    run = SimpleNamespace(_told_once={"loading"})
+    world, repaired = (Notice(code=code, message="") for code in ("model-world", "pts-repaired"))
+    told = [event for event in [world, repaired, world, repaired] if not SupervisedRun._told_before(run, event)]  # type: ignore[arg-type]
+    assert told == [world, repaired, repaired]
 
 
 def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:

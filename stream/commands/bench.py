@@ -94,6 +94,8 @@ def bench(
     paths = [path for path in (json_path, png_path) if path is not None]
     for path in paths:
         check_not_input(path, configs["A"].source)
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise ConfigError(f"--json and --png both name {json_path}; give each its own file")
     files: list[OutputFile] = []
     try:
         files += [OutputFile(path) for path in paths]
