@@ -6,12 +6,11 @@ import math
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
+from stream.scenes.shapes import RGB as RGB
+from stream.scenes.shapes import Image as Image
+from stream.scenes.shapes import polygon
 from stream.scenes.world import COLOURS, Movement, Thing
-
-Image = npt.NDArray[np.uint8]
-RGB = tuple[int, int, int]
 
 _SUBPIXEL_BITS = 4
 _STREAK_OPACITY = 0.75
@@ -52,7 +51,7 @@ def draw_thing(image: Image, thing: Thing) -> None:
     elif thing.shape in ("circle", "ring"):
         _draw_round(image, thing, rgb)
     else:
-        points = np.asarray(_outline(thing.shape), dtype=np.float64) * (thing.size_px / 2)
+        points = np.asarray(polygon(thing.shape), dtype=np.float64) * (thing.size_px / 2)
         turn = math.radians(thing.angle_deg)
         rotation = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
         corners = points @ rotation + (thing.x_px, thing.y_px)
@@ -101,26 +100,3 @@ def _draw_round(image: Image, thing: Thing, rgb: RGB) -> None:
     cv2.circle(
         image, centre, round((thing.size_px - thickness) / 2 * unit), rgb, thickness, cv2.LINE_AA, _SUBPIXEL_BITS
     )
-
-
-def _outline(shape: str) -> list[tuple[float, float]]:
-    """Corners of a polygon in [-1, 1]², y down."""
-    if shape == "square":
-        return [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]
-    if shape == "triangle":
-        return [(0.0, -0.95), (1.0, 0.85), (-1.0, 0.85)]
-    if shape == "cross":
-        arm = 0.3
-        quarter = [(arm, -1.0), (arm, -arm), (1.0, -arm)]
-        return [(x, y) for k in range(4) for x, y in (_turned(point, k) for point in quarter)]
-    radii = (1.0, 0.42)
-    angles = [math.pi * k / 5 - math.pi / 2 for k in range(10)]
-    return [(radii[k % 2] * math.cos(a), radii[k % 2] * math.sin(a)) for k, a in enumerate(angles)]
-
-
-def _turned(point: tuple[float, float], quarters: int) -> tuple[float, float]:
-    """A point turned clockwise (y down) by quarter turns."""
-    x, y = point
-    for _ in range(quarters):
-        x, y = -y, x
-    return x, y

@@ -1,0 +1,168 @@
+"""Grounds that look like something a camera might see, as uint8 RGB [H, W, 3], in muted colours.
+
+Everything large is drawn at a quarter of the size and enlarged; the grain comes out of one field made once.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from stream.scenes.shapes import RGB, Image
+
+_SHRINK = 4
+_GRAIN_PX = 1088
+"""Side of the field of grain; a picture takes a window of it."""
+
+Field = npt.NDArray[np.float32]
+
+
+def octaves(rng: np.random.Generator, width: int, height: int, coarsest: int = 2, count: int = 4) -> Field:
+    """Value noise, float32 [height, width] with a standard deviation near 1: octaves of halving size and weight.
+
+    The coarsest has `coarsest` cells along the shorter side (Perlin's turbulence, with random values for gradients).
+    """
+    total = np.zeros((height, width), np.float32)
+    for octave in range(count):
+        cells = coarsest << octave
+        step = max(1.0, min(width, height) / cells)
+        shape = (int(height / step) + 2, int(width / step) + 2)
+        values = rng.standard_normal(shape, dtype=np.float32) * 0.6**octave
+        total += cv2.resize(values, (width, height), interpolation=cv2.INTER_CUBIC)
+    return total
+
+
+def muted(rng: np.random.Generator) -> RGB:
+    """A dull colour of middle brightness, from which every named colour stands out."""
+    level = rng.integers(78, 182)
+    red, green, blue = (int(level + rng.integers(-20, 21)) for _ in range(3))
+    return red, green, blue
+
+
+def mixed(share: Field, first: RGB, second: RGB, width_px: int, height_px: int) -> Image:
+    """Two colours mixed by a field of shares in [0, 1], enlarged to the size asked for."""
+    start, end = np.asarray(first, np.float32), np.asarray(second, np.float32)
+    small = (start + share[..., None] * (end - start)).astype(np.uint8)
+    return np.asarray(cv2.resize(small, (width_px, height_px), interpolation=cv2.INTER_LINEAR), np.uint8)
+
+
+def clouds(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+    """Noise between two dull colours, upon a slope of brightness."""
+    width, height = _small(width_px, height_px)
+    noise = octaves(rng, width, height, int(rng.integers(2, 5)))
+    share = 0.5 + 0.28 * noise + _slope(rng, width, height)
+    return mixed(np.clip(share, 0, 1), muted(rng), muted(rng), width_px, height_px)
+
+
+def horizon(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+    """Light above, dark below, parted by an uneven line."""
+    width, height = _small(width_px, height_px)
+    line = height * rng.uniform(0.35, 0.7) + 0.06 * height * octaves(rng, width, 16, 1)[:1]
+    above = np.arange(height, dtype=np.float32)[:, None] < line
+    noise = 0.15 * octaves(rng, width, height, 3)
+    far = np.where(above, 0.15, 0.8).astype(np.float32) + noise
+    return mixed(np.clip(far, 0, 1), muted(rng), muted(rng), width_px, height_px)
+
+
+def wall(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+    """Bricks or boards: uneven fields between thin darker joints."""
+    image = clouds(rng, width_px, height_px)
+    brick = (int(rng.integers(36, 90)), int(rng.integers(18, 44)))
+    joint = muted(rng)
+    for row, top in enumerate(range(int(rng.integers(brick[1])), height_px, brick[1])):
+        cv2.line(image, (0, top), (width_px, top), joint, 1)
+        for left in range(row % 2 * brick[0] // 2, width_px, brick[0]):
+            cv2.line(image, (left, top), (left, min(height_px, top + brick[1])), joint, 1)
+    return image
+
+
+def bokeh(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+    """Large blurred disks, as lights out of focus."""
+    width, height = _small(width_px, height_px)
+    small = np.empty((height, width, 3), np.uint8)
+    small[:] = muted(rng)
+    for _ in range(int(rng.integers(6, 16))):
+        centre = (int(rng.integers(width)), int(rng.integers(height)))
+        cv2.circle(small, centre, int(rng.integers(5, 24)), muted(rng), cv2.FILLED, cv2.LINE_AA)
+    small = np.asarray(cv2.GaussianBlur(small, (0, 0), float(rng.uniform(1.5, 4))), np.uint8)
+    return np.asarray(cv2.resize(small, (width_px, height_px), interpolation=cv2.INTER_LINEAR), np.uint8)
+
+
+def plain(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+    """One colour, or two along a slope."""
+    width, height = _small(width_px, height_px)
+    share = np.clip(0.5 + 2 * _slope(rng, width, height), 0, 1)
+    first = muted(rng)
+    return mixed(share, first, first if rng.random() < 0.3 else muted(rng), width_px, height_px)
+
+
+GROUNDS = (plain, clouds, clouds, horizon, wall, bokeh)
+
+
+def grained(rng: np.random.Generator, image: Image, sigma: float) -> Image:
+    """The image with grain of a standard deviation near `sigma` levels: the nearest of `GRAINS`."""
+    height, width = image.shape[:2]
+    level = min(GRAINS, key=lambda grain: abs(grain - sigma))
+    if not level:
+        return image
+    field = _grain(level)
+    if max(height, width) >= _GRAIN_PX:
+        field = np.tile(field, (height // _GRAIN_PX + 2, width // _GRAIN_PX + 2, 1))
+    y, x = (int(rng.integers(whole - side)) for whole, side in zip(field.shape, (height, width), strict=False))
+    window = field[y : y + height, x : x + width]
+    return np.asarray(cv2.add(image, window, dtype=cv2.CV_8U), np.uint8)
+
+
+GRAINS = (0, 1, 2, 3, 4, 6, 8)
+
+
+@functools.cache
+def _grain(level: int) -> npt.NDArray[np.int8]:
+    """Noise int8 [side, side, 3], half of its variance common to the three channels."""
+    noise: npt.NDArray[np.int8] = np.clip(np.round(_unit_grain() * level), -127, 127).astype(np.int8)
+    return noise
+
+
+@functools.cache
+def _unit_grain() -> Field:
+    rng = np.random.default_rng(0)
+    common = rng.standard_normal((_GRAIN_PX, _GRAIN_PX, 1), dtype=np.float32)
+    single = rng.standard_normal((_GRAIN_PX, _GRAIN_PX, 3), dtype=np.float32)
+    return (common + single) * np.float32(0.5**0.5)
+
+
+def clutter(rng: np.random.Generator, image: Image, count: int, taken: npt.NDArray[np.float64]) -> None:
+    """Strokes, bars and specks in dull colours, none of which is a thing; none in the `taken` boxes, float64 [N, 4]."""
+    height, width = image.shape[:2]
+    for _ in range(count):
+        x, y = int(rng.integers(width)), int(rng.integers(height))
+        dx, dy = int(rng.integers(-26, 27)), int(rng.integers(-26, 27))
+        left, top, right, bottom = min(x, x + dx) - 4, min(y, y + dy) - 4, max(x, x + dx) + 4, max(y, y + dy) + 4
+        meets = (taken[:, 0] < right) & (taken[:, 2] > left) & (taken[:, 1] < bottom) & (taken[:, 3] > top)
+        if meets.any():
+            continue
+        kind = rng.random()
+        if kind < 0.45:
+            cv2.line(image, (x, y), (x + dx, y + dy), muted(rng), int(rng.integers(1, 4)), cv2.LINE_AA)
+        elif kind < 0.7:
+            cv2.ellipse(image, (x, y), (abs(dx) // 2 + 2, 2), dx * 3, 0, 360, muted(rng), cv2.FILLED, cv2.LINE_AA)
+        else:
+            centre = (x + dx // 2, y + dy // 2)
+            cv2.ellipse(
+                image, centre, (abs(dx) // 2, abs(dy) // 2), 0, 20, 20 + 6 * abs(dx), muted(rng), 1, cv2.LINE_AA
+            )
+
+
+def _small(width_px: int, height_px: int) -> tuple[int, int]:
+    return -(-width_px // _SHRINK), -(-height_px // _SHRINK)
+
+
+def _slope(rng: np.random.Generator, width: int, height: int) -> Field:
+    """A plane through 0 that rises by up to half across the picture."""
+    across, down = rng.uniform(-0.25, 0.25, 2)
+    x = np.linspace(-across, across, width, dtype=np.float32)
+    y = np.linspace(-down, down, height, dtype=np.float32)
+    return x[None, :] + y[:, None]

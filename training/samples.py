@@ -1,0 +1,61 @@
+"""Questions with drawn clips: plans are cast until one gives such a question, and only that one is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from arr_coc.errors import OptionError
+from training.casting import ClipOptions
+from training.fonts import Split
+from training.questions import ask
+from training.scenes import Plan, random_plan
+from training.truth import Kind, Sample
+
+_TRIES = 200
+_DEFAULTS = ClipOptions()
+
+
+def random_sample(
+    rng: np.random.Generator,
+    size_px: tuple[int, int],
+    frames: int,
+    split: Split,
+    kind: Kind,
+    options: ClipOptions = _DEFAULTS,
+) -> Sample:
+    """A question of a kind about a random clip of (width, height) pixels.
+
+    Raises OptionError where no clip of these options gives one: a movement in one frame, say.
+    """
+    plan, sample = plan_sample(rng, size_px, frames, split, kind, options)
+    return replace(sample, clip=plan.draw())
+
+
+def plan_sample(
+    rng: np.random.Generator, size_px: tuple[int, int], frames: int, split: Split, kind: Kind, options: ClipOptions
+) -> tuple[Plan, Sample]:
+    """The same undrawn: the sample's frames are blank. Raises as `random_sample`."""
+    fitting = _fitting(kind, options)
+    for _ in range(_TRIES):
+        plan = random_plan(rng, size_px, frames, split, fitting)
+        sample = ask(rng, plan.facts(), kind, split)
+        if sample is not None:
+            return plan, sample
+    raise OptionError(f"no clip of {frames} frames gave a question of the kind {kind!r} in {_TRIES} tries")
+
+
+def _fitting(kind: Kind, options: ClipOptions) -> ClipOptions:
+    """The options with more of what the kind asks about."""
+    low, high = options.things
+    if kind in ("word", "number"):
+        words_share = 0.75 if kind == "word" else 0.25
+        return replace(options, text_share=max(options.text_share, 0.6), words_share=words_share)
+    if kind == "count":
+        return replace(options, crowd_share=max(options.crowd_share, 0.7), event_share=0.0)
+    if kind == "event":
+        return replace(options, event_share=max(options.event_share, 0.85))
+    if kind == "relation":
+        return replace(options, things=(max(low, min(2, high)), high))
+    return options
