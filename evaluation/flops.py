@@ -1,0 +1,79 @@
+"""What an answer computes, in floating-point operations, from the model's weights and the tokens that each part sees.
+
+A multiply-add counts as two. Matrix products and attention are counted, element-wise work is not; attention of the
+language model counts the pairs that the causal mask leaves. Whatever a method computes it is charged for: one that
+chooses inside the language model pays the encoder for all tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from arr_coc.qwen.positions import MERGE
+from arr_coc.qwen.qwenvl import QwenVL
+
+PATCHES_A_TOKEN = MERGE * MERGE
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """Operations of an answer: choosing tokens, encoding frames, the prompt, and the answer's tokens."""
+
+    choose: int = 0
+    encode: int = 0
+    prefill: int = 0
+    decode: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.choose + self.encode + self.prefill + self.decode
+
+
+class Costs:
+    """Operations of a loaded model's parts."""
+
+    def __init__(self, qwen: QwenVL) -> None:
+        tower, layers = qwen.tower, qwen.language_model.layers
+        proj = tower.patch_embed.proj.weight
+        self.layers = len(layers)
+        self._patch = proj[:, :, 0].numel() + sum(_weights(block) for block in tower.blocks)
+        self._token = _weights(tower.merger) + _weights(getattr(tower, "deepstack_merger_list", None))
+        self._vision_width = int(tower.blocks[0].attn.qkv.in_features)
+        self._windows = _windows(tower)
+        self._layer = _weights(layers[0])
+        self._attended = int(layers[0].self_attn.q_proj.out_features)
+        self._head = qwen.model.lm_head.weight.numel()
+
+    def encode(self, tokens: int) -> int:
+        """One frame of so many tokens: patches, blocks, merger and deepstack mergers."""
+        patches = PATCHES_A_TOKEN * tokens
+        pairs = sum(patches * min(patches, window or patches) for window in self._windows)
+        return 2 * patches * self._patch + 4 * pairs * self._vision_width + 2 * tokens * self._token
+
+    def prefill(self, lengths: Sequence[int]) -> int:
+        """A prompt of which `lengths[i]` tokens go through layer i, from an empty cache; then the first logits."""
+        pairs = sum(length * (length + 1) // 2 for length in lengths)
+        return 2 * self._layer * sum(lengths) + 4 * self._attended * pairs + 2 * self._head
+
+    def decode(self, lengths: Sequence[int], tokens: int) -> int:
+        """So many answer tokens, one after the other, with `lengths[i]` tokens of the prompt in layer i's cache."""
+        pairs = tokens * sum(lengths) + len(lengths) * tokens * (tokens + 1) // 2
+        return tokens * 2 * (self._layer * len(lengths) + self._head) + 4 * self._attended * pairs
+
+
+def _weights(module: nn.Module | None) -> int:
+    """Weights that meet each row once: those of all linear layers in a module."""
+    parts = module.modules() if module is not None else ()
+    return sum(part.weight.numel() for part in parts if isinstance(part, nn.Linear))
+
+
+def _windows(tower: Any) -> list[int]:
+    """For each block, how many patches its attention window holds; 0 where it sees all."""
+    if not hasattr(tower, "fullatt_block_indexes"):
+        return [0] * len(tower.blocks)
+    side = int(tower.config.window_size) // int(tower.config.patch_size)
+    return [0 if index in tower.fullatt_block_indexes else side * side for index in range(len(tower.blocks))]

@@ -1,0 +1,95 @@
+"""Answers as they come, one JSON object a line, so that a run that is killed goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from evaluation.errors import ResultsError
+
+Row = dict[str, Any]
+
+KEY = ("model", "dtype", "suite", "suite_hash", "strategy", "budget", "encode", "seed", "max_tokens", "id")
+"""What makes two answers the same one: it is not asked for again."""
+
+PIECE_BYTES = 1 << 20
+
+MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt")
+
+
+def key_of(row: Row) -> tuple[Any, ...]:
+    """A row's key. Raises KeyError where it lacks a part of it."""
+    return tuple(row[name] for name in KEY)
+
+
+def model_hash(folder: Path) -> str:
+    """Names a model by the content of its weights, configuration and tokenizer, those in subfolders too."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in MODEL_FILES for path in folder.rglob(pattern)}):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        with path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                digest.update(piece)
+    return digest.hexdigest()[:16]
+
+
+class Journal:
+    """The rows that a file holds, and the rows that are added to it; a context manager.
+
+    What a killed run has left half written at the end is cut off. Raises ResultsError where the file cannot be read or
+    written, or holds anything else.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        self.path = path
+        self._rows: dict[tuple[Any, ...], Row] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w+b" if fresh or not path.exists() else "r+b")
+            self._read()
+        except OSError as error:
+            raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        return key in self._rows
+
+    def rows(self, keys: Iterator[tuple[Any, ...]]) -> list[Row]:
+        """The rows of those keys that are there, in their order."""
+        return [self._rows[key] for key in keys if key in self._rows]
+
+    def add(self, row: Row) -> None:
+        """Writes a row through to the file."""
+        self._rows[key_of(row)] = row
+        try:
+            self._file.write(json.dumps(row).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise ResultsError(f"cannot write {self.path}: {error.strerror}; what it holds is kept") from error
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _read(self) -> None:
+        whole = 0
+        for number, line in enumerate(self._file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                row = json.loads(line)
+                self._rows[key_of(row)] = row
+            except (ValueError, KeyError, TypeError) as error:
+                raise ResultsError(
+                    f"line {number} of {self.path} is no answer of an evaluation; remove the file, or use --fresh"
+                ) from error
+            whole += len(line)
+        self._file.truncate(whole)
+        self._file.seek(whole)

@@ -1,0 +1,151 @@
+"""Accuracy against tokens: `python -m evaluation.run --suite still --strategy arr-coc,grid --budget 27%,10%`.
+
+Answers are written down one by one beside --out, so that a run that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from arr_coc.errors import ArrCocError
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.qwenvl import QwenVL
+from evaluation.compare import at_equal_flops, at_equal_tokens
+from evaluation.curves import check_plotting, plot
+from evaluation.errors import EvaluationError, ResultsError
+from evaluation.journal import Journal, Row, model_hash
+from evaluation.named import all_suites, named_suite
+from evaluation.plan import Way, plan, split
+from evaluation.progress import Progress
+from evaluation.questions import Asked, loaded, read_questions
+from evaluation.report import cells
+from evaluation.runner import Asking, Suite, run_suite
+from evaluation.strategies.catalogue import STRATEGIES
+from evaluation.table import table
+from stream.bench.machine import machine
+from stream.errors import StreamError
+
+BAD_INPUT = 2
+"""Exit status where what was asked for cannot be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where results go: figures, the answers beside them, and the picture, if one is wanted."""
+
+    figures: Path
+    picture: Path | None
+    fresh: bool
+
+    @property
+    def answers(self) -> Path:
+        return self.figures.with_suffix(".answers.jsonl")
+
+
+def evaluate(asking: Asking, suites: Sequence[Suite], ways: Sequence[Way], outputs: Outputs) -> dict[str, Any]:
+    """Asks what has not been asked, and writes figures and picture. Returns the figures."""
+    rows: list[Row] = []
+    with Journal(outputs.answers, fresh=outputs.fresh) as journal:
+        for suite in suites:
+            progress = Progress(suite.name)
+            rows += run_suite(asking, suite, ways, journal, progress.step)
+            progress.done()
+    made = cells(rows)
+    figures = {
+        "evaluation": "accuracy against tokens",
+        "machine": machine() | {"device": str(asking.qwen.device), "threads": torch.get_num_threads()},
+        "model": _model(asking),
+        "suites": {suite.name: suite.hash for suite in suites},
+        "cells": made,
+        "at_equal_tokens": at_equal_tokens(rows),
+        "at_equal_flops": at_equal_flops(made),
+    }
+    _write(outputs.figures, json.dumps(figures, indent=2) + "\n")
+    if outputs.picture is not None:
+        plot(made, f"{asking.qwen.model_id}: accuracy against visual tokens", outputs.picture)
+    return figures
+
+
+def asked_suite(path: Path, asked: list[Asked], video_frames: int) -> Suite:
+    """A user's questions as a suite under the file's name."""
+    digest = hashlib.sha256(path.read_bytes() + str(video_frames).encode()).hexdigest()[:16]
+    return Suite(path.stem, digest, lambda: loaded(asked, video_frames))
+
+
+def main(
+    suite: Annotated[str | None, typer.Option(help="Suites, comma-separated; all when absent.")] = None,
+    strategy: Annotated[str, typer.Option(help="Strategies, comma-separated.")] = ",".join(STRATEGIES),
+    budget: Annotated[str, typer.Option(help="Tokens a frame: shares of all, or numbers.")] = "27%,10%",
+    encode: Annotated[
+        str | None, typer.Option(help="sparse, prune, weighted or full; each strategy's own when absent.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A folder or a name on the hub; the bundled one if absent.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Questions of each suite; all when absent.")] = None,
+    out: Annotated[Path, typer.Option(help="Figures; the answers go beside it.")] = Path("evaluation.json"),
+    png: Annotated[Path | None, typer.Option(help="A picture of the curves.")] = None,
+    questions: Annotated[Path | None, typer.Option(help="Own questions, one JSON object a line.")] = None,
+    seeds: Annotated[int, typer.Option(help="How often what is random is repeated.")] = 5,
+    frames: Annotated[int, typer.Option(min=1, help="Frames shown of each video of --questions.")] = 4,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
+    device: Annotated[str, typer.Option(help="Where the model runs.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Precision of its weights.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the answers that are there.")] = False,
+) -> None:
+    """Ask a model the questions of suites, or your own, with fewer and fewer visual tokens."""
+    torch.set_num_threads(threads)
+    try:
+        ways = plan(strategy, budget, encode, seeds)
+        suites = _suites(suite, questions, count, frames)
+        if png is not None:
+            check_plotting()
+        qwen = load_qwen(model, device=device, dtype=dtype)
+        asking = Asking(qwen, model_hash(Path(qwen.model.name_or_path)), max_tokens)
+        figures = evaluate(asking, suites, ways, Outputs(out, png, fresh))
+    except (EvaluationError, ArrCocError, StreamError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(BAD_INPUT) from None
+    print(table(figures["cells"]))
+    print(f"wrote {out}" + (f" and {png}" if png else ""), file=sys.stderr)
+
+
+def _suites(names: str | None, questions: Path | None, count: int | None, video_frames: int) -> list[Suite]:
+    found = []
+    if names is not None or questions is None:
+        wanted = all_suites() if names is None else split(names, "--suite")
+        found = [named_suite(name, count) for name in wanted]
+    if questions is not None:
+        found.append(asked_suite(questions, read_questions(questions)[:count], video_frames))
+    return found
+
+
+def _model(asking: Asking) -> dict[str, Any]:
+    qwen: QwenVL = asking.qwen
+    return {
+        "name": qwen.model_id,
+        "hash": asking.model_hash,
+        "parameters": sum(weight.numel() for weight in qwen.model.parameters()),
+        "dtype": str(qwen.model.dtype).removeprefix("torch."),
+        "allocator": "trained" if qwen.realiser is not None else "untrained",
+        "max_tokens": asking.max_tokens,
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
+if __name__ == "__main__":
+    typer.run(main)

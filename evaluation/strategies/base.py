@@ -1,0 +1,72 @@
+"""What every strategy is asked, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid
+from evaluation.budgets import Budget
+from evaluation.flops import Flops
+from evaluation.views import View
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question about frames uint8 [H, W, 3] at `times_s`, each to be shown at `budget`."""
+
+    frames: tuple[Rgb, ...]
+    times_s: tuple[float, ...]
+    text: str
+    budget: Budget
+    encode: Encode
+    seed: int = 0
+    max_tokens: int = 64
+
+    def views(self, qwen: QwenVL) -> list[View]:
+        """The frames as the model's processor fits them. Raises ShapeError where one is too narrow."""
+        stamps = (
+            FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(self.times_s)
+        )
+        return [View.fit(qwen.preprocessing, frame, stamp) for frame, stamp in zip(self.frames, stamps, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer and its cost.
+
+    `tokens`: visual tokens of all frames that the answer's last layer saw, of the `of_tokens` that there are.
+    `regions` int32 [K, 3] on `grid`: those of the newest frame. `ttft_ms`: from the frames to the first token.
+    """
+
+    text: str
+    tokens: int
+    of_tokens: int
+    regions: npt.NDArray[np.int32]
+    grid: TileGrid
+    flops: Flops
+    ttft_ms: float
+
+
+Answer: TypeAlias = Callable[[QwenVL, Ask], Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to spend a budget: its name, how it answers, and the encodings that it knows (the first is its own).
+
+    `seeded`: its answers depend on a seed, so it is run with several. `budgeted`: it spends a budget; else it is run
+    once.
+    """
+
+    name: str
+    answer: Answer
+    encodes: tuple[Encode, ...] = ("sparse", "prune")
+    seeded: bool = False
+    budgeted: bool = True

@@ -1,0 +1,19 @@
+"""The strategies by name."""
+
+from __future__ import annotations
+
+from evaluation.errors import ChoiceError
+from evaluation.strategies.arr_coc import ARR_COC
+from evaluation.strategies.base import Strategy
+from evaluation.strategies.full import FULL
+from evaluation.strategies.grid import GRID
+from evaluation.strategies.random_tiles import RANDOM
+
+STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in (ARR_COC, FULL, RANDOM, GRID)}
+
+
+def strategy_named(name: str) -> Strategy:
+    """Raises ChoiceError, naming the strategies that there are."""
+    if name not in STRATEGIES:
+        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
