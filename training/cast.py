@@ -130,9 +130,9 @@ class Player:
 
 
 def opposite(rgb: RGB) -> RGB:
-    """A neutral tone that a colour stands out from."""
+    """A grey that a colour stands out from, and that nobody would call white or black."""
     light = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2] < 128
-    return (228, 226, 220) if light else (34, 36, 40)
+    return (196, 194, 188) if light else (66, 68, 72)
 
 
 def _mean(ground: Image) -> npt.NDArray[np.float64]:

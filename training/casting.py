@@ -161,12 +161,17 @@ def _directed(rng: np.random.Generator, player: Player, frames: int, options: Cl
     frame = int(rng.integers(1, frames))
     event = rng.random()
     if event < 0.34:
-        return replace(player, enters=frame)
+        return _seen_to_move(replace(player, enters=frame), frames - frame)
     if event < 0.67 or player.backing == "faint":
-        return replace(player, leaves=frame)
+        return _seen_to_move(replace(player, leaves=frame), frame)
     colour = one(rng, tuple(name for name in COLOUR_NAMES if name != player.colour))
     backing: Backing = "none" if player.backing == "plate" else player.backing
     return replace(player, turns_at=frame, second=(colour, tinted(rng, colour)), backing=backing)
+
+
+def _seen_to_move(player: Player, frames: int) -> Player:
+    """The player, standing still if it is only there for one frame."""
+    return player if frames > 1 else replace(player, step_px=(0.0, 0.0))
 
 
 def _somewhere(rng: np.random.Generator, player: Player, size_px: tuple[int, int], frames: int) -> Player:

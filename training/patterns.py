@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import cv2
 import numpy as np
 
 from stream.scenes.shapes import RGB, Image
 from stream.scenes.textures import Field, mixed, octaves
+from stream.scenes.world import COLOURS
+from training.casting import one, tinted
 
 PATTERNS: tuple[str, ...] = ("noise", "marble", "stripes", "checks", "waves")
+
+
+COLOURS_OF_PATTERNS: tuple[str, ...] = tuple(name for name in COLOURS if name not in ("white", "black"))
+"""Those that have darker tones of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """A picture of nothing but a pattern."""
+
+    name: str
+    colour: str
+    rgb: RGB
+
+    @classmethod
+    def random(cls, rng: np.random.Generator) -> Void:
+        colour = one(rng, COLOURS_OF_PATTERNS)
+        return cls(one(rng, PATTERNS), colour, tinted(rng, colour))
 
 
 def pattern(rng: np.random.Generator, name: str, rgb: RGB, size_px: tuple[int, int]) -> Image:

@@ -244,7 +244,9 @@ def _count(asking: Asking) -> Asked | None:
     if asking.rng.random() < _ABSENT_SHARE and (absent := asking.absent()):
         groups = [(_plural(absent), [])]
     several = [group for group in groups if len(group[1]) > 1]
-    name, counted = one(asking.rng, several if several and asking.rng.random() < 0.7 else groups)
+    if several and asking.rng.random() < 0.3:
+        several = [max(several, key=lambda group: len(group[1]))]
+    name, counted = one(asking.rng, several if several and asking.rng.random() < 0.75 else groups)
     if len(counted) >= len(COUNT_WORDS):
         return None
     wordings = ("How many {} are there?", "How many {} do you see?", "Count the {}.")
@@ -264,8 +266,8 @@ def _movement(asking: Asking) -> Asked | None:
         same = [story for story in movers if story.movement == way]
         if len(same) == 1 and not same[0].turns:
             return Asked(asking.word(("What moves {}?", "Which thing moves {}?"), way), f"{same[0].phrase}.", same)
-    order = [story for story in asking.told if len(story.shown) > 1]
-    order.sort(key=lambda story: (story.movement == "still") - 0.5 * asking.rng.random() * 2.5)
+    order = [story for story in asking.told if len(story.shown) > 1 and story.what not in PATTERNS]
+    order.sort(key=lambda story: (story.movement == "still") - 1.25 * asking.rng.random())
     for story in order:
         if name := asking.name(story):
             wordings = (
@@ -359,7 +361,7 @@ def _relation(asking: Asking) -> Asked | None:
         alone = [third for third in asking.told if third is not other and not _is(clip, other, side, third)]
         if kind < 0.4 and alone == [story]:
             return Asked(f"What is {_TO[side]} the {other_name}?", f"{story.phrase}.", [story, other])
-        if kind < 0.6 and len(sides) == 1:
+        if kind < 0.8 and len(sides) == 1:
             wordings = ("Where is the {} from the {}?", "On which side of the {1} is the {0}?")
             return Asked(asking.word(wordings, name, other_name), f"{side}.", [story, other])
         yes = asking.rng.random() < 0.5

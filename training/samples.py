@@ -53,7 +53,8 @@ def _fitting(kind: Kind, options: ClipOptions) -> ClipOptions:
         words_share = 0.75 if kind == "word" else 0.25
         return replace(options, text_share=max(options.text_share, 0.6), words_share=words_share)
     if kind == "count":
-        return replace(options, crowd_share=max(options.crowd_share, 0.7), event_share=0.0)
+        things = (max(low, min(4, high)), high)
+        return replace(options, crowd_share=max(options.crowd_share, 0.8), event_share=0.0, things=things)
     if kind == "event":
         return replace(options, event_share=max(options.event_share, 0.85))
     if kind == "relation":

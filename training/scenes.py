@@ -17,6 +17,7 @@ from stream.scenes.wear import Light, Wear, shadow
 from training.cast import Player
 from training.casting import ClipOptions, one, random_cast
 from training.fonts import Split
+from training.patterns import Void, pattern
 from training.truth import Clip, Seen
 
 SIZES_PX: tuple[tuple[int, int], ...] = (
@@ -52,6 +53,8 @@ class Plan:
     times_s: tuple[float, ...]
     cast: tuple[Player, ...]
     options: ClipOptions
+    void: Void | None
+    """The pattern that fills it, where it shows nothing else."""
     drift_px: tuple[int, int]
     seed: int
 
@@ -69,13 +72,9 @@ class Plan:
     def draw(self) -> Clip:
         """The clip."""
         rng = np.random.default_rng(self.seed)
-        width, height = self.size_px
         last = len(self.times_s) - 1
         around = abs(self.drift_px[0]) * last, abs(self.drift_px[1]) * last
-        ground = one(rng, GROUNDS)(rng, width + around[0], height + around[1])
-        ground = grained(rng, ground, float(rng.uniform(0, 8)))
-        if self.options.clutter:
-            self._clutter(rng, ground, around)
+        ground = self._ground(rng, around)
         light = Light.random(rng, last + 1) if self.options.worn else Light()
         wear = Wear.random(rng) if self.options.worn else Wear()
         shaded = rng.random() < _SHADOW_SHARE
@@ -89,7 +88,20 @@ class Plan:
         """How far the camera has gone by a frame."""
         return self.drift_px[0] * frame, self.drift_px[1] * frame
 
+    def _ground(self, rng: np.random.Generator, around: tuple[int, int]) -> Image:
+        """What lies behind the players, with room around it for the camera's way."""
+        width, height = self.size_px[0] + around[0], self.size_px[1] + around[1]
+        if self.void is not None:
+            return pattern(rng, self.void.name, self.void.rgb, (width, height))
+        ground = grained(rng, one(rng, GROUNDS)(rng, width, height), float(rng.uniform(0, 8)))
+        if self.options.clutter:
+            self._clutter(rng, ground, around)
+        return ground
+
     def _seen(self, frame: int) -> tuple[Seen, ...]:
+        if self.void is not None:
+            width, height = self.size_px
+            return (Seen(self.void.name, self.void.colour, (0.0, 0.0, float(width), float(height))),)
         seen = (player.seen(frame, self.size_px, self.camera_px(frame)) for player in self.cast)
         return tuple(thing for thing in seen if thing is not None)
 
@@ -124,16 +136,17 @@ def random_plan(
     """A random clip of (width, height) pixels, before it is drawn. Raises OptionError for more than four frames."""
     if not 1 <= frames <= MOST_FRAMES:
         raise OptionError(f"a clip has 1 to {MOST_FRAMES} frames, got {frames}")
-    times = np.cumsum(rng.uniform(0.4, 0.7, frames)) - 0.4
+    times_s = tuple(round(float(time), 1) for time in np.cumsum(rng.uniform(0.4, 0.7, frames)))
     drift = (0, 0)
     if frames > 1 and rng.random() < options.drift_share:
         drift = (int(rng.integers(-_DRIFT_PX, _DRIFT_PX + 1)), int(rng.integers(-_DRIFT_PX, _DRIFT_PX + 1)))
     around = [abs(step) * (frames - 1) for step in drift]
+    if rng.random() < options.void_share:
+        return Plan(size_px, times_s, (), options, Void.random(rng), drift, int(rng.integers(2**62)))
     cast = random_cast(rng, (size_px[0] - around[0], size_px[1] - around[1]), frames, split, options)
     corner = [max(0, step) * (frames - 1) for step in drift]
     cast = [player.placed(player.x_px + corner[0], player.y_px + corner[1]) for player in cast]
-    times_s = tuple(round(float(time), 1) for time in times)
-    return Plan(size_px, times_s, tuple(cast), options, drift, int(rng.integers(2**62)))
+    return Plan(size_px, times_s, tuple(cast), options, None, drift, int(rng.integers(2**62)))
 
 
 def random_clip(
