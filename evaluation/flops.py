@@ -59,6 +59,10 @@ class Costs:
         pairs = sum(length * (length + 1) // 2 for length in lengths)
         return 2 * self._layer * sum(lengths) + 4 * self._attended * pairs + 2 * self._head
 
+    def look(self, tokens: int) -> int:
+        """The attention of one token on so many in one layer, where the fused one gives no weights."""
+        return 2 * self._attended * tokens
+
     def decode(self, lengths: Sequence[int], tokens: int) -> int:
         """So many answer tokens, one after the other, with `lengths[i]` tokens of the prompt in layer i's cache."""
         pairs = tokens * sum(lengths) + len(lengths) * tokens * (tokens + 1) // 2

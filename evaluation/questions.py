@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,7 @@ def _boxes(value: Any) -> tuple[Box, ...]:
 
 
 def _first_twice(names: list[str]) -> str | None:
-    return next((name for index, name in enumerate(names) if name in names[:index]), None)
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def loaded(asked: list[Asked], video_frames: int) -> Iterator[Question]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from evaluation.errors import ChoiceError
 from evaluation.strategies.arr_coc import ARR_COC
 from evaluation.strategies.base import Strategy
+from evaluation.strategies.divprune import DIVPRUNE
+from evaluation.strategies.evs import EVS
+from evaluation.strategies.fastv import FASTV
 from evaluation.strategies.full import FULL
 from evaluation.strategies.grid import GRID
+from evaluation.strategies.pyramiddrop import PYRAMIDDROP
 from evaluation.strategies.random_tiles import RANDOM
 
-STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in (ARR_COC, FULL, RANDOM, GRID)}
+STRATEGIES: dict[str, Strategy] = {
+    strategy.name: strategy for strategy in (ARR_COC, FULL, RANDOM, GRID, EVS, FASTV, PYRAMIDDROP, DIVPRUNE)
+}
 
 
 def strategy_named(name: str) -> Strategy:

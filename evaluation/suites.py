@@ -1,0 +1,187 @@
+"""The frozen suites: parameters and seeds of tests that no training has seen, with a hash of what comes out.
+
+Sizes of things, clutter and counts were fixed before any way to choose tokens was compared, and are not changed to
+favour one. `frozen_suites.json` holds the hashes; a test compares them with what the code gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from arr_coc.errors import OptionError
+from evaluation.special import camouflaged, panned, void
+from training.casting import ClipOptions, one
+from training.samples import plan_sample
+from training.scenes import Plan, clip_rng
+from training.truth import KINDS, Clip, Kind, Sample
+
+COUNT = 300
+SEEDS_OF_A_SUITE = 100_000
+"""Test seeds set aside for each suite, in the order of `SUITES`."""
+
+SMALL_PX, LARGE_PX = ((256, 256),) * 4, ((512, 512),) * 4
+STILL_SIZES_PX = (*SMALL_PX, *LARGE_PX, (512, 256), (640, 384), (768, 512), (1024, 1024))
+VIDEO_SIZES_PX = (*SMALL_PX, *LARGE_PX, (512, 256), (640, 384))
+
+PLAIN = ClipOptions(
+    things=(1, 6),
+    sizes_px=(30.0, 62.0),
+    capitals_px=(15, 32),
+    text_share=0.4,
+    words_share=0.55,
+    crowd_share=0.25,
+    moving_share=0.45,
+    event_share=0.6,
+    drift_share=0.3,
+    faint_share=0.0,
+    clutter=1.0,
+    worn=True,
+    void_share=0.0,
+)
+"""What the scenes of every suite are made of, where it says no other; written out, so that it does not move."""
+
+Planned = tuple[Plan, Sample]
+"""What is to be drawn, and the question about it with blank frames."""
+
+Made = Callable[["Suite", int, np.random.Generator], Iterator[Planned]]
+"""(suite, number, generator) → the samples of that number: one, or one for every frame of a pan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The parameters of a suite. Its samples take the kinds in turn, and sizes and numbers of frames at random."""
+
+    name: str
+    about: str
+    made: Made
+    kinds: tuple[Kind, ...]
+    sizes_px: tuple[tuple[int, int], ...] = STILL_SIZES_PX
+    frames: tuple[int, ...] = (1,)
+    options: ClipOptions = PLAIN
+    count: int = COUNT
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """All of it, fit for JSON."""
+        sizes = [list(size) for size in self.sizes_px]
+        whole = {"kinds": list(self.kinds), "sizes_px": sizes, "frames": list(self.frames), "count": self.count}
+        return {**whole, "options": asdict(self.options), "first_seed": first_seed(self.name)}
+
+
+def _random(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    kind = suite.kinds[number % len(suite.kinds)]
+    yield plan_sample(rng, one(rng, suite.sizes_px), one(rng, suite.frames), "test", kind, suite.options)
+
+
+def _camouflaged(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    yield camouflaged(rng, one(rng, suite.sizes_px), suite.options)
+
+
+def _void(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    yield void(rng, one(rng, suite.sizes_px), suite.kinds[number % len(suite.kinds)], suite.options)
+
+
+def _panned(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    kind = suite.kinds[number % len(suite.kinds)]
+    yield from panned(rng, one(rng, suite.sizes_px), suite.frames[0], kind, suite.options, f"pan-{number:02d}")
+
+
+_MOVING: tuple[Kind, ...] = ("movement", "event")
+_STILL: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in _MOVING)
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite("still", "every kind of question about one picture", _random, _STILL),
+        Suite(
+            "video",
+            "two to four frames; half of the questions are about movement and events",
+            _random,
+            tuple(kind for still in _STILL for kind in (still, _MOVING[_STILL.index(still) % 2])),
+            VIDEO_SIZES_PX,
+            (2, 3, 4),
+        ),
+        Suite(
+            "text",
+            "words of one to four tiles",
+            _random,
+            ("word",),
+            options=replace(PLAIN, things=(1, 5), words_share=1.0, crowd_share=0.0),
+        ),
+        Suite(
+            "camouflage",
+            "a word hardly lighter or darker than its ground, and bright things that nobody asks about",
+            _camouflaged,
+            ("word",),
+        ),
+        Suite("void", "nothing but a pattern", _void, ("colour", "shape")),
+        Suite(
+            "pan",
+            "the camera moves over a page of words and things; the same question at every frame",
+            _panned,
+            ("word", "number", "colour", "shape", "exists"),
+            ((512, 512), (640, 384)),
+            (15,),
+            replace(PLAIN, things=(14, 22), moving_share=0.0, event_share=0.0, crowd_share=0.0),
+        ),
+    )
+}
+
+
+def first_seed(name: str) -> int:
+    """The number of the suite's first test clip."""
+    return SEEDS_OF_A_SUITE * (1 + list(SUITES).index(name))
+
+
+def suite_samples(name: str, count: int | None = None) -> Iterator[Sample]:
+    """The suite's first `count` samples, drawn; all where that is None. The same on every call.
+
+    Raises OptionError for an unknown suite, and for a count below 1.
+    """
+    planned = _planned(name, count)
+    return (_drawn(plan, sample) for plan, sample in planned)
+
+
+def suite_hash(name: str) -> str:
+    """SHA-256 over a suite's parameters, and over question, answer, boxes (whole pixels) of all of its samples.
+
+    Pixels are not in it: libraries round them differently from machine to machine. Raises OptionError for an unknown suite.
+    """
+    digest = hashlib.sha256(json.dumps(_suite(name).parameters, sort_keys=True).encode())
+    for _, sample in _planned(name, None):
+        boxes = [[[round(edge) for edge in box] for box in frame] for frame in sample.boxes]
+        digest.update(json.dumps([sample.kind, sample.question, sample.answer, boxes]).encode())
+    return digest.hexdigest()
+
+
+def _suite(name: str) -> Suite:
+    if name not in SUITES:
+        raise OptionError(f"no suite is called {name!r}; there are {', '.join(SUITES)}")
+    return SUITES[name]
+
+
+def _planned(name: str, count: int | None) -> Iterator[Planned]:
+    suite = _suite(name)
+    if count is not None and count < 1:
+        raise OptionError(f"a suite is asked for 1 sample or more, got {count}")
+    return islice(_all_planned(suite), suite.count if count is None else count)
+
+
+def _all_planned(suite: Suite) -> Iterator[Planned]:
+    for number in range(suite.count):
+        yield from suite.made(suite, number, clip_rng("test", first_seed(suite.name) + number))
+
+
+def _drawn(plan: Plan, sample: Sample) -> Sample:
+    """The sample with its pictures; of a pan, with that of its own time."""
+    clip = plan.draw()
+    if len(clip.frames) == len(sample.clip.frames):
+        return replace(sample, clip=clip)
+    frame = clip.times_s.index(sample.clip.times_s[0])
+    return replace(sample, clip=Clip((clip.frames[frame],), sample.clip.times_s, sample.clip.things))
