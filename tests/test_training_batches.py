@@ -9,34 +9,33 @@ import numpy as np
 import pytest
 import torch
 
-from training.batches import (
-    IGNORED,
-    QUESTIONS,
-    TOKENS_A_BATCH,
-    BackgroundBatches,
-    Prompter,
-    Stage,
-    _dropped,
-    random_batches,
-)
-from training.demo_worlds import random_world
+from training.batches import IGNORED, TOKENS_A_BATCH, BackgroundBatches, Prompter, _dropped, random_batches
+from training.lessons import QUESTIONS
+from training.scenes import random_clip
 from training.tokenizer import train_tokenizer
 from training.views import Viewer
 
 
 def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
     tokenizer = train_tokenizer()
-    for batch in islice(random_batches(1, SimpleNamespace(value=1.0)), 3):
-        pictures, tokens = batch.regions.shape[:2]
-        assert pictures == 1 or pictures * tokens <= TOKENS_A_BATCH * 1.5
-        assert batch.pixels.shape == (pictures, tokens, 3, 32, 32)
-        assert batch.ids.shape == batch.labels.shape == (pictures, QUESTIONS, batch.ids.shape[2])
+    asked = 0
+    for batch in islice(random_batches(1, SimpleNamespace(value=1.0)), 6):
+        clips, frames, tokens = batch.regions.shape[:3]
+        assert clips * frames * tokens <= TOKENS_A_BATCH * 1.6
+        assert batch.pixels.shape == (clips, frames, tokens, 3, 32, 32)
+        assert batch.times.shape[:2] == (clips, frames)
+        assert (batch.times.shape[2] > 0) == (frames > 1)
+        if not batch.ids.numel():
+            continue
+        assert batch.ids.shape == batch.labels.shape == (clips, QUESTIONS, batch.ids.shape[2])
         learned = batch.labels != IGNORED
         assert torch.equal(batch.ids[learned], batch.labels[learned])
         for ids, mask in zip(batch.ids.flatten(0, 1), learned.flatten(0, 1), strict=True):
             answer = tokenizer.decode(ids[mask])
             assert answer.endswith(".<|im_end|>")
             assert "?" not in answer
+            asked += 1
+    assert asked
 
 
 def test_the_same_seed_gives_the_same_batches() -> None:
@@ -45,14 +44,10 @@ def test_the_same_seed_gives_the_same_batches() -> None:
     assert torch.equal(first.ids, second.ids)
 
 
-def test_pictures_begin_simple() -> None:
-    assert Stage.at(0.0) == Stage(1, all_budgets=False)
-    assert Stage.at(1.0) == Stage(3, all_budgets=True)
-
-
 def test_dropping_tokens_takes_background_first() -> None:
     rng = np.random.default_rng(2)
-    view = Viewer(rng).look(random_world(rng, (256, 192)), 40, "foveated")
+    clip = random_clip(rng, (256, 192))
+    view = Viewer(rng).look(clip.frames[0], clip.things[0], 40, "foveated")
     things = int((view.targets[:, 0] >= 0).sum())
     kept = _dropped(rng, view, things)
     assert len(kept.regions) == things
@@ -67,15 +62,15 @@ def test_the_template_is_that_of_answering() -> None:
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     said = [token for token in learned if token != IGNORED]
     before = tokenizer(text.replace("<|image_pad|>", ""), add_special_tokens=False)["input_ids"]
-    assert prompter.head + prompter.close + asked == before + said
+    assert prompter.head + prompter.open + prompter.close + asked == before + said
 
 
 def test_a_background_process_that_stops_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.batches._WAIT_S", 0.01)
     batches = BackgroundBatches(1)
-    batches._process.kill()
+    batches._processes[0].kill()
     try:
-        with pytest.raises(RuntimeError, match="the process that draws pictures has stopped"):
+        with pytest.raises(RuntimeError, match="the processes that draw pictures have stopped"):
             batches.next()
     finally:
         batches.close()

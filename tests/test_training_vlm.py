@@ -12,19 +12,21 @@ from typer.testing import CliRunner
 
 import training.export
 import training.vlm
+from arr_coc.errors import ModelError, ModelNotFound
 from training.batches import Batch, random_batches
-from training.network import Losses
+from training.network import VOCABULARY, Losses, new_model
+from training.tokenizer import train_tokenizer
 from training.vlm import Means, Recipe, Trainer, schedule
 
 
 class SameBatch:
     """Stands in for the background process: one small batch, over and over."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, workers: int = 1) -> None:
         self.progress = SimpleNamespace(value=0.0)
-        whole = next(random_batches(5, self.progress))
-        tensors = (whole.pixels, whole.regions, whole.targets, whole.ids, whole.labels)
-        self._batch = Batch(whole.grid, *(tensor[:2] for tensor in tensors))
+        asking = (batch for batch in random_batches(5, self.progress) if batch.ids.numel())
+        whole = next(batch for batch in asking if batch.regions.shape[2] < 60)
+        self._batch = Batch(whole.grid, *(tensor[:2] for tensor in whole.tensors))
         self.closed = False
 
     def next(self) -> Batch:
@@ -74,18 +76,29 @@ def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path) -> None:
         assert torch.equal(expected, got)
 
 
-def test_resuming_needs_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Trainer(Recipe(), tmp_path).resume()
+def test_a_checkpoint_that_is_missing_or_does_not_fit_is_named(tmp_path: Path) -> None:
+    trainer = Trainer(Recipe(), tmp_path)
+    with pytest.raises(ModelNotFound, match="leave --resume out to begin a run"):
+        trainer.resume()
+    torch.save({"learner": {"odd": torch.zeros(1)}}, tmp_path / "checkpoint.pt")
+    with pytest.raises(ModelError, match="does not fit this version's model"):
+        trainer.resume()
+    (tmp_path / "checkpoint.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(ModelError, match="does not fit this version's model"):
+        trainer.resume()
 
 
-def test_questions_are_asked_at_every_third_step_until_seeing_is_learned(tmp_path: Path) -> None:
-    trainer = Trainer(Recipe(minutes=1), tmp_path)
-    assert trainer.asks
-    trainer.steps = 1
-    assert not trainer.asks
-    trainer.spent_s = 59.0
-    assert trainer.asks
+def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
+    earlier = new_model(seed=7)
+    training.export.export(earlier, tmp_path / "earlier")
+    trainer = Trainer(Recipe(begin_with=str(tmp_path / "earlier")), tmp_path / "run")
+    words = len(train_tokenizer())
+    for before, after in zip(earlier.parameters(), trainer.learner.model.parameters(), strict=True):
+        if len(before) == VOCABULARY:
+            before, after = before[:words], after[:words]
+        torch.testing.assert_close(before, after, atol=0.02, rtol=0.02)
+    with pytest.raises(ModelNotFound, match="holds no model"):
+        Trainer(Recipe(begin_with=str(tmp_path)), tmp_path / "run")
 
 
 def test_the_rate_rises_then_falls() -> None:

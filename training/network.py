@@ -21,13 +21,13 @@ from training.batches import IGNORED, Batch, Prompter
 from training.tokenizer import SPECIAL_TOKENS, special_ids
 from training.views import TARGETS, UNKNOWN
 
-VOCABULARY = 512
+VOCABULARY = 640
 CONTEXT_TOKENS = 8192
 _WIDTH = 192
 
-_BACKGROUND_WEIGHT = 0.15
-_TARGET_WEIGHTS = {"shape": 3.0, "colour": 1.0, "movement": 1.0, "place": 1.0, "tens": 1.0, "units": 1.0, "order": 1.0}
-"""Shapes take longest to learn."""
+_BACKGROUND_WEIGHT = 0.1
+_TARGET_WEIGHTS = {"what": 2.0, "left": 1.5, "middle": 1.5, "right": 1.5}
+"""Of the targets that take longest to learn; the others count 1."""
 
 
 def scenes_config() -> Qwen3VLConfig:
@@ -117,15 +117,16 @@ class Learner(nn.Module):
         self.model = model
         self.head = nn.Linear(_WIDTH, sum(count + 1 for count in TARGETS.values()))
         prompter = Prompter()
-        self._open, self._close = prompter.head, prompter.close
+        self._head, self._open, self._close = prompter.head, prompter.open, prompter.close
 
-    def forward(self, batch: Batch, answers: bool = True) -> Losses:
-        """The losses on a batch; without `answers` of its visual tokens only, which takes half the time."""
-        visual = encode_regions(self.model.model.visual, batch.pixels, batch.regions, batch.grid)
-        targets = batch.targets.long()
+    def forward(self, batch: Batch) -> Losses:
+        """The losses on a batch: of its visual tokens, and of its answers where it asks anything."""
+        regions, pixels = batch.regions.flatten(0, 1), batch.pixels.flatten(0, 1)
+        visual = encode_regions(self.model.model.visual, pixels, regions, batch.grid)
+        targets = batch.targets.flatten(0, 1).long()
         depths = (visual.embeds, *visual.deepstack)
         token_loss = torch.stack([self._token_loss(embeds, targets) for embeds in depths]).mean()
-        if not answers:
+        if batch.ids.numel() == 0:
             return Losses(token_loss, None, token_loss.item(), None)
         logits = self._answers(batch, visual)
         labels = batch.labels[..., 1:].flatten()
@@ -139,48 +140,73 @@ class Learner(nn.Module):
         """Each target's own cross-entropy; its last class is "nothing to know", which counts little."""
         total = embeds.new_zeros((), dtype=torch.float32)
         parts = self.head(embeds).float().split([count + 1 for count in TARGETS.values()], dim=-1)
+        weights = 0.0
         for index, ((name, count), part) in enumerate(zip(TARGETS.items(), parts, strict=True)):
             wanted = targets[..., index]
             wanted = torch.where(wanted == UNKNOWN, count, wanted)
-            weight = torch.ones(count + 1)
-            weight[count] = _BACKGROUND_WEIGHT
-            loss = F.cross_entropy(part.flatten(0, 1), wanted.flatten(), weight)
-            total = total + _TARGET_WEIGHTS[name] * loss
-        return total / sum(_TARGET_WEIGHTS.values())
+            balance = torch.ones(count + 1, device=embeds.device)
+            balance[count] = _BACKGROUND_WEIGHT
+            weight = _TARGET_WEIGHTS.get(name, 1.0)
+            total = total + weight * F.cross_entropy(part.flatten(0, 1), wanted.flatten(), balance)
+            weights += weight
+        return total / weights
 
     def _answers(self, batch: Batch, visual: VisualTokens) -> torch.Tensor:
-        """Logits [B, Q, S, vocabulary]: all questions about a picture share its tokens and do not see each other."""
-        images, questions, steps = batch.ids.shape
+        """Logits [C, Q, S, vocabulary]: all questions about a clip share its frames and do not see each other."""
         language = self.model.model.language_model
-        tokens = batch.regions.shape[1]
-        head = language.embed_tokens(torch.tensor([self._open])).expand(images, -1, -1)
-        close = language.embed_tokens(torch.tensor([self._close])).expand(images, -1, -1)
-        asked = language.embed_tokens(batch.ids.flatten(1))
-        visual_at = slice(len(self._open), len(self._open) + tokens)
-        shared = visual_at.stop + len(self._close)
-        shown = torch.zeros(images, shared + questions * steps, dtype=torch.bool)
-        shown[:, visual_at] = True
+        clips, questions, steps = batch.ids.shape
+        frames = batch.regions.shape[1]
+        pieces, shown = [self._text(self._head, clips, language)], [torch.zeros(len(self._head))]
+        by_clip = visual.embeds.unflatten(0, (clips, frames))
+        for frame in range(frames):
+            pieces += [
+                language.embed_tokens(batch.times[:, frame]),
+                self._text(self._open, clips, language),
+                by_clip[:, frame],
+                self._text(self._close, clips, language),
+            ]
+            shown += [
+                torch.zeros(batch.times.shape[2] + len(self._open)),
+                torch.ones(by_clip.shape[2]),
+                torch.zeros(len(self._close)),
+            ]
+        shared = sum(len(part) for part in shown)
+        pieces.append(language.embed_tokens(batch.ids.flatten(1)))
+        shown.append(torch.zeros(questions * steps))
         hidden = language(
-            inputs_embeds=torch.cat([head, visual.embeds.to(head.dtype), close, asked], dim=1),
+            inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
             position_ids=self._positions(batch),
-            attention_mask=_question_mask(shared, questions, steps),
-            visual_pos_masks=shown,
+            attention_mask=_question_mask(shared, questions, steps).to(batch.ids.device),
+            visual_pos_masks=torch.cat(shown).bool().to(batch.ids.device).expand(clips, -1),
             deepstack_visual_embeds=[rows.flatten(0, 1) for rows in visual.deepstack],
             use_cache=False,
         ).last_hidden_state[:, shared:]
         logits: torch.Tensor = self.model.lm_head(hidden)
-        return logits.view(images, questions, steps, -1)
+        return logits.view(clips, questions, steps, -1)
+
+    def _text(self, ids: list[int], clips: int, language: Any) -> torch.Tensor:
+        embeds: torch.Tensor = language.embed_tokens(torch.tensor([ids], device=self.head.weight.device))
+        return embeds.expand(clips, -1, -1)
 
     def _positions(self, batch: Batch) -> torch.Tensor:
-        """M-RoPE rows float32 [3, B, L]; every question begins where the first one does."""
-        images, questions, steps = batch.ids.shape
-        start = len(self._open)
-        resumed = after_frame(start, batch.grid)
-        after = text_positions(resumed, len(self._close) + steps)
-        close, asked = after.split([len(self._close), steps], dim=1)
-        pieces = (text_positions(0, start), None, close, asked.repeat(1, questions))
-        shown = visual_positions(start, batch.regions)
-        return torch.cat([shown if piece is None else piece[:, None].expand(3, images, -1) for piece in pieces], dim=-1)
+        """M-RoPE rows float32 [3, C, L]; every question begins where the first one does."""
+        clips, questions, steps = batch.ids.shape
+        device = batch.ids.device
+
+        def text(start: int, tokens: int) -> torch.Tensor:
+            return text_positions(start, tokens, device)[:, None].expand(3, clips, -1)
+
+        pieces, position = [text(0, len(self._head))], len(self._head)
+        opening = batch.times.shape[2] + len(self._open)
+        for frame in range(batch.regions.shape[1]):
+            pieces.append(text(position, opening))
+            position += opening
+            pieces.append(visual_positions(position, batch.regions[:, frame]))
+            position = after_frame(position, batch.grid)
+            pieces.append(text(position, len(self._close)))
+            position += len(self._close)
+        pieces.append(text(position, steps).repeat(1, 1, questions))
+        return torch.cat(pieces, dim=-1)
 
 
 def _question_mask(shared: int, questions: int, steps: int) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,10 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from training.demo_worlds import KINDS, ask, random_facts
+from training import demo_worlds
+from training.questions import ask
+from training.scenes import random_plan
+from training.truth import KINDS
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -25,7 +30,7 @@ SPECIAL_TOKENS = (
 VOCABULARY = 640
 """The special tokens, the 256 bytes (so that any text can be said), and merges up to every word of the drawn world."""
 
-_CORPUS_WORLDS = 1500
+_CORPUS_WORLDS, _CORPUS_CLIPS = 500, 250
 _CORPUS_SEED = 20_000
 
 _PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -46,6 +51,7 @@ CHAT_TEMPLATE = (
 )
 
 
+@functools.cache
 def train_tokenizer() -> PreTrainedTokenizerFast:
     """The same tokenizer on every call."""
     tokenizer = Tokenizer(models.BPE())
@@ -85,11 +91,22 @@ def special_ids() -> dict[str, Any]:
 
 
 def _corpus() -> Iterator[str]:
+    """What is asked and answered in training; words that are read in pictures stay single letters."""
     rng = np.random.default_rng(_CORPUS_SEED)
     yield from ["system user assistant\n", "<3.2 seconds>", "You are a helpful assistant."] * 20
     for _ in range(_CORPUS_WORLDS):
-        facts = random_facts(rng, (640, 384))
-        for kind in KINDS:
-            question = ask(rng, facts, kind)
+        facts = demo_worlds.random_facts(rng, (640, 384))
+        for kind in demo_worlds.KINDS:
+            question = demo_worlds.ask(rng, facts, kind)
             yield question.text
             yield question.answer
+    for number in range(_CORPUS_CLIPS):
+        clip = random_plan(rng, (512, 512), 1 + number % 2).facts()
+        for kind in KINDS:
+            sample = ask(rng, clip, kind, "train")
+            if sample is not None:
+                yield _CAPITALS.sub("", sample.question)
+                yield _CAPITALS.sub("", sample.answer)
+
+
+_CAPITALS = re.compile("[A-Z]{2,}")

@@ -2,13 +2,15 @@
 
 Everything follows from `--seed`, but for how many steps fit into the minutes. A checkpoint is written every few
 minutes; `--resume` goes on from it. The learning rate rises for the first hundredth of the time and falls along a
-cosine.
+cosine. `--begin-with` starts from the weights of an earlier model.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import pickle
+import sys
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -18,14 +20,16 @@ from typing import Annotated
 import torch
 import typer
 
+from arr_coc.errors import ArrCocError, ModelError, ModelNotFound
 from training.batches import BackgroundBatches
+from training.curves import draw_curve
 from training.export import export
+from training.inherit import begin_with
 from training.network import Learner, Losses, new_model
 
 WARM_UP = 0.01
 LEAST_RATE = 0.01
 CLIP_NORM = 1.0
-SEEING_FIRST = 0.8
 LOG_STEPS = 20
 
 
@@ -39,6 +43,9 @@ class Recipe:
     seed: int = 1
     threads: int = 1
     checkpoint_minutes: float = 5.0
+    device: str = "cpu"
+    workers: int = 1
+    begin_with: str = ""
 
 
 class Trainer:
@@ -46,7 +53,10 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self.recipe = recipe
-        self.learner = Learner(new_model(recipe.seed))
+        model = new_model(recipe.seed)
+        if recipe.begin_with:
+            begin_with(model, Path(recipe.begin_with))
+        self.learner = Learner(model).to(recipe.device)
         decayed = [p for p in self.learner.parameters() if p.ndim > 1]
         others = [p for p in self.learner.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -61,19 +71,14 @@ class Trainer:
         """Share of the time that is spent, in [0, 1]."""
         return min(1.0, self.spent_s / (60 * self.recipe.minutes))
 
-    @property
-    def asks(self) -> bool:
-        """Whether this step asks questions: seeing must be learned first, so at first every third step does."""
-        return self.progress > SEEING_FIRST or self.steps % 3 == 0
-
     def step(self, batches: BackgroundBatches) -> Losses:
         """One batch, one update, in bfloat16 where autocast allows."""
         started_s = time.perf_counter()
-        batch = batches.next()
+        batch = batches.next().to(self.recipe.device)
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate * schedule(self.progress)
-        with torch.autocast("cpu", torch.bfloat16):
-            losses: Losses = self.learner(batch, self.asks)
+        with torch.autocast(self.recipe.device.partition(":")[0], torch.bfloat16):
+            losses: Losses = self.learner(batch)
         self.optimiser.zero_grad()
         losses.total.backward()
         torch.nn.utils.clip_grad_norm_(self.learner.parameters(), CLIP_NORM)
@@ -90,17 +95,25 @@ class Trainer:
         torch.save({**state, "steps": self.steps, "spent_s": self.spent_s}, new)
         new.replace(self._folder / "checkpoint.pt")
         export(self.learner.model, self._folder / "model")
+        draw_curve(self._folder / "loss.jsonl", self._folder / "loss.png")
 
     def resume(self) -> None:
-        """Goes on from the checkpoint. Raises FileNotFoundError where there is none."""
-        state = torch.load(self._folder / "checkpoint.pt", weights_only=True)
-        self.learner.load_state_dict(state["learner"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        """Goes on from the checkpoint. Raises ModelNotFound where there is none, ModelError where it does not fit."""
+        path = self._folder / "checkpoint.pt"
+        if not path.is_file():
+            raise ModelNotFound(f"{path} is not there; leave --resume out to begin a run")
+        try:
+            state = torch.load(path, weights_only=True, map_location=self.recipe.device)
+            self.learner.load_state_dict(state["learner"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        except (RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+            reason = str(error).splitlines()[0]
+            raise ModelError(f"{path} does not fit this version's model ({reason}); begin a new run") from error
         self.steps, self.spent_s = state["steps"], state["spent_s"]
 
     def run(self) -> None:
         """Trains until the time is spent."""
-        batches = BackgroundBatches(self.recipe.seed * 1000 + self.steps)
+        batches = BackgroundBatches(self.recipe.seed * 1_000_000 + self.steps, self.recipe.workers)
         saved_s = self.spent_s
         means = Means()
         try:
@@ -151,13 +164,21 @@ def main(
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
     seed: Annotated[int, typer.Option(help="Seed of weights and pictures.")] = Recipe.seed,
     threads: Annotated[int, typer.Option(help="Threads of the training process.")] = Recipe.threads,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = Recipe.device,
+    workers: Annotated[int, typer.Option(help="Processes that draw.")] = Recipe.workers,
+    begin_with: Annotated[str, typer.Option(help="Folder of a model whose weights to begin with.")] = "",
     resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = False,
 ) -> None:
     """Train the bundled model on drawn worlds."""
     torch.set_num_threads(threads)
-    trainer = Trainer(Recipe(minutes=minutes, seed=seed, threads=threads), out)
-    if resume:
-        trainer.resume()
+    recipe = Recipe(minutes=minutes, seed=seed, threads=threads, device=device, workers=workers, begin_with=begin_with)
+    try:
+        trainer = Trainer(recipe, out)
+        if resume:
+            trainer.resume()
+    except ArrCocError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
     (out / "recipe.json").write_text(json.dumps(asdict(trainer.recipe), indent=2) + "\n", "utf-8")
     trainer.run()
 

@@ -1,0 +1,41 @@
+"""Lessons go from seeing to answering; what they say of demo worlds is what those hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stream.scenes.world import Facts, Thing
+from training.lessons import QUESTIONS, Plan, Teacher, seen_in
+
+
+def share_asking(progress: float) -> float:
+    teacher = Teacher(np.random.default_rng(1))
+    return float(np.mean([teacher.plan(progress).asks for _ in range(300)]))
+
+
+def test_it_begins_with_seeing() -> None:
+    assert share_asking(0.1) < 0.35
+    assert share_asking(0.9) > 0.7
+
+
+def test_every_lesson_that_asks_has_questions_about_its_clip() -> None:
+    teacher = Teacher(np.random.default_rng(2))
+    for frames in (1, 3):
+        lesson = teacher.lesson(Plan(True, False, frames, (256, 256), 32, "grid"))
+        assert len(lesson.clip.frames) == len(lesson.clip.times_s) == frames
+        assert len(lesson.questions) == QUESTIONS
+        assert all(question and answer.endswith(".") for question, answer in lesson.questions)
+        assert max(frame.std() for frame in lesson.clip.frames) > 0, "it is drawn"
+    assert teacher.lesson(Plan(False, False, 1, (256, 256), 64, "grid")).questions == ()
+    assert len(teacher.lesson(Plan(True, True, 1, (320, 192), 32, "grid")).questions) == QUESTIONS
+
+
+def test_a_demo_worlds_things_keep_their_streaks_and_digits() -> None:
+    facts = Facts.of(
+        256, 128, [Thing("circle", "blue", 64, 64, 64, "left"), Thing("number", "red", 208, 48, 48, number=7)]
+    )
+    circle, number = seen_in(facts)
+    assert circle.movement == "left"
+    assert circle.box_px[2] > 64 + 32, "the streak reaches behind it"
+    assert number.text == "07"
+    assert number.letters[0][2] == number.letters[1][0] == 208

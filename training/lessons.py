@@ -1,0 +1,120 @@
+"""What is taught when: first to see what every token shows, then to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stream.scenes.world import Facts
+from training import demo_worlds
+from training.casting import ClipOptions, one
+from training.crowds import random_crowd
+from training.questions import ask
+from training.samples import plan_sample
+from training.truth import KINDS, Clip, Kind, Seen
+from training.views import HOWS, How
+
+QUESTIONS = 4
+"""Questions about each clip that is asked about."""
+
+SIZES_PX = (*((256, 256),) * 8, *((512, 512),) * 3, (512, 256), (512, 256), (384, 256), (640, 384))
+LARGE_SIZES_PX = ((768, 512), (1024, 1024))
+DEMO_SHARE = 0.2
+"""Of the clips: the plain worlds of the demo, whose captions say how things move."""
+
+FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
+STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in ("movement", "event"))
+
+_SEEING = ((0.5, 0.75), (0.8, 0.5), (1.0, 0.2))
+"""Until which share of training how large a share of the batches only sees."""
+
+_HOW_SHARES = (0.4, 0.3, 0.1, 0.1, 0.1)
+_KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
+_LARGE_SHARE = 0.04
+_LEAST_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all clips of one batch share. `asks`: questions are put, not only tokens looked at."""
+
+    asks: bool
+    demo: bool
+    frames: int
+    size_px: tuple[int, int]
+    budget: int
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A clip and (question, answer) pairs about it."""
+
+    clip: Clip
+    questions: tuple[tuple[str, str], ...] = ()
+
+
+class Teacher:
+    """Makes lessons from one generator."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def plan(self, progress: float) -> Plan:
+        """What the next batch is like, when `progress` in [0, 1] of training is done."""
+        rng = self._rng
+        seeing = next(share for until, share in _SEEING if progress <= until)
+        asks = bool(rng.random() >= seeing)
+        demo = bool(asks and rng.random() < DEMO_SHARE)
+        frames = one(rng, FRAMES) if asks and not demo else 1
+        size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
+        if asks and frames == 1 and rng.random() < _LARGE_SHARE:
+            size_px = one(rng, demo_worlds.LARGE_SIZES_PX if demo else LARGE_SIZES_PX)
+        tiles = -(-size_px[0] // 32) * -(-size_px[1] // 32)
+        budget = max(_LEAST_TOKENS, round(tiles * one(rng, _KEPT_SHARES)))
+        how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
+        if not asks:
+            budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
+        return Plan(asks, demo, frames, size_px, budget, how)
+
+    def lesson(self, plan: Plan) -> Lesson:
+        """One clip, with its questions."""
+        rng = self._rng
+        if plan.demo:
+            return _demo_lesson(rng, plan.size_px)
+        if not plan.asks:
+            return Lesson(random_crowd(rng, plan.size_px).draw())
+        kinds = STILL_KINDS if plan.frames == 1 else KINDS
+        first = one(rng, kinds)
+        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, ClipOptions())
+        questions = [(sample.question, sample.answer)]
+        blank = drawn.facts()
+        while len(questions) < QUESTIONS:
+            another = ask(rng, blank, one(rng, kinds), "train")
+            if another is not None:
+                questions.append((another.question, another.answer))
+        return Lesson(drawn.draw(), tuple(questions))
+
+
+def _demo_lesson(rng: np.random.Generator, size_px: tuple[int, int]) -> Lesson:
+    world = demo_worlds.random_world(rng, size_px)
+    others: Sequence[demo_worlds.Kind] = demo_worlds.KINDS[1:]
+    kinds = ("caption", *(others[int(k)] for k in rng.permutation(len(others))[: QUESTIONS - 1]))
+    asked = [demo_worlds.ask(rng, world.facts, kind) for kind in kinds]
+    clip = Clip((world.image,), (0.0,), (seen_in(world.facts),))
+    return Lesson(clip, tuple((question.text, question.answer) for question in asked))
+
+
+def seen_in(facts: Facts) -> tuple[Seen, ...]:
+    """The things of a demo world, streaks included."""
+    found = []
+    for thing in facts.things:
+        seen = Seen(thing.shape, thing.colour, thing.box_px(streak=True), thing.movement)
+        if thing.number is not None:
+            left, top, right, bottom = thing.box_px()
+            halves = ((left, top, thing.x_px, bottom), (thing.x_px, top, right, bottom))
+            seen = replace(seen, text=f"{thing.number:02d}", letters=halves)
+        found.append(seen)
+    return tuple(found)
