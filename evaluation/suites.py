@@ -79,6 +79,15 @@ def _random(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Pla
     yield plan_sample(rng, one(rng, suite.sizes_px), one(rng, suite.frames), "test", kind, suite.options)
 
 
+def _shown(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    """As `_random`, but never about something that is not there."""
+    while True:
+        ((plan, sample),) = _random(suite, number, rng)
+        if any(sample.boxes):
+            yield plan, sample
+            return
+
+
 def _camouflaged(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     yield camouflaged(rng, one(rng, suite.sizes_px), suite.options)
 
@@ -110,7 +119,7 @@ SUITES: dict[str, Suite] = {
         Suite(
             "text",
             "words of one to four tiles",
-            _random,
+            _shown,
             ("word",),
             options=replace(PLAIN, things=(1, 5), words_share=1.0, crowd_share=0.0),
         ),
@@ -144,14 +153,14 @@ def suite_samples(name: str, count: int | None = None) -> Iterator[Sample]:
 
     Raises OptionError for an unknown suite, and for a count below 1.
     """
-    planned = _planned(name, count)
-    return (_drawn(plan, sample) for plan, sample in planned)
+    return _drawn(_planned(name, count))
 
 
 def suite_hash(name: str) -> str:
     """SHA-256 over a suite's parameters, and over question, answer, boxes (whole pixels) of all of its samples.
 
-    Pixels are not in it: libraries round them differently from machine to machine. Raises OptionError for an unknown suite.
+    Pixels are not in it: libraries round them differently from machine to machine. Raises OptionError for an unknown
+    suite.
     """
     digest = hashlib.sha256(json.dumps(_suite(name).parameters, sort_keys=True).encode())
     for _, sample in _planned(name, None):
@@ -178,10 +187,14 @@ def _all_planned(suite: Suite) -> Iterator[Planned]:
         yield from suite.made(suite, number, clip_rng("test", first_seed(suite.name) + number))
 
 
-def _drawn(plan: Plan, sample: Sample) -> Sample:
-    """The sample with its pictures; of a pan, with that of its own time."""
-    clip = plan.draw()
-    if len(clip.frames) == len(sample.clip.frames):
-        return replace(sample, clip=clip)
-    frame = clip.times_s.index(sample.clip.times_s[0])
-    return replace(sample, clip=Clip((clip.frames[frame],), sample.clip.times_s, sample.clip.things))
+def _drawn(planned: Iterator[Planned]) -> Iterator[Sample]:
+    """The samples with their pictures. A pan is drawn once, and each of its samples gets the picture of its time."""
+    last: Plan | None = None
+    for plan, sample in planned:
+        if plan is not last:
+            last, clip = plan, plan.draw()
+        if len(clip.frames) == len(sample.clip.frames):
+            yield replace(sample, clip=clip)
+        else:
+            frame = clip.frames[clip.times_s.index(sample.clip.times_s[0])]
+            yield replace(sample, clip=Clip((frame,), sample.clip.times_s, sample.clip.things))

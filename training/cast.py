@@ -20,8 +20,10 @@ FAINT = "faint"
 """The colour that is said of text hardly lighter or darker than its ground."""
 
 PLATE_PX = 5
-_LEAST_CONTRAST = 90
-"""Between ink and bare ground, as a distance in RGB; text of less gets an outline."""
+_LEAST_DISTANCE, _LEAST_BRIGHTNESS = 90, 28
+"""Between ink and bare ground, as a distance in RGB and in brightness; text of less gets an outline."""
+
+_LUMA = np.array([0.299, 0.587, 0.114])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,11 @@ class Player:
         left, top = corner_px
         width, height = lettering.size_px
         ground = _mean(image[max(0, top) : top + height, max(0, left) : left + width])
-        close = np.linalg.norm(ground - rgb) < _LEAST_CONTRAST
         if self.backing == "plate":
             low = (left - PLATE_PX, top - PLATE_PX)
             high = (left + width + PLATE_PX - 1, top + height + PLATE_PX - 1)
             cv2.rectangle(image, low, high, self.plate, cv2.FILLED)
-        elif self.backing == "outline" or (self.backing == "none" and close):
+        elif self.backing == "outline" or (self.backing == "none" and _close(ground, rgb)):
             padded = cv2.copyMakeBorder(lettering.mask, 2, 2, 2, 2, cv2.BORDER_CONSTANT)
             wide = np.asarray(cv2.dilate(padded, np.ones((3, 3), np.uint8)), np.uint8)
             stamp(image, wide, left - 2, top - 2, self.plate)
@@ -131,8 +132,13 @@ class Player:
 
 def opposite(rgb: RGB) -> RGB:
     """A grey that a colour stands out from, and that nobody would call white or black."""
-    light = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2] < 128
-    return (196, 194, 188) if light else (66, 68, 72)
+    return (196, 194, 188) if _LUMA @ rgb < 128 else (66, 68, 72)
+
+
+def _close(ground: npt.NDArray[np.float64], rgb: RGB) -> bool:
+    """Whether a colour is hard to tell from the ground."""
+    difference = np.asarray(rgb) - ground
+    return bool(np.linalg.norm(difference) < _LEAST_DISTANCE or abs(_LUMA @ difference) < _LEAST_BRIGHTNESS)
 
 
 def _mean(ground: Image) -> npt.NDArray[np.float64]:

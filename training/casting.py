@@ -140,8 +140,8 @@ def _random_player(rng: np.random.Generator, split: Split, options: ClipOptions,
 
 
 def faint(rng: np.random.Generator, player: Player) -> Player:
-    """The same text in a tone 24 to 44 levels lighter or darker than its ground."""
-    contrast = int(rng.integers(24, 45)) * (1 if rng.random() < 0.5 else -1)
+    """The same text in a tone 28 to 48 levels lighter or darker than its ground."""
+    contrast = int(rng.integers(28, 49)) * (1 if rng.random() < 0.5 else -1)
     return replace(player, colour="faint", backing="faint", contrast=contrast)
 
 

@@ -211,9 +211,10 @@ def _text(asking: Asking, what: str, plain: Sequence[str]) -> Asked | None:
         if asking.names.fitting(f"{story.colour} {what}") == [story] and story.colour in COLOUR_NAMES:
             wordings = (f"What {what} is {{}}?", f"Which {what} is {{}}?", f"Read the {{}} {what}.")
             found.append(asking.word(wordings, story.colour))
-        for side in _SIDES:
-            if len(here) > 1 and all(other is story or _is(asking.clip, story, side, other) for other in here):
-                found.append(f"What {what} is {_FURTHEST[side]}?")
+        if len(here) > 1 and all(other.steady for other in here):
+            others = [other for other in here if other is not story]
+            sides = (side for side in _SIDES if all(_is(asking.clip, story, side, other) for other in others))
+            found += [f"What {what} is {_FURTHEST[side]}?" for side in sides]
         if found:
             return Asked(one(asking.rng, found), f"{story.text}.", [story])
     return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from arr_coc.errors import OptionError
 from stream.scenes.shapes import Image
-from stream.scenes.textures import GROUNDS, clutter, grained
+from stream.scenes.textures import CALM_GROUNDS, GROUNDS, clutter, grained
 from stream.scenes.wear import Light, Wear, shadow
 from training.cast import Player
 from training.casting import ClipOptions, one, random_cast
@@ -93,7 +93,9 @@ class Plan:
         width, height = self.size_px[0] + around[0], self.size_px[1] + around[1]
         if self.void is not None:
             return pattern(rng, self.void.name, self.void.rgb, (width, height))
-        ground = grained(rng, one(rng, GROUNDS)(rng, width, height), float(rng.uniform(0, 8)))
+        calm = any(player.backing == "faint" for player in self.cast)
+        ground = one(rng, CALM_GROUNDS if calm else GROUNDS)(rng, width, height)
+        ground = grained(rng, ground, float(rng.uniform(0, 2 if calm else 8)))
         if self.options.clutter:
             self._clutter(rng, ground, around)
         return ground
@@ -111,7 +113,7 @@ class Plan:
         x, y = (c if step > 0 else room + c for c, step, room in zip(camera, self.drift_px, around, strict=True))
         image = ground[y : y + height, x : x + width].copy()
         for player in self.cast:
-            if shaded and player.there(frame) and player.backing in ("none", "plate"):
+            if shaded and player.there(frame) and (not player.text or player.backing == "plate"):
                 shadow(image, player.box_px(frame, camera))
         for player in self.cast:
             player.draw(image, frame, camera)

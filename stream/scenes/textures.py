@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from stream.scenes.lettering import stamp
 from stream.scenes.shapes import RGB, Image
 
 _SHRINK = 4
@@ -57,6 +58,14 @@ def clouds(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     return mixed(np.clip(share, 0, 1), muted(rng), muted(rng), width_px, height_px)
 
 
+def haze(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+    """As clouds, in two tones that hardly differ."""
+    width, height = _small(width_px, height_px)
+    red, green, blue = muted(rng)
+    share = np.clip(0.5 + 0.28 * octaves(rng, width, height, int(rng.integers(2, 5))), 0, 1)
+    return mixed(share, (red - 7, green - 7, blue - 7), (red + 7, green + 7, blue + 7), width_px, height_px)
+
+
 def horizon(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     """Light above, dark below, parted by an uneven line."""
     width, height = _small(width_px, height_px)
@@ -99,7 +108,22 @@ def plain(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     return mixed(share, first, first if rng.random() < 0.3 else muted(rng), width_px, height_px)
 
 
-GROUNDS = (plain, clouds, clouds, horizon, wall, bokeh)
+def printed(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+    """Small print that nobody can read, on paper of uneven tone: short bars on ruled lines."""
+    image = plain(rng, width_px, height_px)
+    line_px, ink, opacity = int(rng.integers(8, 20)), muted(rng), float(rng.uniform(0.2, 0.5))
+    mask = np.zeros((height_px, width_px), np.uint8)
+    for top in range(line_px // 2, height_px, line_px):
+        ends = np.cumsum(rng.integers(line_px // 2, 3 * line_px, size=2 * width_px // line_px + 2))
+        for left, right in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            mask[top : top + max(1, line_px // 3), left : right - line_px // 2] = 255
+    stamp(image, mask, 0, 0, ink, opacity)
+    return image
+
+
+GROUNDS = (plain, clouds, clouds, horizon, wall, bokeh, printed)
+CALM_GROUNDS = (plain, haze)
+"""Those on which even faint text can be read."""
 
 
 def grained(rng: np.random.Generator, image: Image, sigma: float) -> Image:

@@ -1,0 +1,53 @@
+"""Writes down what the suites are: `python -m evaluation.freeze` makes `frozen_suites.json` anew.
+
+That is done once, before anything is measured. Afterwards a test holds the code to the file.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from evaluation.suites import SUITES, suite_hash, suite_samples
+
+FROZEN = Path(__file__).with_name("frozen_suites.json")
+
+LIBRARIES = ("matplotlib", "numpy", "opencv-python-headless", "pillow")
+"""Fonts and rounding come from these; with other versions places may differ by a pixel, and so do the hashes."""
+
+THUMBNAILS = 3
+_THUMBNAIL_PX = 4
+
+
+def frozen() -> dict[str, Any]:
+    """Versions of libraries; of every suite its hash, its parameters, and thumbnails of its first pictures."""
+    return {
+        "versions": {library: version(library) for library in LIBRARIES},
+        "suites": {
+            name: {"hash": suite_hash(name), "parameters": suite.parameters, "thumbnails": thumbnails(name)}
+            for name, suite in SUITES.items()
+        },
+    }
+
+
+def thumbnails(name: str) -> list[list[int]]:
+    """The last frames of the suite's first samples, shrunk to 4x4 and flattened: [3, 48] levels."""
+    shrunk = []
+    for sample in suite_samples(name, THUMBNAILS):
+        small = cv2.resize(sample.clip.frames[-1], (_THUMBNAIL_PX, _THUMBNAIL_PX), interpolation=cv2.INTER_AREA)
+        shrunk.append([int(level) for level in np.ravel(small)])
+    return shrunk
+
+
+def main() -> None:
+    """Writes the file."""
+    FROZEN.write_text(json.dumps(frozen(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

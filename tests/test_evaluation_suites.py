@@ -1,0 +1,120 @@
+"""The suites are what was frozen: same questions, answers, places and pictures; none of them is training's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+import evaluation.suites
+from arr_coc.errors import OptionError
+from evaluation.freeze import FROZEN, thumbnails
+from evaluation.suites import SEEDS_OF_A_SUITE, SUITES, first_seed, suite_hash, suite_samples
+from training.scenes import clip_rng
+from training.words import WORDS
+
+WRITTEN = json.loads(FROZEN.read_text(encoding="utf-8"))
+OTHER_LIBRARIES = {name for name, wanted in WRITTEN["versions"].items() if version(name) != wanted}
+needs_the_same_fonts = pytest.mark.skipif(
+    bool(OTHER_LIBRARIES), reason=f"the suites were frozen with other versions of {sorted(OTHER_LIBRARIES)}"
+)
+
+
+def test_there_are_the_six_suites() -> None:
+    assert list(SUITES) == ["still", "video", "text", "camouflage", "void", "pan"]
+    assert {suite.count for suite in SUITES.values()} == {300}
+    assert SUITES["pan"].frames == (15,), "which makes twenty pans"
+
+
+@needs_the_same_fonts
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_is_what_was_frozen(name: str) -> None:
+    written = WRITTEN["suites"][name]
+    assert json.loads(json.dumps(SUITES[name].parameters)) == written["parameters"]
+    assert suite_hash(name) == written["hash"]
+
+
+@needs_the_same_fonts
+@pytest.mark.parametrize("name", SUITES)
+def test_pictures_look_as_they_did(name: str) -> None:
+    off = np.abs(np.array(thumbnails(name)) - np.array(WRITTEN["suites"][name]["thumbnails"]))
+    assert off.max() <= 2
+
+
+def test_the_hash_tells_other_parameters_and_other_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = suite_hash("void")
+    monkeypatch.setitem(SUITES, "void", replace(SUITES["void"], sizes_px=((256, 256),)))
+    parameters_changed = suite_hash("void")
+    monkeypatch.setattr(evaluation.suites, "clip_rng", lambda split, number: clip_rng(split, number + 1))
+    assert len({before, parameters_changed, suite_hash("void")}) == 3
+
+
+def test_seeds_of_suites_never_meet() -> None:
+    starts = [first_seed(name) for name in SUITES]
+    assert all(
+        b - a == SEEDS_OF_A_SUITE > SUITES[name].count for a, b, name in zip(starts, starts[1:], SUITES, strict=False)
+    )
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_samples_are_the_same_every_time_and_hold_together(name: str) -> None:
+    first, again = list(suite_samples(name, 12)), list(suite_samples(name, 12))
+    assert len(first) == len(again) == 12
+    for sample, same in zip(first, again, strict=True):
+        assert (sample.question, sample.answer, sample.boxes) == (same.question, same.answer, same.boxes)
+        for frame, twin in zip(sample.clip.frames, same.clip.frames, strict=True):
+            np.testing.assert_array_equal(frame, twin)
+        assert sample.kind in SUITES[name].kinds
+        assert sample.clip.size_px in SUITES[name].sizes_px
+        assert len(sample.clip.frames) == len(sample.clip.times_s) == len(sample.clip.things) == len(sample.boxes)
+
+
+def test_words_of_the_text_suite_take_one_to_four_tiles() -> None:
+    for sample in suite_samples("text", 40):
+        ((left, top, right, bottom),) = sample.boxes[0]
+        assert 0.2 <= (right - left) * (bottom - top) / 32**2 <= 4
+        assert sample.answer.removesuffix(".") in WORDS["test"]
+
+
+def test_the_camouflaged_word_is_faint_and_its_distractors_are_bright() -> None:
+    for sample in suite_samples("camouflage", 12):
+        image = sample.clip.frames[0].astype(float)
+
+        def contrast(box: tuple[float, float, float, float], image: np.ndarray = image) -> float:
+            left, top, right, bottom = (round(edge) for edge in box)
+            inside = image[top:bottom, left:right].reshape(-1, 3)
+            around = image[max(0, top - 6) : bottom + 6, max(0, left - 6) : right + 6].reshape(-1, 3)
+            return float(np.linalg.norm(inside.mean(axis=0) - around.mean(axis=0)))
+
+        assert all(seen.colour == "faint" for seen in sample.clip.things[0] if seen.text)
+        assert sample.distractors[0]
+        assert contrast(sample.boxes[0][0]) < min(contrast(box) for box in sample.distractors[0])
+
+
+def test_a_pan_asks_the_same_of_a_thing_that_stays_in_the_picture() -> None:
+    pans = [list(samples) for _, samples in groupby(suite_samples("pan", 45), key=lambda sample: sample.group)]
+    assert [len(pan) for pan in pans] == [15, 15, 15]
+    for pan in pans:
+        assert len({(sample.question, sample.answer) for sample in pan}) == 1
+        lefts_tops = np.array([sample.boxes[0][0][:2] for sample in pan])
+        steps = np.diff(lefts_tops, axis=0)
+        assert 8 <= abs(steps).max() <= 16
+        np.testing.assert_allclose(steps, np.broadcast_to(steps[0], steps.shape))
+        first, second = pan[0].clip.frames[0], pan[1].clip.frames[0]
+        assert (first != second).any(axis=2).mean() > 0.5
+        width, height = pan[0].clip.size_px
+        for left, top, right, bottom in (box for sample in pan for box in sample.boxes[0]):
+            assert min(left, top, width - right, height - bottom) >= 0
+
+
+def test_bad_input_is_told_what_there_is() -> None:
+    with pytest.raises(OptionError, match="no suite is called 'stil'; there are still, video, text, camouflage"):
+        suite_samples("stil")
+    with pytest.raises(OptionError, match="no suite"):
+        suite_hash("")
+    with pytest.raises(OptionError, match="1 sample or more, got 0"):
+        suite_samples("still", 0)
