@@ -50,9 +50,13 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w+b" if fresh or not path.exists() else "r+b")
-            self._read()
         except OSError as error:
             raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+        try:
+            self._read()
+        except ResultsError:
+            self._file.close()
+            raise
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         return key in self._rows

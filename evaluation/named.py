@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from evaluation.errors import SuiteError
 from evaluation.question import Question
 from evaluation.runner import Suite
-
-
-def all_suites() -> list[str]:
-    """Their names."""
-    from evaluation.suites import SUITES
-
-    return list(SUITES)
+from evaluation.suites import SUITES, suite_hash, suite_samples
 
 
 def named_suite(name: str, count: int | None = None) -> Suite:
@@ -21,8 +15,6 @@ def named_suite(name: str, count: int | None = None) -> Suite:
 
     Raises SuiteError, naming the suites that there are.
     """
-    from evaluation.suites import SUITES, suite_hash, suite_samples
-
     if name not in SUITES:
         raise SuiteError(f"unknown suite {name!r}; there are {', '.join(SUITES)}")
 

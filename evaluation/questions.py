@@ -46,14 +46,14 @@ class Asked:
 
     def load(self, video_frames: int) -> Question:
         """With its pictures; of a video, so many frames. Raises QuestionsError where they cannot be read."""
-        if self.is_video:
-            frames, times_s = frames_of(self.paths[0], video_frames)
-        else:
-            try:
+        try:
+            if self.is_video:
+                frames, times_s = frames_of(self.paths[0], video_frames)
+            else:
                 frames = tuple(to_rgb(path) for path in self.paths)
-            except (OSError, ShapeError) as error:
-                raise QuestionsError(f"question {self.id}: {error}; remove its line, or mend the file") from error
-            times_s = tuple(index / FRAMES_PER_S for index in range(len(frames)))
+                times_s = tuple(index / FRAMES_PER_S for index in range(len(frames)))
+        except (OSError, ShapeError) as error:
+            raise QuestionsError(f"question {self.id}: {error}; remove its line, or mend the file") from error
         boxes = ((),) * (len(frames) - 1) + (self.boxes,) if self.boxes else ()
         return Question(self.id, self.kind, self.text, self.answers, frames, times_s, boxes=boxes)
 

@@ -23,13 +23,14 @@ from evaluation.compare import at_equal_flops, at_equal_tokens
 from evaluation.curves import check_plotting, plot
 from evaluation.errors import EvaluationError, ResultsError
 from evaluation.journal import Journal, Row, model_hash
-from evaluation.named import all_suites, named_suite
+from evaluation.named import named_suite
 from evaluation.plan import Way, plan, split
 from evaluation.progress import Progress
 from evaluation.questions import Asked, loaded, read_questions
 from evaluation.report import cells
 from evaluation.runner import Asking, Suite, run_suite
 from evaluation.strategies.catalogue import STRATEGIES
+from evaluation.suites import SUITES
 from evaluation.table import table
 from stream.bench.machine import machine
 from stream.errors import StreamError
@@ -121,7 +122,7 @@ def main(
 def _suites(names: str | None, questions: Path | None, count: int | None, video_frames: int) -> list[Suite]:
     found = []
     if names is not None or questions is None:
-        wanted = all_suites() if names is None else split(names, "--suite")
+        wanted = list(SUITES) if names is None else split(names, "--suite")
         found = [named_suite(name, count) for name in wanted]
     if questions is not None:
         found.append(asked_suite(questions, read_questions(questions)[:count], video_frames))

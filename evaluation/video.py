@@ -9,10 +9,8 @@ import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
-from evaluation.errors import QuestionsError
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
-from stream.errors import StreamError
 from stream.sources.base import SourceFrame
 from stream.sources.open import open_source
 from training.truth import Image
@@ -21,16 +19,14 @@ from training.truth import Image
 def frames_of(path: Path, count: int) -> tuple[tuple[Image, ...], tuple[float, ...]]:
     """`count` frames uint8 RGB [H, W, 3], the middle ones of as many equal parts, and their times in seconds.
 
-    A video with fewer frames gives all of them. Raises QuestionsError where it cannot be read.
+    A video with fewer frames gives all of them. Raises SourceError where it cannot be read.
     """
-    try:
-        frames = sum(1 for _ in _decoded(path))
-        wanted = {int((index + 0.5) * frames / min(count, frames)) for index in range(count)}
-        chosen = [
-            (_rgb(frame.planes), frame.media_ns / NS_PER_S) for frame in _decoded(path) if frame.frame_index in wanted
-        ]
-    except StreamError as error:
-        raise QuestionsError(f"{error}; remove its line, or mend the file") from error
+    frames = sum(1 for _ in _decoded(path))
+    parts = min(count, frames)
+    wanted = {int((index + 0.5) * frames / parts) for index in range(parts)}
+    chosen = [
+        (_rgb(frame.planes), frame.media_ns / NS_PER_S) for frame in _decoded(path) if frame.frame_index in wanted
+    ]
     return tuple(image for image, _ in chosen), tuple(at_s for _, at_s in chosen)
 
 

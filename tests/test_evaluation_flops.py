@@ -1,0 +1,69 @@
+"""Analytic FLOPs against torch's own count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import decode_one_token, prefill
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import FrameStamp
+from evaluation.flops import Costs, Flops
+from evaluation.prompting import Prompt
+from evaluation.views import View
+from tests.evaluation_maker import picture
+from tests.tiny_qwen import tiny_qwen
+
+
+def counted(work: Callable[[], object]) -> int:
+    """Torch's count of products, attention's too (of all pairs: it multiplies what the mask hides)."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_vl"])
+def test_every_part_is_what_torch_counts(family: str) -> None:
+    qwen: QwenVL = tiny_qwen(family)
+    costs = Costs(qwen)
+    view = View.fit(qwen.preprocessing, picture(), FrameStamp(0, 0, 0))
+    packet = view.whole(np.ones(view.grid.shape, bool))
+    frame = encode_packet(qwen, packet, "full")
+    assert costs.encode(view.grid.tiles) == counted(lambda: encode_packet(qwen, packet, "full"))
+
+    prompt = Prompt(qwen, [view], "What is it?")
+    part, _ = prompt.with_frames([frame])
+    length = prompt.text_tokens + view.grid.tiles
+    assert part.tokens == length
+    kv = PrefixCache[None]().kv
+    attended = qwen.language_model.layers[0].self_attn.q_proj.out_features
+    hidden_pairs = costs.layers * length * (length - 1) // 2
+    masked = 4 * attended * hidden_pairs
+    assert costs.prefill([length] * costs.layers) + masked == counted(lambda: prefill(qwen, part, kv))
+    step = counted(lambda: decode_one_token(qwen, torch.tensor(9), part.position, kv))
+    assert costs.decode([length] * costs.layers, 1) == step
+
+
+def test_attention_inside_windows_costs_less() -> None:
+    windowed, plain = tiny_qwen("qwen2_5_vl"), tiny_qwen("qwen2_5_vl")
+    vars(plain.tower)["fullatt_block_indexes"] = list(range(4))
+    assert Costs(windowed).encode(10) == Costs(plain).encode(10)
+    assert Costs(windowed).encode(100) < Costs(plain).encode(100)
+
+
+def test_each_further_token_sees_one_more() -> None:
+    costs = Costs(tiny_qwen())
+    lengths = [20, 10, 10]
+    assert costs.decode(lengths, 2) == costs.decode(lengths, 1) + costs.decode([21, 11, 11], 1)
+    assert costs.decode(lengths, 0) == 0
+
+
+def test_the_total_is_the_sum_of_the_parts() -> None:
+    assert Flops(1, 20, 300, 4000).total == 4321

@@ -1,0 +1,64 @@
+"""Where tokens lie, against boxes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arr_coc.types import TileGrid
+from evaluation.flops import Flops
+from evaluation.looking import Looking, looking
+from evaluation.strategies.base import Reply
+from tests.evaluation_maker import picture, question
+from training.truth import Box
+
+GRID = TileGrid.of(128, 128)
+
+
+def reply(*regions: tuple[int, int, int]) -> Reply:
+    return Reply("", len(regions), 16, np.array(regions, np.int32).reshape(-1, 3), GRID, Flops(), 1.0)
+
+
+def looked(boxes: tuple[Box, ...], distractors: tuple[Box, ...], *regions: tuple[int, int, int]) -> Looking:
+    asked = question(boxes=(boxes,) if boxes else (), distractors=(distractors,) if distractors else ())
+    object.__setattr__(asked, "frames", (picture(0, 128, 128),))
+    return looking(asked, reply(*regions))
+
+
+def test_iou_is_of_fine_tiles_with_touched_tiles() -> None:
+    seen = looked(((32, 0, 96, 32),), (), (0, 0, 1), (0, 3, 3), (1, 1, 0))
+    assert seen.iou == pytest.approx(1 / 3)
+    assert seen.covered == 0.5
+
+
+def test_a_tile_that_is_hardly_touched_does_not_count() -> None:
+    seen = looked(((0, 0, 33, 32),), (), (0, 0, 0))
+    assert (seen.iou, seen.covered) == (1.0, 1.0)
+
+
+def test_boxes_of_a_frame_that_was_resized_stand_on_its_grid() -> None:
+    asked = question(boxes=(((0, 0, 32, 32),),))
+    object.__setattr__(asked, "frames", (picture(0, 64, 64),))
+    seen = looking(asked, reply((0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)))
+    assert (seen.iou, seen.covered) == (1.0, 1.0)
+
+
+def test_density_counts_tokens_by_area_whatever_their_level() -> None:
+    seen = looked(((0, 0, 64, 32),), ((64, 64, 128, 128),), (0, 0, 0), (0, 0, 1), (1, 1, 1))
+    assert seen.on_asked == 1
+    assert seen.on_distractor == 0.25
+    half = looked(((16, 0, 48, 32),), ((0, 96, 32, 128),), (0, 0, 0))
+    assert half.on_asked == 0.5
+    assert half.on_distractor == 0
+
+
+def test_without_boxes_there_is_nothing_to_tell() -> None:
+    assert looked((), (), (0, 0, 0)) == Looking()
+    assert looked((), ((0, 0, 32, 32),), (0, 0, 0)) == Looking(on_distractor=1.0)
+    outside = looked(((-50, -50, -10, -10),), (), (0, 0, 0))
+    assert outside == Looking()
+
+
+def test_only_the_newest_frame_counts() -> None:
+    asked = question(frames=2, boxes=(((0, 0, 224, 160),), ()))
+    assert looking(asked, reply((0, 0, 0))) == Looking()

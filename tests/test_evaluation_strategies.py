@@ -1,0 +1,166 @@
+"""Every strategy answers, shows what its budget pays, and is charged for what it computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.errors import NonFiniteError
+from arr_coc.model import ARRCOCQwen
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import FrameStamp
+from evaluation.errors import EvaluationError
+from evaluation.flops import Costs
+from evaluation.prompting import Prompt
+from evaluation.strategies.arr_coc import choosing_flops
+from evaluation.strategies.catalogue import STRATEGIES, strategy_named
+from evaluation.strategies.divprune import most_diverse
+from evaluation.strategies.evs import changes, most_changed
+from evaluation.strategies.grid import even_tiles
+from evaluation.views import View
+from tests.evaluation_maker import ask, picture
+from tests.tiny_qwen import FAMILIES, tiny_qwen
+
+TILES = 35
+BUDGETED = [name for name, strategy in STRATEGIES.items() if strategy.budgeted]
+
+
+@pytest.fixture(scope="module")
+def qwen() -> QwenVL:
+    return tiny_qwen()
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> None:
+    strategy = strategy_named(name)
+    reply = strategy.answer(qwen, ask("40%", frames, encode=strategy.encodes[0]))
+    every = TILES * frames
+    wanted = 14 * frames if strategy.budgeted else every
+    assert reply.of_tokens == every
+    least = 0.7 * wanted if name == "arr-coc" else wanted  # its guard for noise spends what an even step pays
+    assert least <= reply.tokens <= wanted
+    assert reply.grid.tiles == TILES
+    if frames == 1:
+        assert len(reply.regions) == reply.tokens
+    assert reply.ttft_ms > 0
+    assert reply.flops.encode > 0
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_with_a_budget_of_all_tokens_it_answers_as_the_full_model(qwen: QwenVL, name: str) -> None:
+    strategy = strategy_named(name)
+    for frames in (1, 2):
+        full = STRATEGIES["full"].answer(qwen, ask("100%", frames, encode="full"))
+        reply = strategy.answer(qwen, ask("100%", frames, encode=strategy.encodes[0]))
+        assert reply.text == full.text
+        assert reply.tokens == full.tokens
+        same = (reply.flops.encode, reply.flops.prefill, reply.flops.decode)
+        assert same == (full.flops.encode, full.flops.prefill, full.flops.decode)
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_older_families_are_served_too(family: str, name: str) -> None:
+    strategy = strategy_named(name)
+    reply = strategy.answer(tiny_qwen(family), ask("25%", 2, encode=strategy.encodes[0]))
+    assert 0 < reply.tokens <= 0.27 * reply.of_tokens
+
+
+def test_who_chooses_after_the_encoder_pays_all_of_it(qwen: QwenVL) -> None:
+    costs = Costs(qwen)
+    text = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens
+    sparse = STRATEGIES["grid"].answer(qwen, ask("40%"))
+    assert sparse.flops.encode == costs.encode(14)
+    assert sparse.flops.prefill == costs.prefill([text + 14] * 3)
+    late = STRATEGIES["grid"].answer(qwen, ask("40%", encode="prune"))
+    assert late.flops.encode == costs.encode(TILES)
+    assert late.flops.prefill == sparse.flops.prefill
+    fastv = STRATEGIES["fastv"].answer(qwen, ask("40%", encode="prune"))
+    assert fastv.flops.encode == costs.encode(TILES)
+    assert fastv.flops.prefill == costs.prefill([text + TILES, text + TILES, text + 14])
+    assert fastv.flops.choose == costs.look(text + TILES)
+    divprune = STRATEGIES["divprune"].answer(qwen, ask("40%", encode="prune"))
+    assert divprune.flops.encode == costs.encode(TILES)
+    assert divprune.flops.prefill == sparse.flops.prefill
+    assert divprune.flops.choose == 2 * TILES * TILES * 64
+    ours = STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
+    assert ours.flops.choose == choosing_flops(None, TILES) > 0
+
+
+def test_arr_coc_answers_as_generate_does_for_a_user(qwen: QwenVL) -> None:
+    asked = ask("40%", 2)
+    made = ARRCOCQwen(qwen).generate(list(asked.frames), asked.text, 6, budget=14, times_s=asked.times_s)
+    reply = STRATEGIES["arr-coc"].answer(qwen, asked)
+    assert reply.text == made.text
+    assert np.array_equal(reply.regions, made.regions)
+
+
+def test_an_allocation_that_fails_ends_the_evaluation(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise NonFiniteError("relevance holds NaN or Inf")
+
+    monkeypatch.setattr("arr_coc.gaze.packet_from", fail)
+    with pytest.raises(EvaluationError, match="the log says why"):
+        STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
+
+
+def test_random_tiles_depend_on_the_seed_alone(qwen: QwenVL) -> None:
+    strategy = STRATEGIES["random"]
+    first, again, other = (strategy.answer(qwen, ask("40%", seed=seed)).regions for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (16, 16), (5, 7), (9, 16), (1, 9)])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.27, 0.5, 1.0])
+def test_the_grid_is_even_and_spends_all(shape: tuple[int, int], share: float) -> None:
+    count = max(1, round(share * shape[0] * shape[1]))
+    chosen = even_tiles(shape, count)
+    assert chosen.sum() == count
+    for axis in (0, 1):
+        halves = np.array_split(chosen, 2, axis=axis)
+        expected = [count * half.size / chosen.size for half in halves]
+        assert all(abs(half.sum() - due) <= 0.15 * count + 1 for half, due in zip(halves, expected, strict=True))
+
+
+def views(qwen: QwenVL, frames: list[np.ndarray]) -> list[View]:
+    return [View.fit(qwen.preprocessing, frame, FrameStamp(index, 0, 0)) for index, frame in enumerate(frames)]
+
+
+def test_frame_differences_keep_the_first_frame_and_what_changed(qwen: QwenVL) -> None:
+    first = picture()
+    second, third = first.copy(), first.copy()
+    second[32:64, 64:96] = 255 - second[32:64, 64:96]
+    third[0:32, 0:32] = 0
+    clip = views(qwen, [first, second, third])
+    assert [int((change > 0).sum()) for change in changes(clip)] == [1, 2]
+    chosen = most_changed(clip, tokens=13)
+    assert chosen[0].all()
+    assert sum(int(tiles.sum()) for tiles in chosen) == 39
+    assert chosen[1][1, 2]
+    assert chosen[2][1, 2]
+    assert chosen[2][0, 0]
+
+
+def test_frame_differences_below_one_frame_share_the_budget_evenly(qwen: QwenVL) -> None:
+    first = picture()
+    second = first.copy()
+    second[32:64, 64:96] = 255 - second[32:64, 64:96]
+    chosen = most_changed(views(qwen, [first, second]), tokens=4)
+    assert [int(tiles.sum()) for tiles in chosen] == [4, 4]
+    assert chosen[1][1, 2]
+    assert np.array_equal(chosen[0], even_tiles((5, 7), 4))
+    (single,) = most_changed(views(qwen, [first]), tokens=9)
+    assert np.array_equal(single, even_tiles((5, 7), 9))
+
+
+def test_divprune_takes_what_is_farthest_from_what_it_has() -> None:
+    angles = torch.tensor([0.0, 0.05, 0.1, 1.5, 3.1, 3.15])
+    rows = torch.stack([angles.cos(), angles.sin()], dim=1)
+    assert most_diverse(rows, 1).tolist() == [3]
+    assert set(most_diverse(rows, 3).tolist()) & {0, 1, 2}
+    assert set(most_diverse(rows, 3).tolist()) & {4, 5}
+    assert most_diverse(rows, 99).tolist() == list(range(6))
+    assert most_diverse(torch.ones(4, 3), 4).tolist() == [0, 1, 2, 3]
