@@ -128,14 +128,17 @@ def _shape(asking: Asking) -> Asked | None:
             return Asked(asking.word(wordings), f"{story.what}.", [story])
         if story.what in TEXTS:
             continue
+        found: list[str] = []
         same = [other for other in asking.told if any(seen.colour == story.colour for seen in other.shown)]
         if same == [story]:
             wordings = ("What is the {} thing?", "What shape is {}?", "Which thing is {}?", "What is {}?")
-            return Asked(asking.word(wordings, story.colour), f"{article(story.what)}.", [story])
+            found.append(asking.word(wordings, story.colour))
         place = _place(asking.clip, story)
         if place and [other for other in asking.told if _may_be_in(asking.clip, other, place)] == [story]:
             wordings = ("What shape is in the {}?", "What do you see in the {}?", "What is in the {}?")
-            return Asked(asking.word(wordings, place), f"{article(story.what)}.", [story])
+            found.append(asking.word(wordings, place))
+        if found:
+            return Asked(one(asking.rng, found), f"{article(story.what)}.", [story])
     return None
 
 
@@ -268,7 +271,7 @@ def _movement(asking: Asking) -> Asked | None:
         if len(same) == 1 and not same[0].turns:
             return Asked(asking.word(("What moves {}?", "Which thing moves {}?"), way), f"{same[0].phrase}.", same)
     order = [story for story in asking.told if len(story.shown) > 1 and story.what not in PATTERNS]
-    order.sort(key=lambda story: (story.movement == "still") - 1.25 * asking.rng.random())
+    order.sort(key=lambda story: (story.movement == "still") - 2 * asking.rng.random())
     for story in order:
         if name := asking.name(story):
             wordings = (
