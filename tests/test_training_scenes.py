@@ -85,7 +85,7 @@ def drawn(player: Player, frame: int = 0, camera_px: tuple[float, float] = (0, 0
     """Which pixels of a grey picture the player changes by more than the rim of a smooth edge, bool [300, 300]."""
     image = np.full((300, 300, 3), 128, np.uint8)
     player.draw(image, frame, camera_px)
-    return (np.abs(image.astype(int) - 128) > 24).any(axis=2)
+    return (np.abs(image.astype(int) - 128) > 48).any(axis=2)
 
 
 def some_players() -> list[Player]:
