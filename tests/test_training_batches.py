@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from training.batches import IGNORED, TOKENS_A_BATCH, BackgroundBatches, Prompter, _dropped, random_batches
+from training.batches import IGNORED, TOKENS_ASKED, BackgroundBatches, Prompter, _dropped, random_batches
 from training.lessons import QUESTIONS
 from training.scenes import random_clip
-from training.tokenizer import train_tokenizer
+from training.tokenizer import scenes_tokenizer
 from training.views import Viewer
 
 
 def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
-    tokenizer = train_tokenizer()
+    tokenizer = scenes_tokenizer()
     asked = 0
     for batch in islice(random_batches(1, SimpleNamespace(value=1.0)), 6):
         clips, frames, tokens = batch.regions.shape[:3]
-        assert clips * frames * tokens <= TOKENS_A_BATCH * 1.6
+        assert clips * frames * tokens <= TOKENS_ASKED * 1.3
         assert batch.pixels.shape == (clips, frames, tokens, 3, 32, 32)
         assert batch.times.shape[:2] == (clips, frames)
         assert (batch.times.shape[2] > 0) == (frames > 1)
@@ -55,7 +55,7 @@ def test_dropping_tokens_takes_background_first() -> None:
 
 
 def test_the_template_is_that_of_answering() -> None:
-    prompter, tokenizer = Prompter(), train_tokenizer()
+    prompter, tokenizer = Prompter(), scenes_tokenizer()
     asked, learned = prompter.dialogue("Say what happens.", "nothing is there.")
     content = [{"type": "image"}, {"type": "text", "text": "Say what happens."}]
     messages = [{"role": "user", "content": content}]

@@ -17,7 +17,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import encode_regions
 from training.batches import IGNORED, Batch, random_batches
 from training.network import Learner, new_model
-from training.tokenizer import train_tokenizer
+from training.tokenizer import scenes_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def batch(request: pytest.FixtureRequest) -> Batch:
 def test_packed_questions_have_the_logits_of_each_question_asked_alone(learner: Learner, batch: Batch) -> None:
     qwen = QwenVL(
         learner.model,
-        train_tokenizer(),
+        scenes_tokenizer(),
         Preprocessing(16, PixelScale(), 1024, 1 << 22),
         "scenes",
         family_of("qwen3_vl", "scenes"),

@@ -15,7 +15,7 @@ import training.vlm
 from arr_coc.errors import ModelError, ModelNotFound
 from training.batches import Batch, random_batches
 from training.network import VOCABULARY, Losses, new_model
-from training.tokenizer import train_tokenizer
+from training.tokenizer import scenes_tokenizer
 from training.vlm import Means, Recipe, Trainer, schedule
 
 
@@ -92,7 +92,7 @@ def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
     earlier = new_model(seed=7)
     training.export.export(earlier, tmp_path / "earlier")
     trainer = Trainer(Recipe(begin_with=str(tmp_path / "earlier")), tmp_path / "run")
-    words = len(train_tokenizer())
+    words = len(scenes_tokenizer())
     for before, after in zip(earlier.parameters(), trainer.learner.model.parameters(), strict=True):
         if len(before) == VOCABULARY:
             before, after = before[:words], after[:words]

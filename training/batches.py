@@ -15,12 +15,17 @@ import torch
 
 from arr_coc.types import TileGrid
 from training.lessons import Lesson, Plan, Teacher
-from training.tokenizer import train_tokenizer
+from training.tokenizer import scenes_tokenizer
 from training.truth import Clip
 from training.views import View, Viewer
 
 TOKENS_A_BATCH = 1024
-"""Visual tokens of all frames of a batch together: 16 frames of 64 tokens, or 4 of 256."""
+"""Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
+
+TOKENS_ASKED = 1536
+"""Of a batch that asks: visual tokens, and TEXT_TOKENS for every clip."""
+
+TEXT_TOKENS = 60
 
 IGNORED = -100
 
@@ -57,7 +62,7 @@ class Prompter:
     """Token ids of questions with their answers, as the chat template writes them after the picture."""
 
     def __init__(self) -> None:
-        self._tokenizer = train_tokenizer()
+        self._tokenizer = scenes_tokenizer()
         self._after_query = self.ids("<|im_end|>\n<|im_start|>assistant\n")
         self.head = self.ids("<|im_start|>user\n")
         self.open = self.ids("<|vision_start|>")
@@ -93,7 +98,8 @@ def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
 def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator) -> Batch:
     lessons: list[Lesson] = []
     views: list[list[View]] = []
-    while not views or len(views) * plan.frames * len(views[0][0].regions) < TOKENS_A_BATCH - plan.budget // 2:
+    most, text = (TOKENS_ASKED, TEXT_TOKENS) if plan.asks else (TOKENS_A_BATCH, 0)
+    while not views or len(views) * (plan.frames * len(views[0][0].regions) + text) < most - plan.budget // 2:
         lesson = teacher.lesson(plan)
         clip = lesson.clip
         lessons.append(lesson)

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from training.network import Learner, new_model
-from training.tokenizer import train_tokenizer
+from training.tokenizer import scenes_tokenizer
 
 SHARD_SIZE = "15MB"
 
@@ -32,7 +32,7 @@ def export(model: Any, folder: Path) -> None:
     for old in folder.glob("model*.safetensors*"):
         old.unlink()
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder, max_shard_size=SHARD_SIZE)
-    train_tokenizer().save_pretrained(folder)
+    scenes_tokenizer().save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n", "utf-8")
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from arr_coc.errors import ModelError, ModelNotFound
-from training.tokenizer import train_tokenizer
+from training.tokenizer import scenes_tokenizer
 
 _EMBEDDINGS = "model.language_model.embed_tokens.weight"
 
@@ -36,7 +36,7 @@ def begin_with(model: Any, folder: Path) -> None:
 
 
 def _carry_words(embeddings: torch.Tensor, before: torch.Tensor, tokenizer: Tokenizer) -> None:
-    ours = train_tokenizer()
+    ours = scenes_tokenizer()
     for word, number in ours.get_vocab().items():
         known = tokenizer.token_to_id(word)
         pieces = [known] if known is not None else tokenizer.encode(ours.decode([number])).ids

@@ -24,8 +24,12 @@ LARGE_SIZES_PX = ((768, 512), (1024, 1024))
 DEMO_SHARE = 0.2
 """Of the clips: the plain worlds of the demo, whose captions say how things move."""
 
+DESCRIBE_SHARE = 0.25
+"""Of the batches that ask: those in which every clip is described."""
+
 FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
-STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in ("movement", "event"))
+ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
+STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
 _SEEING = ((0.5, 0.75), (0.8, 0.5), (1.0, 0.2))
 """Until which share of training how large a share of the batches only sees."""
@@ -38,9 +42,13 @@ _LEAST_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all clips of one batch share. `asks`: questions are put, not only tokens looked at."""
+    """What all clips of one batch share.
+
+    `asks`: questions are put, not only tokens looked at; `describes`: among them one for a description, which is long.
+    """
 
     asks: bool
+    describes: bool
     demo: bool
     frames: int
     size_px: tuple[int, int]
@@ -67,6 +75,7 @@ class Teacher:
         rng = self._rng
         seeing = next(share for until, share in _SEEING if progress <= until)
         asks = bool(rng.random() >= seeing)
+        describes = bool(asks and rng.random() < DESCRIBE_SHARE)
         demo = bool(asks and rng.random() < DEMO_SHARE)
         frames = one(rng, FRAMES) if asks and not demo else 1
         size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
@@ -77,7 +86,7 @@ class Teacher:
         how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
         if not asks:
             budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
-        return Plan(asks, demo, frames, size_px, budget, how)
+        return Plan(asks, describes, demo, frames, size_px, budget, how)
 
     def lesson(self, plan: Plan) -> Lesson:
         """One clip, with its questions."""
@@ -86,8 +95,8 @@ class Teacher:
             return _demo_lesson(rng, plan.size_px)
         if not plan.asks:
             return Lesson(random_crowd(rng, plan.size_px).draw())
-        kinds = STILL_KINDS if plan.frames == 1 else KINDS
-        first = one(rng, kinds)
+        kinds = ANSWERED_SHORTLY if plan.frames > 1 else STILL_KINDS
+        first = "describe" if plan.describes else one(rng, kinds)
         drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, ClipOptions())
         questions = [(sample.question, sample.answer)]
         blank = drawn.facts()

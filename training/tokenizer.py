@@ -1,10 +1,14 @@
-"""The bundled model's tokenizer: byte-level BPE, small, with Qwen's special tokens and chat template."""
+"""The bundled model's tokenizer: byte-level BPE, small, with Qwen's special tokens and chat template.
+
+`python -m training.tokenizer` makes it anew; every model trained before then has other numbers for its words.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +31,7 @@ SPECIAL_TOKENS = (
     "<|video_pad|>",
 )
 
+FILE = Path(__file__).with_name("tokenizer.json")
 VOCABULARY = 640
 """The special tokens, the 256 bytes (so that any text can be said), and merges up to every word of the drawn world."""
 
@@ -52,8 +57,20 @@ CHAT_TEMPLATE = (
 
 
 @functools.cache
-def train_tokenizer() -> PreTrainedTokenizerFast:
-    """The same tokenizer on every call."""
+def scenes_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer that the bundled model is trained with; it is kept in a file, so that words keep their numbers."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_file(str(FILE)),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHAT_TEMPLATE,
+        additional_special_tokens=list(SPECIAL_TOKENS[3:]),
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def train_tokenizer() -> Tokenizer:
+    """A new one, from what training asks and answers now: for models that begin anew."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -70,14 +87,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
-        additional_special_tokens=list(SPECIAL_TOKENS[3:]),
-        clean_up_tokenization_spaces=False,
-    )
+    return tokenizer
 
 
 def special_ids() -> dict[str, Any]:
@@ -110,3 +120,7 @@ def _corpus() -> Iterator[str]:
 
 
 _CAPITALS = re.compile("[A-Z]{2,}")
+
+
+if __name__ == "__main__":
+    train_tokenizer().save(str(FILE))

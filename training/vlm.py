@@ -19,6 +19,7 @@ from typing import Annotated
 
 import torch
 import typer
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from arr_coc.errors import ArrCocError, ModelError, ModelNotFound
 from training.batches import BackgroundBatches
@@ -31,6 +32,11 @@ WARM_UP = 0.01
 LEAST_RATE = 0.01
 CLIP_NORM = 1.0
 LOG_STEPS = 20
+
+_ATTENTION = {
+    "cpu": [SDPBackend.MATH],  # the fused kernel's backward pass is slower there for so short sequences
+    "cuda": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98))
         self.steps = 0
         self.spent_s = 0.0
+        self._kind = recipe.device.partition(":")[0]
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -77,7 +84,7 @@ class Trainer:
         batch = batches.next().to(self.recipe.device)
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate * schedule(self.progress)
-        with torch.autocast(self.recipe.device.partition(":")[0], torch.bfloat16):
+        with torch.autocast(self._kind, torch.bfloat16), sdpa_kernel(_ATTENTION[self._kind]):
             losses: Losses = self.learner(batch)
         self.optimiser.zero_grad()
         losses.total.backward()
@@ -110,6 +117,14 @@ class Trainer:
             reason = str(error).splitlines()[0]
             raise ModelError(f"{path} does not fit this version's model ({reason}); begin a new run") from error
         self.steps, self.spent_s = state["steps"], state["spent_s"]
+        self._forget_after(self.steps)
+
+    def _forget_after(self, steps: int) -> None:
+        """Takes out of the loss curve what the checkpoint does not hold."""
+        curve = self._folder / "loss.jsonl"
+        if curve.is_file():
+            lines = curve.read_text("utf-8").splitlines(keepends=True)
+            curve.write_text("".join(line for line in lines if json.loads(line)["step"] <= steps), "utf-8")
 
     def run(self) -> None:
         """Trains until the time is spent."""
