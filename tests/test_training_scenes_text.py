@@ -76,7 +76,7 @@ def test_random_faces_are_the_splits() -> None:
         split: {set_text(random_face(rng, split), "AR7", 20).mask.tobytes() for _ in range(300)} for split in SPLITS
     }
     assert len(pictures["test"]) == len(FILES["test"])
-    assert len(pictures["train"]) > 100, "bent in many ways, and strokes"
+    assert len(pictures["train"]) > 100, "bent in many ways, and OpenCV's"
     assert not pictures["train"] & pictures["test"]
 
 

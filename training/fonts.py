@@ -1,7 +1,7 @@
 """Faces to set text in. Training and test share no font family.
 
-The files are those that come with matplotlib (DejaVu, STIX, Computer Modern); Pillow's own font and OpenCV's stroke
-fonts join them. Training bends its faces (slant, width, weight) to make many out of few; test faces stay as they are.
+The files are those that come with matplotlib (DejaVu, STIX, Computer Modern); Pillow's own font and OpenCV's
+join them. Training bends its faces (slant, width, weight) to make many out of few; test faces stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image as PillowImage
 from PIL import ImageDraw, ImageFont
 
 from arr_coc.errors import OptionError
-from stream.scenes.lettering import Face, Glyph, Mask, hershey
+from stream.scenes.lettering import Face, Glyph, Mask, opencv_face
 
 Split = Literal["train", "test"]
 T = TypeVar("T")
@@ -42,10 +42,10 @@ FAMILIES: dict[Split, dict[str, tuple[str, ...]]] = {
 }
 """Split → family → font files; every font is as likely as the next."""
 
-STROKE_FONTS = (cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_DUPLEX, cv2.FONT_HERSHEY_COMPLEX, cv2.FONT_HERSHEY_TRIPLEX)
-"""OpenCV's, for training only."""
+OPENCV_FONTS = (cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_DUPLEX, cv2.FONT_HERSHEY_COMPLEX, cv2.FONT_HERSHEY_TRIPLEX)
+"""For training only."""
 
-_STROKE_SHARE = 0.2
+_OPENCV_SHARE = 0.2
 _SLANTS = (0.0, 0.0, 0.0, -0.1, 0.12, 0.24)
 _WIDTHS = (1.0, 1.0, 0.85, 1.15)
 _WEIGHTS_PX = (0, 0, 0, 1)
@@ -63,8 +63,8 @@ class Bend:
 
 def random_face(rng: np.random.Generator, split: Split) -> Face:
     """A face of the split's."""
-    if split == "train" and rng.random() < _STROKE_SHARE:
-        return hershey(_one(rng, STROKE_FONTS), _one(rng, (0.08, 0.12, 0.16)))
+    if split == "train" and rng.random() < _OPENCV_SHARE:
+        return opencv_face(_one(rng, OPENCV_FONTS), _one(rng, (0.08, 0.12, 0.16)))
     files = tuple(file for family in FAMILIES[split].values() for file in family)
     file = _one(rng, files)
     if split == "test":

@@ -11,6 +11,7 @@ from stream.errors import SourceNotFound
 from stream.scenes.draw import RGB, Image, gradient, page
 from stream.scenes.paced import PACED_SCENES, PacedScene
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
+from stream.scenes.street import street
 
 SLATE: tuple[RGB, RGB] = ((150, 160, 172), (110, 122, 138))
 SAND: tuple[RGB, RGB] = ((188, 176, 154), (150, 138, 118))
@@ -103,6 +104,14 @@ def _moving(name: str) -> Scene:
     return Scene(name, 640, 384, 30, (Shot(6.0, _backdrop(SLATE), actors),))
 
 
+def _street(name: str) -> Scene:
+    actors = (
+        Actor("circle", "red", 0.12, ((0.0, 0.55, 0.90), (6.0, 1.45, 0.90))),
+        Actor("star", "yellow", 0.14, ((0.0, 1.10, 0.10),)),
+    )
+    return Scene(name, 640, 384, 30, (Shot(6.0, street, actors, pan_px=(3, 0)),), noise_sigma=2.0)
+
+
 _MAKERS: dict[str, Callable[[str], Scene]] = {
     "demo": _demo,
     "static": _static,
@@ -111,6 +120,7 @@ _MAKERS: dict[str, Callable[[str], Scene]] = {
     "cuts": _cuts,
     "moving": _moving,
     "hd": _hd,
+    "street": _street,
 }
 
 SCENE_NAMES: tuple[str, ...] = tuple(_MAKERS)
@@ -121,7 +131,7 @@ def load_scene(name: str) -> Scene:
 
     `demo`: three shots of things that move, enter and stop; `hd` the same at 1920x1080. `static`, and `noise`
     with sensor noise of sigma 2. `pan`: a camera moving over a page. `cuts`: five short shots. `moving`: three things
-    that never stop.
+    that never stop. `street`: a camera that pans past houses, litter and signs with words, with sensor noise.
     Raises SourceNotFound for a name that is none of `SCENE_NAMES`.
     """
     if name not in _MAKERS:

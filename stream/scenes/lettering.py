@@ -15,8 +15,8 @@ from stream.scenes.shapes import RGB, Box, Image
 Mask = npt.NDArray[np.uint8]
 """Coverage, uint8 [height, width], 255 where ink is."""
 
-_HERSHEY_HEIGHT = 21
-"""Height of capitals of OpenCV's Hershey fonts at scale 1, in pixels (their source is drawn on such a grid)."""
+_CAPITALS_PX = 21
+"""Height of capitals in OpenCV's fonts at scale 1: that of the grid on which Hershey's were drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,15 @@ def stamp(image: Image, mask: Mask, left_px: int, top_px: int, rgb: RGB, opacity
 
 
 @functools.cache
-def hershey(font: int, weight: float = 0.12) -> Face:
-    """One of OpenCV's stroke fonts as a face; a stroke is `weight` of the capitals' height thick."""
+def opencv_face(font: int, weight: float = 0.12) -> Face:
+    """One of OpenCV's own fonts (cv2.FONT_HERSHEY_…) as a face, about `height_px` high.
+
+    Its strokes are `weight` of the capitals' height thick where OpenCV draws strokes; version 5 has outlines instead.
+    """
 
     @functools.lru_cache(maxsize=4096)
     def face(character: str, height_px: int) -> Glyph:
-        scale = height_px / _HERSHEY_HEIGHT
+        scale = height_px / _CAPITALS_PX
         thickness = max(1, round(weight * height_px))
         (width_px, _), _ = cv2.getTextSize(character, font, scale, thickness)
         canvas = np.zeros((3 * height_px, width_px + 2 * height_px), np.uint8)
