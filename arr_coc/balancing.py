@@ -48,8 +48,8 @@ class AdaptiveTensionBalancer(nn.Module):
 
     A small net of the question's mean embedding and of mean and maximum of each map. Untrained, a map counts more the
     more something sticks out of it (maximum − mean), and the question does not matter. Two guards: where the
-    strongest saliency is below `WEAK_SALIENCY`, perspective is cut and information raised in proportion;
-    participation counts only as far as it is trusted.
+    strongest saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information raised unless the
+    question is heard; participation counts only as far as it is trusted.
     """
 
     def __init__(self, query_dim: int = 0, width: int = 16) -> None:
@@ -61,15 +61,18 @@ class AdaptiveTensionBalancer(nn.Module):
             self._begin_by_peaks()
 
     def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
-        """`scores` [B, 3, gh, gw], `trust` [B] in participation, `query` [B, Lq, D] → weights [B, 3]."""
+        """`scores` [B, 3, gh, gw], `trust` [B] in participation, `query` [B, Lq, D] (padded by zeros) → [B, 3]."""
         flat = scores.flatten(2)
         strongest = flat.amax(dim=2)
         hidden = self.statistics(torch.cat([flat.mean(dim=2), strongest], dim=1))
+        heard = query is not None and self.query is not None
         if query is not None and self.query is not None:
-            hidden = hidden + self.query(query.mean(dim=1))
+            words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)
+            hidden = hidden + self.query(query.sum(dim=1) / words)
         information, perspective, participation = torch.sigmoid(self.out(F.relu(hidden))).unbind(dim=1)
         strength = (strongest[:, 1] / WEAK_SALIENCY).clamp(max=1)
-        information = information + (1 - information) * (1 - strength)
+        if not heard:
+            information = information + (1 - information) * (1 - strength)
         return torch.stack([information, perspective * strength, participation * trust], dim=1)
 
     def _begin_by_peaks(self) -> None:

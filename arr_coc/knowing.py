@@ -17,6 +17,9 @@ NARROW = 16
 
 _LEAST, _MOST = 0.005, 0.995
 _OPEN_GATE = 5.0  # sigmoid(5) = 0.993
+_WORD_WIDTH = 64
+_HEADS = 4
+_TINY = 1e-8
 
 
 def centre_surround_saliency(channels: torch.Tensor) -> torch.Tensor:
@@ -77,22 +80,66 @@ class PerspectivalScorer(nn.Module):
         _bias(self.out).fill_(float(logits[0]))
 
 
+class Question(nn.Module):
+    """A question's token embeddings [B, Lq, D] → what it asks for, [B, heads · 64].
+
+    Each word is read with its two neighbours, and each head attends to the words that matter to it. Rows of zeros pad
+    shorter questions of a batch and are not attended to.
+    """
+
+    def __init__(self, query_dim: int) -> None:
+        super().__init__()
+        self.words = nn.Conv1d(query_dim, _WORD_WIDTH, kernel_size=3, padding=1)
+        self.heads = nn.Conv1d(_WORD_WIDTH, _HEADS, kernel_size=1)
+
+    def forward(self, query: torch.Tensor) -> torch.Tensor:
+        # models differ in how large their embeddings are
+        even = F.layer_norm(query, query.shape[2:], eps=_TINY)
+        words = F.relu(self.words(even.transpose(1, 2)))
+        padding = ~query.any(dim=2)[:, None]
+        attention = self.heads(words).masked_fill(padding, torch.finfo(words.dtype).min).softmax(dim=2)
+        return (attention @ words.transpose(1, 2)).flatten(1)
+
+
+class AskedFor(nn.Module):
+    """What a question asks for, tile by tile: [B, gh, gw] in [0, 1].
+
+    Features of a tile among its eight neighbours are scaled and shifted by what the question says (FiLM: Perez et
+    al., 2018, arXiv:1709.07871), so that "red" brings out red tiles and "word" those with strokes.
+    """
+
+    def __init__(self, query_dim: int, channels: int = CHANNELS, width: int = HIDDEN) -> None:
+        super().__init__()
+        self.question = Question(query_dim)
+        self.near = nn.Conv2d(channels + 1, width, kernel_size=3, padding=1, padding_mode="replicate")
+        self.tile = nn.Conv1d(width, width, kernel_size=1)
+        self.wide = nn.Linear(_HEADS * _WORD_WIDTH, 2 * width)
+        self.film = nn.Linear(2 * width, 2 * width)
+        self.narrow = nn.Conv1d(width, width // 2, kernel_size=1)
+        self.out = nn.Conv1d(width // 2, 1, kernel_size=1)
+
+    def forward(self, texture: TextureArray, query: torch.Tensor) -> torch.Tensor:
+        seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
+        hidden = F.relu(self.near(seen)).flatten(2)
+        scale, shift = self.film(F.relu(self.wide(self.question(query))))[..., None].chunk(2, dim=1)
+        scale = 1 + scale
+        # scaling the layer's weights costs less than scaling what it gives for every tile
+        hidden = torch.baddbmm(_bias(self.tile)[:, None] * scale + shift, self.tile.weight[..., 0] * scale, hidden)
+        score = self.out(F.relu(self.narrow(F.relu(hidden))))
+        return torch.sigmoid(score[:, 0]).unflatten(1, texture.entropy.shape[1:])
+
+
 class ParticipatoryScorer(nn.Module):
     """Participatory knowing: what the question asks for.
 
-    The learned part attends from each tile to the question's tokens and pools the attention by a learned mix of
-    maximum, mean and sum; it speaks only where `query` is given, which callers do only for the model that it was
+    The learned part, `AskedFor`, speaks only where `query` is given, which callers do only for the model that it was
     trained for. The fed-back part is what answers taught (attention history and similarity), and needs no training.
     Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out.
     """
 
-    def __init__(self, channels: int = CHANNELS, query_dim: int = 0, width: int = HIDDEN) -> None:
+    def __init__(self, channels: int = CHANNELS, query_dim: int = 0) -> None:
         super().__init__()
-        self.width = width
-        self.tile = nn.Conv2d(channels, width, kernel_size=1)
-        self.token = nn.Linear(query_dim, width) if query_dim else None
-        self.pool = nn.Parameter(torch.zeros(3))
-        self.offset = nn.Parameter(torch.zeros(()))
+        self.asked = AskedFor(query_dim, channels) if query_dim else None
         self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
 
     def forward(
@@ -104,7 +151,7 @@ class ParticipatoryScorer(nn.Module):
         Returns the score [B, gh, gw] and how far to trust it, [B].
         """
         batch, _, rows, cols = texture.channels.shape
-        learned = None if query is None or self.token is None else self._learned(texture.channels, query)
+        learned = None if query is None or self.asked is None else self.asked(texture, query)
         if prior is None:
             if learned is None:
                 return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)
@@ -113,14 +160,6 @@ class ParticipatoryScorer(nn.Module):
         if learned is None:
             return recalled, trust.amax(dim=(1, 2))
         return learned + trust * (recalled - learned) / 2, torch.ones_like(learned[:, 0, 0])
-
-    def _learned(self, channels: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-        assert self.token is not None
-        tiles = self.tile(channels).flatten(2).transpose(1, 2)
-        attention = tiles @ self.token(query).transpose(1, 2) / self.width**0.5
-        pooled = torch.stack([attention.amax(dim=2), attention.mean(dim=2), attention.sum(dim=2)], dim=-1)
-        score = torch.sigmoid(pooled @ self.pool.softmax(dim=0) + self.offset)
-        return score.unflatten(1, channels.shape[2:])
 
     def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The prior as a score; where little is known, the mean of what is known."""
@@ -131,6 +170,6 @@ class ParticipatoryScorer(nn.Module):
         return known + trust * (score - known), trust
 
 
-def _bias(layer: nn.Conv2d) -> torch.Tensor:
+def _bias(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:
     assert layer.bias is not None
     return layer.bias

@@ -15,7 +15,7 @@ from arr_coc.layer import CONFIG_FILE, ARRCOCLayer
 from arr_coc.qwen.hub import ALLOCATOR_FOLDER
 from arr_coc.relevance import RelevanceRealiser
 
-_QUERY_WEIGHT = "participation.token.weight"
+_QUERY_WEIGHT = "participation.asked.question.words.weight"
 
 log = logging.getLogger(__name__)
 

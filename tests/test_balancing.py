@@ -57,6 +57,8 @@ def test_the_question_matters_once_learned() -> None:
     assert balancer.query.weight.grad is not None
     assert balancer.query.weight.grad.any()
     torch.nn.init.normal_(balancer.query.weight)
+    padded = torch.cat([query, torch.zeros(1, 3, 6)], dim=1)
+    assert torch.allclose(balancer(scores(), torch.ones(1), padded), balancer(scores(), torch.ones(1), query))
     assert not torch.equal(balancer(scores(), torch.ones(1), query), balancer(scores(), torch.ones(1)))
 
 

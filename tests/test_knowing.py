@@ -82,6 +82,8 @@ def test_what_nobody_spoke_of_is_neither_praised_nor_blamed(texture: TextureArra
 def test_learned_participation_listens_to_the_question(texture: TextureArray) -> None:
     torch.manual_seed(0)
     scorer = ParticipatoryScorer(query_dim=8)
+    for parameter in scorer.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
     first, trust = scorer(texture, query=torch.randn(2, 5, 8))
     second, _ = scorer(texture, query=torch.randn(2, 3, 8))
     assert trust.tolist() == [1, 1]
@@ -89,6 +91,17 @@ def test_learned_participation_listens_to_the_question(texture: TextureArray) ->
     assert not torch.allclose(first, second, atol=0.01)
     first.sum().backward()
     assert all(p.grad is not None for name, p in scorer.named_parameters() if name != "recall")
+
+
+def test_rows_of_zeros_are_no_words(texture: TextureArray) -> None:
+    torch.manual_seed(0)
+    scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
+    for parameter in scorer.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    padded = torch.cat([query, torch.zeros(2, 4, 8)], dim=1)
+    alone, _ = scorer(texture, query=query)
+    assert torch.allclose(scorer(texture, query=padded)[0], alone, atol=1e-6)
+    assert torch.isfinite(scorer(texture, query=torch.zeros(2, 3, 8))[0]).all()
 
 
 def test_learned_and_recalled_meet_in_the_middle(texture: TextureArray) -> None:

@@ -1,0 +1,194 @@
+"""Training an allocator: what it learns from, that it learns, and that nothing is lost when it is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.errors import ModelError, ModelNotFound, OptionError
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.relevance import RelevanceRealiser
+from arr_coc.weights import bundled_realiser
+from tests.tiny_qwen import tiny_folder, tiny_qwen
+from training import allocator as allocator_module
+from training.allocator import CHECKPOINT, Recipe, Trainer, boxes_objective, new_layer, train
+from training.allocator_cases import Batches, Case, Embedder, cases_of, random_samples, tile_shares
+from training.allocator_losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
+from training.allocator_measure import found, measure
+from training.truth import Clip, Sample
+
+CLIPS = 8
+
+
+@pytest.fixture(scope="module")
+def qwen() -> QwenVL:
+    return tiny_qwen()
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return list(cases_of(random_samples("train", 0, CLIPS)))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_samples_are_the_same_on_every_call_and_others_in_each_split() -> None:
+    first, again, other = (
+        [(sample.question, sample.boxes) for sample in random_samples(split, 0, 3)]
+        for split in ("train", "train", "test")
+    )
+    assert first == again
+    assert first != other
+    assert len({question for question, _ in first}) > 3
+
+
+def test_what_is_wanted_of_a_tile_is_the_share_of_it_that_is_asked_about() -> None:
+    shares = tile_shares([(16, 0, 48, 32), (90, 40, 200, 50)], (64, 100))
+    assert shares.tolist() == [[0.5, 0.5, 0, 0], [0, 0, pytest.approx(60 / 1024), pytest.approx(320 / 1024)]]
+
+
+def test_cases_are_frames_in_which_what_is_asked_is_to_be_seen() -> None:
+    frames = tuple(np.full((64, 96, 3), level, np.uint8) for level in (10, 200, 90))
+    everywhere = ((0.0, 0.0, 96.0, 64.0),)
+    boxes = (((33.0, 0.0, 60.0, 30.0),), (), everywhere)
+    sample = Sample(Clip(frames, (0.0, 0.5, 1.0), ((), (), ())), "event", "What left?", "a star.", boxes)
+    (case,) = cases_of([sample])
+    assert case.wanted.shape == case.texture.entropy.shape == (2, 3)
+    assert (case.wanted > 0).nonzero().tolist() == [[0, 1]]
+    assert case.texture.channels[0, 0, 0] == pytest.approx(10 / 255)
+    assert case.image is None
+    (kept,) = cases_of([sample], with_images=True)
+    assert kept.image is frames[0]
+
+
+def test_batches_hold_one_grid_and_pad_questions_with_zeros(qwen: QwenVL, cases: list[Case]) -> None:
+    batches = Batches(cases, Embedder(qwen), np.random.default_rng(0), tiles=1024)
+    for _ in range(5):
+        picked = batches.pick()
+        batch = batches.collate(picked)
+        assert batch.texture.channels.shape[2:] == batch.wanted.shape[1:] == batch.texture.entropy.shape[1:]
+        for case, query in zip(picked, batch.query, strict=True):
+            words = torch.from_numpy(qwen.embed_query(case.question).tokens)
+            assert torch.equal(query[: len(words)], words)
+            assert not query[len(words) :].any()
+
+
+@pytest.mark.parametrize("loss", [box_loss, attention_loss])
+def test_losses_are_least_where_relevance_is_what_is_wanted(loss: object) -> None:
+    wanted = torch.zeros(2, 4, 5)
+    wanted[:, 1, 2:4] = 1
+    right, blank = wanted.clone(), torch.full_like(wanted, 0.1)
+    half, wrong = wanted.clone(), wanted.flip(1)
+    half[:, 1, 3] = 0.3
+    values = [loss(relevance, wanted).item() for relevance in (right, half, blank, wrong)]  # type: ignore[operator]
+    assert values == sorted(values)
+    assert values[0] < 0.3 < values[3] < 20
+
+
+def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[Case]) -> None:
+    batches = Batches(cases, Embedder(qwen), np.random.default_rng(0), tiles=64)
+    batch = batches.next()
+    torch.manual_seed(0)
+    realiser = new_layer(qwen).realiser
+    optimiser = torch.optim.Adam(realiser.parameters(), lr=3e-3)
+    for _ in range(200):
+        realised = realiser(batch.texture, batch.query)
+        optimiser.zero_grad()
+        realised_loss(realised, batch.wanted, box_loss).backward()
+        optimiser.step()
+    matched = []
+    for found_map, wanted in zip(realised.relevance.detach(), batch.wanted, strict=True):
+        assert wanted.flatten()[found_map.argmax()] > LEAST_SHARE
+        matched.append(found(found_map, wanted, levels=False).matched_iou)
+    assert np.mean(matched) > 0.6, matched
+
+
+def test_training_makes_an_allocator_that_its_model_uses_and_that_finds_more(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny", tie_word_embeddings=True)
+    layer = train(folder, Recipe(minutes=0.05, clips=40), tmp_path / "run")
+    (tmp_path / "run" / "arr_coc").rename(folder / "arr_coc")
+    qwen = tiny_qwen(tie_word_embeddings=True)
+    bundled = bundled_realiser(folder, qwen.model.get_input_embeddings().weight, "tiny")
+    assert bundled is not None
+    unseen, embed = list(cases_of(random_samples("train", 1000, 12))), Embedder(qwen)
+    untrained = measure(RelevanceRealiser(), unseen, embed, levels=True)["all"]
+    trained = measure(bundled, unseen, embed, levels=True)["all"]
+    assert trained["cases"] == untrained["cases"] > 30
+    assert trained["recall"] > untrained["recall"]
+    saved = ARRCOCLayer.from_pretrained(folder / "arr_coc")
+    assert saved.config == layer.config
+    lines = (tmp_path / "run" / "loss.jsonl").read_text().splitlines()
+    assert all(json.loads(line).keys() == {"step", "minutes", "loss"} for line in lines)
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(
+    qwen: QwenVL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator_module, "SAVE_S", 0.0)
+    recipe = Recipe(minutes=1.0, clips=CLIPS)
+    killed = Trainer(recipe, new_layer(qwen), tmp_path)
+    objective = boxes_objective(recipe, qwen, 0)
+
+    def dying(realiser: RelevanceRealiser) -> torch.Tensor:
+        if killed.steps == 5:
+            raise KeyboardInterrupt
+        return objective(realiser)
+
+    with pytest.raises(KeyboardInterrupt):
+        killed.run(dying)
+    resumed = Trainer(recipe, new_layer(qwen), tmp_path)
+    resumed.resume()
+    assert resumed.steps == 5
+    assert resumed.spent_s == killed.spent_s > 0
+    for name, value in killed.layer.state_dict().items():
+        assert torch.equal(resumed.layer.state_dict()[name], value)
+    before = resumed.step(objective)
+    assert np.isfinite(before)
+    assert resumed.steps == 6
+
+
+def test_checkpoints_that_do_not_fit_say_so_in_one_line(qwen: QwenVL, tmp_path: Path) -> None:
+    recipe = Recipe(clips=1)
+    with pytest.raises(ModelNotFound, match="leave out --resume"):
+        Trainer(recipe, new_layer(qwen), tmp_path).resume()
+    Trainer(recipe, new_layer(qwen), tmp_path).save()
+    for other, layer in (
+        (Recipe(how="answer"), new_layer(qwen)),
+        (recipe, new_layer(tiny_qwen(seed=9))),
+    ):
+        with pytest.raises(ModelError, match="another way, or for other weights of the model; begin anew") as error:
+            Trainer(other, layer, tmp_path).resume()
+        assert "\n" not in str(error.value)
+    (tmp_path / CHECKPOINT).write_bytes(b"noise")
+    with pytest.raises(ModelError, match=r"does not fit: .*; begin anew in another folder") as broken:
+        Trainer(recipe, new_layer(qwen), tmp_path).resume()
+    assert "\n" not in str(broken.value)
+
+
+def test_a_way_of_training_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="unknown way of training 'luck'; there are boxes"):
+        train(tmp_path, Recipe(how="luck"), tmp_path)  # type: ignore[arg-type]
+
+
+def test_what_is_measured() -> None:
+    wanted = torch.zeros(8, 8)
+    wanted[2:4, 4:6] = 1
+    right = found(wanted * 0.9, wanted, levels=False)
+    assert (right.recall, right.recall_small, right.matched_iou) == (1, 1, 1)
+    assert right.iou == right.iou_bound == 4 / 16
+    wrong = found((1 - wanted) * torch.linspace(0.5, 0.9, 64).view(8, 8), wanted, levels=False)
+    assert wrong.matched_iou == 0
+    assert wrong.recall < 0.5
+    assert wrong.iou < wrong.iou_bound

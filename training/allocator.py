@@ -1,0 +1,203 @@
+"""Trains a model's allocator: `python -m training.allocator --model models/scenes-tiny --out FOLDER --how boxes`.
+
+Only the allocator's scorers and balancer learn, not the model. What is learned from is drawn: see `allocator_cases`.
+
+| how | learns from |
+| --- | --- |
+| `boxes` | where the things are that a question asks about |
+| `attention` | what the model attends to while it answers, shown all tokens |
+| `answer` | the model's loss on the answer, shown only the chosen tokens |
+
+The folder gets a checkpoint every half minute, from which `--resume` goes on, the loss as JSON Lines, and in `arr_coc`
+the layer itself, to be laid into the model's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import cv2
+import numpy as np
+import torch
+import typer
+
+from arr_coc.errors import ArrCocError, ModelError, ModelNotFound, OptionError
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
+from arr_coc.qwen.hub import ALLOCATOR_FOLDER
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.relevance import RelevanceRealiser
+from arr_coc.weights import fingerprint
+from training.allocator_cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
+from training.allocator_losses import box_loss, realised_loss
+from training.vlm import schedule
+
+How = Literal["boxes", "attention", "answer"]
+Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]
+"""The loss of a fresh batch."""
+
+CHECKPOINT = "checkpoint.pt"
+SAVE_S = 30.0
+LOG_STEPS = 100
+_CLIP_NORM = 1.0
+_WEIGHT_DECAY = 0.02
+_BEGIN_BIAS = (
+    -3.0,
+    -3.0,
+    3.0,
+)  # what is asked for leads from the start; else the other two learn first, and silence it
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained, how long (`minutes` of steps, resumed runs included), and from how many drawn clips."""
+
+    how: How = "boxes"
+    minutes: float = 3.0
+    seed: int = 1
+    rate: float = 3e-3
+    clips: int = 2500
+
+
+def new_layer(qwen: QwenVL) -> ARRCOCLayer:
+    """An untrained layer for a model's questions."""
+    embeddings = qwen.model.get_input_embeddings().weight
+    config = ARRCOCConfig(levels=qwen.knows_levels, query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings))
+    layer = ARRCOCLayer(config)
+    with torch.no_grad():
+        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
+    return layer
+
+
+class Trainer:
+    """A layer, its optimiser, and how far it is; `folder` holds checkpoint, loss and layer."""
+
+    def __init__(self, recipe: Recipe, layer: ARRCOCLayer, folder: Path) -> None:
+        self.recipe, self.layer = recipe, layer
+        self.optimiser = torch.optim.AdamW(layer.parameters(), lr=recipe.rate, weight_decay=_WEIGHT_DECAY)
+        self.steps = 0
+        self.spent_s = 0.0
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def progress(self) -> float:
+        """Share of the time that is spent, in [0, 1]."""
+        return min(1.0, self.spent_s / (60 * self.recipe.minutes))
+
+    def step(self, objective: Objective) -> float:
+        """One batch, one update; returns the loss."""
+        started_s = time.perf_counter()
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.recipe.rate * schedule(self.progress)
+        loss = objective(self.layer.realiser)
+        self.optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.layer.parameters(), _CLIP_NORM)
+        self.optimiser.step()
+        self.steps += 1
+        self.spent_s += time.perf_counter() - started_s
+        return loss.item()
+
+    def run(self, objective: Objective) -> None:
+        """Trains until the time is spent, and saves."""
+        losses: list[float] = []
+        saved_s = self.spent_s
+        with (self._folder / "loss.jsonl").open("a", encoding="utf-8") as curve:
+            while self.progress < 1:
+                losses.append(self.step(objective))
+                if self.steps % LOG_STEPS == 0:
+                    line = {
+                        "step": self.steps,
+                        "minutes": round(self.spent_s / 60, 2),
+                        "loss": round(np.mean(losses), 4),
+                    }
+                    print(json.dumps(line), file=curve, flush=True)
+                    losses.clear()
+                if self.spent_s - saved_s > SAVE_S:
+                    saved_s = self.spent_s
+                    self.save()
+        self.save()
+
+    def save(self) -> None:
+        """Writes checkpoint and layer, each whole or not at all."""
+        state = {"layer": self.layer.state_dict(), "optimiser": self.optimiser.state_dict()}
+        made_for = {"how": self.recipe.how, "trained_for": self.layer.config.trained_for}
+        new = self._folder / f"{CHECKPOINT}.new"
+        torch.save({**state, **made_for, "steps": self.steps, "spent_s": self.spent_s}, new)
+        new.replace(self._folder / CHECKPOINT)
+        self.layer.save_pretrained(self._folder / ALLOCATOR_FOLDER)
+
+    def resume(self) -> None:
+        """Goes on from the checkpoint. Raises ModelNotFound where there is none, ModelError where it does not fit."""
+        path = self._folder / CHECKPOINT
+        if not path.is_file():
+            raise ModelNotFound(f"{self._folder} holds no {CHECKPOINT}; leave out --resume to begin")
+        try:
+            state = torch.load(path, weights_only=True)
+            made_for = state["how"], state["trained_for"]
+            if made_for != (self.recipe.how, self.layer.config.trained_for):
+                raise ValueError("it was made in another way, or for other weights of the model")
+            self.layer.load_state_dict(state["layer"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        except Exception as error:  # whatever torch.load and pickle make of a file that is no checkpoint
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+            raise ModelError(f"{path} does not fit: {reason}; begin anew in another folder") from error
+        self.steps, self.spent_s = state["steps"], state["spent_s"]
+
+
+def boxes_objective(recipe: Recipe, qwen: QwenVL, steps: int) -> Objective:
+    """Learns where the things are that are asked about."""
+    samples = random_samples("train", FIRST_TRAINED, recipe.clips)
+    batches = Batches(cases_of(samples), Embedder(qwen), np.random.default_rng([recipe.seed, steps]))
+
+    def objective(realiser: RelevanceRealiser) -> torch.Tensor:
+        batch = batches.next()
+        return realised_loss(realiser(batch.texture, batch.query), batch.wanted, box_loss)
+
+    return objective
+
+
+OBJECTIVES: dict[How, Callable[[Recipe, QwenVL, int], Objective]] = {"boxes": boxes_objective}
+
+
+def train(model: Path | str, recipe: Recipe, out: Path, resume: bool = False) -> ARRCOCLayer:
+    """Trains an allocator for a model. Raises OptionError for a `how` that there is not, and as `Trainer.resume`."""
+    if recipe.how not in OBJECTIVES:
+        raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")
+    qwen = load_qwen(model, device="cpu")
+    torch.manual_seed(recipe.seed)
+    trainer = Trainer(recipe, new_layer(qwen), out)
+    if resume:
+        trainer.resume()
+    if trainer.progress < 1:
+        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, trainer.steps))
+    return trainer.layer
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for checkpoint, loss and layer.")],
+    model: Annotated[str, typer.Option(help="The model: a folder, or a name on the hub.")] = "models/scenes-tiny",
+    how: Annotated[str, typer.Option(help="What to learn from: boxes, attention or answer.")] = Recipe.how,
+    minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
+    seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = Recipe.seed,
+    clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = Recipe.clips,
+    resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = False,
+) -> None:
+    """Train the allocator of a model on drawn clips."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    try:
+        train(model, Recipe(how=how, minutes=minutes, seed=seed, clips=clips), out, resume)  # type: ignore[arg-type]
+    except ArrCocError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+if __name__ == "__main__":
+    typer.run(main)
