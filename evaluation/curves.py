@@ -10,6 +10,12 @@ from evaluation.compare import FULL, OURS
 from evaluation.errors import ResultsError
 from evaluation.report import Cell
 
+MARKERS = "osD^v<>PX"
+"""One after the other for each curve, so that curves which lie on each other can be told apart."""
+
+SHARES = (5, 10, 27, 50, 100)
+"""Where the axis of tokens has its numbers."""
+
 AXES = (
     ("visual tokens, % of all", lambda cell: 100 * cell["token_share"]),
     ("GFLOPs an answer", lambda cell: cell["flops"]["total"] / 1e9),
@@ -46,16 +52,17 @@ def plot(cells: Sequence[Cell], title: str, path: Path) -> None:
 def _draw(row: Sequence[Any], cells: Sequence[Cell], suite: str) -> None:
     names = list(dict.fromkeys((cell["strategy"], cell["encode"]) for cell in cells))
     for axes, (label, place) in zip(row, AXES, strict=True):
-        for name in names:
+        for number, name in enumerate(names):
             points = sorted((cell for cell in cells if (cell["strategy"], cell["encode"]) == name), key=place)
-            _draw_curve(axes, points, place, name)
+            _draw_curve(axes, points, place, name, MARKERS[number % len(MARKERS)])
         axes.set(xlabel=label, ylabel="right, %", xscale="log", ylim=(0, 102))
         axes.set_title(suite)
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_formatter("{x:g}")
+    row[0].set_xticks(SHARES, minor=False)
 
 
-def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, str]) -> None:
+def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, str], marker: str) -> None:
     strategy, encode = name
     right = [100 * cell["accuracy"] for cell in points]
     reach = [
@@ -67,9 +74,10 @@ def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, 
         right,
         yerr=reach,
         label=f"{strategy} ({encode})",
-        marker="*" if strategy == FULL else "o",
+        marker="*" if strategy == FULL else marker,
         linewidth=2.5 if strategy == OURS else 1.2,
-        markersize=9 if strategy == FULL else 4,
+        markersize=12 if strategy == FULL else 5,
+        zorder=3 if strategy == OURS else 2,
         elinewidth=0.6,
         capsize=2,
     )

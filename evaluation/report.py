@@ -48,6 +48,8 @@ def _cell(name: tuple[str, ...], rows: Sequence[Row]) -> Cell:
         "peak_mb": max(row["peak_bytes"] for row in rows) / 1e6,
         "iou": _mean(rows, "iou"),
         "covered": _mean(rows, "covered"),
+        "on_asked": _mean(rows, "on_asked"),
+        "on_distractor": _mean(rows, "on_distractor"),
         "asked_over_distractor": _ratio(rows),
         "flips": _flips(rows),
     }

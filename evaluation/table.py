@@ -6,7 +6,21 @@ from collections.abc import Sequence
 
 from evaluation.report import Cell
 
-HEADS = ("suite", "strategy", "encode", "budget", "right", "95 %", "tokens", "GFLOPs", "TTFT ms", "MB", "IoU", "ratio")
+HEADS = (
+    "suite",
+    "strategy",
+    "encode",
+    "budget",
+    "right",
+    "95 %",
+    "tokens",
+    "GFLOPs",
+    "TTFT ms",
+    "MB",
+    "IoU",
+    "ratio",
+    "flips",
+)
 
 
 def table(cells: Sequence[Cell]) -> str:
@@ -30,6 +44,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
         f"{cell['peak_mb']:.0f}",
         _optional(cell["iou"]),
         _optional(cell["asked_over_distractor"]),
+        _optional(cell["flips"]),
     )
 
 

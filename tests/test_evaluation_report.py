@@ -50,7 +50,9 @@ def test_the_ratio_is_of_sums_over_questions_that_have_both() -> None:
         row(id="1", on_asked=0.5, on_distractor=0.5),
         row(id="2", on_asked=1.0),
     ]
-    assert cells(rows)[0]["asked_over_distractor"] == 2.0
+    (cell,) = cells(rows)
+    assert cell["asked_over_distractor"] == 2.0
+    assert (cell["on_asked"], cell["on_distractor"]) == (pytest.approx(2.5 / 3), 0.375)
     assert cells([row(on_asked=1.0, on_distractor=0.0)])[0]["asked_over_distractor"] is None
 
 

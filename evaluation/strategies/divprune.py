@@ -20,13 +20,12 @@ def most_diverse(embeds: torch.Tensor, count: int) -> torch.Tensor:
     rows = F.normalize(embeds.float(), dim=-1)
     distance = 1 - rows @ rows.T
     apart = distance.clone().fill_diagonal_(torch.inf).amin(dim=0)
-    chosen: list[int] = []
-    for _ in range(min(count, len(rows))):
-        chosen.append(int(apart.argmax()))
-        nearest = distance[chosen[-1]]
-        apart = nearest.clone() if len(chosen) == 1 else torch.minimum(apart, nearest)
-        apart[chosen] = -torch.inf
-    return torch.tensor(sorted(chosen), device=embeds.device)
+    chosen = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    for step in range(min(count, len(rows))):
+        best = apart.masked_fill(chosen, -torch.inf).argmax()
+        chosen[best] = True
+        apart = torch.minimum(apart, distance[best]) if step else distance[best]
+    return chosen.nonzero()[:, 0]
 
 
 def _thin(frame: EncodedFrame, tokens: int) -> EncodedFrame:
