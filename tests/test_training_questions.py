@@ -106,7 +106,7 @@ def test_movement() -> None:
         (
             (SQUARE, CIRCLE),
             (SQUARE, Seen("circle", "green", CIRCLE.box_px)),
-            {"a red circle turned green.", "it turned green.", "a red circle."},
+            {"a red circle turned green.", "it turned green.", "a circle."},
         ),
         ((SQUARE, CIRCLE), (SQUARE, CIRCLE), {"nothing."}),
         ((SQUARE, CIRCLE), (WORD,), set()),

@@ -29,6 +29,15 @@ _PLACE_MARGIN = 0.05
 _APART = 0.1
 """How much further left or higher something must be, of the picture's side, to be called so."""
 
+_AREAS = {
+    "top left": (0.0, 0.0, 0.5, 0.5),
+    "top right": (0.5, 0.0, 1.0, 0.5),
+    "bottom left": (0.0, 0.5, 0.5, 1.0),
+    "bottom right": (0.5, 0.5, 1.0, 1.0),
+    "centre": (0.25, 0.25, 0.75, 0.75),
+}
+"""Place → the part of the picture of which one might say so, as shares; "left" might be said of far too much."""
+
 _MOST_DESCRIBED = 4
 _SIDES = {"left": (0, -1), "right": (0, 1), "above": (1, -1), "below": (1, 1)}
 """Side → axis (x, y) and sign."""
@@ -134,7 +143,7 @@ def _shape(asking: Asking) -> Asked | None:
             wordings = ("What is the {} thing?", "What shape is {}?", "Which thing is {}?", "What is {}?")
             found.append(asking.word(wordings, story.colour))
         place = _place(asking.clip, story)
-        if place and [other for other in asking.told if _may_be_in(asking.clip, other, place)] == [story]:
+        if place in _AREAS and [other for other in asking.told if _may_be_in(asking.clip, other, place)] == [story]:
             wordings = ("What shape is in the {}?", "What do you see in the {}?", "What is in the {}?")
             found.append(asking.word(wordings, place))
         if found:
@@ -165,10 +174,9 @@ def _place(clip: Clip, story: Story) -> str:
 
 
 def _may_be_in(clip: Clip, story: Story, place: str) -> bool:
-    """Whether any part of it is ever in a ninth of the picture."""
-    row, col = divmod(PLACES.index(place), 3)
+    """Whether any part of it is ever where somebody could say that it is in that place, one of `_AREAS`."""
     width, height = clip.size_px
-    area = (col * width / 3, row * height / 3, (col + 1) * width / 3, (row + 1) * height / 3)
+    area = [share * side for share, side in zip(_AREAS[place], (width, height, width, height), strict=True)]
     boxes = [seen.box_px for seen in story.shown]
     return any(b[0] < area[2] and b[2] > area[0] and b[1] < area[3] and b[3] > area[1] for b in boxes)
 
@@ -304,8 +312,10 @@ def _event(asking: Asking) -> Asked | None:
         found.append((asking.word(("What happened?", "What changed?")), f"{_subject(story)} {happened}."))
     if name := asking.name(story):
         found.append((asking.word(("What happened to the {}?", "What did the {} do?"), name), f"it {happened}."))
-    short = "What appeared?" if story.appears else "What left?" if story.leaves else "What changed colour?"
-    found.append((short, f"{_subject(story)}."))
+    if story.turns:
+        found.append(("What changed colour?", f"{article(story.noun)}."))
+    else:
+        found.append(("What appeared?" if story.appears else "What left?", f"{_subject(story)}."))
     question, answer = one(asking.rng, found)
     return Asked(question, answer, [story])
 
@@ -396,11 +406,10 @@ def _describe(asking: Asking) -> Asked | None:
 
 def _told(story: Story) -> str:
     """What a thing is and does: one phrase."""
-    parts = [] if story.movement == "still" else [f"moves {story.movement}"]
-    if story.appears or story.leaves or story.turns:
-        parts.append(
-            _happened(story).replace("appeared", "appears").replace("left", "leaves").replace("turned", "turns")
-        )
+    parts = ["appears"] if story.appears else []
+    parts += [f"moves {story.movement}"] if story.movement != "still" else []
+    parts += ["leaves"] if story.leaves else []
+    parts += [f"turns {story.last.colour}"] if story.turns else []
     return f"{_subject(story)} {' and '.join(parts) or 'stays still'}"
 
 
