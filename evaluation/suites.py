@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
@@ -19,7 +19,7 @@ from evaluation.special import camouflaged, panned, void
 from training.casting import ClipOptions, one
 from training.samples import plan_sample
 from training.scenes import Plan, clip_rng
-from training.truth import KINDS, Clip, Kind, Sample
+from training.truth import KINDS, Box, Clip, Kind, Sample
 
 COUNT = 300
 SEEDS_OF_A_SUITE = 100_000
@@ -157,16 +157,20 @@ def suite_samples(name: str, count: int | None = None) -> Iterator[Sample]:
 
 
 def suite_hash(name: str) -> str:
-    """SHA-256 over a suite's parameters, and over question, answer, boxes (whole pixels) of all of its samples.
+    """SHA-256 over a suite's parameters, and over question, answer, boxes and distractors (whole pixels) of all samples.
 
     Pixels are not in it: libraries round them differently from machine to machine. Raises OptionError for an unknown
     suite.
     """
     digest = hashlib.sha256(json.dumps(_suite(name).parameters, sort_keys=True).encode())
     for _, sample in _planned(name, None):
-        boxes = [[[round(edge) for edge in box] for box in frame] for frame in sample.boxes]
+        boxes = [_rounded(frame) for frame in (*sample.boxes, *sample.distractors)]
         digest.update(json.dumps([sample.kind, sample.question, sample.answer, boxes]).encode())
     return digest.hexdigest()
+
+
+def _rounded(boxes: Iterable[Box]) -> list[list[int]]:
+    return [[round(edge) for edge in box] for box in boxes]
 
 
 def _suite(name: str) -> Suite:
