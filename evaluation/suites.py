@@ -157,7 +157,7 @@ def suite_samples(name: str, count: int | None = None) -> Iterator[Sample]:
 
 
 def suite_hash(name: str) -> str:
-    """SHA-256 over a suite's parameters, and over question, answer, boxes and distractors (whole pixels) of all samples.
+    """SHA-256 over a suite's parameters, and over question, answer and places (whole pixels) of all of its samples.
 
     Pixels are not in it: libraries round them differently from machine to machine. Raises OptionError for an unknown
     suite.

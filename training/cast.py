@@ -132,7 +132,7 @@ class Player:
 
 def opposite(rgb: RGB) -> RGB:
     """A grey that a colour stands out from, and that nobody would call white or black."""
-    return (196, 194, 188) if _LUMA @ rgb < 128 else (66, 68, 72)
+    return (172, 170, 164) if _LUMA @ rgb < 128 else (66, 68, 72)
 
 
 def _close(ground: npt.NDArray[np.float64], rgb: RGB) -> bool:
