@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
+from tests.waiting import until
 from training.batches import IGNORED, TOKENS_ASKED, BackgroundBatches, Prompter, _dropped, random_batches
 from training.lessons import QUESTIONS
 from training.scenes import random_clip
@@ -74,3 +78,18 @@ def test_a_background_process_that_stops_is_named(monkeypatch: pytest.MonkeyPatc
             batches.next()
     finally:
         batches.close()
+
+
+def test_processes_that_draw_end_with_their_trainer() -> None:
+    code = """
+import os, signal, sys
+from training.batches import BackgroundBatches
+if __name__ == "__main__":
+    batches = BackgroundBatches(1)
+    batches.next()
+    print(batches._processes[0].pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    trainer = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    drawing = psutil.Process(int(trainer.stdout))
+    until(lambda: not drawing.is_running() or drawing.status() == psutil.STATUS_ZOMBIE)

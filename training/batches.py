@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -174,5 +176,14 @@ class BackgroundBatches:
 
 
 def _produce(seed: int, progress: Any, batches: Any) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     for batch in random_batches(seed, progress):
         batches.put((batch.grid, *(tensor.numpy() for tensor in batch.tensors)))
+
+
+def _end_with_parent() -> None:
+    """A trainer that is killed cannot tell its processes."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
