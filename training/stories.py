@@ -134,10 +134,10 @@ class Names:
     def __init__(self, told: Sequence[Story]) -> None:
         self._stories = told
 
-    def of(self, story: Story, colour: bool = True, text: bool = True) -> list[str]:
-        """Every name that fits this story alone, with or without its colour and text if those may be told."""
+    def of(self, story: Story, colour: bool = True) -> list[str]:
+        """Every name that fits this story alone, with or without its text, and its colour if that may be told."""
         candidates = [story.what]
-        if text and story.what in TEXTS:
+        if story.what in TEXTS:
             candidates.append(story.noun)
         if colour and story.colour not in ("", "faint"):
             candidates += [f"{story.colour} {name}" for name in candidates]
