@@ -12,13 +12,33 @@ import torch
 
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import Decoding, PromptPart, decode_one_token, prefill
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerOptions, AnswerSession
 from arr_coc.relevance import RelevanceRealiser
+from arr_coc.texture import image_texture
+from arr_coc.types import FramePacket, FrameStamp, TileGrid
 from arr_coc.weights import bundled_realiser
 from tests.tiny_qwen import tiny_folder, tiny_qwen
 from training import allocator as allocator_module
-from training.allocator import CHECKPOINT, Recipe, Trainer, boxes_objective, new_layer, train
+from training.allocator import (
+    CHECKPOINT,
+    Recipe,
+    Trainer,
+    answer_objective,
+    boxes_objective,
+    new_layer,
+    train,
+)
+from training.allocator_answers import AnswerLoss, gumbel_topk, last_layers
+from training.allocator_attention import attended
 from training.allocator_cases import Batches, Case, Embedder, cases_of, random_samples, tile_shares
+from training.allocator_compare import main as compare_main
 from training.allocator_losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
 from training.allocator_measure import found, measure
 from training.truth import Clip, Sample
@@ -139,7 +159,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
     monkeypatch.setattr(allocator_module, "SAVE_S", 0.0)
     recipe = Recipe(minutes=1.0, clips=CLIPS)
     killed = Trainer(recipe, new_layer(qwen), tmp_path)
-    objective = boxes_objective(recipe, qwen, 0)
+    objective = boxes_objective(recipe, qwen, np.random.default_rng(0))
 
     def dying(realiser: RelevanceRealiser) -> torch.Tensor:
         if killed.steps == 5:
@@ -192,3 +212,95 @@ def test_what_is_measured() -> None:
     assert wrong.matched_iou == 0
     assert wrong.recall < 0.5
     assert wrong.iou < wrong.iou_bound
+
+
+def test_attention_is_that_on_the_last_frame_of_all_tokens(qwen: QwenVL) -> None:
+    samples = [sample for sample in random_samples("train", 0, 12, 2) if sample.clip.size_px[0] <= 512]
+    stills = [sample for sample in samples if len(sample.clip.frames) == 1][:2]
+    films = [sample for sample in samples if len(sample.clip.frames) > 1 and any(sample.boxes[-1])][:1]
+    looked = list(attended([*stills, *films], qwen))
+    assert len(looked) == 3
+    for case, sample in zip(looked, [*stills, *films], strict=True):
+        assert case.wanted.shape == case.texture.entropy.shape
+        assert case.wanted.max() == pytest.approx(1)
+        assert case.wanted.min() >= 0
+        last = torch.from_numpy(sample.clip.frames[-1]).permute(2, 0, 1)[None]
+        assert torch.equal(case.texture.channels, image_texture(last).channels[0])
+    session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=8)))
+    sample = stills[0]
+    grid = TileGrid.of(*sample.clip.frames[0].shape[:2])
+    regions, blank = grid_regions(grid).numpy().astype(np.int32), np.zeros(grid.shape, np.float32)
+    packet = FramePacket(FrameStamp(0, 0, 0), grid, regions, blank, sample.clip.frames[0])
+    assert "".join(session.answer(packet, sample.question)) is not None
+    told = session.last.feedback.attention.reshape(grid.shape)
+    assert np.allclose(looked[0].wanted.numpy(), told, atol=1e-5)
+
+
+def test_a_choice_by_chance_prefers_what_is_relevant_and_repeats_nothing() -> None:
+    relevance = torch.full((2, 4, 5), 0.02)
+    relevance[:, 2, 3] = 0.99
+    rng = np.random.default_rng(0)
+    draws = torch.stack([gumbel_topk(relevance, 4, rng) for _ in range(50)])
+    assert draws.shape == (50, 2, 4)
+    assert (draws[..., 1:] > draws[..., :-1]).all()
+    hits = (draws == 2 * 5 + 3).any(dim=-1).float().mean()
+    assert hits > 0.95
+    assert len(draws.unique()) > 15
+
+
+def test_the_answer_s_loss_is_the_model_s_own(qwen: QwenVL) -> None:
+    """Shown all tiles, the loss is that of the logits which answering itself gives."""
+    cases = list(cases_of(random_samples("train", 0, 3), with_images=True))[:2]
+    loss = AnswerLoss(qwen, Batches(cases, Embedder(qwen), np.random.default_rng(0)), np.random.default_rng(0))
+    for case in cases:
+        every = torch.arange(case.wanted.numel())[None]
+        got = loss._loss([case], torch.full((1, *case.wanted.shape), 0.3), every)
+        said = [*qwen.plain_token_ids(case.answer), qwen.tokenizer.eos_token_id]
+        assert case.image is not None
+        grid = TileGrid.of(*case.image.shape[:2])
+        packet = FramePacket(FrameStamp(0, 0, 0), grid, every.numpy(), case.wanted.numpy(), case.image)
+        ids, part, kv = prompt_ids(qwen, None), PromptPart(qwen, 0, 0), PrefixCache[object]().kv
+        part.text([*ids.head, *ids.frame_open])
+        part.frame(encode_packet(qwen, packet, "full"))
+        part.text([*ids.frame_close, *ids.before_query, *qwen.plain_token_ids(case.question), *ids.after_query])
+        logits = [prefill(qwen, part, kv)]
+        for index, token in enumerate(said[:-1]):
+            logits.append(decode_one_token(qwen, torch.tensor(token), part.position + index, kv))
+        wanted = torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(said))
+        assert got.item() == pytest.approx(wanted.item(), abs=1e-4)
+
+
+def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_path: Path) -> None:
+    qwen = tiny_qwen()
+    recipe = Recipe("answer", minutes=1.0, clips=60)
+    trainer = Trainer(recipe, new_layer(qwen), tmp_path, last_layers(qwen))
+    objective = answer_objective(recipe, qwen, np.random.default_rng(0))
+    before = {name: value.clone() for name, value in qwen.model.state_dict().items()}
+    asked = trainer.layer.realiser.participation.asked
+    assert asked is not None
+    first = asked.near.weight.clone()
+    trainer.step(objective)
+    assert not torch.equal(asked.near.weight, first)
+    assert all(torch.equal(value, before[name]) for name, value in qwen.model.state_dict().items())
+    trainer.spent_s = 45.0
+    trainer.step(objective)
+    moved = {name for name, value in qwen.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".layers.2." in name for name in moved)
+
+
+def test_the_comparison_ships_the_best_and_says_what_was_found(tmp_path: Path) -> None:
+    folder, runs, out = tiny_folder(tmp_path / "tiny"), tmp_path / "runs", tmp_path / "results" / "allocator.json"
+    layers = {name: new_layer(load_qwen(folder)) for name in ("boxes", "attention", "answer", "answer after boxes")}
+    for name, layer in layers.items():
+        recipe = Recipe("answer" if name.startswith("answer") else name, minutes=0.0)  # type: ignore[arg-type]
+        along = last_layers(load_qwen(folder)) if recipe.how == "answer" else None
+        trainer = Trainer(recipe, layer, runs / name.replace(" ", "-"), along)
+        trainer.spent_s = 1.0
+        trainer.save()
+    compare_main(runs, str(folder), 0.01, 1, 4, out, ship=True)
+    written = json.loads(out.read_text())
+    assert set(written["test"]) == {"untrained", *layers, "the boxes themselves"}
+    assert written["best"] in layers
+    assert written["test"]["the boxes themselves"]["all"]["matched_iou"] == 1
+    assert load_qwen(folder).realiser is not None

@@ -19,12 +19,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import cv2
 import numpy as np
 import torch
 import typer
+from torch import nn
 
 from arr_coc.errors import ArrCocError, ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
@@ -33,13 +34,24 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.weights import fingerprint
+from training.allocator_answers import AnswerLoss, last_layers
+from training.allocator_attention import attended
 from training.allocator_cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
-from training.allocator_losses import box_loss, realised_loss
+from training.allocator_losses import attention_loss, box_loss, realised_loss
 from training.vlm import schedule
 
 How = Literal["boxes", "attention", "answer"]
 Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]
 """The loss of a fresh batch."""
+
+ALONG_RATE = 0.1
+ALONG_FROM = 0.5
+
+ASKED_LESS = 10
+"""Where the model itself must look at every clip, so many times fewer are drawn."""
+
+ANSWERED_TILES = 2048
+"""Tiles of all pictures of a batch together that the model answers about."""
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_S = 30.0
@@ -75,15 +87,24 @@ def new_layer(qwen: QwenVL) -> ARRCOCLayer:
 
 
 class Trainer:
-    """A layer, its optimiser, and how far it is; `folder` holds checkpoint, loss and layer."""
+    """A layer, its optimiser, and how far it is; `folder` holds checkpoint, loss and layer.
 
-    def __init__(self, recipe: Recipe, layer: ARRCOCLayer, folder: Path) -> None:
+    `along` are layers of the model that learn along at a tenth of the rate, in the second half of the time.
+    """
+
+    def __init__(self, recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.ModuleList | None = None) -> None:
         self.recipe, self.layer = recipe, layer
-        self.optimiser = torch.optim.AdamW(layer.parameters(), lr=recipe.rate, weight_decay=_WEIGHT_DECAY)
+        self._along = nn.ModuleList() if along is None else along
+        groups = [{"params": list(layer.parameters())}, {"params": list(self._along.parameters())}]
+        self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, weight_decay=_WEIGHT_DECAY)
         self.steps = 0
         self.spent_s = 0.0
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {"layer": self.layer, "along": self._along, "optimiser": self.optimiser}
 
     @property
     def progress(self) -> float:
@@ -93,8 +114,10 @@ class Trainer:
     def step(self, objective: Objective) -> float:
         """One batch, one update; returns the loss."""
         started_s = time.perf_counter()
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.recipe.rate * schedule(self.progress)
+        rate = self.recipe.rate * schedule(self.progress)
+        for group, share in zip(self.optimiser.param_groups, (1.0, ALONG_RATE), strict=True):
+            group["lr"] = rate * share
+        self._along.requires_grad_(self.progress >= ALONG_FROM)
         loss = objective(self.layer.realiser)
         self.optimiser.zero_grad()
         loss.backward()
@@ -126,7 +149,7 @@ class Trainer:
 
     def save(self) -> None:
         """Writes checkpoint and layer, each whole or not at all."""
-        state = {"layer": self.layer.state_dict(), "optimiser": self.optimiser.state_dict()}
+        state = {name: part.state_dict() for name, part in self._parts.items()}
         made_for = {"how": self.recipe.how, "trained_for": self.layer.config.trained_for}
         new = self._folder / f"{CHECKPOINT}.new"
         torch.save({**state, **made_for, "steps": self.steps, "spent_s": self.spent_s}, new)
@@ -143,40 +166,70 @@ class Trainer:
             made_for = state["how"], state["trained_for"]
             if made_for != (self.recipe.how, self.layer.config.trained_for):
                 raise ValueError("it was made in another way, or for other weights of the model")
-            self.layer.load_state_dict(state["layer"])
-            self.optimiser.load_state_dict(state["optimiser"])
+            for name, part in self._parts.items():
+                part.load_state_dict(state[name])
         except Exception as error:  # whatever torch.load and pickle make of a file that is no checkpoint
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
             raise ModelError(f"{path} does not fit: {reason}; begin anew in another folder") from error
         self.steps, self.spent_s = state["steps"], state["spent_s"]
 
 
-def boxes_objective(recipe: Recipe, qwen: QwenVL, steps: int) -> Objective:
+def boxes_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
     """Learns where the things are that are asked about."""
     samples = random_samples("train", FIRST_TRAINED, recipe.clips)
-    batches = Batches(cases_of(samples), Embedder(qwen), np.random.default_rng([recipe.seed, steps]))
-
-    def objective(realiser: RelevanceRealiser) -> torch.Tensor:
-        batch = batches.next()
-        return realised_loss(realiser(batch.texture, batch.query), batch.wanted, box_loss)
-
-    return objective
+    return _MapObjective(Batches(cases_of(samples), Embedder(qwen), rng), box_loss)
 
 
-OBJECTIVES: dict[How, Callable[[Recipe, QwenVL, int], Objective]] = {"boxes": boxes_objective}
+def attention_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
+    """Learns what the model looks at by itself, which it is asked first."""
+    samples = random_samples("train", FIRST_TRAINED, recipe.clips // ASKED_LESS)
+    return _MapObjective(Batches(attended(samples, qwen), Embedder(qwen), rng), attention_loss)
 
 
-def train(model: Path | str, recipe: Recipe, out: Path, resume: bool = False) -> ARRCOCLayer:
-    """Trains an allocator for a model. Raises OptionError for a `how` that there is not, and as `Trainer.resume`."""
+def answer_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
+    """Learns what helps the model to answer."""
+    samples = random_samples("train", FIRST_TRAINED, recipe.clips // ASKED_LESS)
+    stills = (sample for sample in samples if len(sample.clip.frames) == 1)
+    batches = Batches(cases_of(stills, with_images=True), Embedder(qwen), rng, tiles=ANSWERED_TILES)
+    return AnswerLoss(qwen, batches, rng)
+
+
+class _MapObjective:
+    """The loss between relevance and a map that is known."""
+
+    def __init__(self, batches: Batches, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        self._batches, self._loss = batches, loss
+
+    def __call__(self, realiser: RelevanceRealiser) -> torch.Tensor:
+        batch = self._batches.next()
+        return realised_loss(realiser(batch.texture, batch.query), batch.wanted, self._loss)
+
+
+OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, np.random.Generator], Objective]] = {
+    "boxes": boxes_objective,
+    "attention": attention_objective,
+    "answer": answer_objective,
+}
+
+
+def train(
+    model: Path | str, recipe: Recipe, out: Path, *, resume: bool = False, begin_with: Path | None = None
+) -> ARRCOCLayer:
+    """Trains an allocator for a model, from the layer in `begin_with` if there is one.
+
+    Raises OptionError for a `how` that there is not, and as `Trainer.resume`, `load_qwen` and
+    `ARRCOCLayer.from_pretrained`.
+    """
     if recipe.how not in OBJECTIVES:
         raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")
     qwen = load_qwen(model, device="cpu")
     torch.manual_seed(recipe.seed)
-    trainer = Trainer(recipe, new_layer(qwen), out)
+    layer = new_layer(qwen) if begin_with is None else ARRCOCLayer.from_pretrained(begin_with)
+    trainer = Trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
     if resume:
         trainer.resume()
     if trainer.progress < 1:
-        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, trainer.steps))
+        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, np.random.default_rng([recipe.seed, trainer.steps])))
     return trainer.layer
 
 
@@ -187,13 +240,15 @@ def main(
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = Recipe.seed,
     clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = Recipe.clips,
+    begin_with: Annotated[Path | None, typer.Option(help="Begin with the layer in this folder.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = False,
 ) -> None:
     """Train the allocator of a model on drawn clips."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     try:
-        train(model, Recipe(how=how, minutes=minutes, seed=seed, clips=clips), out, resume)  # type: ignore[arg-type]
+        recipe = Recipe(how, minutes, seed, clips=clips)  # type: ignore[arg-type]
+        train(model, recipe, out, resume=resume, begin_with=begin_with)
     except ArrCocError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error

@@ -82,14 +82,25 @@ def measure(
     A `realiser` without learned parts is not told the question.
     """
     realiser.eval()
-    by_kind: dict[str, list[Found]] = defaultdict(list)
-    for case in cases:
-        if not (case.wanted > LEAST_SHARE).any():
-            continue
+
+    def relevance_of(case: Case) -> torch.Tensor:
         texture = TextureArray(case.texture.channels[None], case.texture.entropy[None])
         query = embed([case.question]) if realiser.participation.asked is not None else None
-        relevance = realiser(texture, query).relevance[0]
-        by_kind[case.kind].append(found(relevance, case.wanted, levels))
+        return realiser(texture, query).relevance[0]
+
+    return _table(((case, relevance_of(case)) for case in cases), levels)
+
+
+def measure_map(cases: Sequence[Case], *, levels: bool) -> dict[str, dict[str, float]]:
+    """The same of a relevance that knows what is wanted of every tile: what can be reached."""
+    return _table(((case, (case.wanted > LEAST_SHARE).float()) for case in cases), levels)
+
+
+def _table(maps: Iterable[tuple[Case, torch.Tensor]], levels: bool) -> dict[str, dict[str, float]]:
+    by_kind: dict[str, list[Found]] = defaultdict(list)
+    for case, relevance in maps:
+        if (case.wanted > LEAST_SHARE).any():
+            by_kind[case.kind].append(found(relevance, case.wanted, levels))
     kinds = {kind: {**_means(results), "cases": len(results)} for kind, results in sorted(by_kind.items())}
     names = [field.name for field in fields(Found)]
     overall = {name: round(float(np.mean([of[name] for of in kinds.values()])), 4) for name in names}

@@ -1,0 +1,112 @@
+"""Trains a model's allocator in every way, compares them, and ships the best:
+
+    python -m training.allocator_compare --model models/scenes-tiny --runs runs/allocator --ship
+
+A run that a folder holds already is resumed, or kept if it is done. The best is the one that finds most on drawn clips
+of the training split that no run learned from; what is reported is measured on the test split.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import torch
+import typer
+
+from arr_coc.errors import ArrCocError
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.hub import ALLOCATOR_FOLDER
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.relevance import RelevanceRealiser
+from training.allocator import CHECKPOINT, OBJECTIVES, Recipe, train
+from training.allocator_cases import FIRST_CHOSEN_BY, Case, Embedder, cases_of, random_samples
+from training.allocator_measure import measure, measure_map
+
+RESULTS = Path(__file__).parent / "results" / "allocator.json"
+FIRST_MEASURED = 9_000_000
+"""Clips from this number on, of the test split, are measured on."""
+
+QUESTIONS = 11
+AFTER_BOXES = "answer after boxes"
+
+Table = dict[str, dict[str, Any]]
+
+
+def held_out_cases(split: str, first: int, clips: int) -> list[Case]:
+    """Cases of all kinds about so many clips."""
+    return list(cases_of(random_samples(split, first, clips, QUESTIONS)))  # type: ignore[arg-type]
+
+
+def compare(qwen: QwenVL, layers: dict[str, ARRCOCLayer], cases: list[Case]) -> Table:
+    """Means of every layer on the same cases, beside the untrained default and a map that knows the boxes."""
+    embed, levels = Embedder(qwen), qwen.knows_levels
+    table = {"untrained": measure(RelevanceRealiser(), cases, embed, levels=levels)}
+    table |= {name: measure(layer.realiser, cases, embed, levels=levels) for name, layer in layers.items()}
+    return table | {"the boxes themselves": measure_map(cases, levels=levels)}
+
+
+def best_of(table: Table, names: list[str]) -> str:
+    """The layer that shows most of what is asked at level 0, of 25 % of the tokens and of 10 %."""
+    return max(names, key=lambda name: table[name]["all"]["recall"] + table[name]["all"]["recall_small"])
+
+
+def train_all(model: str, runs: Path, minutes: float, seed: int) -> dict[str, ARRCOCLayer]:
+    """Every way of training, each in its own folder; the model's loss also from what the boxes taught."""
+    layers = {}
+    for name in (*OBJECTIVES, AFTER_BOXES):
+        folder = runs / name.replace(" ", "-")
+        recipe = Recipe("answer" if name == AFTER_BOXES else name, minutes, seed)  # type: ignore[arg-type]
+        begin_with = runs / "boxes" / ALLOCATOR_FOLDER if name == AFTER_BOXES else None
+        print(f"{name}: {minutes} minutes of steps", flush=True)
+        there = (folder / CHECKPOINT).is_file()
+        layers[name] = train(model, recipe, folder, resume=there, begin_with=begin_with)
+    return layers
+
+
+def main(
+    runs: Annotated[Path, typer.Option(help="Folder with a folder for every run.")],
+    model: Annotated[str, typer.Option(help="The model's folder.")] = "models/scenes-tiny",
+    minutes: Annotated[float, typer.Option(help="Time to spend on the steps of every run.")] = Recipe.minutes,
+    seed: Annotated[int, typer.Option(help="Seed of all runs.")] = Recipe.seed,
+    clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 250,
+    out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
+    ship: Annotated[bool, typer.Option(help="Lay the best into the model's folder.")] = False,
+) -> None:
+    """Train the allocator in every way, compare, and ship the best."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    try:
+        layers = train_all(model, runs, minutes, seed)
+    except ArrCocError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    qwen = load_qwen(model, device="cpu")
+    chosen_by = compare(qwen, layers, held_out_cases("train", FIRST_CHOSEN_BY, clips))
+    best = best_of(chosen_by, list(layers))
+    measured = compare(qwen, layers, held_out_cases("test", FIRST_MEASURED, clips))
+    result = {
+        "model": qwen.model_id,
+        "trained_for": layers[best].config.trained_for,
+        "minutes": minutes,
+        "seed": seed,
+        "best": best,
+        "chosen_by": {name: chosen_by[name]["all"] for name in layers},
+        "test": measured,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    for name, row in measured.items():
+        print(name, row["all"])
+    if ship:
+        shutil.rmtree(Path(model) / ALLOCATOR_FOLDER, ignore_errors=True)
+        layers[best].save_pretrained(Path(model) / ALLOCATOR_FOLDER)
+        print(f"shipped: {best}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
