@@ -115,14 +115,13 @@ def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng
     )
     return Batch(
         views[0][0].grid,
-        *(_stacked([[getattr(view, name) for view in shown] for shown in kept]) for name in _SHOWN),
+        pixels=_stacked([[view.pixels for view in shown] for shown in kept]),
+        regions=_stacked([[view.regions for view in shown] for shown in kept]),
+        targets=_stacked([[view.targets for view in shown] for shown in kept]),
         times=torch.tensor([prompter.times(lesson.clip) for lesson in lessons], dtype=torch.long),
         ids=ids,
         labels=labels,
     )
-
-
-_SHOWN = ("pixels", "regions", "targets")
 
 
 def _stacked(rows: list[list[npt.NDArray[Any]]]) -> torch.Tensor:
