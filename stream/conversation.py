@@ -112,9 +112,12 @@ class Conversation:
         )
 
     def greet(self) -> None:
-        """Waits until the answer stage has its model. Raises ConnectionRefused where there is none to be met."""
+        """Waits until the answer stage has its model, or the run ends: then nothing is in flight yet.
+
+        Raises ConnectionRefused where there is none to be met.
+        """
         limit_s, waited_ms = self._policy.reach_limit_s, 0
-        while not self._talk.ready:
+        while not self._talk.ready and not self._control.ending:
             self.hear(WAIT_MS)
             waited_ms += WAIT_MS
             if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self._talk.link.connected:
@@ -175,7 +178,7 @@ class Conversation:
         if not self._rejoin:
             raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
         self._reach.hung()
-        self._talk.lose()
+        self._talk.lose(f"silent for {limit_s:g} s")
 
     def _learn_question(self, embedding: QueryEmbedding) -> None:
         """A question holds from now on, of a model that may be another one: an answer is due at once.
@@ -205,7 +208,8 @@ class Conversation:
             self._listener.asked()
         else:
             self._await(self._may_speak)
-            self._speak()
+            if self._talk.wants_packet:
+                self._speak()
         self._await(lambda: not self._talk.busy)
 
     def _speak(self) -> None:
@@ -215,7 +219,7 @@ class Conversation:
             self._listener.asked()
 
     def _await(self, done: Callable[[], bool]) -> None:
-        """Hears the answer stage until `done`."""
-        while not done():
+        """Hears the answer stage until `done`; not for longer than the run where it is away, and may stay away."""
+        while not done() and (self._talk.ready or not self._control.ending):
             self.hear(WAIT_MS)
             self.mind_silence()

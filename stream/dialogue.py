@@ -11,7 +11,7 @@ from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbe
 from stream import errors as stream_errors
 from stream.clock import Clock
 from stream.errors import StageDied, TransportError
-from stream.events import Answer, AnswerText, Asked, Event
+from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Event, Notice
 from stream.journal import Journal
 from stream.messages import (
     Alive,
@@ -75,6 +75,8 @@ class Dialogue:
         self._failures = 0
         self._question: Question | None = None
         self._recalled: list[Event] = []
+        self._news: list[Event] = []
+        self._without_answers = False
         self._feedback: Feedback | None = None
         self._embedding: QueryEmbedding | None = None
         self._heard_ns = 0
@@ -177,6 +179,7 @@ class Dialogue:
         """
         recalled, self._recalled = self._recalled, []
         yield from recalled
+        yield from self._take_news()
         if not self._joined:
             self._joined = self.link.offer(Join(query=self._query, encode=self._manners.encode))
         received = self.link.receive(0 if recalled else timeout_ms)
@@ -190,15 +193,26 @@ class Dialogue:
             received = self.link.receive()
         if self.link.lost:
             if self._manners.rejoin:
-                self.lose()
+                self.lose("the connection was lost")
             elif not self._manners.supervised:
                 raise StageDied("answer", "the connection to it was lost; is `serve-answers` still running there?")
+        yield from self._take_news()
 
-    def lose(self) -> None:
-        """Gives up this answer stage, and looks for its successor."""
+    def lose(self, reason: str) -> None:
+        """Gives up this answer stage, and looks for its successor.
+
+        `reason` is told by `hear` where nobody else tells of a death, once until there is an answer again.
+        """
         self.link.close()
         self._give_up()
+        if not self._manners.supervised and not self._without_answers:
+            self._without_answers = True
+            self._news.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; trying the answer stage again"))
         self._begin()
+
+    def _take_news(self) -> list[Event]:
+        news, self._news = self._news, []
+        return news
 
     def _give_up(self) -> None:
         """The open question is late by now, unless it is to be repeated."""
@@ -287,6 +301,7 @@ class Dialogue:
         answer = question.answered(message, self._heard_ns)
         self._question = None
         self._failures = 0
+        self._without_answers = False
         self._feedback = feedback or self._feedback
         if self._manners.journal is not None:
             self._manners.journal.keep(answer, feedback)
@@ -300,4 +315,4 @@ class Dialogue:
         self._failures += 1
         if not self._manners.rejoin or self._failures > FAILURES_MAX:
             raise StageDied("answer", message.message)
-        self.lose()
+        self.lose(message.message)

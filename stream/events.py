@@ -41,6 +41,10 @@ class Skipped(Event, frozen=True, tag="skipped"):
     count: int = 1
 
 
+ANSWERS_LOST = "answers-lost"
+"""The code of the notice that an answer stage elsewhere failed, or is gone: no answers until there is one again."""
+
+
 class Notice(Event, frozen=True, tag="notice"):
     """Something that the user should know once. `code` is stable, `message` is for people."""
 

@@ -13,7 +13,20 @@ import psutil
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Outage, Restarted, Skipped, Started, Summary
+from stream.events import (
+    ANSWERS_LOST,
+    Answer,
+    AnswerText,
+    Asked,
+    Event,
+    FrameReady,
+    Notice,
+    Outage,
+    Restarted,
+    Skipped,
+    Started,
+    Summary,
+)
 from stream.live_figures import Figures, LiveFigures
 from stream.published import PublishedJitter, PublishedStats, PublishedStatus
 from stream.sinks.base import Watched
@@ -29,9 +42,10 @@ ANSWERS = "answers"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`status` is "loading", "ok", "outage", "restarting", "stalled" or "ended"; `reason` says why, where it is not ok.
+    """`status` is "loading", "ok", "outage", "restarting", "stalled" or "ended"; `reason` says why, where it is not ok,
+    or why answers fail.
 
-    `ready`: the model has answered. `frame_age_s`: how long ago the last frame came.
+    `ready`: the model answers. `frame_age_s`: how long ago the last frame came.
     """
 
     status: str
@@ -67,6 +81,7 @@ class Vitals:
         self._alive_ns = self._start_ns
         self._frames = self._answers = self._skipped = 0
         self._ready = False
+        self._no_answers: str | None = None
         self._restarts: Counter[str] = Counter()
         self._down: dict[str, str] = {}
         self._outage: str | None = None
@@ -152,6 +167,8 @@ class Vitals:
             status, reason = self._state()
             if status == "running":
                 status, reason = self._stalled(now_ns)
+            if status == "ok":
+                reason = self._no_answers
             age_s = None if self._frame_ns is None else (now_ns - self._frame_ns) / NS_PER_S
             return Health(status, reason, self._ready, age_s, self._frames, self._answers)
 
@@ -176,7 +193,7 @@ class Vitals:
             self._take_frame(event, now_ns)
         elif isinstance(event, (AnswerText, Answer)):
             self._answers += isinstance(event, Answer)
-            self._alive_ns, self._ready = now_ns, True
+            self._alive_ns, self._ready, self._no_answers = now_ns, True, None
             self._down.pop(ANSWERS, None)
         elif isinstance(event, Started):
             self._started, self._query = event, event.query
@@ -187,6 +204,8 @@ class Vitals:
         elif isinstance(event, Restarted):
             self._restarts[event.process] += 1
             self._down[event.process] = event.cause
+        elif isinstance(event, Notice) and event.code == ANSWERS_LOST:
+            self._ready, self._no_answers = False, event.message
         elif isinstance(event, Skipped):
             self._skipped += event.count
         elif isinstance(event, Summary):

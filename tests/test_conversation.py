@@ -250,6 +250,30 @@ def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl
     assert talk.triggers() == ["start"]
 
 
+def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Opener) -> None:
+    talk = opened(rejoin=True).greet()
+    talk.show(0)
+    talk.peer.greets = False
+    talk.talk._talk.lose("gone")
+    talk.show(1)
+
+    def end() -> None:
+        talk.peer.step()
+        talk.control.end()
+
+    talk.control.step = end
+    talk.talk.finish(last_answer=True)
+    assert talk.triggers() == ["start"]
+
+
+def test_after_ctrl_c_a_model_that_loads_is_not_waited_for(opened: Opener) -> None:
+    talk = opened()
+    talk.peer.greets = False
+    talk.control.end()
+    talk.greet().talk.finish(last_answer=False)
+    assert talk.met == []
+
+
 def test_another_question_is_answered_at_once(opened: Opener) -> None:
     talk = opened().greet()
     talk.show(0)

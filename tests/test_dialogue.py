@@ -13,7 +13,7 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPack
 from stream.clock import FakeClock
 from stream.dialogue import FAILURES_MAX, Dialogue, Manners
 from stream.errors import ConnectionRefused, StageDied, TransportError
-from stream.events import Answer, AnswerText, Asked
+from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Notice
 from stream.journal import Recalled
 from stream.messages import (
     Alive,
@@ -111,9 +111,9 @@ class Talk:
     def expect(self, kind: type[M]) -> M:
         return expect_whole(self.peer, kind)[0]
 
-    def lose(self) -> None:
+    def lose(self) -> list[object]:
         self.link.gone = True
-        self.hear()
+        return self.hear()
 
     def close(self) -> None:
         for link in self._links:
@@ -454,6 +454,25 @@ def test_where_nobody_watches_a_loss_ends_the_run(opened: Opener) -> None:
     talk = opened(supervised=False)
     with pytest.raises(StageDied, match="the connection to it was lost; is `serve-answers` still running there"):
         talk.lose()
+
+
+def test_where_nobody_watches_a_loss_is_told_once_until_there_is_an_answer_again(opened: Opener) -> None:
+    talk = opened(supervised=False, rejoin=True)
+    (told,) = talk.lose()
+    assert isinstance(told, Notice)
+    assert told.code == ANSWERS_LOST
+    assert told.message == "no answers: the connection was lost; trying the answer stage again"
+    talk.greet()
+    assert talk.lose() == []
+    talk.greet()
+    talk.hear(answered(talk.ask()))
+    (told,) = talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+    assert isinstance(told, Notice)
+    assert "bent" in told.message
+
+
+def test_where_it_is_watched_nothing_more_is_told_of_a_loss(opened: Opener) -> None:
+    assert opened(rejoin=True).lose() == []
 
 
 def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
-from stream.events import AnswerText, Asked, Outage, Restarted, Started
+from stream.events import ANSWERS_LOST, AnswerText, Asked, Notice, Outage, Restarted, Started
 from stream.vitals import Vitals, memory_bytes
 from tests.event_maker import answer, frame, summary
 from tests.watched_run import INFO, WatchedRun
@@ -82,6 +82,19 @@ def test_a_process_that_was_started_again_is_well_when_its_work_comes(clock: Fak
     vitals.add(answer(0.0, "hello"))
     assert vitals.status().state == "running"
     assert vitals.stats().restarts == {"frames": 1, "answers": 1}
+
+
+def test_a_model_elsewhere_that_fails_is_not_ready_until_it_answers_again(clock: FakeClock) -> None:
+    vitals = Vitals(Config(source="a.mp4"), clock)
+    vitals.follow(WatchedRun())
+    vitals.add(frame(0, 0.0))
+    vitals.add(answer(0.0, "hello"))
+    assert vitals.health().ready
+    vitals.add(Notice(code=ANSWERS_LOST, message="no answers: bent"))
+    health = vitals.health()
+    assert (health.status, health.ready, health.reason) == ("ok", False, "no answers: bent")
+    vitals.add(answer(1.0, "hello"))
+    assert (vitals.health().ready, vitals.health().reason) == (True, None)
 
 
 def test_an_outage_ends_with_the_next_frame(clock: FakeClock) -> None:
