@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
 
 from stream.config import DEFAULT_QUERY
 from stream.scenes.world import COLOURS, SHAPES

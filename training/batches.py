@@ -105,8 +105,12 @@ def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng
         lesson = teacher.lesson(plan)
         clip = lesson.clip
         lessons.append(lesson)
-        shown = zip(clip.frames, clip.things, strict=True)
-        views.append([viewer.look(frame, things, plan.budget, plan.how) for frame, things in shown])
+        views.append(
+            [
+                viewer.look(image, clip.things[frame], plan.budget, plan.how, lesson.asked_in(frame))
+                for frame, image in enumerate(clip.frames)
+            ]
+        )
     least = min(len(view.regions) for shown in views for view in shown)
     kept = [[_dropped(rng, view, least) for view in shown] for shown in views]
     dialogues = [[prompter.dialogue(*pair) for pair in lesson.questions] for lesson in lessons]

@@ -13,11 +13,11 @@ from training.casting import ClipOptions, one
 from training.crowds import random_crowd
 from training.questions import ask
 from training.samples import plan_sample
-from training.truth import KINDS, Clip, Kind, Seen
+from training.truth import KINDS, Box, Clip, Kind, Seen
 from training.views import HOWS, How
 
-QUESTIONS = 4
-"""Questions about each clip that is asked about."""
+QUESTIONS, FEW_QUESTIONS = 4, 2
+"""Questions about each clip that is asked about: as many as its tokens can show the things of."""
 
 SIZES_PX = (*((256, 256),) * 8, *((512, 512),) * 3, (512, 256), (512, 256), (384, 256), (640, 384))
 LARGE_SIZES_PX = ((768, 512), (1024, 1024))
@@ -34,10 +34,11 @@ STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind 
 _SEEING = ((0.5, 0.75), (0.8, 0.5), (1.0, 0.2))
 """Until which share of training how large a share of the batches only sees."""
 
-_HOW_SHARES = (0.4, 0.3, 0.1, 0.1, 0.1)
+_HOW_SHARES = (0.2, 0.5, 0.15, 0.075, 0.075)
 _KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
 _LARGE_SHARE = 0.04
-_LEAST_TOKENS = 16
+_LEAST_TOKENS = 6
+_FEW_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,21 @@ class Plan:
     budget: int
     how: How
 
+    @property
+    def questions(self) -> int:
+        return FEW_QUESTIONS if self.budget < _FEW_TOKENS else QUESTIONS
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A clip and (question, answer) pairs about it."""
+    """A clip and (question, answer) pairs about it. `about`: where, in each frame, what they ask about is."""
 
     clip: Clip
     questions: tuple[tuple[str, str], ...] = ()
+    about: tuple[tuple[Box, ...], ...] = ()
+
+    def asked_in(self, frame: int) -> tuple[Box, ...]:
+        return self.about[frame] if self.about else ()
 
 
 class Teacher:
@@ -92,25 +101,29 @@ class Teacher:
         """One clip, with its questions."""
         rng = self._rng
         if plan.demo:
-            return _demo_lesson(rng, plan.size_px)
+            return _demo_lesson(rng, plan)
         if not plan.asks:
             return Lesson(random_crowd(rng, plan.size_px).draw())
         kinds = ANSWERED_SHORTLY if plan.frames > 1 else STILL_KINDS
         first = "describe" if plan.describes else one(rng, kinds)
         drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, ClipOptions())
-        questions = [(sample.question, sample.answer)]
+        samples = [sample]
         blank = drawn.facts()
-        while len(questions) < QUESTIONS:
+        while len(samples) < plan.questions:
             another = ask(rng, blank, one(rng, kinds), "train")
             if another is not None:
-                questions.append((another.question, another.answer))
-        return Lesson(drawn.draw(), tuple(questions))
+                samples.append(another)
+        about = tuple(
+            tuple(box for sample in samples if sample.boxes for box in sample.boxes[frame])
+            for frame in range(plan.frames)
+        )
+        return Lesson(drawn.draw(), tuple((sample.question, sample.answer) for sample in samples), about)
 
 
-def _demo_lesson(rng: np.random.Generator, size_px: tuple[int, int]) -> Lesson:
-    world = demo_worlds.random_world(rng, size_px)
+def _demo_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
+    world = demo_worlds.random_world(rng, plan.size_px)
     others: Sequence[demo_worlds.Kind] = demo_worlds.KINDS[1:]
-    kinds = ("caption", *(others[int(k)] for k in rng.permutation(len(others))[: QUESTIONS - 1]))
+    kinds = ("caption", *(others[int(k)] for k in rng.permutation(len(others))[: plan.questions - 1]))
     asked = [demo_worlds.ask(rng, world.facts, kind) for kind in kinds]
     clip = Clip((world.image,), (0.0,), (seen_in(world.facts),))
     return Lesson(clip, tuple((question.text, question.answer) for question in asked))

@@ -79,8 +79,11 @@ class Viewer:
         ]
         self._frame_index = 0
 
-    def look(self, image: Image, things: Sequence[Seen], budget: int, how: How) -> View:
-        """The frame at a budget of tokens, or with all of its tiles where the budget allows."""
+    def look(self, image: Image, things: Sequence[Seen], budget: int, how: How, about: Sequence[Box] = ()) -> View:
+        """The frame at a budget of tokens, or with all of its tiles where the budget allows.
+
+        `about`: boxes of what is asked about, which a made-up map makes more of.
+        """
         self._frame_index += 1
         stamp = FrameStamp(self._frame_index, 0, 0)
         update = self._texture.process(FramePlanes("rgb", (image,)), stamp, discontinuity="start")
@@ -93,22 +96,27 @@ class Viewer:
             elif how == "random":
                 regions = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), budget, "topk")
             else:
-                regions = _chosen(self._imagined(things, view.grid), budget, how)
+                regions = _chosen(self._imagined(things, about, view.grid), budget, how)
             pixels = view.gather(regions)
             return View(view.grid, regions, pixels, token_targets(things, image.shape[:2], regions))
 
-    def _imagined(self, things: Sequence[Seen], grid: TileGrid) -> npt.NDArray[np.float32]:
+    def _imagined(self, things: Sequence[Seen], about: Sequence[Box], grid: TileGrid) -> npt.NDArray[np.float32]:
         """A relevance map that knows the things more or less well, under smooth noise."""
         rng = self._rng
         coarse = rng.random((3, 4), dtype=np.float32)
-        relevance = cv2.resize(coarse, grid.shape[::-1], interpolation=cv2.INTER_LINEAR) * float(rng.uniform(0.1, 0.6))
-        relevance += rng.random(grid.shape, dtype=np.float32) * float(rng.uniform(0, 0.4))
+        relevance = cv2.resize(coarse, grid.shape[::-1], interpolation=cv2.INTER_LINEAR) * float(rng.uniform(0.1, 0.5))
+        relevance += rng.random(grid.shape, dtype=np.float32) * float(rng.uniform(0, 0.3))
+        least, most = (0.05, 0.4) if about else (0.1, 1.0)
         for thing in things:
-            left, top, right, bottom = (edge / TILE_PX for edge in thing.box_px)
-            rows = slice(max(0, int(top)), int(bottom) + 1)
-            cols = slice(max(0, int(left)), int(right) + 1)
-            relevance[rows, cols] += float(rng.uniform(0.1, 1.0))
-        return np.clip(relevance, 0, 1).astype(np.float32)
+            relevance[_tiles_of(thing.box_px)] += float(rng.uniform(least, most))
+        for box in about:
+            relevance[_tiles_of(box)] += float(rng.uniform(0.4, 1.2))
+        return relevance / max(1.0, float(relevance.max()))
+
+
+def _tiles_of(box_px: Box) -> tuple[slice, slice]:
+    left, top, right, bottom = (edge / TILE_PX for edge in box_px)
+    return slice(max(0, int(top)), int(bottom) + 1), slice(max(0, int(left)), int(right) + 1)
 
 
 def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str) -> Regions:
