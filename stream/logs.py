@@ -1,4 +1,7 @@
-"""What goes to stderr beside a display: notes for people, or with `--log-json` one JSON object a line for machines."""
+"""What goes to stderr beside a display: notes for people, or with `--log-json` one JSON object a line for machines.
+
+Nobody has to read it: where it cannot be written, it is lost, and the run goes on.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 import os
 import sys
 import traceback
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -48,7 +52,7 @@ def say(text: str, level: str = "info", event: str = "note", **fields: object) -
     if as_json():
         write_line(json_line(level, {"event": event, **(fields or {"message": text})}))
     else:
-        print(text, file=sys.stderr)
+        _print(text)
 
 
 def json_line(level: str, fields: dict[str, Any], at_s: float | None = None) -> str:
@@ -64,16 +68,28 @@ def write_line(line: str) -> None:
         sys.stderr.flush()
         number = sys.stderr.fileno()
     except (OSError, ValueError, AttributeError):
-        print(line, file=sys.stderr)
+        _print(line)
         return
-    os.write(number, f"{line}\n".encode("utf-8", "replace"))
+    with suppress(OSError):
+        os.write(number, f"{line}\n".encode("utf-8", "replace"))
+
+
+def write_now(line: str) -> None:
+    """A line on stderr that takes no lock and uses no buffer: for signal handlers."""
+    with suppress(OSError):
+        os.write(STDERR, f"{line}\n".encode())
+
+
+def _print(line: str) -> None:
+    with suppress(OSError):
+        print(line, file=sys.stderr)
 
 
 class NotesHandler(logging.Handler):
     """Warnings as lines for people, on whatever stderr is at that moment: a display may stand in for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"note: {record.getMessage()}", file=sys.stderr)
+        _print(f"note: {record.getMessage()}")
 
 
 class JsonHandler(logging.Handler):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +28,7 @@ from stream.events import (
     Summary,
 )
 from stream.sinks.display import open_display
+from stream.sinks.live_lines import LinesSink
 from stream.sinks.log_lines import LogSink, level_of
 from stream.sinks.terminal import TerminalSink
 from tests.event_maker import answer, frame, summary
@@ -105,6 +109,33 @@ def test_people_are_told_in_plain_lines(capfd: pytest.CaptureFixture[str]) -> No
     display = open_display(captions=False)
     assert isinstance(display, TerminalSink)
     display.close()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_nobody_has_to_read_stderr(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb", buffering=0) as gone:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(gone, write_through=True))
+        logs.set_up(debug=False, as_json=as_json)
+        try:
+            logging.getLogger("stream.x").warning("lost")
+            report_note("wrote it")
+            sink = open_display(captions=False)
+            sink.write(Notice(code="pts-repaired", message="repaired"))
+            sink.write(summary())
+            sink.close()
+        finally:
+            logs.set_up(debug=False, as_json=False)
+
+
+def test_ctrl_c_is_obeyed_where_nobody_reads_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(logs, "STDERR", writer)
+    for sink in (LogSink(captions=False), TerminalSink(captions=False), LinesSink(None)):
+        sink.tell("stopping now")
+    os.close(writer)
 
 
 def test_stderr_that_is_no_file_is_written_too(machine: None, capsys: pytest.CaptureFixture[str]) -> None:

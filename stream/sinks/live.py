@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import sys
 from collections.abc import Callable
 
 from stream.clock import Clock, MonotonicClock
 from stream.events import Asked, Event, Summary
+from stream.logs import write_now
 from stream.questions import QuestionReader
 from stream.sinks.base import Display, Watched
 from stream.sinks.cells import wrap
@@ -63,7 +63,7 @@ class LiveSink(Display):
         if self._view is not None:
             self._view.insist(remark)
         else:
-            os.write(2, f"{remark}\n".encode())
+            write_now(remark)
 
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 
 from stream.clock import Clock, MonotonicClock
 from stream.events import Answer, Event, Summary
 from stream.live_figures import Figures
+from stream.logs import write_now
 from stream.questions import QuestionReader
 from stream.sinks.base import Display, Watched
 from stream.sinks.live_layout import SEPARATOR, duration, megabytes
@@ -44,7 +44,7 @@ class LinesSink(Display):
 
     def tell(self, remark: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
-        os.write(2, f"{remark}\n".encode())
+        write_now(remark)
 
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"

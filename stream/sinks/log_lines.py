@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Notice, Outage, Restarted, Skipped, Summary
-from stream.logs import STDERR, json_line, write_line
+from stream.logs import json_line, write_line, write_now
 from stream.sinks.base import Display
 from stream.sinks.cells import printable
 from stream.sinks.remarks import clock_text
@@ -24,7 +22,7 @@ class LogSink(Display):
         self._captions = captions
 
     def tell(self, remark: str) -> None:
-        os.write(STDERR, (json_line("info", {"event": "signal", "message": remark}) + "\n").encode())
+        write_now(json_line("info", {"event": "signal", "message": remark}))
 
     def write(self, event: Event) -> None:
         if isinstance(event, (FrameReady, AnswerText)):

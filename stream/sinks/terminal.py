@@ -6,8 +6,9 @@ is none, each caption is one plain line.
 
 from __future__ import annotations
 
-import os
 import sys
+from contextlib import suppress
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +19,7 @@ from rich.text import Text
 
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary
+from stream.logs import write_now
 from stream.sinks.base import Display, Watched
 from stream.sinks.cells import printable
 from stream.sinks.remarks import Remarks, clock_text
@@ -31,7 +33,7 @@ class TerminalSink(Display):
 
     def __init__(self, *, captions: bool) -> None:
         self._captions = captions
-        self._err = Console(stderr=True, highlight=False)
+        self._err = Stderr(stderr=True, highlight=False)
         self._live: Live | None = None
         self._progress = Progress(
             SpinnerColumn(),
@@ -59,7 +61,7 @@ class TerminalSink(Display):
         if self._live is not None:
             self._remark = remark
         else:
-            os.write(2, f"{remark}\n".encode())
+            write_now(remark)
 
     def write(self, event: Event) -> None:
         if isinstance(event, FrameReady):
@@ -125,6 +127,18 @@ class TerminalSink(Display):
         if self._remark:
             parts.append(Text(self._remark, style="bold yellow"))
         return Group(*parts, self._progress)
+
+
+class Stderr(Console):
+    """Nobody has to read it: where it cannot be written, the run goes on."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Not the end of the program, which is what rich makes of it."""
+        self.quiet = True
 
 
 def print_answer(at: str, text: str) -> None:
