@@ -34,6 +34,17 @@ def test_a_file_that_was_never_written_is_not_left_behind(tmp_path: Path) -> Non
     assert path.exists()
 
 
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    first = OutputFile(str(path))
+    with pytest.raises(OutputError, match=r"another run is writing '.*a.jsonl'; wait until it has ended, or name"):
+        OutputFile(str(path))
+    first.append("first\n")
+    first.close()
+    assert path.read_text() == "first\n"
+    OutputFile(str(path)).close()
+
+
 def test_the_tail_is_replaced_by_something_shorter(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     file = OutputFile(str(path))

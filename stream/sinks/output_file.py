@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -10,13 +12,15 @@ from pathlib import Path
 
 from stream.errors import OutputError, OutputFailed
 
+log = logging.getLogger(__name__)
+
 
 class OutputFile:
     """A text file (UTF-8), each write of which is in the file before the call returns.
 
     What the path held before stays until the first write, so a run that fails to start destroys nothing; a file
-    that was made and never written is removed. Raises OutputError where the path cannot be written, and OutputFailed
-    where it cannot any more.
+    that was made and never written is removed. Raises OutputError where the path cannot be written, or another run
+    writes it, and OutputFailed where it cannot be written any more.
 
     `resume`: the file was written by a run that is now continued from its beginning. It stays as it is until as much
     has been written again as it holds, or `catch_up` says that there is no more: nothing in it is lost however this
@@ -34,6 +38,8 @@ class OutputFile:
             raise OutputError(_refusal(path, error)) from error
         about = os.fstat(self._fd)
         self.regular = stat.S_ISREG(about.st_mode)
+        if self.regular:
+            self._claim()
         self._held = about.st_size
         self._again: bytearray | None = bytearray() if resume else None
         if resume and not self.regular:
@@ -82,6 +88,20 @@ class OutputFile:
         self._fd = None
         if self._made and not self._begun:
             Path(self.path).unlink(missing_ok=True)
+
+    def _claim(self) -> None:
+        """Keeps other runs from writing the file; where the file system has no locks, they are not kept from it."""
+        assert self._fd is not None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            self._fd = None
+            raise OutputError(
+                f"another run is writing {self.path!r}; wait until it has ended, or name another output"
+            ) from None
+        except OSError:
+            log.debug("%s cannot be locked", self.path, exc_info=True)
 
     def _write_again(self, offset: int, data: bytes) -> None:
         assert self._again is not None
