@@ -108,7 +108,8 @@ class SupervisedRun:
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do, and their ids."""
-        return {"main": os.getpid(), **{name: keeper.child.pid for name, keeper in self._keepers.items()}}
+        keepers = self._keepers.copy()  # any thread asks, and the main one adds to them
+        return {"main": os.getpid(), **{name: keeper.child.pid for name, keeper in keepers.items()}}
 
     def drops(self) -> dict[str, int]:
         """What has been dropped so far, by queue and cause; for any thread."""
@@ -244,7 +245,7 @@ class SupervisedRun:
             self._spare.stop()
             self._spare = None
         child, self._spare = self._spare or self._new_child(), None
-        self._drops_before += self._drops
+        self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
         self._drops = Counter()
         answer = self._config.answer.model_copy(update={"query": self._query})
         config = self._config.model_copy(update={"answer": answer})
@@ -275,13 +276,13 @@ class SupervisedRun:
         limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
+            death = self._keepers[FRAMES].child.death()  # before its last words are waited for
             data = self._source.receive(POLL_MS)
             report = None if data is None else unpack_report(data)
             if isinstance(report, Opened):
                 return report.info
             if isinstance(report, Broke):
                 raise _as_raised(report)
-            death = self._keepers[FRAMES].child.death()
             if report is None and death is not None:
                 raise death
         raise SourceError(f"the source could not be opened within {limit_s:.0f} s; check that it is there")

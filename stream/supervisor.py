@@ -43,7 +43,8 @@ class Supervisor:
     @property
     def processes(self) -> dict[str, int]:
         """The child processes by name, and their ids."""
-        return {name: keeper.child.pid for name, keeper in self._keepers.items()}
+        keepers = self._keepers.copy()  # any thread asks, and the main one adds to them
+        return {name: keeper.child.pid for name, keeper in keepers.items()}
 
     @property
     def drops(self) -> dict[str, int]:

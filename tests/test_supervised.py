@@ -18,7 +18,8 @@ from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, P
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, Started
 from stream.pipeline import Pipeline
-from stream.supervised import SupervisedRun
+from stream.reports import Broke, pack_report
+from stream.supervised import FRAMES, SupervisedRun
 from tests.supervised_runner import Seen, config, open_supervised, watch
 from tests.waiting import until
 
@@ -114,6 +115,43 @@ def test_with_a_spare_process_that_is_ready_frames_are_back_at_once() -> None:
         back_s = seen.first_after(FrameReady, moment_s)[1]
         report("FrameReady, with a spare,", back_s)
         assert back_s < BACK_S
+
+
+class LastWords:
+    """A frame process that says why it ends, and ends, while its parent looks the other way."""
+
+    def __init__(self) -> None:
+        self._dead = False
+        self.child = self
+        self.pid = 1
+
+    def receive(self, timeout_ms: int) -> bytes | None:
+        before, self._dead = self._dead, True
+        return pack_report(Broke(error="SourceNotFound", message="there is no such file")) if before else None
+
+    def death(self) -> StageDied | None:
+        return StageDied("frame", "its process exited with status 1") if self._dead else None
+
+
+def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None:
+    run = SupervisedRun.__new__(SupervisedRun)
+    words = LastWords()
+    run._config, run._source, run._keepers = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
+    with pytest.raises(SourceNotFound, match="no such file"):
+        run._opened()
+
+
+def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
+    run = SupervisedRun.__new__(SupervisedRun)
+
+    class Adding:
+        @property
+        def child(self) -> LastWords:
+            run._keepers["answers"] = self  # type: ignore[assignment]
+            return LastWords()
+
+    run._keepers = {FRAMES: Adding()}  # type: ignore[dict-item]
+    assert set(run.processes()) == {"main", "frames"}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +48,19 @@ def test_stages_are_started_stopped_and_their_drops_put_together() -> None:
     assert control.cancelled
     assert not supervisor.alive("one")
     assert supervisor.drops == {"one.replaced": 1, "two.replaced": 2}
+
+
+def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
+    supervisor = Supervisor(Control())
+
+    class Adding:
+        @property
+        def child(self) -> SimpleNamespace:
+            supervisor.adopt("another", Adding())  # type: ignore[arg-type]
+            return SimpleNamespace(pid=1)
+
+    supervisor.adopt("answers", Adding())  # type: ignore[arg-type]
+    assert supervisor.processes == {"answers": 1}
 
 
 def test_a_stage_that_does_not_end_is_named_and_left_behind(
