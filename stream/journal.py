@@ -128,8 +128,6 @@ class Journal:
             if not self._end:
                 self._append(MAGIC + _framed(msgspec.msgpack.encode(_Identity(self.identity))))
         except OSError as error:
-            if isinstance(error, ResumeError):
-                raise
             self._give_up(error)
 
     def recall(self, number: int, frame_index: int) -> Recalled | None:
