@@ -51,7 +51,7 @@ def test_a_question_that_the_run_refuses(control: ControlSink, capsys: pytest.Ca
     ("arguments", "message"),
     [
         (["nonsense", "What?"], "'nonsense' is no address"),
-        (["inproc://x", "What?"], "is inside another program"),
+        (["inproc://x", "What?"], "would stay inside one program"),
         (["tcp://203.0.113.9:5557", "What?"], "--plain-tcp"),
         (["tcp://127.0.0.1:9", ""], "1 to 4000 characters"),
         (["tcp://127.0.0.1:9", "x" * 4001], "1 to 4000 characters"),

@@ -75,7 +75,6 @@ def test_where_nothing_can_be_written_no_keys_are_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "local"),
     [
-        ("inproc://answer", True),
         ("ipc:///tmp/answer", True),
         ("tcp://127.0.0.1:5555", True),
         ("tcp://127.3.2.1:5555", True),
@@ -103,10 +102,25 @@ def test_what_stays_on_this_machine(endpoint: str, local: bool) -> None:
                 curve(NetworkConfig(), endpoint)
 
 
-@pytest.mark.parametrize("endpoint", ["inproc://answer", "ipc:///tmp/answer"])
-def test_sockets_that_are_no_tcp_need_no_keys(keys: Path, endpoint: str) -> None:
-    assert server_curve(with_keys(keys), endpoint) is None
-    assert client_curve(with_keys(keys), endpoint) is None
+def test_sockets_that_are_no_tcp_need_no_keys(keys: Path) -> None:
+    assert server_curve(with_keys(keys), "ipc:///tmp/answer") is None
+    assert client_curve(with_keys(keys), "ipc:///tmp/answer") is None
+
+
+def test_a_socket_that_no_other_program_could_reach_is_refused() -> None:
+    for curve in (server_curve, client_curve):
+        with pytest.raises(ConfigError, match="'inproc://x' would stay inside one program; write tcp://"):
+            curve(NetworkConfig(), "inproc://x")
+
+
+def test_clients_whose_keys_cannot_be_read_are_not_locked_out_in_silence(keys: Path) -> None:
+    clients = keys / "server" / "clients"
+    (clients / "torn.key").write_text("garbage")
+    with pytest.raises(ConfigError, match=r"cannot read who may connect: .*torn.key; .*clients holds public keys"):
+        server_curve(with_keys(keys), FAR)
+    clients.rename(keys / "elsewhere")
+    with pytest.raises(ConfigError, match="cannot read who may connect"):
+        server_curve(with_keys(keys), FAR)
 
 
 @pytest.mark.parametrize("endpoint", [NEAR, FAR, "tcp://*:*"])
@@ -129,7 +143,6 @@ def test_keys_that_are_given_are_used_on_loopback_too(keys: Path, endpoint: str)
         "tcp://10.0.0.2:http",
         "tcp://:5555",
         "ipc://",
-        "inproc://",
     ],
 )
 def test_what_is_no_address_is_refused(endpoint: str) -> None:

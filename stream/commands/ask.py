@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stream.errors import ConfigError, TransportError
+from stream.errors import TransportError
 from stream.layers import Layer, build_config
 
 ASKED, REFUSED = 0, 2
@@ -39,8 +39,6 @@ def ask(
     from stream.transport.control import request
     from stream.transport.curve import client_curve
 
-    if endpoint.startswith("inproc:"):
-        raise ConfigError(f"{endpoint!r} is inside another program; write tcp://HOST:PORT or ipc://PATH")
     try:
         reply = read_reply(request(endpoint, client_curve(network, endpoint), ask_request(question)))
     except TransportError as error:

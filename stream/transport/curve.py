@@ -79,6 +79,7 @@ def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
         return None
     folder = _half(network, "server")
     public, secret = _pair(folder / "server.key_secret")
+    _check_clients(folder / "clients")
     return ServerCurve(secret, public, folder / "clients")
 
 
@@ -108,8 +109,10 @@ def _checked(network: NetworkConfig, endpoint: str) -> bool:
     """Whether keys are used for `endpoint`."""
     scheme, separator, rest = endpoint.partition("://")
     host, colon, port = rest.rpartition(":")
-    if scheme in {"inproc", "ipc"} and rest:
+    if scheme == "ipc" and rest:
         return False
+    if scheme == "inproc":
+        raise ConfigError(f"{endpoint!r} would stay inside one program; write tcp://HOST:PORT or ipc://PATH")
     if scheme != "tcp" or not separator or not host or not colon or not (port.isdigit() or port == "*"):
         raise ConfigError(f"{endpoint!r} is no address for a socket; write tcp://HOST:PORT or ipc://PATH")
     if network.keys is not None:
@@ -129,6 +132,16 @@ def _half(network: NetworkConfig, name: str) -> Path:
         if (candidate / f"{name}.key_secret").exists():
             return candidate
     raise ConfigError(f"{folder} holds no {name}.key_secret; make keys with `keys FOLDER` and copy FOLDER/{name} there")
+
+
+def _check_clients(folder: Path) -> None:
+    """Raises ConfigError where the public keys in `folder` cannot be read: then nobody could connect."""
+    try:
+        zmq.auth.load_certificates(folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read who may connect: {error}; {folder} holds public keys, as `keys` makes them"
+        ) from error
 
 
 def _pair(path: Path) -> tuple[bytes, bytes]:
