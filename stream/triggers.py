@@ -57,7 +57,9 @@ class Triggers:
         return self._pending
 
     def ask(self) -> None:
-        """Somebody wants an answer now: about the next frame that is sent."""
+        """Somebody wants an answer now: about the next frame that is sent. Before the first frame that one is it."""
+        if self._seen_ns is None:
+            return
         if self._pending is None or _URGENCY["asked"] > _URGENCY[self._pending]:
             self._missed += self._pending is not None
             self._pending = "asked"

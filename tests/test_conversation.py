@@ -286,6 +286,21 @@ def test_another_question_is_answered_at_once(opened: Opener) -> None:
     assert talk.peer.packets() == [0, 1]
 
 
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_another_question_before_the_first_frame_is_answered_with_that(opened: Opener, lockstep: bool) -> None:
+    talk = opened(lockstep=lockstep).begin()
+    talk.control.ask("who?")
+    talk.talk.greet()
+    talk.there = False
+    talk.go_on(6)
+    assert Asked(query="who?") in talk.events
+    assert not any(isinstance(message, Want) for message in talk.peer.heard)
+    talk.there = True
+    talk.show(0)
+    talk.go_on(6)
+    assert talk.triggers() == ["start"]
+
+
 def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
     talk = opened().greet()
     talk.control.ask("where?")
