@@ -5,6 +5,8 @@ Each scores every tile in [0, 1], absolutely: nothing is normalised by the frame
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -61,8 +63,8 @@ class PerspectivalScorer(nn.Module):
 
     def forward(self, texture: TextureArray) -> torch.Tensor:
         """Batched texture → [B, gh, gw]."""
-        hidden = F.relu(self.wide(texture.channels))
-        return torch.sigmoid(self.out(F.relu(self.narrow(hidden))))[:, 0]
+        hidden = F.relu_(self.wide(texture.channels))
+        return torch.sigmoid(self.out(F.relu_(self.narrow(hidden))))[:, 0]
 
     def _begin_as_saliency(self) -> None:
         heights = torch.cat([torch.linspace(_LEAST, 0.12, 8), torch.linspace(0.2, 0.9, 6), torch.tensor([0.96, _MOST])])
@@ -101,11 +103,20 @@ class Question(nn.Module):
         return (attention @ words.transpose(1, 2)).flatten(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What questions make of one layer: its weight [B, W, W] and bias [B, W, 1]."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
 class AskedFor(nn.Module):
     """What a question asks for, tile by tile: [B, gh, gw] in [0, 1].
 
     Features of a tile among its eight neighbours are scaled and shifted by what the question says (FiLM: Perez et
-    al., 2018, arXiv:1709.07871), so that "red" brings out red tiles and "word" those with strokes.
+    al., 2018, arXiv:1709.07871), so that "red" brings out red tiles and "word" those with strokes; then each tile is
+    seen among its neighbours again, because things are larger than tiles.
     """
 
     def __init__(self, query_dim: int, channels: int = CHANNELS, width: int = HIDDEN) -> None:
@@ -115,18 +126,24 @@ class AskedFor(nn.Module):
         self.tile = nn.Conv1d(width, width, kernel_size=1)
         self.wide = nn.Linear(_HEADS * _WORD_WIDTH, 2 * width)
         self.film = nn.Linear(2 * width, 2 * width)
-        self.narrow = nn.Conv1d(width, width // 2, kernel_size=1)
-        self.out = nn.Conv1d(width // 2, 1, kernel_size=1)
+        half = width // 2
+        self.narrow = nn.Conv1d(width, half, kernel_size=1)
+        self.around = nn.Conv2d(half, half, kernel_size=3, padding=1, padding_mode="replicate", groups=half)
+        self.out = nn.Conv2d(half, 1, kernel_size=1)
 
-    def forward(self, texture: TextureArray, query: torch.Tensor) -> torch.Tensor:
-        seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
-        hidden = F.relu(self.near(seen)).flatten(2)
+    def hear(self, query: torch.Tensor) -> Heard:
+        """What the question [B, Lq, D] makes of the layer that follows."""
         scale, shift = self.film(F.relu(self.wide(self.question(query))))[..., None].chunk(2, dim=1)
         scale = 1 + scale
         # scaling the layer's weights costs less than scaling what it gives for every tile
-        hidden = torch.baddbmm(_bias(self.tile)[:, None] * scale + shift, self.tile.weight[..., 0] * scale, hidden)
-        score = self.out(F.relu(self.narrow(F.relu(hidden))))
-        return torch.sigmoid(score[:, 0]).unflatten(1, texture.entropy.shape[1:])
+        return Heard(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
+
+    def forward(self, texture: TextureArray, heard: Heard) -> torch.Tensor:
+        seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
+        hidden = F.relu_(self.near(seen)).flatten(2)
+        hidden = torch.baddbmm(heard.bias, heard.weight, hidden)
+        asked = F.relu_(self.narrow(F.relu_(hidden))).unflatten(2, texture.entropy.shape[1:])
+        return torch.sigmoid(self.out(F.relu_(self.around(asked) + asked)))[:, 0]
 
 
 class ParticipatoryScorer(nn.Module):
@@ -142,16 +159,25 @@ class ParticipatoryScorer(nn.Module):
         self.asked = AskedFor(query_dim, channels) if query_dim else None
         self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
 
+    def hear(self, query: torch.Tensor | None) -> Heard | None:
+        """What a question says to the learned part, if there are both."""
+        return None if query is None or self.asked is None else self.asked.hear(query)
+
     def forward(
-        self, texture: TextureArray, query: torch.Tensor | None = None, prior: torch.Tensor | None = None
+        self,
+        texture: TextureArray,
+        query: torch.Tensor | None = None,
+        prior: torch.Tensor | None = None,
+        heard: Heard | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention and similarity in [0, 1], trust
         in [0, 1]).
 
-        Returns the score [B, gh, gw] and how far to trust it, [B].
+        `heard` saves computing `hear(query)` again. Returns the score [B, gh, gw] and how far to trust it, [B].
         """
         batch, _, rows, cols = texture.channels.shape
-        learned = None if query is None or self.asked is None else self.asked(texture, query)
+        heard = heard or self.hear(query)
+        learned = None if heard is None or self.asked is None else self.asked(texture, heard)
         if prior is None:
             if learned is None:
                 return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)

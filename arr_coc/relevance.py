@@ -11,7 +11,7 @@ from torch import nn
 
 from arr_coc.balancing import AdaptiveTensionBalancer, weighted
 from arr_coc.errors import NonFiniteError
-from arr_coc.knowing import InformationScorer, ParticipatoryScorer, PerspectivalScorer
+from arr_coc.knowing import Heard, InformationScorer, ParticipatoryScorer, PerspectivalScorer
 from arr_coc.texture import TextureArray
 from arr_coc.types import QueryEmbedding
 
@@ -56,12 +56,14 @@ class RelevanceRealiser(nn.Module):
         query: torch.Tensor | None = None,
         prior: torch.Tensor | None = None,
         looked: torch.Tensor | None = None,
+        heard: Heard | None = None,
     ) -> Realised:
         """Batched `texture`; `query` [B, Lq, D]; `prior` [B, 3, gh, gw] as ParticipatoryScorer takes it.
 
-        `looked` saves computing `look(texture)` again. Raises NonFiniteError, naming the tensor.
+        `looked` saves computing `look(texture)` again, `heard` saves `participation.hear(query)`. Raises NonFiniteError,
+        naming the tensor.
         """
-        participation, trust = self.participation(texture, query, prior)
+        participation, trust = self.participation(texture, query, prior, heard)
         seen = self.look(texture) if looked is None else looked
         scores = torch.cat([seen, participation[:, None]], dim=1)
         weights = self.balancer(scores, trust, query)
@@ -77,6 +79,7 @@ class SteadyRelevance:
     def __init__(self, realiser: RelevanceRealiser) -> None:
         self._realiser = realiser.eval()
         self._query: torch.Tensor | None = None
+        self._heard: Heard | None = None
         self._texture: TextureArray | None = None
         self._prior: npt.NDArray[np.float32] | None = None
         self._realised: Realised | None = None
@@ -85,6 +88,8 @@ class SteadyRelevance:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
         known = self._realiser.knows(query.model_id)
         self._query = torch.from_numpy(query.tokens.astype(np.float32))[None] if known else None
+        with torch.no_grad():
+            self._heard = self._realiser.participation.hear(self._query)
         self._realised = None
 
     def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
@@ -98,7 +103,7 @@ class SteadyRelevance:
         looked = done.scores[None, :2] if done is not None and same_picture else None
         batch = TextureArray(texture.channels[None], texture.entropy[None])
         prior_map = None if prior is None else torch.from_numpy(prior)[None]
-        realised = self._realiser(batch, self._query, prior_map, looked)
+        realised = self._realiser(batch, self._query, prior_map, looked, self._heard)
         self._realised = Realised(realised.relevance[0], realised.scores[0], realised.weights[0])
         self._texture, self._prior = texture, prior
         return self._realised

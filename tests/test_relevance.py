@@ -44,6 +44,16 @@ def test_looking_once_is_enough() -> None:
     assert torch.equal(realiser(batch(texture()), looked=looked).relevance, realiser(batch(texture())).relevance)
 
 
+def test_hearing_once_is_enough() -> None:
+    torch.manual_seed(0)
+    realiser, query = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8)
+    heard = realiser.participation.hear(query)
+    assert heard is not None
+    again = realiser(batch(texture()), query, heard=heard).relevance
+    assert torch.equal(again, realiser(batch(texture()), query).relevance)
+    assert RelevanceRealiser().participation.hear(query) is None
+
+
 def test_steady_relevance_does_again_only_what_moved() -> None:
     steady, picture, known = SteadyRelevance(RelevanceRealiser()), texture(), prior()
     first = steady.of(picture, None)
