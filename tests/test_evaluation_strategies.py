@@ -18,6 +18,7 @@ from evaluation.strategies.catalogue import STRATEGIES, strategy_named
 from evaluation.strategies.divprune import most_diverse
 from evaluation.strategies.evs import changes, most_changed
 from evaluation.strategies.grid import even_tiles
+from evaluation.strategies.smaller import smaller_grid
 from evaluation.views import View
 from tests.evaluation_maker import ask, picture
 from tests.tiny_qwen import FAMILIES, tiny_qwen
@@ -39,10 +40,11 @@ def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> 
     every = TILES * frames
     wanted = 14 * frames if strategy.budgeted else every
     assert reply.of_tokens == every
-    least = 0.7 * wanted if name == "arr-coc" else wanted  # its guard for noise spends what an even step pays
+    # the guard of arr-coc for noise spends what an even step pays; smaller pictures keep their aspect
+    least = 0.7 * wanted if name in ("arr-coc", "smaller") else wanted
     assert least <= reply.tokens <= wanted
     assert reply.grid.tiles == TILES
-    if frames == 1:
+    if frames == 1 and name != "smaller":
         assert len(reply.regions) == reply.tokens
     assert reply.ttft_ms > 0
     assert reply.flops.encode > 0
@@ -154,6 +156,17 @@ def test_frame_differences_below_one_frame_share_the_budget_evenly(qwen: QwenVL)
     assert np.array_equal(chosen[0], even_tiles((5, 7), 4))
     (single,) = most_changed(views(qwen, [first]), tokens=9)
     assert np.array_equal(single, even_tiles((5, 7), 9))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens", "wanted"), [((8, 8), 16, (4, 4)), ((5, 7), 14, (3, 4)), ((1, 9), 2, (1, 2))]
+)
+def test_a_smaller_picture_keeps_its_aspect_and_the_budget(
+    shape: tuple[int, int], tokens: int, wanted: tuple[int, int]
+) -> None:
+    assert smaller_grid(shape, tokens) == wanted
+    assert smaller_grid(shape, 10**6) == shape
+    assert smaller_grid(shape, 1) == (1, 1)
 
 
 def test_divprune_takes_what_is_farthest_from_what_it_has() -> None:

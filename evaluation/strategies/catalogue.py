@@ -12,9 +12,10 @@ from evaluation.strategies.full import FULL
 from evaluation.strategies.grid import GRID
 from evaluation.strategies.pyramiddrop import PYRAMIDDROP
 from evaluation.strategies.random_tiles import RANDOM
+from evaluation.strategies.smaller import SMALLER
 
 STRATEGIES: dict[str, Strategy] = {
-    strategy.name: strategy for strategy in (ARR_COC, FULL, RANDOM, GRID, EVS, FASTV, PYRAMIDDROP, DIVPRUNE)
+    strategy.name: strategy for strategy in (ARR_COC, FULL, SMALLER, RANDOM, GRID, EVS, FASTV, PYRAMIDDROP, DIVPRUNE)
 }
 
 
