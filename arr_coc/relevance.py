@@ -60,8 +60,8 @@ class RelevanceRealiser(nn.Module):
     ) -> Realised:
         """Batched `texture`; `query` [B, Lq, D]; `prior` [B, 3, gh, gw] as ParticipatoryScorer takes it.
 
-        `looked` saves computing `look(texture)` again, `heard` saves `participation.hear(query)`. Raises NonFiniteError,
-        naming the tensor.
+        `looked` saves computing `look(texture)` again, and `heard` `participation.hear(query)`. Raises
+        NonFiniteError, naming the tensor.
         """
         participation, trust = self.participation(texture, query, prior, heard)
         seen = self.look(texture) if looked is None else looked

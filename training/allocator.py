@@ -47,8 +47,8 @@ Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]
 ALONG_RATE = 0.1
 ALONG_FROM = 0.5
 
-ASKED_LESS = 10
-"""Where the model itself must look at every clip, so many times fewer are drawn."""
+ATTENDED_SHARE, ANSWERED_SHARE = 1 / 16, 1 / 5
+"""Where the model itself must look at every clip, this share of them is drawn."""
 
 ANSWERED_TILES = 2048
 """Tiles of all pictures of a batch together that the model answers about."""
@@ -182,13 +182,13 @@ def boxes_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> O
 
 def attention_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
     """Learns what the model looks at by itself, which it is asked first."""
-    samples = random_samples("train", FIRST_TRAINED, recipe.clips // ASKED_LESS)
+    samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
     return _MapObjective(Batches(attended(samples, qwen), Embedder(qwen), rng), attention_loss)
 
 
 def answer_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
     """Learns what helps the model to answer."""
-    samples = random_samples("train", FIRST_TRAINED, recipe.clips // ASKED_LESS)
+    samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ANSWERED_SHARE))
     stills = (sample for sample in samples if len(sample.clip.frames) == 1)
     batches = Batches(cases_of(stills, with_images=True), Embedder(qwen), rng, tiles=ANSWERED_TILES)
     return AnswerLoss(qwen, batches, rng)
