@@ -27,11 +27,18 @@ def serve_answers(
     curve = server_curve(config.network, endpoint)
     stopping = control or Control()
     transport = Transport()
-    place = AnswerPlace(endpoint, encode=config.answer.encode, curve=curve, shared=True, ready=ready)
+    loaded = False
+
+    def loaded_now() -> None:
+        nonlocal loaded
+        loaded = True
+        ready()
+
+    place = AnswerPlace(endpoint, encode=config.answer.encode, curve=curve, shared=True, ready=loaded_now)
     stage = AnswerStage(lambda: open_speaker(speaker, config), place, transport, stopping)
     try:
         if control is None:
-            with _signals_cancel(stopping):
+            with _signals_cancel(stopping, lambda: not loaded):
                 stage.run()
         else:
             stage.run()
@@ -44,9 +51,11 @@ def serve_answers(
 
 
 @contextmanager
-def _signals_cancel(control: Control) -> Iterator[None]:
+def _signals_cancel(control: Control, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """While inside: the first signal cancels; a second one, or one while a model is loading, interrupts."""
+
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if control.cancelled:
+        if control.cancelled or loading():
             raise KeyboardInterrupt
         control.cancel()
 

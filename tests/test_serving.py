@@ -23,6 +23,7 @@ from stream.pipeline import Pipeline
 from stream.serving import serve_answers
 from stream.stages.base import Control
 from stream.transport.curve import make_keys
+from tests.fake_speaker import FakeSpeaker
 from tests.waiting import LIMIT_S, free_port
 
 ANYWHERE = "tcp://127.0.0.1:*"
@@ -199,6 +200,16 @@ def test_a_signal_ends_it(number: int) -> None:
     before = signal.getsignal(number)
     serve_answers(Config(), ANYWHERE, lambda: os.kill(os.getpid(), number), speaker="tests.fake_speaker:FakeSpeaker")
     assert signal.getsignal(number) is before
+
+
+def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, config: Config) -> FakeSpeaker:
+        os.kill(os.getpid(), signal.SIGINT)
+        return FakeSpeaker(config)
+
+    monkeypatch.setattr(serving, "open_speaker", load)
+    with pytest.raises(KeyboardInterrupt):
+        serve_answers(Config(), ANYWHERE, lambda: pytest.fail("it was loaded"))
 
 
 def test_a_second_ctrl_c_waits_for_nothing() -> None:
