@@ -51,6 +51,50 @@ class Reporter:
         self._sink.close()
 
 
+class Parent:
+    """Does what the parent tells, in a thread of its own; ends this process when stdin ends, as the parent is gone or
+    wants no more.
+
+    It listens from the beginning, because a source may take long to open. Until a pipeline is attached nothing is in
+    flight: to be told to end is then to end at once.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._pipeline: Pipeline | None = None
+        self._asked: str | None = None
+        threading.Thread(target=self._follow, name="lifeline", daemon=True).start()
+
+    def attach(self, pipeline: Pipeline) -> None:
+        """From here on `pipeline` is told."""
+        with self._lock:
+            self._pipeline = pipeline
+            if self._asked is not None:
+                pipeline.ask(self._asked)
+
+    def _follow(self) -> None:
+        for line in sys.stdin.buffer:
+            with self._lock:
+                self._hear(msgspec.json.decode(line, type=Told))
+        shutil.rmtree(self._directory, ignore_errors=True)
+        os._exit(1)
+
+    def _hear(self, told: Told) -> None:
+        pipeline = self._pipeline
+        if pipeline is None:
+            self._asked = told.ask or self._asked
+            if told.end or told.cancel:
+                os._exit(0)
+            return
+        if told.ask is not None:
+            pipeline.ask(told.ask)
+        if told.end:
+            pipeline.end()
+        if told.cancel:
+            pipeline.cancel()
+
+
 def main() -> int:
     """The child: runs the frame stages until they end, or its parent is gone."""
     line = sys.stdin.buffer.readline()
@@ -66,6 +110,7 @@ def main() -> int:
 
 
 def _run(orders: Orders, transport: Transport, reporter: Reporter) -> int:
+    parent = Parent(orders.directory)
     try:
         pipeline = Pipeline(
             Config.model_validate_json(orders.config),
@@ -73,7 +118,7 @@ def _run(orders: Orders, transport: Transport, reporter: Reporter) -> int:
             speaker=orders.speaker,
             answers=_answers(orders, transport),
         )
-        threading.Thread(target=_follow_parent, args=(orders, pipeline), name="lifeline", daemon=True).start()
+        parent.attach(pipeline)
         reporter.tell(Opened(info=pipeline.source_info))
         Pulse(orders.pulse, pipeline.lively).ready()
         with closing(pipeline.run()) as events:
@@ -103,20 +148,6 @@ def _answers(orders: Orders, transport: Transport) -> AnswerReach | None:
             own.tell(AnswersHang())
 
     return AnswerReach(orders.answers, snapshot=SnapshotWriter(orders.snapshot), hung=hung)
-
-
-def _follow_parent(orders: Orders, pipeline: Pipeline) -> None:
-    """Does what the parent tells; ends this process when stdin ends, as the parent is gone or wants no more."""
-    for line in sys.stdin.buffer:
-        told = msgspec.json.decode(line, type=Told)
-        if told.ask is not None:
-            pipeline.ask(told.ask)
-        if told.end:
-            pipeline.end()
-        if told.cancel:
-            pipeline.cancel()
-    shutil.rmtree(orders.directory, ignore_errors=True)
-    os._exit(1)
 
 
 if __name__ == "__main__":
