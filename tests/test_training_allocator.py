@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer import Exit
 
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCLayer
@@ -289,18 +290,23 @@ def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_pa
     assert all(".layers.2." in name for name in moved)
 
 
-def test_the_comparison_ships_the_best_and_says_what_was_found(tmp_path: Path) -> None:
+def test_the_comparison_ships_the_best_and_says_what_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, runs, out = tiny_folder(tmp_path / "tiny"), tmp_path / "runs", tmp_path / "results" / "allocator.json"
-    layers = {name: new_layer(load_qwen(folder)) for name in ("boxes", "attention", "answer", "answer after boxes")}
+    layers = {name: new_layer(load_qwen(folder)) for name in ("boxes", "attention", "answer", "answer-after-boxes")}
     for name, layer in layers.items():
         recipe = Recipe("answer" if name.startswith("answer") else name, minutes=0.0)  # type: ignore[arg-type]
         along = last_layers(load_qwen(folder)) if recipe.how == "answer" else None
-        trainer = Trainer(recipe, layer, runs / name.replace(" ", "-"), along)
+        trainer = Trainer(recipe, layer, runs / name, along)
         trainer.spent_s = 1.0
         trainer.save()
-    compare_main(runs, str(folder), 0.01, 1, 4, out, ship=True)
+    compare_main(runs, str(folder), ",".join(layers), 0.01, 1, 4, out, ship=True)
     written = json.loads(out.read_text())
     assert set(written["test"]) == {"untrained", *layers, "the boxes themselves"}
     assert written["best"] in layers
     assert written["test"]["the boxes themselves"]["all"]["matched_iou"] == 1
     assert load_qwen(folder).realiser is not None
+    with pytest.raises(Exit):
+        compare_main(runs, str(folder), "luck")
+    assert "error: unknown way of training 'luck'; there are boxes, attention" in capsys.readouterr().err

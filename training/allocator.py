@@ -72,7 +72,7 @@ class Recipe:
     how: How = "boxes"
     minutes: float = 3.0
     seed: int = 1
-    rate: float = 3e-3
+    rate: float = 5e-3
     clips: int = 2500
 
 

@@ -130,7 +130,7 @@ def _overlap(tiles: int, start_px: float, end_px: float) -> npt.NDArray[np.float
 class Batches:
     """Endless random batches of cases, each of one grid; the larger the grid, the fewer cases."""
 
-    def __init__(self, cases: Iterable[Case], embed: Embedder, rng: np.random.Generator, tiles: int = 6144) -> None:
+    def __init__(self, cases: Iterable[Case], embed: Embedder, rng: np.random.Generator, tiles: int = 4096) -> None:
         self._by_grid: dict[tuple[int, ...], list[Case]] = defaultdict(list)
         for case in cases:
             self._by_grid[tuple(case.wanted.shape)].append(case)
@@ -146,7 +146,7 @@ class Batches:
         """Cases of one grid, drawn with replacement."""
         grid = self._grids[int(self._rng.choice(len(self._grids), p=self._chances))]
         pool = self._by_grid[grid]
-        count = max(4, min(32, self._tiles // (grid[0] * grid[1])))
+        count = max(4, min(24, self._tiles // (grid[0] * grid[1])))
         return [pool[int(index)] for index in self._rng.integers(len(pool), size=count)]
 
     def collate(self, cases: list[Case]) -> CaseBatch:

@@ -1,4 +1,4 @@
-"""Trains a model's allocator in every way, compares them, and ships the best:
+"""Trains a model's allocator in several ways, compares them, and ships the best:
 
     python -m training.allocator_compare --model models/scenes-tiny --runs runs/allocator --ship
 
@@ -17,7 +17,7 @@ import cv2
 import torch
 import typer
 
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, OptionError
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.hub import ALLOCATOR_FOLDER
 from arr_coc.qwen.loading import load_qwen
@@ -32,7 +32,9 @@ FIRST_MEASURED = 9_000_000
 """Clips from this number on, of the test split, are measured on."""
 
 QUESTIONS = 11
-AFTER_BOXES = "answer after boxes"
+AFTER_BOXES = "answer-after-boxes"
+WAYS = (*OBJECTIVES, AFTER_BOXES)
+"""Ways of training; the last one begins with what the boxes taught."""
 
 Table = dict[str, dict[str, Any]]
 
@@ -55,11 +57,13 @@ def best_of(table: Table, names: list[str]) -> str:
     return max(names, key=lambda name: table[name]["all"]["recall"] + table[name]["all"]["recall_small"])
 
 
-def train_all(model: str, runs: Path, minutes: float, seed: int) -> dict[str, ARRCOCLayer]:
-    """Every way of training, each in its own folder; the model's loss also from what the boxes taught."""
+def train_each(ways: list[str], model: str, runs: Path, minutes: float, seed: int) -> dict[str, ARRCOCLayer]:
+    """The given ways of training, each in its own folder. Raises OptionError for one that there is not."""
     layers = {}
-    for name in (*OBJECTIVES, AFTER_BOXES):
-        folder = runs / name.replace(" ", "-")
+    for name in ways:
+        if name not in WAYS:
+            raise OptionError(f"unknown way of training {name!r}; there are {', '.join(WAYS)}")
+        folder = runs / name
         recipe = Recipe("answer" if name == AFTER_BOXES else name, minutes, seed)  # type: ignore[arg-type]
         begin_with = runs / "boxes" / ALLOCATOR_FOLDER if name == AFTER_BOXES else None
         print(f"{name}: {minutes} minutes of steps", flush=True)
@@ -71,6 +75,7 @@ def train_all(model: str, runs: Path, minutes: float, seed: int) -> dict[str, AR
 def main(
     runs: Annotated[Path, typer.Option(help="Folder with a folder for every run.")],
     model: Annotated[str, typer.Option(help="The model's folder.")] = "models/scenes-tiny",
+    ways: Annotated[str, typer.Option(help="Ways of training, separated by commas.")] = ",".join(WAYS),
     minutes: Annotated[float, typer.Option(help="Time to spend on the steps of every run.")] = Recipe.minutes,
     seed: Annotated[int, typer.Option(help="Seed of all runs.")] = Recipe.seed,
     clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 250,
@@ -81,7 +86,7 @@ def main(
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     try:
-        layers = train_all(model, runs, minutes, seed)
+        layers = train_each(ways.split(","), model, runs, minutes, seed)
     except ArrCocError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
