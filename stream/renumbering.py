@@ -29,6 +29,11 @@ class Renumbering:
         self._last: FrameReady | None = None
         self._again = False
 
+    @property
+    def frames_before(self) -> int:
+        """How many frames there were before the present frame process."""
+        return self._frames
+
     def apply(self, event: Event) -> Event:
         """The event as the whole run counts."""
         if isinstance(event, FrameReady):

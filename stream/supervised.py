@@ -21,7 +21,7 @@ from stream import errors as stream_errors
 from stream.answers import ANSWERS, LocalAnswers, restart_rules
 from stream.child import Child
 from stream.clock import Clock, MonotonicClock
-from stream.config import Config
+from stream.config import CaptureConfig, Config
 from stream.errors import SourceError, StageDied, StreamError, TransportError
 from stream.events import Asked, Event, FrameReady, Notice, Restarted, Started, Summary
 from stream.keeper import Keeper
@@ -248,11 +248,7 @@ class SupervisedRun:
         self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
         self._drops = Counter()
         answer = self._config.answer.model_copy(update={"query": self._query})
-        config = self._config.model_copy(update={"answer": answer})
-        begin_s = self._numbers.begin_again(self._clock.now_ns())
-        if begin_s is not None and not self._info.live:
-            capture = config.capture.model_copy(update={"start_s": begin_s})
-            config = config.model_copy(update={"capture": capture})
+        config = self._config.model_copy(update={"answer": answer, "capture": self._rest_of_source()})
         orders = Orders(
             reports=self._reports,
             answers="" if self._answers is None else self._answers.endpoint,
@@ -266,6 +262,17 @@ class SupervisedRun:
         if self._asked is not None:
             child.tell(msgspec.json.encode(Told(ask=self._asked)))
         return child
+
+    def _rest_of_source(self) -> CaptureConfig:
+        """What is left to be read for the frame process that begins now."""
+        capture = self._config.capture
+        begin_s = self._numbers.begin_again(self._clock.now_ns())
+        if begin_s is None:
+            return capture
+        rest: dict[str, object] = {} if self._info.live else {"start_s": begin_s}
+        if capture.max_frames is not None:
+            rest["max_frames"] = max(1, capture.max_frames - self._numbers.frames_before)
+        return capture.model_copy(update=rest)
 
     def _new_child(self) -> Child:
         inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,14 +15,18 @@ import psutil
 import pytest
 
 from arr_coc.errors import ModelNotFound
+from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, Started
 from stream.pipeline import Pipeline
+from stream.renumbering import Renumbering
 from stream.reports import Broke, pack_report
 from stream.supervised import FRAMES, SupervisedRun
+from tests.event_maker import frame
 from tests.supervised_runner import Seen, config, open_supervised, watch
 from tests.waiting import until
+from tests.watched_run import INFO
 
 BACK_S = 5.0
 """Generous; on an idle machine frames are back within 0.1 s of a kill, answers within 2 s."""
@@ -139,6 +144,20 @@ def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None
     run._config, run._source, run._keepers = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
     with pytest.raises(SourceNotFound, match="no such file"):
         run._opened()
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_the_next_frame_process_reads_what_the_one_before_it_left(live: bool) -> None:
+    run = SupervisedRun.__new__(SupervisedRun)
+    run._config = Config(source="a.mp4", capture=CaptureConfig(max_frames=100))
+    run._numbers, run._clock, run._info = Renumbering(live), FakeClock(), replace(INFO, live=live)
+    assert run._rest_of_source() == run._config.capture
+    run._numbers.apply(frame(39, 2.0))
+    rest = run._rest_of_source()
+    assert rest.max_frames == 60
+    assert (rest.start_s == 0) is live
+    run._numbers.apply(frame(59, 3.0))
+    assert run._rest_of_source().max_frames == 1
 
 
 def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
