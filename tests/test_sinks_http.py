@@ -59,6 +59,22 @@ def _threads(name: str) -> int:
     return sum(thread.name == name for thread in threading.enumerate())
 
 
+def test_where_no_thread_can_be_started_only_that_client_has_to_go(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Exhausted(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("stream.sinks.http.threading.Thread", Exhausted)
+    with pytest.raises((urllib.error.URLError, ConnectionError, RemoteDisconnected)):
+        fetched(server, "/well")
+    monkeypatch.undo()
+    assert fetched(server, "/well") == (200, b"hello")
+    server.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_clients_that_dawdle_keep_nobody_out(server: HttpServer) -> None:
     with ExitStack() as stack:
         for _ in range(3 * http_module.CONNECTIONS_MAX):

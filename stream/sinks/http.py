@@ -90,6 +90,12 @@ class _Server(HTTPServer):
             self._open[request] = thread
         thread.start()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Where no thread can be started for a client: not a traceback on stderr, which is the server's own way."""
+        with self._lock:
+            self._open.pop(request, None)
+        log.debug("a connection from %s could not be served", client_address, exc_info=True)
+
     def server_close(self) -> None:
         super().server_close()
         with self._lock:
