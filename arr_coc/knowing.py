@@ -86,7 +86,7 @@ class Question(nn.Module):
     """A question's token embeddings [B, Lq, D] → what it asks for, [B, heads · 64].
 
     Each word is read with its two neighbours, and each head attends to the words that matter to it. Rows of zeros pad
-    shorter questions of a batch and are not attended to.
+    shorter questions of a batch and are not attended to; a question without words is one such row.
     """
 
     def __init__(self, query_dim: int) -> None:
@@ -95,6 +95,7 @@ class Question(nn.Module):
         self.heads = nn.Conv1d(_WORD_WIDTH, _HEADS, kernel_size=1)
 
     def forward(self, query: torch.Tensor) -> torch.Tensor:
+        query = query if query.shape[1] else query.new_zeros(len(query), 1, query.shape[2])
         # models differ in how large their embeddings are
         even = F.layer_norm(query, query.shape[2:], eps=_TINY)
         words = F.relu(self.words(even.transpose(1, 2)))

@@ -59,6 +59,7 @@ def test_the_question_matters_once_learned() -> None:
     torch.nn.init.normal_(balancer.query.weight)
     padded = torch.cat([query, torch.zeros(1, 3, 6)], dim=1)
     assert torch.allclose(balancer(scores(), torch.ones(1), padded), balancer(scores(), torch.ones(1), query))
+    assert torch.isfinite(balancer(scores(), torch.ones(1), query[:, :0])).all()
     assert not torch.equal(balancer(scores(), torch.ones(1), query), balancer(scores(), torch.ones(1)))
 
 
