@@ -28,7 +28,7 @@ def test_information_is_entropy_until_trained(texture: TextureArray) -> None:
 
 
 def test_a_flat_tile_scores_nothing_whatever_was_learned(texture: TextureArray) -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     scorer = InformationScorer()
     torch.nn.init.normal_(scorer.gate.weight, std=5)
     score = scorer(texture)
