@@ -32,6 +32,10 @@ class SourceError(StreamError, OSError):
     """A source that cannot be opened or read."""
 
 
+class SourceOver(SourceError):
+    """A source that ends before the time at which reading it was to begin."""
+
+
 class SourceNotFound(SourceError, FileNotFoundError):
     """A file that does not exist."""
 

@@ -22,7 +22,7 @@ from stream.answers import ANSWERS, LocalAnswers, restart_rules
 from stream.child import Child
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, Config
-from stream.errors import SourceError, StageDied, StreamError, TransportError
+from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
 from stream.events import Asked, Event, FrameReady, Notice, Restarted, Started, Summary
 from stream.keeper import Keeper
 from stream.overlay import Overlay
@@ -63,7 +63,7 @@ class SupervisedRun:
         self._speaker = speaker
         pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
         self._config = config.model_copy(update={"pipeline": pipeline})
-        self._ending = self._cancelled = False
+        self._ending = self._cancelled = self._over = False
         self._questions: deque[str] = deque(maxlen=8)
         self._query = config.answer.query
         self._asked: str | None = None
@@ -175,6 +175,8 @@ class SupervisedRun:
                     return
             elif not isinstance(report, Happened):
                 self._note(report)
+                if self._over:
+                    return
             elif not isinstance(report.event, Summary):
                 if not self._told_before(report.event):
                     yield self._happened(report.event)
@@ -233,6 +235,9 @@ class SupervisedRun:
             self._answers.hung()
         elif isinstance(report, Broke):
             error = _as_raised(report)
+            self._over = isinstance(error, SourceOver) and self._numbers.frames_before > 0
+            if self._over:
+                return  # the one before it died in the source's last moments
             if isinstance(error, SourceError) and self._info.live and self._config.capture.reconnect:
                 self._keepers[FRAMES].forgive()
             elif isinstance(error, USER_ERRORS):

@@ -22,6 +22,7 @@ from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, S
 from stream.pipeline import Pipeline
 from stream.renumbering import Renumbering
 from stream.reports import Broke, pack_report
+from stream.scenes import load_scene
 from stream.supervised import FRAMES, SupervisedRun
 from tests.event_maker import frame
 from tests.supervised_runner import Seen, config, open_supervised, watch
@@ -87,6 +88,20 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     assert [type(event) for event in seen.events[:2]] == [Started, Notice]
     assert seen.summary.ended == "interrupted"
     assert seen.summary.frames == len(seen.of(FrameReady))
+
+
+def test_a_file_whose_frame_process_dies_in_its_last_moments_is_over() -> None:
+    run = open_supervised()
+    clip = load_scene("moving")
+    last_s = clip.frames / clip.fps - 0.1
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", isinstance(event, FrameReady) and event.pts_s >= last_s):
+            seen.signal("frames")
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.summary.ended == "finished"
 
 
 def test_what_every_frame_process_says_as_it_begins_is_told_once() -> None:

@@ -11,7 +11,7 @@ import av
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError
+from stream.errors import SourceError, SourceOver
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.container import (
     begin_near,
@@ -124,7 +124,7 @@ class ContainerSource:
             reason = f"{lost[0].what}: {lost[0].reason}" if lost else "it holds none"
             if self._start_ns:
                 instead = f", or cannot be decoded from there on ({reason})" if lost else ""
-                raise SourceError(f"{self._name} ends before capture.start_s = {self._start_ns / NS_PER_S:g}{instead}")
+                raise SourceOver(f"{self._name} ends before capture.start_s = {self._start_ns / NS_PER_S:g}{instead}")
             raise SourceError(f"no frame of {self._name} can be decoded ({reason}); {self._remedy}")
         return first
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError, SourceNotFound
+from stream.errors import SourceError, SourceNotFound, SourceOver
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
 from stream.sources.picture import SUFFIXES, PictureError, read_picture
@@ -60,7 +60,7 @@ class FolderSource:
         self._trailing: tuple[SkippedItem, ...] = ()
         begin = math.ceil(Fraction(str(config.start_s)) * self._fps)
         if begin >= len(self._paths):
-            raise SourceError(f"{address} ends before capture.start_s = {config.start_s:g}; give an earlier time")
+            raise SourceOver(f"{address} ends before capture.start_s = {config.start_s:g}; give an earlier time")
         first = next(self._read(begin, never), None)
         if first is None:
             raise SourceError(f"no picture of {address} can be read ({self._first_loss()}); check the files")

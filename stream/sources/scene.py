@@ -9,7 +9,7 @@ from types import TracebackType
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError
+from stream.errors import SourceOver
 from stream.scenes import open_scene
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
@@ -25,7 +25,7 @@ class SceneSource:
         self._fit = Fit.of(config)
         first = round(config.start_s * self._scene.fps)
         if first >= self._scene.frames:
-            raise SourceError(f"scene:{name} ends before capture.start_s = {config.start_s:g}")
+            raise SourceOver(f"scene:{name} ends before capture.start_s = {config.start_s:g}")
         self._indices = range(first, self._scene.frames)[: config.max_frames]
         self._clock = clock
 
