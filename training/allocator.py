@@ -44,6 +44,7 @@ How = Literal["boxes", "attention", "answer"]
 Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]
 """The loss of a fresh batch."""
 
+RATES: dict[How, float] = {"boxes": 5e-3, "attention": 5e-3, "answer": 1e-3}
 ALONG_RATE = 0.1
 ALONG_FROM = 0.5
 
@@ -67,12 +68,15 @@ _BEGIN_BIAS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, how long (`minutes` of steps, resumed runs included), and from how many drawn clips."""
+    """What is trained, how long (`minutes` of steps, resumed runs included), and from how many drawn clips.
+
+    `rate` 0: the one that suits the way of training.
+    """
 
     how: How = "boxes"
     minutes: float = 3.0
     seed: int = 1
-    rate: float = 5e-3
+    rate: float = 0.0
     clips: int = 2500
 
 
@@ -96,7 +100,7 @@ class Trainer:
         self.recipe, self.layer = recipe, layer
         self._along = nn.ModuleList() if along is None else along
         groups = [{"params": list(layer.parameters())}, {"params": list(self._along.parameters())}]
-        self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, weight_decay=_WEIGHT_DECAY)
+        self.optimiser = torch.optim.AdamW(groups, weight_decay=_WEIGHT_DECAY)
         self.steps = 0
         self.spent_s = 0.0
         self._folder = folder
@@ -114,7 +118,7 @@ class Trainer:
     def step(self, objective: Objective) -> float:
         """One batch, one update; returns the loss."""
         started_s = time.perf_counter()
-        rate = self.recipe.rate * schedule(self.progress)
+        rate = (self.recipe.rate or RATES[self.recipe.how]) * schedule(self.progress)
         for group, share in zip(self.optimiser.param_groups, (1.0, ALONG_RATE), strict=True):
             group["lr"] = rate * share
         self._along.requires_grad_(self.progress >= ALONG_FROM)

@@ -2,7 +2,8 @@
 
 The choice is made by relevance with Gumbel noise (Gumbel-top-k: Kool, van Hoof & Welling, 2019, arXiv:1903.06059), so
 that near-equals take turns. What is chosen carries a gradient straight through to its relevance (Bengio, Léonard &
-Courville, 2013, arXiv:1308.3432): a token that helps is to be chosen more surely.
+Courville, 2013, arXiv:1308.3432), as a logarithm of its share among all tiles: a token that helps is to be chosen more
+surely, at the expense of the others.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class AnswerLoss:
         pixels = tiles[torch.arange(len(cases))[:, None], chosen]
         regions = torch.stack([torch.zeros_like(chosen), chosen // cols, chosen % cols], dim=-1)
         tokens = encode_regions(qwen.tower, pixels, regions, grid, qwen.preprocessing.scale)
-        through = relevance.flatten(1).gather(1, chosen)[..., None]
+        through = logit(relevance).flatten(1).log_softmax(dim=1).gather(1, chosen)[..., None]
         tokens = tokens.map(lambda rows: rows * (1 + through - through.detach()).to(rows.dtype))
         ids, labels = self._dialogues(cases)
         logits = self._logits(tokens, regions, ids, grid)
