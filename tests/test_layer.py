@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 
@@ -105,6 +107,23 @@ def test_what_was_saved_comes_back(inputs: tuple[torch.Tensor, ...], tmp_path: P
     again = ARRCOCLayer.from_pretrained(tmp_path / "new" / "folder")
     assert again.config == layer.config
     assert torch.equal(again(*inputs).tokens, layer(*inputs).tokens)
+
+
+def test_a_layer_on_the_hub_is_fetched_by_its_name(
+    inputs: tuple[torch.Tensor, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ARRCOCLayer(ARRCOCConfig(strategy="topk", budget=7)).save_pretrained(tmp_path)
+    asked: dict[str, Any] = {}
+
+    def snapshot_download(name: str, **options: Any) -> str:
+        asked.update(options, name=name)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    layer = ARRCOCLayer.from_pretrained("someone/allocator", token="hf_secret")
+    assert layer(*inputs).mask.sum(dim=1).tolist() == [7, 7]
+    assert (asked["name"], asked["token"]) == ("someone/allocator", "hf_secret")
+    assert asked["allow_patterns"] == ["config.json", "model.safetensors"]
 
 
 def test_folders_that_hold_no_layer(tmp_path: Path) -> None:
