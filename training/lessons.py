@@ -34,7 +34,7 @@ STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind 
 _SEEING = ((0.5, 0.75), (0.8, 0.5), (1.0, 0.2))
 """Until which share of training how large a share of the batches only sees."""
 
-_HOW_SHARES = (0.2, 0.5, 0.15, 0.075, 0.075)
+_HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)
 _KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
 _LARGE_SHARE = 0.04
 _LEAST_TOKENS = 6

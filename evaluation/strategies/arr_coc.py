@@ -3,10 +3,12 @@ model brings along (docs/architecture.md)."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance import RelevanceRealiser
-from arr_coc.types import TILE_PX
+from arr_coc.types import TILE_PX, Encode
 from evaluation.errors import EvaluationError
 from evaluation.flops import Flops
 from evaluation.strategies.base import Ask, Reply, Strategy
@@ -22,7 +24,7 @@ def choosing_flops(realiser: RelevanceRealiser | None, tiles: int) -> int:
     return tiles * (2 * weights + TEXTURE_OPS_A_PIXEL * TILE_PX * TILE_PX)
 
 
-def _answer(qwen: QwenVL, ask: Ask) -> Reply:
+def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto") -> Reply:
     views = ask.views(qwen)
     of_tokens = sum(view.grid.tiles for view in views)
     model = ARRCOCQwen(qwen)
@@ -32,6 +34,7 @@ def _answer(qwen: QwenVL, ask: Ask) -> Reply:
         ask.max_tokens,
         budget=ask.budget.of(views[-1].grid.tiles),
         encode=ask.encode,
+        strategy=strategy,
         times_s=ask.times_s,
     )
     if model.fallbacks:
@@ -50,4 +53,8 @@ def _answer(qwen: QwenVL, ask: Ask) -> Reply:
     )
 
 
-ARR_COC = Strategy("arr-coc", _answer, encodes=("sparse", "prune", "weighted", "full"))
+ENCODES: tuple[Encode, ...] = ("sparse", "prune", "weighted", "full")
+
+ARR_COC = Strategy("arr-coc", _answer, encodes=ENCODES)
+ARR_COC_FOVEATED = Strategy("arr-coc-foveated", partial(_answer, strategy="foveated"), encodes=ENCODES)
+ARR_COC_MIXED = Strategy("arr-coc-mixed", partial(_answer, strategy="mixed"), encodes=ENCODES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evaluation.errors import ChoiceError
-from evaluation.strategies.arr_coc import ARR_COC
+from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_FOVEATED, ARR_COC_MIXED
 from evaluation.strategies.base import Strategy
 from evaluation.strategies.divprune import DIVPRUNE
 from evaluation.strategies.evs import EVS
@@ -15,7 +15,20 @@ from evaluation.strategies.random_tiles import RANDOM
 from evaluation.strategies.smaller import SMALLER
 
 STRATEGIES: dict[str, Strategy] = {
-    strategy.name: strategy for strategy in (ARR_COC, FULL, SMALLER, RANDOM, GRID, EVS, FASTV, PYRAMIDDROP, DIVPRUNE)
+    strategy.name: strategy
+    for strategy in (
+        ARR_COC,
+        ARR_COC_FOVEATED,
+        ARR_COC_MIXED,
+        FULL,
+        SMALLER,
+        RANDOM,
+        GRID,
+        EVS,
+        FASTV,
+        PYRAMIDDROP,
+        DIVPRUNE,
+    )
 }
 
 
