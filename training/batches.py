@@ -25,9 +25,9 @@ TOKENS_A_BATCH = 1024
 """Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
 
 TOKENS_ASKED = 1536
-"""Of a batch that asks: visual tokens, and TEXT_TOKENS for every clip."""
+"""Of a batch that asks: visual tokens, and TEXT_TOKENS for every question."""
 
-TEXT_TOKENS = 60
+TEXT_TOKENS = 15
 
 IGNORED = -100
 
@@ -100,7 +100,7 @@ def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
 def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator) -> Batch:
     lessons: list[Lesson] = []
     views: list[list[View]] = []
-    most, text = (TOKENS_ASKED, TEXT_TOKENS) if plan.asks else (TOKENS_A_BATCH, 0)
+    most, text = (TOKENS_ASKED, TEXT_TOKENS * plan.questions) if plan.asks else (TOKENS_A_BATCH, 0)
     while not views or len(views) * (plan.frames * len(views[0][0].regions) + text) < most - plan.budget // 2:
         lesson = teacher.lesson(plan)
         clip = lesson.clip

@@ -24,6 +24,12 @@ LARGE_SIZES_PX = ((768, 512), (1024, 1024))
 DEMO_SHARE = 0.2
 """Of the clips: the plain worlds of the demo, whose captions say how things move."""
 
+READ_SHARE = 0.35
+"""Of the batches that ask: those about a word or two in a small picture. Reading is what takes longest to learn."""
+
+READ_SIZES_PX = ((160, 96), (192, 96), (160, 160), (256, 128))
+_READING = ClipOptions(things=(1, 2), text_share=1.0, void_share=0.0)
+
 DESCRIBE_SHARE = 0.25
 """Of the batches that ask: those in which every clip is described."""
 
@@ -45,10 +51,12 @@ _FEW_TOKENS = 24
 class Plan:
     """What all clips of one batch share.
 
-    `asks`: questions are put, not only tokens looked at; `describes`: among them one for a description, which is long.
+    `asks`: questions are put, not only tokens looked at; `reads`: all of them for words and numbers, of small pictures;
+    `describes`: among them one for a description, which is long.
     """
 
     asks: bool
+    reads: bool
     describes: bool
     demo: bool
     frames: int
@@ -58,7 +66,14 @@ class Plan:
 
     @property
     def questions(self) -> int:
-        return FEW_QUESTIONS if self.budget < _FEW_TOKENS else QUESTIONS
+        return FEW_QUESTIONS if self.budget < _FEW_TOKENS or self.reads else QUESTIONS
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What may be asked."""
+        if self.reads:
+            return ("word", "number")
+        return ANSWERED_SHORTLY if self.frames > 1 else STILL_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,9 @@ class Teacher:
         rng = self._rng
         seeing = next(share for until, share in _SEEING if progress <= until)
         asks = bool(rng.random() >= seeing)
+        if asks and rng.random() < READ_SHARE:
+            size_px = one(rng, READ_SIZES_PX)
+            return Plan(True, True, False, False, 1, size_px, size_px[0] * size_px[1] // 32**2, "grid")
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
         demo = bool(asks and rng.random() < DEMO_SHARE)
         frames = one(rng, FRAMES) if asks and not demo else 1
@@ -95,7 +113,7 @@ class Teacher:
         how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
         if not asks:
             budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
-        return Plan(asks, describes, demo, frames, size_px, budget, how)
+        return Plan(asks, False, describes, demo, frames, size_px, budget, how)
 
     def lesson(self, plan: Plan) -> Lesson:
         """One clip, with its questions."""
@@ -104,13 +122,13 @@ class Teacher:
             return _demo_lesson(rng, plan)
         if not plan.asks:
             return Lesson(random_crowd(rng, plan.size_px).draw())
-        kinds = ANSWERED_SHORTLY if plan.frames > 1 else STILL_KINDS
-        first = "describe" if plan.describes else one(rng, kinds)
-        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, ClipOptions())
+        first = "describe" if plan.describes else one(rng, plan.kinds)
+        options = _READING if plan.reads else ClipOptions()
+        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, options)
         samples = [sample]
         blank = drawn.facts()
         while len(samples) < plan.questions:
-            another = ask(rng, blank, one(rng, kinds), "train")
+            another = ask(rng, blank, one(rng, plan.kinds), "train")
             if another is not None:
                 samples.append(another)
         about = tuple(
