@@ -24,8 +24,11 @@ LARGE_SIZES_PX = ((768, 512), (1024, 1024))
 DEMO_SHARE = 0.2
 """Of the clips: the plain worlds of the demo, whose captions say how things move."""
 
-READ_SHARE = 0.35
-"""Of the batches that ask: those about a word or two in a small picture. Reading is what takes longest to learn."""
+READ_SHARE = 0.4
+"""Of the batches that ask: those for the text in a small picture. Reading is what takes longest to learn."""
+
+READ_CHARACTERS = (1, 1, 2, 3, 5)
+"""How long that text is at most: one character is learned first."""
 
 READ_SIZES_PX = ((160, 96), (192, 96), (160, 160), (256, 128))
 _READING = ClipOptions(things=(1, 2), text_share=1.0, void_share=0.0)
@@ -37,7 +40,7 @@ FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
-_SEEING = ((0.5, 0.75), (0.8, 0.5), (1.0, 0.2))
+_SEEING = ((0.4, 0.75), (0.8, 0.4), (1.0, 0.2))
 """Until which share of training how large a share of the batches only sees."""
 
 _HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)
@@ -51,12 +54,12 @@ _FEW_TOKENS = 24
 class Plan:
     """What all clips of one batch share.
 
-    `asks`: questions are put, not only tokens looked at; `reads`: all of them for words and numbers, of small pictures;
-    `describes`: among them one for a description, which is long.
+    `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
+    characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
     """
 
     asks: bool
-    reads: bool
+    reads: int
     describes: bool
     demo: bool
     frames: int
@@ -66,13 +69,13 @@ class Plan:
 
     @property
     def questions(self) -> int:
-        return FEW_QUESTIONS if self.budget < _FEW_TOKENS or self.reads else QUESTIONS
+        if self.reads:
+            return 1
+        return FEW_QUESTIONS if self.budget < _FEW_TOKENS else QUESTIONS
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What may be asked."""
-        if self.reads:
-            return ("word", "number")
         return ANSWERED_SHORTLY if self.frames > 1 else STILL_KINDS
 
 
@@ -101,7 +104,8 @@ class Teacher:
         asks = bool(rng.random() >= seeing)
         if asks and rng.random() < READ_SHARE:
             size_px = one(rng, READ_SIZES_PX)
-            return Plan(True, True, False, False, 1, size_px, size_px[0] * size_px[1] // 32**2, "grid")
+            reads = one(rng, READ_CHARACTERS)
+            return Plan(True, reads, False, False, 1, size_px, size_px[0] * size_px[1] // 32**2, "grid")
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
         demo = bool(asks and rng.random() < DEMO_SHARE)
         frames = one(rng, FRAMES) if asks and not demo else 1
@@ -113,7 +117,7 @@ class Teacher:
         how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
         if not asks:
             budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
-        return Plan(asks, False, describes, demo, frames, size_px, budget, how)
+        return Plan(asks, 0, describes, demo, frames, size_px, budget, how)
 
     def lesson(self, plan: Plan) -> Lesson:
         """One clip, with its questions."""
@@ -122,9 +126,10 @@ class Teacher:
             return _demo_lesson(rng, plan)
         if not plan.asks:
             return Lesson(random_crowd(rng, plan.size_px).draw())
+        if plan.reads:
+            return _reading_lesson(rng, plan)
         first = "describe" if plan.describes else one(rng, plan.kinds)
-        options = _READING if plan.reads else ClipOptions()
-        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, options)
+        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, ClipOptions())
         samples = [sample]
         blank = drawn.facts()
         while len(samples) < plan.questions:
@@ -136,6 +141,14 @@ class Teacher:
             for frame in range(plan.frames)
         )
         return Lesson(drawn.draw(), tuple((sample.question, sample.answer) for sample in samples), about)
+
+
+def _reading_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
+    while True:
+        kind: Kind = "number" if plan.reads == 1 or rng.random() < 0.4 else "word"
+        drawn, sample = plan_sample(rng, plan.size_px, 1, "train", kind, _READING)
+        if len(sample.answer.rstrip(".")) <= plan.reads:
+            return Lesson(drawn.draw(), ((sample.question, sample.answer),), sample.boxes)
 
 
 def _demo_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
