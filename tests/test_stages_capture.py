@@ -263,13 +263,15 @@ class TestSourcesThatComeInTheirOwnTime:
     def test_a_frame_goes_out_as_it_comes_where_it_is_awaited(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, CapturePolicy(newest=True))
-        fixture.link.send(Credit(count=2))
-        for index in range(2):
+        fixture.link.send(Credit(count=5))
+        taken_ns = []
+        for index in range(5):
             assert fixture.link.receive(20) is None
             sent_ns = time.monotonic_ns()
             source.handover.put(frame(index))
             assert expect(fixture.link, Frame).frame_index == index
-            assert time.monotonic_ns() - sent_ns < WAIT_MS * MS
+            taken_ns.append(time.monotonic_ns() - sent_ns)
+        assert min(taken_ns) < WAIT_MS * MS / 10, "it does not wait for the end of its turn"
 
     def test_outages_are_told_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
         source = CameraSource()
