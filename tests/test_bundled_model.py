@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from arr_coc.budget import DEFAULT_TOKENS
 from arr_coc.model import ARRCOCQwen
 from stream.config import DEFAULT_QUERY
 from stream.scenes import Scene, load_scene
+from training.tokenizer import scenes_tokenizer
 
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "scenes-tiny"
 ANSWER_EVERY_S = 0.75
@@ -74,6 +75,14 @@ def test_transformers_loads_it_as_it_is(recwarn: pytest.WarningsRecorder, caplog
     assert model.config.arr_coc_levels is True
     assert model.config.arr_coc_world == "drawn scenes"
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+def test_its_tokenizer_is_the_one_that_training_makes() -> None:
+    bundled, made = AutoTokenizer.from_pretrained(FOLDER), scenes_tokenizer()
+    assert bundled.get_vocab() == made.get_vocab()
+    assert bundled.chat_template == made.chat_template
+    text = "Say what happens. a red number 42 moves left."
+    assert bundled(text)["input_ids"] == made(text)["input_ids"]
 
 
 def test_its_files_are_small_and_say_where_they_come_from() -> None:
