@@ -146,6 +146,15 @@ def test_frame_differences_keep_the_first_frame_and_what_changed(qwen: QwenVL) -
     assert chosen[2][0, 0]
 
 
+def test_every_frame_shows_something(qwen: QwenVL) -> None:
+    first = picture()
+    third = 255 - first
+    for tokens in (24, 25):
+        chosen = most_changed(views(qwen, [first, first, third]), tokens)
+        assert sum(int(tiles.sum()) for tiles in chosen) == 3 * tokens
+        assert all(tiles.any() for tiles in chosen)
+
+
 def test_frame_differences_below_one_frame_share_the_budget_evenly(qwen: QwenVL) -> None:
     first = picture()
     second = first.copy()

@@ -34,8 +34,10 @@ def most_changed(views: Sequence[View], tokens: int) -> list[Chosen]:
     shape, tiles = views[0].grid.shape, views[0].grid.tiles
     changed = changes(views)
     spare = tokens * len(views) - tiles
-    if spare < 0 or not changed:
+    if spare < len(changed) or not changed:
         return [even_tiles(shape, tokens), *(_largest(change, tokens).reshape(shape) for change in changed)]
+    for change in changed:
+        change[change.argmax()] = np.inf  # a frame that shows nothing cannot be introduced
     later = _largest(np.concatenate(changed), spare)
     return [np.ones(shape, bool), *(part.reshape(shape) for part in np.split(later, len(changed)))]
 
