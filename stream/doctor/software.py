@@ -67,12 +67,7 @@ def decoders(found: dict[str, bool] | None = None) -> Check:
         from stream.sources.abilities import decodable
 
         found = decodable()
-    missing = [name for name, works in found.items() if not works]
-    there = ", ".join(name for name, works in found.items() if works) or "none"
-    if not missing:
-        return Check("decoders", "works", there)
-    state: State = "broken" if "H.264" in missing else "absent"
-    return Check("decoders", state, f"{there}; not {', '.join(missing)}", WHEELS)
+    return _each("decoders", found, "absent" if found.get("H.264", True) else "broken")
 
 
 def heatmaps(works: bool | None = None) -> Check:
@@ -90,11 +85,16 @@ def network(found: dict[str, bool] | None = None) -> Check:
         from stream.sources.abilities import protocols
 
         found = protocols()
+    return _each("network", found, "absent")
+
+
+def _each(what: str, found: dict[str, bool], lacking: State) -> Check:
+    """One check of several abilities: `lacking` where FFmpeg has not all of them."""
     missing = [name for name, works in found.items() if not works]
     there = ", ".join(name for name, works in found.items() if works) or "none"
     if not missing:
-        return Check("network", "works", there)
-    return Check("network", "absent", f"{there}; not {', '.join(missing)}", WHEELS)
+        return Check(what, "works", there)
+    return Check(what, lacking, f"{there}; not {', '.join(missing)}", WHEELS)
 
 
 def plots() -> Check:
