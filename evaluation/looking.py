@@ -15,6 +15,7 @@ from arr_coc.regions import level_map
 from arr_coc.types import TileGrid
 from evaluation.question import Question
 from evaluation.strategies.base import Reply
+from training.coverage import tile_shares
 from training.truth import Box
 
 TOUCHED_SHARE = 0.05
@@ -56,18 +57,8 @@ def _shares(question: Question, boxes: Sequence[Sequence[Box]], grid: TileGrid) 
     if not boxes or not boxes[-1]:
         return None
     height_px, width_px = question.frames[-1].shape[:2]
-    covered = np.zeros(grid.shape)
-    for left, top, right, bottom in boxes[-1]:
-        down = _overlap(top / height_px * grid.rows, bottom / height_px * grid.rows, grid.rows)
-        across = _overlap(left / width_px * grid.cols, right / width_px * grid.cols, grid.cols)
-        covered = np.maximum(covered, down[:, None] * across)
+    covered = tile_shares(boxes[-1], grid.shape, (height_px / grid.rows, width_px / grid.cols))
     return covered if covered.any() else None
-
-
-def _overlap(first: float, last: float, count: int) -> npt.NDArray[np.float64]:
-    """How much of each of `count` unit intervals lies between `first` and `last`."""
-    edges = np.arange(count)
-    return np.clip(np.minimum(edges + 1, last) - np.maximum(edges, first), 0, 1)
 
 
 def _mean(density: npt.NDArray[np.float64], shares: npt.NDArray[np.float64] | None) -> float | None:

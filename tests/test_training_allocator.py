@@ -38,10 +38,11 @@ from training.allocator import (
 )
 from training.allocator_answers import AnswerLoss, gumbel_topk, last_layers
 from training.allocator_attention import attended
-from training.allocator_cases import Batches, Case, Embedder, cases_of, random_samples, tile_shares
+from training.allocator_cases import Batches, Case, Embedder, cases_of, random_samples
 from training.allocator_compare import main as compare_main
 from training.allocator_losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
 from training.allocator_measure import found, measure
+from training.coverage import tile_shares
 from training.truth import Clip, Sample
 
 CLIPS = 8
@@ -76,7 +77,7 @@ def test_samples_are_the_same_on_every_call_and_others_in_each_split() -> None:
 
 
 def test_what_is_wanted_of_a_tile_is_the_share_of_it_that_is_asked_about() -> None:
-    shares = tile_shares([(16, 0, 48, 32), (90, 40, 200, 50)], (64, 100))
+    shares = tile_shares([(16, 0, 48, 32), (90, 40, 200, 50)], (2, 4), (32, 32))
     assert shares.tolist() == [[0.5, 0.5, 0, 0], [0, 0, pytest.approx(60 / 1024), pytest.approx(320 / 1024)]]
 
 

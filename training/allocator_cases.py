@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.texture import TextureArray, image_texture
-from arr_coc.types import TILE_PX
+from arr_coc.types import TILE_PX, TileGrid
+from training.coverage import tile_shares
 from training.fonts import Split
 from training.questions import ask
 from training.scenes import SIZES_PX, clip_rng, random_plan
-from training.truth import KINDS, Box, Image, Kind, Sample
+from training.truth import KINDS, Image, Kind, Sample
 
 FIRST_TRAINED = 4_000_000
 """Clips from this number on are the allocator's own; the model's trainer stays far below."""
@@ -96,7 +96,8 @@ def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[C
         if sample.clip is not drawn:
             drawn, textures = sample.clip, {}
         for frame, image in enumerate(sample.clip.frames):
-            wanted = tile_shares(sample.boxes[frame], image.shape[:2])
+            shape = TileGrid.of(*image.shape[:2]).shape
+            wanted = tile_shares(sample.boxes[frame], shape, (TILE_PX, TILE_PX)).astype(np.float32)
             if not wanted.any() or (wanted > 0).mean() > _MOST_SHARE:
                 continue
             if frame not in textures:
@@ -110,21 +111,6 @@ def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[C
                 sample.answer,
                 image if with_images else None,
             )
-
-
-def tile_shares(boxes: Iterable[Box], shape_px: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Which share of every tile of a picture of (height, width) pixels lies in the largest of its parts in a box."""
-    rows, cols = (-(-side // TILE_PX) for side in shape_px)
-    shares = np.zeros((rows, cols), np.float32)
-    for left, top, right, bottom in boxes:
-        high, wide = _overlap(rows, top, bottom), _overlap(cols, left, right)
-        shares = np.maximum(shares, np.outer(high, wide).astype(np.float32))
-    return shares
-
-
-def _overlap(tiles: int, start_px: float, end_px: float) -> npt.NDArray[np.float64]:
-    edges = np.arange(tiles) * TILE_PX
-    return np.clip(np.minimum(edges + TILE_PX, end_px) - np.maximum(edges, start_px), 0, TILE_PX) / TILE_PX
 
 
 class Batches:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.types import TileGrid
+from arr_coc.qwen.prompt import time_text
+from arr_coc.types import NS_PER_S, TileGrid
 from training.lessons import Lesson, Plan, Teacher
 from training.tokenizer import scenes_tokenizer
 from training.truth import Clip
@@ -84,7 +85,7 @@ class Prompter:
         """What introduces each frame of a clip; nothing where there is only one."""
         if len(clip.frames) == 1:
             return [[]]
-        return [self.ids(f"<{at_s:.1f} seconds>") for at_s in clip.times_s]
+        return [self.ids(time_text(round(at_s * NS_PER_S))) for at_s in clip.times_s]
 
 
 def random_batches(seed: int, progress: Any) -> Iterator[Batch]:

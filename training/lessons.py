@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from arr_coc.types import TileGrid
 from stream.scenes.world import Facts
 from training import demo_worlds
 from training.casting import ClipOptions, one
@@ -105,14 +106,14 @@ class Teacher:
         if asks and rng.random() < READ_SHARE:
             size_px = one(rng, READ_SIZES_PX)
             reads = one(rng, READ_CHARACTERS)
-            return Plan(True, reads, False, False, 1, size_px, size_px[0] * size_px[1] // 32**2, "grid")
+            return Plan(True, reads, False, False, 1, size_px, _tiles(size_px), "grid")
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
         demo = bool(asks and rng.random() < DEMO_SHARE)
         frames = one(rng, FRAMES) if asks and not demo else 1
         size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
         if asks and frames == 1 and rng.random() < _LARGE_SHARE:
             size_px = one(rng, demo_worlds.LARGE_SIZES_PX if demo else LARGE_SIZES_PX)
-        tiles = -(-size_px[0] // 32) * -(-size_px[1] // 32)
+        tiles = _tiles(size_px)
         budget = max(_LEAST_TOKENS, round(tiles * one(rng, _KEPT_SHARES)))
         how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
         if not asks:
@@ -141,6 +142,12 @@ class Teacher:
             for frame in range(plan.frames)
         )
         return Lesson(drawn.draw(), tuple((sample.question, sample.answer) for sample in samples), about)
+
+
+def _tiles(size_px: tuple[int, int]) -> int:
+    """Of a picture of (width, height) pixels."""
+    width_px, height_px = size_px
+    return TileGrid.of(height_px, width_px).tiles
 
 
 def _reading_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:

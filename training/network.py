@@ -117,7 +117,7 @@ class Learner(nn.Module):
         self.model = model
         self.head = nn.Linear(_WIDTH, sum(count + 1 for count in TARGETS.values()))
         prompter = Prompter()
-        self._head, self._open, self._close = prompter.head, prompter.open, prompter.close
+        self._before, self._open, self._close = prompter.head, prompter.open, prompter.close
 
     def forward(self, batch: Batch) -> Losses:
         """The losses on a batch: of its visual tokens, and of its answers where it asks anything."""
@@ -156,7 +156,7 @@ class Learner(nn.Module):
         language = self.model.model.language_model
         clips, questions, steps = batch.ids.shape
         frames = batch.regions.shape[1]
-        pieces, shown = [self._text(self._head, clips, language)], [torch.zeros(len(self._head))]
+        pieces, shown = [self._text(self._before, clips, language)], [torch.zeros(len(self._before))]
         by_clip = visual.embeds.unflatten(0, (clips, frames))
         for frame in range(frames):
             pieces += [
@@ -196,7 +196,7 @@ class Learner(nn.Module):
         def text(start: int, tokens: int) -> torch.Tensor:
             return text_positions(start, tokens, device)[:, None].expand(3, clips, -1)
 
-        pieces, position = [text(0, len(self._head))], len(self._head)
+        pieces, position = [text(0, len(self._before))], len(self._before)
         opening = batch.times.shape[2] + len(self._open)
         for frame in range(batch.regions.shape[1]):
             pieces.append(text(position, opening))

@@ -19,12 +19,12 @@ from arr_coc.attending import Memory, Request, allocate_frame
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.updater import TextureUpdater
 from stream.scenes.shapes import SHAPE_NAMES
-from stream.scenes.world import COLOURS, MOVEMENTS
+from stream.scenes.world import MOVEMENTS
+from training.casting import COLOUR_NAMES
 from training.patterns import PATTERNS
 from training.truth import Box, Image, Seen
 
 WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
-COLOUR_NAMES = tuple(COLOURS)
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PLACES_A_SIDE = 8
 SLOTS = ("left", "middle", "right")
@@ -43,6 +43,8 @@ TARGETS: dict[str, int] = {
 `across`, `down`: where the middle of its thing is, in eighths of the picture. `order`: which thing it is, from left to
 right. `left`, `middle`, `right`: the character in that third of the token.
 """
+
+_SLOT_COLUMNS = [list(TARGETS).index(slot) for slot in SLOTS]
 
 UNKNOWN = -1
 """A target that does not apply: on background, or a character where none is."""
@@ -163,8 +165,7 @@ def _tell_character(
     across = (box_px[0] + box_px[2]) / 2 / side_px - regions[:, 2]
     down = (box_px[1] + box_px[3]) / 2 / side_px - regions[:, 1]
     here = shows & (across >= 0) & (across < 1) & (down >= 0) & (down < 1)
-    for slot, name in enumerate(SLOTS):
-        column = list(TARGETS).index(name)
+    for slot, column in enumerate(_SLOT_COLUMNS):
         free = targets[:, column] == UNKNOWN
         inside = np.floor(across * len(SLOTS)) == slot
         targets[here & inside & free, column] = CHARACTERS.index(character)
