@@ -55,7 +55,7 @@ def build_config(layers: Sequence[Layer]) -> Config:
 def file_layer(name: str) -> Layer:
     """The layer of a TOML file, or of a preset when `name` is a bare word such as `webcam`. Raises ConfigError."""
     path = Path(name)
-    if not path.exists() and path.name == name and not path.suffix:
+    if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
         path = PRESETS / f"{name}.toml"
         if not path.exists():
             raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file")

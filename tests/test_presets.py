@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stream.layers import PRESETS, build_config, file_layer, presets
@@ -26,3 +28,10 @@ def test_presets_of_cameras_let_the_newest_frame_win() -> None:
 def test_the_preset_for_files_loses_nothing() -> None:
     pipeline = build_config([file_layer("file")]).pipeline
     assert (pipeline.frames, pipeline.answers) == ("lossless", "lockstep")
+
+
+def test_a_folder_of_the_same_name_does_not_hide_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the folder `demo` that `make demo` leaves."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    assert file_layer("demo").values
