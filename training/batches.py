@@ -25,10 +25,11 @@ from training.views import View, Viewer
 TOKENS_A_BATCH = 1024
 """Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
 
-TOKENS_ASKED = 1536
+TOKENS_ASKED = 1200
 """Of a batch that asks: visual tokens, and TEXT_TOKENS for every question."""
 
-TEXT_TOKENS = 15
+TEXT_TOKENS = 5
+"""What a question costs in visual tokens. It has three times as many, which no vision encoder sees."""
 
 IGNORED = -100
 
@@ -40,7 +41,7 @@ _WAIT_S = 120.0
 class Batch:
     """C clips of F frames of K tokens, and Q questions of at most S tokens each about every one.
 
-    `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 9]; `times`
+    `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 14]; `times`
     int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, Q, S] (query, template, answer,
     end of turn, padding), `labels` like it, `IGNORED` but on the answer. Q is 0 where nothing is asked.
     """

@@ -17,18 +17,18 @@ from training.samples import plan_sample
 from training.truth import KINDS, Box, Clip, Kind, Seen
 from training.views import HOWS, How
 
-QUESTIONS, FEW_QUESTIONS = 4, 2
+QUESTIONS, FEW_QUESTIONS = 8, 4
 """Questions about each clip that is asked about: as many as its tokens can show the things of."""
 
 SIZES_PX = (*((256, 256),) * 8, *((512, 512),) * 3, (512, 256), (512, 256), (384, 256), (640, 384))
 LARGE_SIZES_PX = ((768, 512), (1024, 1024))
-DEMO_SHARE = 0.4
+DEMO_SHARE = 0.25
 """Of the clips: the plain worlds of the demo, whose captions say how things move."""
 
-READ_SHARE = 0.15
+READ_SHARE = 0.35
 """Of the batches that ask: those for the text in a small picture. Reading is what takes longest to learn."""
 
-READ_CHARACTERS = (1, 1, 2, 3, 5)
+READ_CHARACTERS = (1, 2, 3, 4, 5)
 """How long that text is at most: one character is learned first."""
 
 READ_SIZES_PX = ((160, 96), (192, 96), (160, 160), (256, 128))
@@ -41,7 +41,7 @@ FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
-_SEEING = ((0.4, 0.75), (1.0, 0.25))
+_SEEING = ((0.3, 0.6), (1.0, 0.3))
 """Until which share of training how large a share of the batches only sees."""
 
 _HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)

@@ -1,8 +1,9 @@
 """The bundled model's shape, and its loss on a batch.
 
-It learns through the same sparse encoder and at the same positions that answers are given with. A
-linear head on every visual token says what that token shows; without this the model stays on a plateau for long. It is
-not part of what is saved.
+It learns through the same sparse encoder and at the same positions that answers are given with. Linear heads on every
+visual token say what that token shows; without this the model stays on a plateau for long. One of them spells the text
+that the token belongs to, in the language model's own embeddings of the characters, so that answers need only copy
+them. The heads are not part of what is saved.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
 from arr_coc.qwen.vision import VisualTokens, encode_regions
 from training.batches import IGNORED, Batch, Prompter
 from training.tokenizer import SPECIAL_TOKENS, special_ids
-from training.views import TARGETS, UNKNOWN
+from training.views import CHARACTERS, SPELLED, TARGETS, UNKNOWN
 
 VOCABULARY = 640
 CONTEXT_TOKENS = 8192
 _WIDTH = 192
 
 _BACKGROUND_WEIGHT = 0.1
-_TARGET_WEIGHTS = {"what": 2.0, "left": 1.5, "middle": 1.5, "right": 1.5}
+_SHOWN = {name: count for name, count in TARGETS.items() if name not in SPELLED}
+_TARGET_WEIGHTS = {"what": 2.0, "left": 2.0, "middle": 2.0, "right": 2.0}
 """Of the targets that take longest to learn; the others count 1."""
 
 
@@ -115,8 +117,10 @@ class Learner(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.head = nn.Linear(_WIDTH, sum(count + 1 for count in TARGETS.values()))
+        self.head = nn.Linear(_WIDTH, sum(count + 1 for count in _SHOWN.values()))
+        self.speller = nn.Linear(_WIDTH, len(SPELLED) * (_WIDTH + 1))
         prompter = Prompter()
+        self.register_buffer("_characters", torch.tensor(prompter.ids(CHARACTERS)), persistent=False)
         self._before, self._open, self._close = prompter.head, prompter.open, prompter.close
 
     def forward(self, batch: Batch) -> Losses:
@@ -126,6 +130,7 @@ class Learner(nn.Module):
         targets = batch.targets.flatten(0, 1).long()
         depths = (visual.embeds, *visual.deepstack)
         token_loss = torch.stack([self._token_loss(embeds, targets) for embeds in depths]).mean()
+        token_loss = token_loss + self._spelling_loss(visual.embeds, targets)
         if batch.ids.numel() == 0:
             return Losses(token_loss, None, token_loss.item(), None)
         logits = self._answers(batch, visual)
@@ -137,19 +142,22 @@ class Learner(nn.Module):
         return Losses(answer_loss + token_loss, answer_loss.item(), token_loss.item(), right.item())
 
     def _token_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Each target's own cross-entropy; its last class is "nothing to know", which counts little."""
+        """The weighted mean of what is shown: each target's own cross-entropy."""
         total = embeds.new_zeros((), dtype=torch.float32)
-        parts = self.head(embeds).float().split([count + 1 for count in TARGETS.values()], dim=-1)
+        parts = self.head(embeds).float().split([count + 1 for count in _SHOWN.values()], dim=-1)
         weights = 0.0
-        for index, ((name, count), part) in enumerate(zip(TARGETS.items(), parts, strict=True)):
-            wanted = targets[..., index]
-            wanted = torch.where(wanted == UNKNOWN, count, wanted)
-            balance = torch.ones(count + 1, device=embeds.device)
-            balance[count] = _BACKGROUND_WEIGHT
+        for index, (name, part) in enumerate(zip(_SHOWN, parts, strict=True)):
             weight = _TARGET_WEIGHTS.get(name, 1.0)
-            total = total + weight * F.cross_entropy(part.flatten(0, 1), wanted.flatten(), balance)
+            total = total + weight * _known_loss(part, targets[..., index])
             weights += weight
         return total / weights
+
+    def _spelling_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """How badly the tokens spell: cross-entropy over the embeddings of the characters, mean of their places."""
+        wanted, nothing = self.speller(embeds).unflatten(-1, (len(SPELLED), -1)).split([_WIDTH, 1], dim=-1)
+        characters = self.model.model.language_model.embed_tokens(self._characters)
+        logits = torch.cat([wanted @ characters.to(wanted.dtype).T, nothing], dim=-1).float()
+        return _known_loss(logits, targets[..., -len(SPELLED) :])
 
     def _answers(self, batch: Batch, visual: VisualTokens) -> torch.Tensor:
         """Logits [C, Q, S, vocabulary]: all questions about a clip share its frames and do not see each other."""
@@ -207,6 +215,15 @@ class Learner(nn.Module):
             position += len(self._close)
         pieces.append(text(position, steps).repeat(1, 1, questions))
         return torch.cat(pieces, dim=-1)
+
+
+def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy, where the last class is "nothing to know", which counts little."""
+    nothing = logits.shape[-1] - 1
+    wanted = torch.where(targets == UNKNOWN, nothing, targets)
+    balance = torch.ones(nothing + 1, device=logits.device)
+    balance[nothing] = _BACKGROUND_WEIGHT
+    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), balance)
 
 
 def _question_mask(shared: int, questions: int, steps: int) -> torch.Tensor:

@@ -28,6 +28,7 @@ WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PLACES_A_SIDE = 8
 SLOTS = ("left", "middle", "right")
+SPELLED = ("first", "second", "third", "fourth", "fifth")
 
 TARGETS: dict[str, int] = {
     "what": len(WHATS),
@@ -36,15 +37,17 @@ TARGETS: dict[str, int] = {
     "across": PLACES_A_SIDE,
     "down": PLACES_A_SIDE,
     "order": 6,
-    **{slot: len(CHARACTERS) for slot in SLOTS},
+    **{slot: len(CHARACTERS) for slot in (*SLOTS, *SPELLED)},
 }
 """What is asked of every visual token on its own, and how many answers there are.
 
 `across`, `down`: where the middle of its thing is, in eighths of the picture. `order`: which thing it is, from left to
-right. `left`, `middle`, `right`: the character in that third of the token.
+right. `left`, `middle`, `right`: the character in that third of the token. `first` to `fifth`: the characters of the
+whole text that it shows a part of.
 """
 
 _SLOT_COLUMNS = [list(TARGETS).index(slot) for slot in SLOTS]
+_FIRST_SPELLED = list(TARGETS).index(SPELLED[0])
 
 UNKNOWN = -1
 """A target that does not apply: on background, or a character where none is."""
@@ -61,7 +64,7 @@ HOWS: tuple[How, ...] = ("allocator", "foveated", "mixed", "grid", "random")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 9]."""
+    """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 14]."""
 
     grid: TileGrid
     regions: Regions
@@ -126,7 +129,7 @@ def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str) -> R
 
 
 def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:
-    """What each region shows: int8 [K, 9] in the order of `TARGETS`, `UNKNOWN` where nothing is to be known.
+    """What each region shows: int8 [K, 14] in the order of `TARGETS`, `UNKNOWN` where nothing is to be known.
 
     `size_px` is (height, width). A region shows the thing that covers most of it, if that is at least an eighth, or if
     the region holds at least a third of the thing.
@@ -146,8 +149,10 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
             _eighth((left + right) / 2, size_px[1]),
             _eighth((top + bottom) / 2, size_px[0]),
             order if order < TARGETS["order"] else UNKNOWN,
-            *(UNKNOWN for _ in SLOTS),
+            *(UNKNOWN for _ in (*SLOTS, *SPELLED)),
         )
+        for place, character in enumerate(thing.text[: len(SPELLED)], _FIRST_SPELLED):
+            targets[shows, place] = CHARACTERS.index(character)
         for character, box in zip(thing.text, thing.letters, strict=False):
             _tell_character(targets, shows, regions, character, box)
     return targets
