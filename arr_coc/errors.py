@@ -8,6 +8,8 @@ ArrCocError
 ├── ShapeError (ValueError)           an array or tensor of the wrong shape or dtype
 ├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
 ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
+│   ├── BackendMissing                no such hardware, driver or library here
+│   ├── DeviceLost                    hardware that worked and gave up: context lost, out of memory
 │   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
 ├── ModelError (RuntimeError)         a model that cannot be used
 │   └── ModelNotFound (FileNotFoundError)  no such folder, no weights in it, no such hub name
@@ -47,6 +49,14 @@ class NonFiniteError(ArrCocError, ArithmeticError):
 
 class StoreError(ArrCocError, RuntimeError):
     """A texture store that cannot be opened or used."""
+
+
+class BackendMissing(StoreError):
+    """The hardware, its driver or a library that a texture store needs is not here; the message has the remedy."""
+
+
+class DeviceLost(StoreError):
+    """Graphics hardware that worked gave up: its context was lost, or it is out of memory."""
 
 
 class LeaseTimeout(StoreError, TimeoutError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.view import TextureView
+from arr_coc.ops.view import MemoryTexels, TextureView
 from arr_coc.types import LEVELS, TILE_PX, FrameStamp, TileGrid, TileVersions
 
 FRAME_NS = 33_366_667
@@ -46,7 +46,7 @@ class PictureStream:
             self._frame = np.where(tiles, self._index, self._frame)
         self._picture = picture
         stamp = FrameStamp(self._index, self._index * FRAME_NS, 0, self.epoch)
-        return TextureView(stamp, grid, TileVersions(self.epoch, self._frame), levels_of(picture))
+        return TextureView(stamp, grid, TileVersions(self.epoch, self._frame), MemoryTexels(levels_of(picture)))
 
 
 def scenery(rows: int, cols: int, seed: int = 0) -> npt.NDArray[np.uint8]:

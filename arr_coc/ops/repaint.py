@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.ops.colour import ColourConverter
 from arr_coc.ops.mipmaps import allocate_levels, refresh
 from arr_coc.ops.planes import Plane, PlaneCopy, PlaneFormat, Rectangle, tiled
-from arr_coc.types import TILE_PX, FramePlanes
+from arr_coc.types import LEVELS, TILE_PX, FramePlanes
 
 STRIP_TILES = 64
 """Tiles laid side by side at a time: 400 KB of planes and texels, which a core's own cache holds."""
@@ -33,11 +35,11 @@ class Repainter:
     the planes' copy, so tiles that are not dirty keep their bytes.
     """
 
-    def __init__(self, fmt: PlaneFormat) -> None:
+    def __init__(self, fmt: PlaneFormat, levels: int = LEVELS) -> None:
+        """`levels`: how many to keep, from the finest; one where hardware makes the others."""
         self._converter = ColourConverter(fmt)
-        self._grid = fmt.grid
-        self.levels, self.planes = _allocate(fmt, fmt.grid.rows, fmt.grid.cols)
-        self._strip_levels, self._strip_planes = _allocate(fmt, 1, STRIP_TILES)
+        self.levels, self.planes = _allocate(fmt, fmt.grid.rows, fmt.grid.cols, levels)
+        self._strip_levels, self._strip_planes = _allocate(fmt, 1, STRIP_TILES, levels)
 
     def repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         """Takes the rectangles from `planes` and recomputes their texels on all levels."""
@@ -45,7 +47,7 @@ class Repainter:
         small = [rectangle for rectangle in rectangles if _area(rectangle) < SMALL_TILES]
         for rectangle in large:
             self.planes.take(planes, rectangle)
-        tiles = _tiles_of(small)
+        tiles = tiles_of(small)
         self.planes.take_tiles(planes, tiles)
         box = _box_around(rectangles)
         partly = sum(RECTANGLE_COST + _area(rectangle) for rectangle in large) + STRIP_COST * len(tiles)
@@ -70,9 +72,9 @@ class Repainter:
             tiled(target, side, side)[rows, :, cols] = tiled(source, side, side)[0, :, :count].T
 
 
-def _allocate(fmt: PlaneFormat, rows: int, cols: int) -> tuple[tuple[Plane, ...], PlaneCopy]:
+def _allocate(fmt: PlaneFormat, rows: int, cols: int, count: int) -> tuple[tuple[Plane, ...], PlaneCopy]:
     """Zeroed levels and planes for a grid of tiles. An RGB stream's only plane is level 0 itself."""
-    levels = allocate_levels(rows, cols)
+    levels = allocate_levels(rows, cols, count)
     if fmt.layout == "rgb":
         return levels, PlaneCopy((levels[0],), fmt.steps())
     return levels, PlaneCopy.allocate(fmt.steps(), rows, cols)
@@ -88,7 +90,7 @@ def _box_around(rectangles: tuple[Rectangle, ...]) -> Rectangle:
     return min(row0), min(col0), max(row1), max(col1)
 
 
-def _tiles_of(rectangles: list[Rectangle]) -> npt.NDArray[np.intp]:
+def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
     """int [n, 2] (row, col) of every tile."""
     tiles = [
         (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)

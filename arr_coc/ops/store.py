@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, get_args
 
-from arr_coc.errors import StoreError
+from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.view import TextureView
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid
 
-Backend = Literal["auto", "cpu"]
+Backend = Literal["auto", "cpu", "gl", "cuda"]
 
 LEASE_TIMEOUT_MS = 2000
 
@@ -82,9 +82,35 @@ def open_store(
     thresholds: Thresholds | None = None,
     lease_timeout_ms: int = LEASE_TIMEOUT_MS,
 ) -> TextureStore:
-    """Opens a store for frames of one format. Raises StoreError where the backend does not exist."""
-    if backend not in ("auto", "cpu"):
-        raise StoreError(f"unknown texture backend {backend!r}; known: auto, cpu")
+    """Opens a store for frames of one format.
+
+    `auto` is the CUDA store where there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
+    that CUDA does not give faster, and in software it is slower than the CPU store. Raises StoreError for an unknown
+    backend, BackendMissing where one that was asked for by name cannot run here.
+    """
+    if backend not in get_args(Backend):
+        raise StoreError(f"unknown texture backend {backend!r}; known: {', '.join(get_args(Backend))}")
+    chosen = thresholds or Thresholds()
+    if backend == "gl":
+        from arr_coc.ops.gl.store import GlStore
+
+        return GlStore(fmt, chosen, lease_timeout_ms)
+    if backend == "cuda":
+        from arr_coc.ops.cuda.store import CudaStore
+
+        return CudaStore(fmt, chosen, lease_timeout_ms)
+    if backend == "auto" and has_cuda():
+        try:
+            return open_store(fmt, "cuda", thresholds=thresholds, lease_timeout_ms=lease_timeout_ms)
+        except BackendMissing:
+            pass
     from arr_coc.ops.cpu import CpuStore
 
-    return CpuStore(fmt, thresholds or Thresholds(), lease_timeout_ms)
+    return CpuStore(fmt, chosen, lease_timeout_ms)
+
+
+def has_cuda() -> bool:
+    """Whether torch can use a CUDA device."""
+    import torch
+
+    return torch.cuda.is_available()

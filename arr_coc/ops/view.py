@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,22 +13,40 @@ from arr_coc.ops.planes import Plane
 from arr_coc.types import LEVELS, FrameStamp, TileGrid, TileVersions
 
 
+class Texels(Protocol):
+    """The texels of one texture, as one thread reaches them."""
+
+    def read(self, level: int) -> Plane:
+        """One level that exists: uint8 [rows * 32 >> level, cols * 32 >> level, 3]."""
+        ...
+
+    def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
+        """The pixels of regions [K, 3] (level, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+        ...
+
+
+class MemoryTexels:
+    """Levels in ordinary memory."""
+
+    def __init__(self, levels: tuple[Plane, ...], gatherer: Gatherer | None = None) -> None:
+        self._levels = levels
+        self._gatherer = gatherer or Gatherer()
+
+    def read(self, level: int) -> Plane:
+        return self._levels[level]
+
+    def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
+        return self._gatherer.gather(self._levels, regions)
+
+
 class TextureView:
     """The texture as one frame left it: `stamp`, `grid`, `versions`, and its texels until the lease ends."""
 
-    def __init__(
-        self,
-        stamp: FrameStamp,
-        grid: TileGrid,
-        versions: TileVersions,
-        levels: tuple[Plane, ...],
-        gatherer: Gatherer | None = None,
-    ) -> None:
+    def __init__(self, stamp: FrameStamp, grid: TileGrid, versions: TileVersions, texels: Texels) -> None:
         self.stamp = stamp
         self.grid = grid
         self.versions = versions
-        self._levels = levels
-        self._gatherer = gatherer or Gatherer()
+        self._texels: Texels | None = texels
 
     def read(self, level: int) -> Plane:
         """One level, read-only uint8 [rows * 32 >> level, cols * 32 >> level, 3], valid while the lease lasts.
@@ -35,7 +55,7 @@ class TextureView:
         """
         if not 0 <= level < LEVELS:
             raise ShapeError(f"a texture has levels 0 to {LEVELS - 1}, got {level}")
-        array = self._held()[level].view()
+        array = self._held().read(level).view()
         array.flags.writeable = False
         return array
 
@@ -45,16 +65,16 @@ class TextureView:
         Region (L, r, c) shows the 32×32 texels at (32r, 32c) of level L, edge-clamped. Raises ShapeError where
         `regions` has another shape or a region lies outside the grid, StoreError after the lease has ended.
         """
-        return self._gatherer.gather(self._held(), self._checked(np.asarray(regions)))
+        return self._held().gather(self._checked(np.asarray(regions)))
 
     def release(self) -> None:
         """Ends the view: its texels may be overwritten from here on."""
-        self._levels = ()
+        self._texels = None
 
-    def _held(self) -> tuple[Plane, ...]:
-        if not self._levels:
+    def _held(self) -> Texels:
+        if self._texels is None:
             raise StoreError("this view's lease has ended; take a new lease to read the texture")
-        return self._levels
+        return self._texels
 
     def _checked(self, regions: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         if regions.ndim != 2 or regions.shape[1] != 3 or not np.issubdtype(regions.dtype, np.integer):
