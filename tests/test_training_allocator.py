@@ -28,7 +28,6 @@ from arr_coc.weights import bundled_realiser
 from tests.tiny_qwen import tiny_folder, tiny_qwen
 from training import allocator as allocator_module
 from training.allocator import (
-    CHECKPOINT,
     Recipe,
     Trainer,
     answer_objective,
@@ -42,6 +41,7 @@ from training.allocator_cases import Batches, Case, Embedder, cases_of, random_s
 from training.allocator_compare import main as compare_main
 from training.allocator_losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
 from training.allocator_measure import found, measure
+from training.course import CHECKPOINT
 from training.coverage import tile_shares
 from training.truth import Clip, Sample
 
@@ -164,38 +164,38 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
     objective = boxes_objective(recipe, qwen, np.random.default_rng(0))
 
     def dying(realiser: RelevanceRealiser) -> torch.Tensor:
-        if killed.steps == 5:
+        if killed.course.steps == 5:
             raise KeyboardInterrupt
         return objective(realiser)
 
     with pytest.raises(KeyboardInterrupt):
         killed.run(dying)
     resumed = Trainer(recipe, new_layer(qwen), tmp_path)
-    resumed.resume()
-    assert resumed.steps == 5
-    assert resumed.spent_s == killed.spent_s > 0
+    resumed.course.resume()
+    assert resumed.course.steps == 5
+    assert resumed.course.spent_s == killed.course.spent_s > 0
     for name, value in killed.layer.state_dict().items():
         assert torch.equal(resumed.layer.state_dict()[name], value)
     before = resumed.step(objective)
     assert np.isfinite(before)
-    assert resumed.steps == 6
+    assert resumed.course.steps == 6
 
 
 def test_checkpoints_that_do_not_fit_say_so_in_one_line(qwen: QwenVL, tmp_path: Path) -> None:
     recipe = Recipe(clips=1)
     with pytest.raises(ModelNotFound, match="leave out --resume"):
-        Trainer(recipe, new_layer(qwen), tmp_path).resume()
+        Trainer(recipe, new_layer(qwen), tmp_path).course.resume()
     Trainer(recipe, new_layer(qwen), tmp_path).save()
     for other, layer in (
         (Recipe(how="answer"), new_layer(qwen)),
         (recipe, new_layer(tiny_qwen(seed=9))),
     ):
         with pytest.raises(ModelError, match="another way, or for other weights of the model; begin anew") as error:
-            Trainer(other, layer, tmp_path).resume()
+            Trainer(other, layer, tmp_path).course.resume()
         assert "\n" not in str(error.value)
     (tmp_path / CHECKPOINT).write_bytes(b"noise")
     with pytest.raises(ModelError, match=r"does not fit: .*; begin anew in another folder") as broken:
-        Trainer(recipe, new_layer(qwen), tmp_path).resume()
+        Trainer(recipe, new_layer(qwen), tmp_path).course.resume()
     assert "\n" not in str(broken.value)
 
 
@@ -284,7 +284,7 @@ def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_pa
     trainer.step(objective)
     assert not torch.equal(asked.near.weight, first)
     assert all(torch.equal(value, before[name]) for name, value in qwen.model.state_dict().items())
-    trainer.spent_s = 45.0
+    trainer.course.spent_s = 45.0
     trainer.step(objective)
     moved = {name for name, value in qwen.model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved
@@ -300,7 +300,7 @@ def test_the_comparison_ships_the_best_and_says_what_was_found(
         recipe = Recipe("answer" if name.startswith("answer") else name, minutes=0.0)  # type: ignore[arg-type]
         along = last_layers(load_qwen(folder)) if recipe.how == "answer" else None
         trainer = Trainer(recipe, layer, runs / name, along)
-        trainer.spent_s = 1.0
+        trainer.course.spent_s = 1.0
         trainer.save()
     compare_main(runs, str(folder), ",".join(layers), 0.01, 1, 4, out, ship=True)
     written = json.loads(out.read_text())

@@ -8,7 +8,7 @@ import pytest
 from training.crowds import random_crowd
 from training.scenes import clip_rng, random_clip
 from training.truth import Seen
-from training.views import CHARACTERS, COLOUR_NAMES, HOWS, TARGETS, UNKNOWN, WHATS, How, Viewer, token_targets
+from training.views import CHARACTERS, COLOUR_NAMES, HOWS, SPELLED, TARGETS, UNKNOWN, WHATS, How, Viewer, token_targets
 
 NAMES = list(TARGETS)
 
@@ -47,6 +47,10 @@ def test_targets_tell_what_each_region_shows() -> None:
     ], "characters are told in the third of the token that holds their middle"
     assert found[2]["colour"] == UNKNOWN
     assert found[3]["left"] == CHARACTERS.index("X")
+    spelled = [CHARACTERS.index(letter) for letter in "FOX"] + [UNKNOWN, UNKNOWN]
+    for token in (found[2], found[3]):
+        assert [token[place] for place in SPELLED] == spelled, "every token of a text knows all of it"
+    assert [found[0][place] for place in SPELLED] == [UNKNOWN] * 5
     assert found[4]["what"] == WHATS.index("circle")
     assert found[5]["order"] == 1, "a coarse region shows what most of it lies in"
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import training.course
 import training.export
 import training.vlm
 from arr_coc.errors import ModelError, ModelNotFound
 from training.batches import Batch, random_batches
-from training.network import VOCABULARY, Losses, new_model
+from training.network import VOCABULARY, new_model
 from training.tokenizer import scenes_tokenizer
-from training.vlm import Means, Recipe, Trainer, schedule
+from training.vlm import Recipe, Trainer
 
 
 class SameBatch:
@@ -40,7 +41,7 @@ class SameBatch:
 def one_second_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by a second whenever it is read, and no background process."""
     readings = iter(range(10**6))
-    monkeypatch.setattr(training.vlm.time, "perf_counter", lambda: float(next(readings)))
+    monkeypatch.setattr(training.course.time, "perf_counter", lambda: float(next(readings)))
     monkeypatch.setattr(training.vlm, "BackgroundBatches", SameBatch)
 
 
@@ -51,7 +52,7 @@ def test_it_learns_one_batch_by_heart_and_stops_in_time(tmp_path: Path) -> None:
     batches = SameBatch()
     first = trainer.step(batches).total.item()  # type: ignore[arg-type]
     trainer.run()
-    assert trainer.steps == 6
+    assert trainer.course.steps == 6
     last = trainer.step(batches).total.item()  # type: ignore[arg-type]
     assert last < 0.9 * first
     assert (tmp_path / "model" / "config.json").exists()
@@ -67,9 +68,8 @@ def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path) -> None:
         for _ in range(2):
             trainer.step(batches)  # type: ignore[arg-type]
     halves.save()
-    resumed = Trainer(recipe, tmp_path / "halves")
-    resumed.resume()
-    assert (resumed.steps, resumed.spent_s) == (2, 2.0)
+    resumed = Trainer(recipe, tmp_path / "halves", resume=True)
+    assert (resumed.course.steps, resumed.course.spent_s) == (2, 2.0)
     for trainer in (whole, resumed):
         trainer.step(batches)  # type: ignore[arg-type]
     for expected, got in zip(whole.learner.parameters(), resumed.learner.parameters(), strict=True):
@@ -77,15 +77,14 @@ def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_is_missing_or_does_not_fit_is_named(tmp_path: Path) -> None:
-    trainer = Trainer(Recipe(), tmp_path)
-    with pytest.raises(ModelNotFound, match="leave --resume out to begin a run"):
-        trainer.resume()
+    with pytest.raises(ModelNotFound, match="leave out --resume to begin"):
+        Trainer(Recipe(), tmp_path, resume=True)
     torch.save({"learner": {"odd": torch.zeros(1)}}, tmp_path / "checkpoint.pt")
-    with pytest.raises(ModelError, match="does not fit this version's model"):
-        trainer.resume()
+    with pytest.raises(ModelError, match=r"does not fit: .* begin anew in another folder"):
+        Trainer(Recipe(), tmp_path, resume=True)
     (tmp_path / "checkpoint.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(ModelError, match="does not fit this version's model"):
-        trainer.resume()
+    with pytest.raises(ModelError, match="does not fit"):
+        Trainer(Recipe(), tmp_path, resume=True)
 
 
 def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
@@ -99,22 +98,6 @@ def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(before, after, atol=0.02, rtol=0.02)
     with pytest.raises(ModelNotFound, match="holds no model"):
         Trainer(Recipe(begin_with=str(tmp_path)), tmp_path / "run")
-
-
-def test_the_rate_rises_then_falls() -> None:
-    rates = [schedule(share / 100) for share in range(101)]
-    assert rates[0] < 0.1
-    assert max(rates) == rates[1] == pytest.approx(1.0)
-    assert rates[1:] == sorted(rates[1:], reverse=True)
-    assert rates[-1] == pytest.approx(0.01)
-
-
-def test_means_leave_out_what_was_not_asked() -> None:
-    means = Means()
-    means.add(Losses(torch.zeros(()), 2.0, 1.0, 0.5))
-    means.add(Losses(torch.zeros(()), None, 3.0, None))
-    assert means.take() == {"answer": 2.0, "token": 2.0, "right_share": 0.5}
-    assert means.take() == {}
 
 
 @pytest.mark.usefixtures("one_second_a_step")

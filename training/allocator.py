@@ -14,12 +14,10 @@ the layer itself, to be laid into the model's folder.
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import cv2
 import numpy as np
@@ -27,7 +25,7 @@ import torch
 import typer
 from torch import nn
 
-from arr_coc.errors import ArrCocError, ModelError, ModelNotFound, OptionError
+from arr_coc.errors import ArrCocError, OptionError
 from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
 from arr_coc.qwen.hub import ALLOCATOR_FOLDER
 from arr_coc.qwen.loading import load_qwen
@@ -38,7 +36,7 @@ from training.allocator_answers import AnswerLoss, last_layers
 from training.allocator_attention import attended
 from training.allocator_cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
 from training.allocator_losses import attention_loss, box_loss, realised_loss
-from training.vlm import schedule
+from training.course import Course, Means, Part, schedule
 
 How = Literal["boxes", "attention", "answer"]
 Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]
@@ -54,7 +52,6 @@ ATTENDED_SHARE, ANSWERED_SHARE = 1 / 16, 1 / 5
 ANSWERED_TILES = 2048
 """Tiles of all pictures of a batch together that the model answers about."""
 
-CHECKPOINT = "checkpoint.pt"
 SAVE_S = 30.0
 LOG_STEPS = 100
 _CLIP_NORM = 1.0
@@ -91,7 +88,7 @@ def new_layer(qwen: QwenVL) -> ARRCOCLayer:
 
 
 class Trainer:
-    """A layer, its optimiser, and how far it is; `folder` holds checkpoint, loss and layer.
+    """A layer and its optimiser; `folder` holds checkpoint, loss and layer.
 
     `along` are layers of the model that learn along at a tenth of the rate, in the second half of the time.
     """
@@ -101,81 +98,42 @@ class Trainer:
         self._along = nn.ModuleList() if along is None else along
         groups = [{"params": list(layer.parameters())}, {"params": list(self._along.parameters())}]
         self.optimiser = torch.optim.AdamW(groups, weight_decay=_WEIGHT_DECAY)
-        self.steps = 0
-        self.spent_s = 0.0
+        parts: dict[str, Part] = {"layer": layer, "along": self._along, "optimiser": self.optimiser}
+        made_for = {"how": recipe.how, "trained_for": layer.config.trained_for}
+        self.course = Course(folder, recipe.minutes, parts, made_for)
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def _parts(self) -> dict[str, Any]:
-        return {"layer": self.layer, "along": self._along, "optimiser": self.optimiser}
-
-    @property
-    def progress(self) -> float:
-        """Share of the time that is spent, in [0, 1]."""
-        return min(1.0, self.spent_s / (60 * self.recipe.minutes))
 
     def step(self, objective: Objective) -> float:
         """One batch, one update; returns the loss."""
-        started_s = time.perf_counter()
-        rate = (self.recipe.rate or RATES[self.recipe.how]) * schedule(self.progress)
-        for group, share in zip(self.optimiser.param_groups, (1.0, ALONG_RATE), strict=True):
-            group["lr"] = rate * share
-        self._along.requires_grad_(self.progress >= ALONG_FROM)
-        loss = objective(self.layer.realiser)
-        self.optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.layer.parameters(), _CLIP_NORM)
-        self.optimiser.step()
-        self.steps += 1
-        self.spent_s += time.perf_counter() - started_s
+        with self.course.step():
+            rate = (self.recipe.rate or RATES[self.recipe.how]) * schedule(self.course.progress)
+            for group, share in zip(self.optimiser.param_groups, (1.0, ALONG_RATE), strict=True):
+                group["lr"] = rate * share
+            self._along.requires_grad_(self.course.progress >= ALONG_FROM)
+            loss = objective(self.layer.realiser)
+            self.optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.layer.parameters(), _CLIP_NORM)
+            self.optimiser.step()
         return loss.item()
 
     def run(self, objective: Objective) -> None:
         """Trains until the time is spent, and saves."""
-        losses: list[float] = []
-        saved_s = self.spent_s
-        with (self._folder / "loss.jsonl").open("a", encoding="utf-8") as curve:
-            while self.progress < 1:
-                losses.append(self.step(objective))
-                if self.steps % LOG_STEPS == 0:
-                    line = {
-                        "step": self.steps,
-                        "minutes": round(self.spent_s / 60, 2),
-                        "loss": round(np.mean(losses), 4),
-                    }
-                    print(json.dumps(line), file=curve, flush=True)
-                    losses.clear()
-                if self.spent_s - saved_s > SAVE_S:
-                    saved_s = self.spent_s
-                    self.save()
+        means = Means()
+        saved_s = self.course.spent_s
+        while self.course.progress < 1:
+            means.add(loss=self.step(objective))
+            if self.course.steps % LOG_STEPS == 0:
+                self.course.note(means.take())
+            if self.course.spent_s - saved_s > SAVE_S:
+                saved_s = self.course.spent_s
+                self.save()
         self.save()
 
     def save(self) -> None:
         """Writes checkpoint and layer, each whole or not at all."""
-        state = {name: part.state_dict() for name, part in self._parts.items()}
-        made_for = {"how": self.recipe.how, "trained_for": self.layer.config.trained_for}
-        new = self._folder / f"{CHECKPOINT}.new"
-        torch.save({**state, **made_for, "steps": self.steps, "spent_s": self.spent_s}, new)
-        new.replace(self._folder / CHECKPOINT)
+        self.course.save()
         self.layer.save_pretrained(self._folder / ALLOCATOR_FOLDER)
-
-    def resume(self) -> None:
-        """Goes on from the checkpoint. Raises ModelNotFound where there is none, ModelError where it does not fit."""
-        path = self._folder / CHECKPOINT
-        if not path.is_file():
-            raise ModelNotFound(f"{self._folder} holds no {CHECKPOINT}; leave out --resume to begin")
-        try:
-            state = torch.load(path, weights_only=True)
-            made_for = state["how"], state["trained_for"]
-            if made_for != (self.recipe.how, self.layer.config.trained_for):
-                raise ValueError("it was made in another way, or for other weights of the model")
-            for name, part in self._parts.items():
-                part.load_state_dict(state[name])
-        except Exception as error:  # whatever torch.load and pickle make of a file that is no checkpoint
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-            raise ModelError(f"{path} does not fit: {reason}; begin anew in another folder") from error
-        self.steps, self.spent_s = state["steps"], state["spent_s"]
 
 
 def boxes_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
@@ -231,9 +189,9 @@ def train(
     layer = new_layer(qwen) if begin_with is None else ARRCOCLayer.from_pretrained(begin_with)
     trainer = Trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
     if resume:
-        trainer.resume()
-    if trainer.progress < 1:
-        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, np.random.default_rng([recipe.seed, trainer.steps])))
+        trainer.course.resume()
+    if trainer.course.progress < 1:
+        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, np.random.default_rng([recipe.seed, trainer.course.steps])))
     return trainer.layer
 
 

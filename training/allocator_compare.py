@@ -23,9 +23,10 @@ from arr_coc.qwen.hub import ALLOCATOR_FOLDER
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance import RelevanceRealiser
-from training.allocator import CHECKPOINT, OBJECTIVES, Recipe, train
+from training.allocator import OBJECTIVES, Recipe, train
 from training.allocator_cases import FIRST_CHOSEN_BY, Case, Embedder, cases_of, random_samples
 from training.allocator_measure import measure, measure_map
+from training.course import CHECKPOINT
 
 RESULTS = Path(__file__).parent / "results" / "allocator.json"
 FIRST_MEASURED = 9_000_000

@@ -1,0 +1,61 @@
+"""The course of a training run: its rate, its figures, and its curve after a resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from arr_coc.errors import ModelError
+from training.course import CHECKPOINT, CURVE, Course, Means, schedule
+
+
+def course(folder: Path, how: str = "one") -> Course:
+    return Course(folder, 1.0, {"layer": nn.Linear(2, 2)}, {"how": how})
+
+
+def test_the_rate_rises_then_falls() -> None:
+    rates = [schedule(share / 100) for share in range(101)]
+    assert rates[0] < 0.1
+    assert max(rates) == rates[1] == pytest.approx(1.0)
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    assert rates[-1] == pytest.approx(0.01)
+
+
+def test_means_leave_out_what_is_not_there() -> None:
+    means = Means()
+    means.add(answer=2.0, token=1.0)
+    means.add(answer=None, token=3.0)
+    assert means.take() == {"answer": 2.0, "token": 2.0}
+    assert means.take() == {}
+
+
+def test_a_resumed_curve_holds_what_the_checkpoint_holds(tmp_path: Path) -> None:
+    before = course(tmp_path)
+    for loss in (3.0, 2.0, 1.0):
+        with before.step():
+            pass
+        before.note({"loss": loss})
+        if loss == 2.0:
+            before.save()
+    after = course(tmp_path)
+    after.resume()
+    assert (after.steps, after.progress) == (2, pytest.approx(after.spent_s / 60))
+    assert [json.loads(line)["loss"] for line in (tmp_path / CURVE).read_text().splitlines()] == [3.0, 2.0]
+
+
+def test_a_checkpoint_made_for_something_else_is_refused_and_leaves_the_curve(tmp_path: Path) -> None:
+    made = course(tmp_path)
+    made.save()
+    with made.step():
+        pass
+    made.note({"loss": 1.0})
+    with pytest.raises(ModelError, match="made in another way"):
+        course(tmp_path, how="another").resume()
+    torch.save([1, 2], tmp_path / CHECKPOINT)
+    with pytest.raises(ModelError, match="begin anew in another folder"):
+        course(tmp_path).resume()
+    assert (tmp_path / CURVE).read_text().count("\n") == 1
