@@ -26,9 +26,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.budget import Budget, tokens_for
 from arr_coc.errors import NonFiniteError, ShapeError, StrategyError
-from arr_coc.fixation import fixation_cover, peak
-from arr_coc.quadtree import DULL, QuadTree, quadtree, split_worth, top_level
-from arr_coc.regions import level_count, level_shape, pool_max, region_mean
+from arr_coc.ops.fixation import fixation_cover, peak
+from arr_coc.ops.quadtree import DULL, QuadTree, quadtree, split_worth, top_level
+from arr_coc.ops.regions import level_count, level_shape, pool_max, region_mean
 from arr_coc.structure import VOID_STRUCTURE, structure
 from arr_coc.types import LEVELS, Allocation
 

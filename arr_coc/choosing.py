@@ -11,7 +11,7 @@ from arr_coc.attending import Memory, Request, allocate_frame, resolve
 from arr_coc.balancing import Tensions
 from arr_coc.budget import Budget, tokens_for
 from arr_coc.carrying import carried
-from arr_coc.regions import level_map
+from arr_coc.ops.regions import level_map
 from arr_coc.structure import VOID_STRUCTURE
 from arr_coc.types import LEVELS, Allocation
 

@@ -16,9 +16,9 @@ from arr_coc.attending import allocate, check_strategy
 from arr_coc.balancing import Tensions
 from arr_coc.budget import DEFAULT_TOKENS, Budget
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
+from arr_coc.ops.regions import paint
 from arr_coc.qwen.hub import download, local_folder
 from arr_coc.qwen.positions import token_positions
-from arr_coc.regions import paint
 from arr_coc.relevance import Realised, RelevanceRealiser
 from arr_coc.texture import TextureArray, image_texture
 from arr_coc.types import TILE_PX, Allocation

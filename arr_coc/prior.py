@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.carrying import carried
-from arr_coc.regions import paint
+from arr_coc.ops.regions import paint
 from arr_coc.types import NS_PER_S, Feedback
 
 FADE_S = 5.0

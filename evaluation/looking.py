@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.regions import level_map
+from arr_coc.ops.regions import level_map
 from arr_coc.types import TileGrid
 from evaluation.question import Question
 from evaluation.strategies.base import Reply

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from arr_coc.attending import STRATEGIES, Memory, allocate, even_tiles
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
-from arr_coc.regions import ABSENT, level_map
+from arr_coc.ops.regions import ABSENT, level_map
 
 CHOOSING = [name for name in STRATEGIES if name != "auto"]
 

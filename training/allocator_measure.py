@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.attending import allocate
-from arr_coc.regions import level_map
+from arr_coc.ops.regions import level_map
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.texture import TextureArray
 from training.allocator_cases import Case, Embedder

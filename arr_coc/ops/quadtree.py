@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.regions import ABSENT, level_count, level_shape, pool_max, pool_sum
+from arr_coc.ops.regions import ABSENT, level_count, level_shape, pool_max, pool_sum
 from arr_coc.types import LEVELS
 
 DULL = 0.1

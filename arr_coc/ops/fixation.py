@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.quadtree import QuadTree, Split, Worth, quadtree, top_level
+from arr_coc.ops.quadtree import QuadTree, Split, Worth, quadtree, top_level
 
 
 def fixation_cover(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.fixation import fixation_cover, peak
-from arr_coc.regions import level_map
+from arr_coc.ops.fixation import fixation_cover, peak
+from arr_coc.ops.regions import level_map
 
 
 def formula(region: list[int], shape: tuple[int, int], fixation: tuple[float, float], e0: float) -> float:

@@ -4,7 +4,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.regions import ABSENT, level_count, level_map, level_shape, paint, pool_max, pool_sum, region_mean, spread
+from arr_coc.ops.regions import (
+    ABSENT,
+    level_count,
+    level_map,
+    level_shape,
+    paint,
+    pool_max,
+    pool_sum,
+    region_mean,
+    spread,
+)
 
 SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 70))
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.quadtree import QuadTree, quadtree, split_worth, top_level
-from arr_coc.regions import level_count, level_map, pool_max
+from arr_coc.ops.quadtree import QuadTree, quadtree, split_worth, top_level
+from arr_coc.ops.regions import level_count, level_map, pool_max
 
 
 def test_top_level_takes_at_most_half_the_budget() -> None:
