@@ -10,6 +10,7 @@ ArrCocError
 ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
 │   ├── BackendMissing                no such hardware, driver or library here
 │   ├── DeviceLost                    hardware that worked and gave up: context lost, out of memory
+│   ├── StoreReplaced                 the CPU store took over from such hardware: lease again
 │   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
 ├── ModelError (RuntimeError)         a model that cannot be used
 │   └── ModelNotFound (FileNotFoundError)  no such folder, no weights in it, no such hub name
@@ -57,6 +58,10 @@ class BackendMissing(StoreError):
 
 class DeviceLost(StoreError):
     """Graphics hardware that worked gave up: its context was lost, or it is out of memory."""
+
+
+class StoreReplaced(StoreError):
+    """The hardware under a texture gave up, and the CPU store has taken over with the same frame: lease again."""
 
 
 class LeaseTimeout(StoreError, TimeoutError):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from arr_coc.cuts import NO_CUT, CutVerdict, SceneCutDetector
-from arr_coc.errors import StoreError
+from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
 from arr_coc.motion import NO_SHIFT, Shift, estimate_shift
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
@@ -27,7 +27,11 @@ MOVING_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TextureOptions:
-    """How the texture follows the frames. `cuts`: whether a scene cut begins an epoch."""
+    """How the texture follows the frames. `cuts`: whether a scene cut begins an epoch.
+
+    Where hardware gives up, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
+    ends with the error.
+    """
 
     backend: Backend = "auto"
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -58,13 +62,15 @@ class TextureUpdate:
     """What one frame did to the texture.
 
     `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else
-    "start", "size", "cut" or the discontinuity's name.
+    "start", "size", "cut", "store" or the discontinuity's name. `fallback` is why the CPU store took over with this
+    frame, None where it did not.
     """
 
     change: TileChange
     cut: CutVerdict
     shift: Shift
     epoch_reason: str | None
+    fallback: str | None = None
 
     @property
     def epoch(self) -> int:
@@ -76,12 +82,22 @@ class TextureUpdater:
 
     def __init__(self, options: TextureOptions | None = None) -> None:
         self._options = options or TextureOptions()
+        self._backend: Backend = self._options.backend
         self._store: TextureStore | None = None
+        self._retired: list[TextureStore] = []
+        self._writing = threading.Lock()
         self._swap = threading.Lock()
         self._closed = False
         self._epoch = 0
+        self._stamp = FrameStamp(0, 0, 0)
+        self._fallbacks = 0
         self._cuts = SceneCutDetector()
         self._last: Thumbnail | None = None
+
+    @property
+    def fallbacks(self) -> int:
+        """How often the CPU store took over from hardware that gave up: at most once, for it needs none."""
+        return self._fallbacks
 
     def prepare(self, planes: FramePlanes, discontinuity: str | None = None) -> PendingUpdate:
         """Compares a frame with the texture, while readers go on.
@@ -107,22 +123,23 @@ class TextureUpdater:
         """Writes a prepared frame. The stamp's epoch is filled in here.
 
         Raises LeaseTimeout, with everything as it was, where readers keep their leases too long; StoreError once
-        closed.
+        closed; BackendMissing and DeviceLost where a store that was asked for by name cannot be had or gave up.
         """
-        if self._closed:
-            raise StoreError("the texture is closed")
-        reason = pending.epoch_reason
-        epoch = self._epoch if reason is None else new_epoch()
-        store = self._store_for(pending.format)
-        change = store.write(pending.planes, pending.difference, replace(stamp, epoch=epoch))
-        self._epoch = epoch
-        self._last = pending.after or (None if change.dirty.any() else self._last)
-        if reason not in (None, "cut"):
-            self._cuts.forget()
-        self._cuts.advance(pending.before, pending.after)
-        if store is not self._store:
-            self._swap_to(store)
-        return TextureUpdate(change, pending.cut, pending.shift, reason)
+        with self._writing:
+            if self._closed:
+                raise StoreError("the texture is closed")
+            try:
+                update = self._write(pending, stamp)
+            except DeviceLost as error:
+                self._backend = self._stand_in(error)
+                whole = replace(pending, difference=Difference.everywhere(pending.format.grid), epoch_reason="store")
+                update = replace(self._write(whole, stamp), fallback=str(error))
+            self._epoch, self._stamp = update.epoch, update.change.stamp
+            self._last = pending.after or (None if update.change.dirty.any() else self._last)
+            if pending.epoch_reason not in (None, "cut"):
+                self._cuts.forget()
+            self._cuts.advance(pending.before, pending.after)
+            return update
 
     def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
         """Prepares and commits."""
@@ -132,19 +149,26 @@ class TextureUpdater:
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
         """A view of the current texture; one that was given stays valid when the stream changes its size meanwhile.
 
-        Raises StoreError before the first frame and after `close`, LeaseTimeout where the writer takes too long.
+        Raises StoreError before the first frame and after `close`, LeaseTimeout where the writer takes too long,
+        DeviceLost where hardware gave up while the view was read; StoreReplaced where the CPU store could take over:
+        another lease shows the same frame, in a new epoch.
         """
         with self._swap:
             store = self._store
         if store is None:
             raise StoreError("the texture is closed" if self._closed else "the texture holds no frame yet")
-        with store.lease(timeout_ms) as view:
-            yield view
+        try:
+            with store.lease(timeout_ms) as view:
+                yield view
+        except DeviceLost as error:
+            self._replace(store, error)
+            raise StoreReplaced(str(error)) from error
 
     def close(self) -> None:
         """Refuses new leases. May be called twice."""
         self._closed = True
-        self._swap_to(None)
+        self._show(None)
+        self._close_retired()
 
     def _looked_at(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
         """Adds what only a busy frame needs: whether it is a cut, and how the camera moved."""
@@ -156,19 +180,59 @@ class TextureUpdater:
         shift = estimate_shift(before, after) if share >= MOVING_SHARE else NO_SHIFT
         return replace(pending, before=before, after=after, cut=cut, shift=shift)
 
-    def _store_for(self, fmt: PlaneFormat) -> TextureStore:
-        if self._store is not None and self._store.format == fmt:
-            return self._store
+    def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
+        """Writes into the store that fits, and shows it to readers."""
+        epoch = self._epoch if pending.epoch_reason is None else new_epoch()
+        current = self._store
+        fits = current is not None and current.format == pending.format and self._backend in ("auto", current.backend)
+        store = current if current is not None and fits else self._open(pending.format)
+        try:
+            change = store.write(pending.planes, pending.difference, replace(stamp, epoch=epoch))
+        except StoreError:
+            if store is not current:
+                store.close()
+            raise
+        self._show(store)
+        self._close_retired()
+        return TextureUpdate(change, pending.cut, pending.shift, pending.epoch_reason)
+
+    def _open(self, fmt: PlaneFormat) -> TextureStore:
         options = self._options
         return open_store(
             fmt,
-            options.backend,
+            self._backend,
             thresholds=options.thresholds,
             lease_timeout_ms=options.lease_timeout_ms,
         )
 
-    def _swap_to(self, store: TextureStore | None) -> None:
+    def _stand_in(self, error: DeviceLost) -> Backend:
+        """The backend that takes over. Raises where the one that gave up was asked for by name."""
+        if self._backend != "auto":
+            raise DeviceLost(f'{error}; with texture.backend = "auto" the CPU store would take over') from error
+        self._fallbacks += 1
+        return "cpu"
+
+    def _replace(self, lost: TextureStore, error: DeviceLost) -> None:
+        """For a reader: puts a CPU store that holds the same frame in the place of the one that was lost."""
+        with self._writing:
+            if self._store is not lost:
+                return
+            self._backend = self._stand_in(error)
+            store = self._open(lost.format)
+            self._epoch = new_epoch()
+            self._stamp = replace(self._stamp, epoch=self._epoch)
+            store.write(lost.held, Difference.everywhere(lost.grid), self._stamp)
+            self._show(store)
+
+    def _show(self, store: TextureStore | None) -> None:
+        """Readers lease from this store from now on; the one before it is closed later, by the thread that writes."""
         with self._swap:
             old, self._store = self._store, store
-        if old is not None:
-            old.close()
+            if old is not None and old is not store:
+                self._retired.append(old)
+
+    def _close_retired(self) -> None:
+        with self._swap:
+            retired, self._retired = self._retired, []
+        for store in retired:
+            store.close()

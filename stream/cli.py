@@ -13,6 +13,7 @@ import typer
 
 from arr_coc.errors import (
     ArrCocError,
+    BackendMissing,
     BudgetError,
     ContextLengthError,
     ModelError,
@@ -50,6 +51,7 @@ USER_MISTAKES = (
     ContextLengthError,
     BudgetError,
     StrategyError,
+    BackendMissing,
 )
 
 WELCOME = """\

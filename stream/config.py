@@ -60,7 +60,8 @@ class CutConfig(Section):
 class TextureConfig(Section):
     """How the texture follows the frames."""
 
-    backend: Literal["auto", "cpu"] = "auto"
+    backend: Literal["auto", "cpu", "gl", "cuda"] = "auto"
+    """Where the texture lies: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
     mean_threshold: float = Field(default=3.5, ge=0, le=255)
     """A tile is dirty where its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)
@@ -68,11 +69,6 @@ class TextureConfig(Section):
     lease_timeout_ms: int = Field(default=2000, ge=1)
     """How long the writer waits for readers of the texture, and they for it."""
     cut: CutConfig = CutConfig()
-
-    @property
-    def store(self) -> str:
-        """The texture store of this run: the one that `auto` means, where none is named."""
-        return "cpu" if self.backend == "auto" else self.backend
 
 
 class AllocateConfig(Section):

@@ -15,7 +15,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str
 
 
 class Started(Event, frozen=True, tag="started"):
-    """The run begins."""
+    """The run begins. `backend` is the texture store that runs."""
 
     source: str
     model: str
@@ -45,11 +45,20 @@ ANSWERS_LOST = "answers-lost"
 """The code of the notice that an answer stage elsewhere failed, or is gone: no answers until there is one again."""
 
 
+STORE_LOST = "store-lost"
+"""The code of the notice that the hardware under the texture gave up: it goes on in the CPU store."""
+
+
 class Notice(Event, frozen=True, tag="notice"):
     """Something that the user should know once. `code` is stable, `message` is for people."""
 
     code: str
     message: str
+
+
+def store_lost(reason: str) -> Notice:
+    """The notice that the hardware under the texture gave up."""
+    return Notice(code=STORE_LOST, message=f"the texture goes on in the CPU store: {reason}")
 
 
 class Outage(Event, frozen=True, tag="outage"):
@@ -149,7 +158,7 @@ class FrameReady(Event, frozen=True, tag="frame"):
 
 
 class Summary(Event, frozen=True, tag="summary"):
-    """The end of the run: what it did, in numbers."""
+    """The end of the run: what it did, in numbers. `backend` is the texture store that ran last."""
 
     frames: int
     duration_s: float
@@ -160,6 +169,7 @@ class Summary(Event, frozen=True, tag="summary"):
     mean_tokens: float
     mean_dirty_share: float
     ended: str
+    backend: str
     error: str | None = None
     timing: dict[str, float] | None = None
 

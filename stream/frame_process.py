@@ -119,7 +119,7 @@ def _run(orders: Orders, transport: Transport, reporter: Reporter) -> int:
             answers=_answers(orders, transport),
         )
         parent.attach(pipeline)
-        reporter.tell(Opened(info=pipeline.source_info))
+        reporter.tell(Opened(info=pipeline.source_info, backend=pipeline.backend))
         Pulse(orders.pulse, pipeline.lively).ready()
         with closing(pipeline.run()) as events:
             _report(events, pipeline, reporter)

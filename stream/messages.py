@@ -82,7 +82,8 @@ class Frame(Message, frozen=True):
 class Changed(Message, frozen=True):
     """Texture to allocate: the texture holds this frame now.
 
-    `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins.
+    `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins;
+    `fallback` is why the CPU store took over with this frame.
     """
 
     stamp: FrameStamp
@@ -90,6 +91,7 @@ class Changed(Message, frozen=True):
     dirty_share: float
     shift: Shift = NO_SHIFT
     cut_score: float | None = None
+    fallback: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
 
 

@@ -9,14 +9,16 @@ from contextlib import ExitStack, contextmanager
 import cv2
 import torch
 
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, DeviceLost
+from arr_coc.ops.store import Backend
+from arr_coc.ops.trial import try_store
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
 from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.conversation import AnswerReach
-from stream.events import AnyEvent, FrameReady, Notice, Started, unpack_event
+from stream.events import AnyEvent, FrameReady, Notice, Started, store_lost, unpack_event
 from stream.journal import Journal
 from stream.overlay import Overlay
 from stream.slots import Slots
@@ -54,10 +56,10 @@ OVERLAYS = 2
 class Pipeline:
     """A source, a question and a model, run once.
 
-    Making one opens the source and looks at the model's folder, so that what cannot work fails here: raises StreamError
-    or ArrCocError. `run` is a generator for the main thread. `end` and `cancel` may be called from any thread and from
-    signal handlers. `speaker` names the function that opens the model, as "module:function"; `answers` is an answer
-    stage that somebody else runs; `journal` holds the answers of a run that this one continues.
+    Making one tries the texture store, opens the source and looks at the model's folder, so that what cannot work fails
+    here: raises StreamError or ArrCocError. `run` is a generator for the main thread. `end` and `cancel` may be called
+    from any thread and from signal handlers. `speaker` names the function that opens the model, as "module:function";
+    `answers` is an answer stage that somebody else runs; `journal` holds the answers of a run that this one continues.
     """
 
     def __init__(
@@ -74,18 +76,25 @@ class Pipeline:
         self._answers = remote_answers(config) if answers is None and config.answer.server else answers
         self._clock = clock or MonotonicClock()
         self._speaker = speaker
+        self._store_lost: Notice | None = None
+        wanted = self._try_store()
         self._source = open_source(config.source, config.capture, self._clock, config.network)
         self._info = self._source.describe()
         self._model = self._model_name()
         self._control = Control()
         self._overlays: Slots[Overlay] = Slots(OVERLAYS)
-        self._updater = TextureUpdater(texture_options(config))
+        self._updater = TextureUpdater(texture_options(config, wanted))
         self._supervisor: Supervisor | None = None
 
     @property
     def source_info(self) -> SourceInfo:
         """What the source says about itself."""
         return self._info
+
+    @property
+    def backend(self) -> str:
+        """The texture store that runs."""
+        return "cpu" if self._updater.fallbacks else self._backend
 
     def end(self) -> None:
         """No new frames; what is in flight is finished."""
@@ -127,8 +136,10 @@ class Pipeline:
         """
         tally = Tally(self._clock.now_ns())
         with self._stages() as (source, supervisor):
-            query, backend = self._config.answer.query, self._config.texture.store
-            yield Started(source=self._info.name, model=self._model, query=query, backend=backend)
+            query = self._config.answer.query
+            yield Started(source=self._info.name, model=self._model, query=query, backend=self._backend)
+            if self._store_lost is not None:
+                yield self._store_lost
             yield Notice(code="loading", message=f"loading {self._model}")
             for event in _received(source, supervisor):
                 tally.add(event)
@@ -138,10 +149,22 @@ class Pipeline:
             outcome = self._control.outcome
         failure = self._control.failure
         if failure is None:
-            yield tally.summary(outcome, None, supervisor.drops, self._clock.now_ns())
+            yield tally.summary(outcome, None, supervisor.drops, self._clock.now_ns(), self.backend)
         else:
-            yield tally.summary("error", describe(failure), supervisor.drops, self._clock.now_ns())
+            yield tally.summary("error", describe(failure), supervisor.drops, self._clock.now_ns(), self.backend)
             raise failure
+
+    def _try_store(self) -> Backend:
+        """Finds out which texture store runs; returns what is to be asked of it."""
+        wanted = self._config.texture.backend
+        try:
+            self._backend = try_store(wanted)
+        except DeviceLost as error:
+            if wanted != "auto":
+                raise
+            self._backend, self._store_lost = "cpu", store_lost(str(error))
+            return "cpu"
+        return wanted
 
     def _model_name(self) -> str:
         if self._speaker != QWEN:

@@ -172,6 +172,7 @@ class PublishedSummary(Published, frozen=True, tag="summary"):
     mean_tokens: float
     mean_dirty_share: float
     ended: str
+    backend: str
     error: str | None
     timing: dict[str, float] | None
 

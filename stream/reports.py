@@ -31,9 +31,10 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The source is open."""
+    """The source is open. `backend` is the texture store that works there."""
 
     info: SourceInfo
+    backend: str
 
 
 class Happened(msgspec.Struct, frozen=True, tag="happened"):

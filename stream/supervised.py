@@ -23,7 +23,7 @@ from stream.child import Child
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, Config
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
-from stream.events import Asked, Event, FrameReady, Notice, Restarted, Started, Summary
+from stream.events import STORE_LOST, Asked, Event, FrameReady, Notice, Restarted, Started, Summary
 from stream.keeper import Keeper
 from stream.overlay import Overlay
 from stream.renumbering import Renumbering
@@ -84,7 +84,7 @@ class SupervisedRun:
             self._rules = restart_rules(self._config, restart=True)
             stack.callback(self._stop_children)
             self._keepers[FRAMES] = Keeper(FRAMES, self._start_frames, self._rules, self._clock)
-            self._info = self._opened()
+            self._info, self._backend = self._opened()
             self._numbers.live = self._info.live
             self._model = self._model_name()
             self._stack = stack.pop_all()
@@ -131,7 +131,7 @@ class SupervisedRun:
                 source=self._info.name,
                 model=self._model,
                 query=self._config.answer.query,
-                backend=self._config.texture.store,
+                backend=self._backend,
             )
             yield Notice(code="loading", message=f"loading {self._model}")
             if self._answers is not None:
@@ -144,9 +144,9 @@ class SupervisedRun:
                 failure = error
         now_ns = self._clock.now_ns()
         if failure is None:
-            yield tally.summary(self._outcome(), None, self.drops(), now_ns)
+            yield tally.summary(self._outcome(), None, self.drops(), now_ns, self._backend)
         else:
-            yield tally.summary("error", describe(failure), self.drops(), now_ns)
+            yield tally.summary("error", describe(failure), self.drops(), now_ns, self._backend)
             raise failure
 
     def _outcome(self) -> str:
@@ -223,6 +223,8 @@ class SupervisedRun:
         if isinstance(event, Asked):
             self._asked = None
             self._query = self._query if event.error is not None else event.query
+        elif isinstance(event, Notice) and event.code == STORE_LOST:
+            self._backend = "cpu"
         elif isinstance(event, FrameReady) and self._spare is None:
             self._spare = self._new_child()  # now there is time to start the next frame process, up to its orders
         return self._numbers.apply(event)
@@ -231,6 +233,8 @@ class SupervisedRun:
         """Raises the error that the user can put right; another one ends the child, which is then started again."""
         if isinstance(report, Dropped):
             self._drops = Counter(report.drops)
+        elif isinstance(report, Opened):
+            self._backend = report.backend
         elif isinstance(report, AnswersHang) and self._answers is not None:
             self._answers.hung()
         elif isinstance(report, Broke):
@@ -283,8 +287,9 @@ class SupervisedRun:
         inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
         return Child("frame", "stream.frame_process", inherited, {"OMP_NUM_THREADS": "1"})
 
-    def _opened(self) -> SourceInfo:
-        """Waits until the frame process has opened the source. Raises what it could not open it for."""
+    def _opened(self) -> tuple[SourceInfo, str]:
+        """Waits until the frame process has opened the source; also tells its texture store. Raises what it could not
+        open it for."""
         limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
@@ -292,7 +297,7 @@ class SupervisedRun:
             data = self._source.receive(POLL_MS)
             report = None if data is None else unpack_report(data)
             if isinstance(report, Opened):
-                return report.info
+                return report.info, report.backend
             if isinstance(report, Broke):
                 raise _as_raised(report)
             if report is None and death is not None:

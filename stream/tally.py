@@ -36,7 +36,7 @@ class Tally:
         elif isinstance(event, Skipped):
             self._skipped += event.count
 
-    def summary(self, ended: str, error: str | None, dropped: Mapping[str, int], now_ns: int) -> Summary:
+    def summary(self, ended: str, error: str | None, dropped: Mapping[str, int], now_ns: int, backend: str) -> Summary:
         """`duration_s` is media time from the first frame to the last; `timing` holds the run's wall time in seconds
         and the frames a second between the first allocation and the last.
         """
@@ -55,6 +55,7 @@ class Tally:
             mean_tokens=self._tokens / frames,
             mean_dirty_share=self._dirty_share / frames,
             ended=ended,
+            backend=backend,
             error=error,
             timing={
                 "wall_s": (now_ns - self._start_ns) / NS_PER_S,

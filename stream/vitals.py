@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
+from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.events import (
     ANSWERS_LOST,
+    STORE_LOST,
     Answer,
     AnswerText,
     Asked,
@@ -38,6 +40,9 @@ STALL_MIN_S = 2.0
 
 ANSWERS = "answers"
 """The name of the process that answers."""
+
+CPU = "cpu"
+"""The store that takes over from any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +211,8 @@ class Vitals:
             self._down[event.process] = event.cause
         elif isinstance(event, Notice) and event.code == ANSWERS_LOST:
             self._ready, self._no_answers = False, event.message
+        elif isinstance(event, Notice) and event.code == STORE_LOST:
+            self._started = replace(self._started, backend=CPU)
         elif isinstance(event, Skipped):
             self._skipped += event.count
         elif isinstance(event, Summary):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.ops.difference import Thresholds
+from arr_coc.ops.store import Backend
 from arr_coc.types import NS_PER_S
 from arr_coc.updater import TextureOptions
 from arr_coc.weights import unpack_realiser
@@ -34,10 +35,11 @@ def capture_policy(config: Config, info: SourceInfo) -> CapturePolicy:
     return CapturePolicy(newest=newest, realtime=config.capture.realtime and not info.live)
 
 
-def texture_options(config: Config) -> TextureOptions:
+def texture_options(config: Config, backend: Backend) -> TextureOptions:
+    """`backend` is asked of the store, in the place of the configured one."""
     texture = config.texture
     return TextureOptions(
-        backend=texture.backend,
+        backend=backend,
         thresholds=Thresholds(texture.mean_threshold, texture.max_threshold),
         lease_timeout_ms=texture.lease_timeout_ms,
         cuts=texture.cut.enabled,

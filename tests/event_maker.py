@@ -53,6 +53,7 @@ def summary(**changes: Any) -> Summary:
         "mean_tokens": 64.0,
         "mean_dirty_share": 0.5,
         "ended": "finished",
+        "backend": "cpu",
         "timing": {"wall_s": 1.5, "fps": 2.0},
     }
     return Summary(**{**given, **changes})

@@ -14,6 +14,7 @@ import pytest
 import typer
 import webvtt
 
+from arr_coc.errors import BackendMissing
 from stream.cli import app, main
 from stream.layers import known_keys
 from tests.tiny_qwen import tiny_folder
@@ -66,7 +67,9 @@ def test_every_command_and_option_is_documented() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize(("option", "key"), [("strategy", "allocate.strategy"), ("encode", "answer.encode")])
+@pytest.mark.parametrize(
+    ("option", "key"), [("strategy", "allocate.strategy"), ("encode", "answer.encode"), ("backend", "texture.backend")]
+)
 def test_help_and_documentation_name_every_choice(option: str, key: str) -> None:
     choices = set(get_args(known_keys()[key].annotation)) - {"auto"}
     help_text = next(parameter.help for _, parameter in OPTIONS if parameter.name == option)
@@ -151,6 +154,20 @@ def test_sources_that_are_none_are_told(tmp_path: Path, model: str, capsys: pyte
         status, error = error_of(capsys, "caption", str(source), "-m", model)
         assert status == 2
         assert str(source) in error
+
+
+def test_a_texture_store_that_cannot_run_here_is_told_with_the_remedy(
+    clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(backend: str) -> str:
+        raise BackendMissing(f"no {backend} here; install it")
+
+    monkeypatch.setattr("stream.pipeline.try_store", missing)
+    for command in ("caption", "watch", "bench"):
+        assert error_of(capsys, command, clip, "--backend", "gl", "--no-restart") == (
+            2,
+            "error: no gl here; install it",
+        )
 
 
 def test_a_model_folder_without_weights_is_told(tmp_path: Path, clip: str, capsys: pytest.CaptureFixture[str]) -> None:

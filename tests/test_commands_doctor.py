@@ -45,10 +45,12 @@ def test_without_a_terminal_each_check_is_a_line(asked: list[Config], capsys: py
 
 
 def test_something_needed_that_is_broken_is_a_status(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "-m", "x", "--budget", "64", "--dtype", "bfloat16", "--device", "cpu"]) == 1
+    assert (
+        main(["doctor", "-m", "x", "--budget", "64", "--dtype", "bfloat16", "--device", "cpu", "--backend", "gl"]) == 1
+    )
     (config,) = asked
     assert (config.answer.model, config.allocate.budget) == ("x", 64)
-    assert (config.answer.dtype, config.answer.device) == ("bfloat16", "cpu")
+    assert (config.answer.dtype, config.answer.device, config.texture.backend) == ("bfloat16", "cpu", "gl")
     assert capsys.readouterr().out.splitlines()[-1] == "broken  model         is not there; do: give another"
 
 

@@ -137,10 +137,24 @@ class TestHardware:
         monkeypatch.setattr(abilities, "reads_cameras", lambda: False)
         assert hardware.cameras().found == "this FFmpeg has no V4L2"
 
-    def test_texture(self) -> None:
-        assert "cpu" in hardware.texture(lambda name: True).found
-        assert hardware.texture(lambda name: True).found != hardware.texture(lambda name: False).found
-        assert hardware.texture().state == "works"
+    def test_the_cpu_store_works_everywhere(self) -> None:
+        assert hardware.texture("cpu", "auto") == Check("texture cpu", "works", "cpu")
+
+    @pytest.mark.parametrize(("wanted", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
+    @pytest.mark.parametrize(
+        ("program", "found", "remedy"),
+        [
+            ("print('no EGL here; install Mesa'); exit(1)", "no EGL here", "install Mesa"),
+            ("exit('libEGL is too old')", "libEGL is too old", hardware.NEWER_DRIVER),
+            ("import os; os.kill(os.getpid(), 11)", "crashed: SIGSEGV", hardware.NEWER_DRIVER),
+            ("import time; time.sleep(60)", "did not open within 0.2 s", hardware.NEWER_DRIVER),
+        ],
+    )
+    def test_a_store_that_cannot_be_used(self, wanted: str, state: str, program: str, found: str, remedy: str) -> None:
+        check = hardware.texture(
+            "gl", wanted, (sys.executable, "-c", program), limit_s=0.2 if "sleep" in program else 30
+        )
+        assert check == Check("texture gl", state, found, remedy)
 
     @pytest.mark.parametrize(
         ("device", "devices", "built_for", "state", "found"),

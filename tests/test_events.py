@@ -78,6 +78,7 @@ EVENTS: list[Event] = [
         mean_tokens=9.0,
         mean_dirty_share=1.0,
         ended="finished",
+        backend="cpu",
     ),
 ]
 

@@ -15,15 +15,24 @@ import torch
 from msgspec.structs import replace
 
 from arr_coc.allocator import FrameAllocation, StreamAllocator
-from arr_coc.errors import ModelNotFound
+from arr_coc.errors import DeviceLost, ModelNotFound
 from arr_coc.motion import Shift
 from arr_coc.ops.view import TextureView
 from arr_coc.types import Feedback
 from arr_coc.updater import TextureUpdater
-from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    CaptureConfig,
+    Config,
+    OutputConfig,
+    PipelineConfig,
+    TextureConfig,
+)
 from stream.errors import SourceNotFound, StageDied, TransportError
-from stream.events import Answer, AnswerText, Cut, Event, FrameReady, Notice, Skipped, Started, Summary
+from stream.events import STORE_LOST, Answer, AnswerText, Cut, Event, FrameReady, Notice, Skipped, Started, Summary
 from stream.pipeline import Pipeline
+from tests.failing_store import GONE, use_failing_stores
 from tests.video_maker import make_video, moving_square, overwrite_packet
 
 FRAMES = 30
@@ -461,3 +470,57 @@ class FlyingClock:
 def test_without_timing_an_answer_is_the_same_whatever_the_clock_says(video: str) -> None:
     answers = [[replace(a, timing=None) for a in run(configured(video)).of(Answer)] for _ in range(2)]
     assert answers[0] == answers[1]
+
+
+class TestHardwareThatGivesUp:
+    """The texture's hardware is lost in the middle of a run."""
+
+    @pytest.fixture(autouse=True)
+    def has_cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("stream.pipeline.try_store", lambda backend: "cuda" if backend == "auto" else backend)
+
+    @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 0}, {"fails_reading": 30}])
+    @pytest.mark.parametrize("encode", ["sparse", "prune"])
+    def test_the_run_goes_on_in_the_cpu_store(
+        self, video: str, monkeypatch: pytest.MonkeyPatch, fails: dict[str, int], encode: str
+    ) -> None:
+        answer = AnswerConfig(every_s=0.1, encode=encode)  # type: ignore[arg-type]
+        undisturbed = run(configured(video, answer=answer))
+        use_failing_stores(monkeypatch, **fails)
+        result = run(configured(video, answer=answer))
+        assert result.error is None
+        assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
+        assert [a.frame_index for a in result.of(Answer)] == [a.frame_index for a in undisturbed.of(Answer)]
+        assert [n.message for n in result.of(Notice) if n.code == STORE_LOST] == [
+            f"the texture goes on in the CPU store: {GONE}"
+        ]
+        assert (result.of(Started)[0].backend, result.summary.backend) == ("cuda", "cpu")
+        assert result.summary.dropped == {"texture.fallbacks": 1}
+        if encode == "prune" and "fails_reading" in fails:  # the picture is the same, whatever was chosen of it before
+            assert [a.text for a in result.of(Answer)] == [a.text for a in undisturbed.of(Answer)]
+
+    @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 30}])
+    def test_a_backend_that_was_asked_for_by_name_ends_the_run(
+        self, video: str, monkeypatch: pytest.MonkeyPatch, fails: dict[str, int]
+    ) -> None:
+        use_failing_stores(monkeypatch, **fails)
+        result = run(configured(video, texture=TextureConfig(backend="gl")))
+        assert isinstance(result.error, DeviceLost)
+        assert str(result.error).startswith(GONE)
+        assert not [n for n in result.of(Notice) if n.code == STORE_LOST]
+        assert (result.summary.ended, result.summary.backend) == ("error", "gl")
+
+    def test_hardware_that_is_lost_before_the_run_is_told_at_its_beginning(
+        self, video: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def lost(backend: str) -> str:
+            raise DeviceLost(GONE)
+
+        monkeypatch.setattr("stream.pipeline.try_store", lost)
+        result = run(configured(video))
+        started, notice = result.events[:2]
+        assert isinstance(started, Started)
+        assert isinstance(notice, Notice)
+        assert (started.backend, notice.code, result.summary.backend) == ("cpu", STORE_LOST, "cpu")
+        with pytest.raises(DeviceLost):
+            Pipeline(configured(video, texture=TextureConfig(backend="cuda")))

@@ -98,7 +98,7 @@ def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pyte
         sink.write(frame(index, index / 10, ready_ns=ready_ms * 1_000_000))
     sink.write(summary())
     assert capsys.readouterr().err == (
-        "3 frames (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 frames a second\n"
+        "3 frames (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 frames a second · cpu texture\n"
     )
 
 
@@ -111,6 +111,7 @@ def test_the_summary_names_losses_and_how_it_ended() -> None:
     text = summary_text(summary(frames=1, skipped=2, dropped={"answer.busy": 3}, ended="interrupted"), None)
     assert text == (
         "interrupted · 1 frame (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 skipped · 3 dropped at answer.busy"
+        " · cpu texture"
     )
 
 

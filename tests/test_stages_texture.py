@@ -16,6 +16,7 @@ from stream.slots import Slots
 from stream.sources.base import SkippedItem
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.stages.texture import LOSSLESS_CREDITS, TextureStage
+from tests.failing_store import GONE, use_failing_stores
 from tests.stage_runner import StageRunner, expect, stage_runner
 
 
@@ -88,7 +89,7 @@ def test_frames_that_must_not_be_lost_wait_in_line(runner: StageRunner) -> None:
     assert seen == [0, 1, 2]
     assert expect(fixture.allocate, End) == End(reason="finished")
     assert runner.join() is None
-    assert fixture.stage.drops == {"texture.replaced": 0}
+    assert fixture.stage.drops == {"texture.replaced": 0, "texture.fallbacks": 0}
 
 
 def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRunner) -> None:
@@ -109,7 +110,7 @@ def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRun
     fixture.capture.send(End(reason="interrupted"))
     assert expect(fixture.allocate, End).reason == "interrupted"
     runner.join()
-    assert fixture.stage.drops == {"texture.replaced": 1}
+    assert fixture.stage.drops == {"texture.replaced": 1, "texture.fallbacks": 0}
 
 
 def test_a_discontinuity_begins_an_epoch(runner: StageRunner) -> None:
@@ -148,3 +149,19 @@ def test_cancelling_ends_it_while_it_waits(runner: StageRunner) -> None:
     Fixture(runner)
     runner.control.cancel()
     assert runner.join() is None
+
+
+def test_hardware_that_gives_up_is_told_with_the_frame_and_counted(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_failing_stores(monkeypatch, fails_writing=1)
+    fixture = Fixture(runner)
+    fixture.begin()
+    told = []
+    for index in range(3):
+        fixture.send(index)
+        told.append(expect(fixture.allocate, Changed))
+        fixture.allocate.send(Credit())
+    assert [changed.fallback for changed in told] == [None, GONE, None]
+    assert told[1].stamp.epoch != told[0].stamp.epoch
+    assert fixture.stage.drops == {"texture.replaced": 0, "texture.fallbacks": 1}

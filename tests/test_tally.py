@@ -47,16 +47,17 @@ def test_every_kind_is_counted() -> None:
     tally.add(Cut(frame_index=1, pts_s=0.1, score=0.5))
     tally.add(Skipped(frame_index=1, pts_s=0.1, what="packets 3-6", reason="bad", count=4))
     tally.add(Notice(code="loading", message="loading"))
-    summary = tally.summary("finished", None, {"capture.replaced": 2, "texture.replaced": 0}, 25 * S)
+    summary = tally.summary("finished", None, {"capture.replaced": 2, "texture.replaced": 0}, 25 * S, "gl")
     assert (summary.frames, summary.answers, summary.cuts, summary.skipped) == (3, 1, 1, 4)
     assert summary.dropped == {"capture.replaced": 2}
+    assert summary.backend == "gl"
     assert (summary.mean_tokens, round(summary.mean_dirty_share, 6)) == (101.0, 0.1)
     assert round(summary.duration_s, 6) == 0.2
     assert summary.timing == {"wall_s": 15.0, "fps": 2.0}
 
 
 def test_a_run_without_frames_has_a_summary_too() -> None:
-    summary = Tally(0).summary("error", "the capture stage died: …", {}, 0)
+    summary = Tally(0).summary("error", "the capture stage died: …", {}, 0, "cpu")
     assert (summary.frames, summary.duration_s, summary.mean_tokens) == (0, 0.0, 0.0)
     assert summary.timing == {"wall_s": 0.0, "fps": 0.0}
     assert (summary.ended, summary.error) == ("error", "the capture stage died: …")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
-from arr_coc.errors import LeaseTimeout, StoreError
+from arr_coc.errors import DeviceLost, LeaseTimeout, StoreError, StoreReplaced
 from arr_coc.ops.difference import Thresholds
 from arr_coc.types import Colour, FramePlanes
 from arr_coc.updater import TextureOptions, TextureUpdater
+from tests.failing_store import GONE, FailingStore, use_failing_stores
 from tests.plane_maker import copied, random_planes, stamp
+from tests.waiting import until
+
+BY_NAME = f'{GONE}; with texture.backend = "auto" the CPU store would take over'
 
 
 def frames(seed: int, count: int, height: int = 96, width: int = 160) -> list[FramePlanes]:
@@ -167,3 +173,115 @@ def test_a_picture_that_was_replaced_bit_by_bit_is_the_one_before() -> None:
     assert update.change.dirty_share == 1
     assert update.epoch_reason is None
     assert update.cut.unlikeness < 0.1
+
+
+class TestHardwareThatGivesUp:
+    """With "auto" the CPU store takes over, with the same picture; a backend that was asked for by name ends."""
+
+    def test_while_it_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = use_failing_stores(monkeypatch, fails_writing=2)
+        updater, reference = TextureUpdater(), TextureUpdater(TextureOptions(backend="cpu"))
+        shown = frames(9, 4)
+        updates = []
+        for index, planes in enumerate(shown):
+            updates.append(updater.process(planes, stamp(index)))
+            reference.process(planes, stamp(index))
+            assert_same_texture(updater, reference)
+        assert [update.epoch_reason for update in updates][2] == "store"
+        assert updates[2].epoch != updates[1].epoch
+        assert [update.fallback for update in updates] == [None, None, GONE, None]
+        assert updates[2].change.dirty.all()
+        assert updates[2].cut.is_cut
+        assert updater.fallbacks == 1
+        lost, *others = opened
+        assert {store.backend for store in others} == {"cpu"}
+        assert isinstance(lost, FailingStore)
+        assert lost.closed == 1
+
+    def test_when_it_is_opened_and_when_the_size_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = use_failing_stores(monkeypatch, fails_writing=0)
+        updater = TextureUpdater()
+        assert updater.process(frames(10, 1)[0], stamp(0)).epoch_reason == "store"
+        assert updater.process(frames(10, 1, 64, 64)[0], stamp(1)).epoch_reason == "size"
+        assert [store.backend for store in opened] == ["cuda", "cpu", "cpu"]
+        first = opened[0]
+        assert isinstance(first, FailingStore)
+        assert first.closed == 1
+
+    def test_while_it_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = use_failing_stores(monkeypatch, fails_reading=0)
+        updater, reference = TextureUpdater(), TextureUpdater(TextureOptions(backend="cpu"))
+        one, two = frames(11, 2)
+        before = updater.process(one, stamp(0))
+        reference.process(one, stamp(0))
+        pending = updater.prepare(two)
+        with pytest.raises(StoreReplaced, match=GONE), updater.lease() as view:
+            view.read(3)
+        with updater.lease() as view:
+            assert view.stamp.frame_index == 0
+            assert view.versions.epoch == view.stamp.epoch != before.epoch
+        assert_same_texture(updater, reference)
+        update = updater.commit(pending, stamp(1))
+        reference.process(two, stamp(1))
+        assert_same_texture(updater, reference)
+        assert (updater.fallbacks, update.fallback) == (1, None)
+        lost = opened[0]
+        assert isinstance(lost, FailingStore)
+        assert lost.closed == 1
+
+    def test_nobody_reads_a_texture_of_two_frames(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A write that fails halfway leaves some tiles of one frame and some of another."""
+        opened = use_failing_stores(monkeypatch, fails_writing=1)
+        updater = TextureUpdater(TextureOptions(backend="gl"))
+        one, two = frames(12, 2)
+        updater.process(one, stamp(0))
+        with pytest.raises(DeviceLost):
+            updater.process(two, stamp(1))
+        with pytest.raises(DeviceLost, match=GONE), opened[0].lease():
+            pass
+
+    def test_one_that_was_asked_for_by_name_fails_its_writer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = use_failing_stores(monkeypatch, fails_writing=0)
+        updater = TextureUpdater(TextureOptions(backend="gl"))
+        with pytest.raises(DeviceLost, match=BY_NAME):
+            updater.process(frames(13, 1)[0], stamp(0))
+        assert ([store.backend for store in opened], updater.fallbacks) == (["gl"], 0)
+
+    def test_one_that_was_asked_for_by_name_fails_its_readers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = use_failing_stores(monkeypatch, fails_reading=0)
+        updater = TextureUpdater(TextureOptions(backend="gl"))
+        updater.process(frames(13, 1)[0], stamp(0))
+        for _ in range(2):
+            with pytest.raises(DeviceLost, match=BY_NAME), updater.lease() as view:
+                view.read(0)
+        assert ([store.backend for store in opened], updater.fallbacks) == (["gl"], 0)
+
+    def test_readers_and_the_writer_notice_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A reader fails while the writer waits for it: one CPU store takes over, and both go on in it."""
+        use_failing_stores(monkeypatch, fails_reading=0, fails_writing=1)
+        updater, reference = TextureUpdater(), TextureUpdater(TextureOptions(backend="cpu"))
+        one, two = frames(14, 2)
+        updater.process(one, stamp(0))
+        pending = updater.prepare(two)
+        writer = threading.Thread(target=updater.commit, args=(pending, stamp(1)))
+
+        def read_while_the_writer_waits() -> None:
+            with updater.lease() as view:
+                writer.start()
+                until(updater._writing.locked)
+                view.gather(np.zeros((1, 3), np.int64))
+
+        with pytest.raises(StoreReplaced):
+            read_while_the_writer_waits()
+        writer.join(10)
+        reference.process(one, stamp(0))
+        reference.process(two, stamp(1))
+        assert_same_texture(updater, reference)
+        assert updater.fallbacks == 1
+
+
+def assert_same_texture(one: TextureUpdater, other: TextureUpdater) -> None:
+    with one.lease() as got, other.lease() as expected:
+        assert got.stamp.frame_index == expected.stamp.frame_index
+        for level in range(6):
+            np.testing.assert_array_equal(got.read(level), expected.read(level))

@@ -9,7 +9,7 @@ import pytest
 
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
-from stream.events import ANSWERS_LOST, AnswerText, Asked, Notice, Outage, Restarted, Started
+from stream.events import ANSWERS_LOST, AnswerText, Asked, Notice, Outage, Restarted, Started, store_lost
 from stream.vitals import Vitals, memory_bytes
 from tests.event_maker import answer, frame, summary
 from tests.watched_run import INFO, WatchedRun
@@ -117,3 +117,11 @@ def test_the_work_size_is_that_of_the_configuration(clock: FakeClock) -> None:
 
 def test_memory_of_processes_that_are_gone_is_left_out() -> None:
     assert list(memory_bytes({"frames": os.getpid(), "answers": 2**22 + 1})) == ["frames"]
+
+
+def test_the_status_names_the_store_that_runs(clock: FakeClock) -> None:
+    vitals = Vitals(Config(), clock)
+    vitals.add(Started(source="a", model="m", query="?", backend="cuda"))
+    assert vitals.status().backend == "cuda"
+    vitals.add(store_lost("gone"))
+    assert vitals.status().backend == "cpu"

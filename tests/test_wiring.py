@@ -121,9 +121,9 @@ def test_scenes_are_drawn(source: str, drawn: bool) -> None:
 
 def test_the_texture_section_becomes_options() -> None:
     section = TextureConfig(mean_threshold=1, max_threshold=2, lease_timeout_ms=3, cut=CutConfig(enabled=False))
-    options = texture_options(Config(texture=section))
+    options = texture_options(Config(texture=section), "gl")
     assert (options.thresholds.mean, options.thresholds.largest) == (1, 2)
-    assert (options.lease_timeout_ms, options.cuts, options.backend) == (3, False, "auto")
+    assert (options.lease_timeout_ms, options.cuts, options.backend) == (3, False, "gl")
 
 
 @pytest.mark.parametrize("knows_levels", [True, False])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from arr_coc.errors import ShapeError, StoreError
+from arr_coc.errors import DeviceLost, ShapeError, StoreError
 from arr_coc.ops.difference import Difference, FrameDifference, Thresholds
 from arr_coc.ops.leases import Leases
 from arr_coc.ops.planes import Plane, PlaneCopy, PlaneFormat, Rectangle
@@ -35,6 +35,7 @@ class StoreBase(TextureStore):
         self._leases = Leases()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
+        self._lost: DeviceLost | None = None
         self._closed = False
 
     @abstractmethod
@@ -73,7 +74,7 @@ class StoreBase(TextureStore):
         rectangles = cover(dirty)
         with self._leases.writing(self._lease_timeout_ms):
             if rectangles:
-                self._repaint(planes, rectangles)
+                self._repaint_or_lose(planes, rectangles)
                 frame = np.where(dirty, stamp.frame_index, self._versions.frame)
                 self._versions = _frozen(TileVersions(stamp.epoch, frame))
             self._stamp = stamp
@@ -90,6 +91,8 @@ class StoreBase(TextureStore):
                 raise StoreError("the texture store is closed")
             if self._stamp is None:
                 raise StoreError("the texture holds no frame yet; write one before reading")
+            if self._lost is not None:
+                raise DeviceLost(str(self._lost)) from self._lost
             view = TextureView(self._stamp, self.grid, self._versions, self._texels())
             try:
                 yield view
@@ -98,6 +101,14 @@ class StoreBase(TextureStore):
 
     def close(self) -> None:
         self._closed = True
+
+    def _repaint_or_lose(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        """A repaint that fails halfway leaves texels of two frames, which nobody may read."""
+        try:
+            self._repaint(planes, rectangles)
+        except DeviceLost as error:
+            self._lost = error
+            raise
 
     def _check(self, planes: FramePlanes) -> None:
         if not self.accepts(planes):

@@ -30,7 +30,12 @@ def doctor(
     model: Annotated[str | None, _text("--model", "-m", metavar="NAME", help="The model to look at. [bundled]")] = None,
     budget: Annotated[str | None, _text("--budget", metavar="N", help="Visual tokens a frame. [273]")] = None,
     dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None,
-    device: Annotated[str | None, _text("--device", metavar="NAME", help="cpu, cuda, cuda:1... [auto]")] = None,
+    backend: Annotated[
+        str | None, _text("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
+    ] = None,
+    device: Annotated[
+        str | None, _text("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> int:
     """Say what works on this machine, and for what does not, what to do."""
@@ -38,6 +43,7 @@ def doctor(
         ("--model", "answer.model", model),
         ("--budget", "allocate.budget", budget),
         ("--dtype", "answer.dtype", dtype),
+        ("--backend", "texture.backend", backend),
         ("--device", "answer.device", device),
     )
     config = build_config([option_layer(option, key, text) for option, key, text in given if text is not None])

@@ -27,6 +27,7 @@ KEYS = {
     "control": "output.control",
     "metrics_port": "output.metrics_port",
     "keys": "network.keys",
+    "backend": "texture.backend",
     "device": "answer.device",
     "dtype": "answer.dtype",
 }
@@ -91,7 +92,12 @@ class RunOptions:
         str | None,
         _text("--keys", metavar="FOLDER", help="CURVE keys, made by `keys`, for sockets that leave this machine."),
     ] = None
-    device: Annotated[str | None, _text("--device", metavar="NAME", help="cpu, cuda, cuda:1... [auto]")] = None
+    backend: Annotated[
+        str | None, _text("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
+    ] = None
+    device: Annotated[
+        str | None, _text("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
+    ] = None
     dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None
     config: Annotated[
         str | None,

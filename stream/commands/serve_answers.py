@@ -34,7 +34,9 @@ def serve_answers(
     max_tokens: Annotated[
         str | None, _text("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]")
     ] = None,
-    device: Annotated[str | None, _text("--device", metavar="NAME", help="cpu, cuda, cuda:1... [auto]")] = None,
+    device: Annotated[
+        str | None, _text("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
+    ] = None,
     dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None,
     keys: Annotated[
         str | None, _text("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect.")

@@ -10,6 +10,9 @@ from stream.config import Config
 from stream.doctor import fitness, hardware, software
 from stream.doctor.check import Check
 
+STORES = ("cpu", "gl", "cuda")
+"""Where the texture may lie."""
+
 log = logging.getLogger(__name__)
 
 
@@ -29,7 +32,7 @@ def examine(config: Config) -> list[Check]:
         ("sockets", software.sockets),
         ("frames", software.shared_frames),
         ("cameras", hardware.cameras),
-        ("texture", hardware.texture),
+        *((f"texture {name}", partial(hardware.texture, name, config.texture.backend)) for name in STORES),
         ("cuda", partial(hardware.cuda, config.answer.device)),
         ("model", partial(fitness.model, config)),
         ("memory", partial(fitness.memory, config)),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import get_args
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 
-from stream.config import TextureConfig
 from stream.doctor.check import Check, State
 from stream.doctor.software import WHEELS
+
+TRIAL_LIMIT_S = 30.0
+"""How long a texture store may take to open and be used once; on a slow machine most of it goes into imports."""
+
+NEWER_DRIVER = "install a newer driver of the graphics card"
 
 TORCH_FOR_CUDA = "pip install torch --index-url https://download.pytorch.org/whl/cu128"
 
@@ -29,13 +35,25 @@ def cameras() -> Check:
     return Check("cameras", "absent", why, remedy)
 
 
-def texture(loads: Callable[[str], bool] | None = None) -> Check:
-    """Which stores this version has; what OpenGL would need is told, and not used yet."""
-    backends = [name for name in get_args(TextureConfig.model_fields["backend"].annotation) if name != "auto"]
-    egl = (loads or _loads)("EGL")
-    return Check(
-        "texture", "works", f"{', '.join(backends)}; EGL {'is there, not used yet' if egl else 'is not there'}"
-    )
+def texture(backend: str, wanted: str, trial: Sequence[str] | None = None, limit_s: float = TRIAL_LIMIT_S) -> Check:
+    """Whether a texture store works, needed only where it is the wanted one.
+
+    It is tried in a process of its own: drivers have been known to hang, and to crash.
+    """
+    part = f"texture {backend}"
+    state: State = "broken" if backend == wanted else "absent"
+    command = trial or (sys.executable, "-m", "arr_coc.ops.trial", backend)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return Check(part, state, f"did not open within {limit_s:g} s", NEWER_DRIVER)
+    if done.returncode == 0:
+        return Check(part, "works", done.stdout.strip())
+    if done.returncode < 0:
+        return Check(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
+    said = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["failed"]
+    problem, _, remedy = said[-1].rpartition("; ")
+    return Check(part, state, problem or remedy, remedy if problem else NEWER_DRIVER)
 
 
 def cuda(device: str, driver: Callable[[], int] | None = None) -> Check:
@@ -69,18 +87,6 @@ def _usable(device: str) -> bool:
     except (RuntimeError, AssertionError):
         return False
     return True
-
-
-def _loads(name: str) -> bool:
-    """Whether the system's library can be loaded."""
-    from ctypes import CDLL
-    from ctypes.util import find_library
-
-    found = find_library(name)
-    try:
-        return found is not None and CDLL(found) is not None
-    except OSError:
-        return False
 
 
 def _driver_devices() -> int:

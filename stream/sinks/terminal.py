@@ -164,6 +164,7 @@ def summary_text(summary: Summary, pace: float | None) -> str:
     parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
     if pace is not None:
         parts.append(f"{pace:.0f} frames a second")
+    parts.append(f"{summary.backend} texture")
     if summary.ended not in ("finished", "elapsed"):
         parts.insert(0, summary.ended)
     return " · ".join(parts)

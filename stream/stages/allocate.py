@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from arr_coc.allocator import FrameAllocation, StreamAllocator
-from arr_coc.errors import StoreError
+from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.view import TextureView
 from arr_coc.packets import frame_packet_from, packet_from
 from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
@@ -21,7 +22,7 @@ from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.dialogue import Manners
-from stream.events import Cut, Event, FrameMap, FrameReady, Notice, Outage, Skipped, pack_event
+from stream.events import Cut, Event, FrameMap, FrameReady, Notice, Outage, Skipped, pack_event, store_lost
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
 from stream.slots import Slots
@@ -30,6 +31,8 @@ from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, WAIT_MS, Control, descr
 from stream.transport import Transport, Waiter
 
 NS_PER_MS = 1_000_000
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class AllocateStage:
         self._last: FrameAllocation | None = None
         self._hello: Hello | None = None
         self._failures = 0
+        self._store_lost = False
         listener = Listener(
             meet=self._meet,
             learn=lambda feedback: self._allocator.apply_feedback(feedback),
@@ -137,11 +141,10 @@ class AllocateStage:
     def _take(self, changed: Changed) -> None:
         """Allocates one frame, tells about it, and speaks where that is due."""
         start_ns = self._clock.now_ns()
-        with self._wiring.lease() as view:
-            self._last = self._allocated(view, changed)
-            ready_ns = self._clock.now_ns()
-            overlay = self._overlay(view, self._last)
-        stamp, frame = changed.stamp, self._last
+        if changed.fallback is not None:
+            self._tell_store_lost(changed.fallback)
+        frame, ready_ns, overlay = self._read(lambda view: self._looked_at(view, changed))
+        self._last, stamp = frame, changed.stamp
         at_s = stamp.media_ns / NS_PER_S
         self._tell_skipped(changed.skipped, stamp.frame_index, at_s)
         if changed.cut_score is not None:
@@ -166,6 +169,26 @@ class AllocateStage:
         cut = changed.cut_score is not None
         self._talk.observe(frame.stamp, time_ns, change=frame.change_since, cut=cut)
 
+    def _read(self, look: Callable[[TextureView], T]) -> T:
+        """What `look` makes of the texture; it looks again where the hardware under it gave up."""
+        try:
+            with self._wiring.lease() as view:
+                return look(view)
+        except StoreReplaced as replaced:
+            self._tell_store_lost(str(replaced))
+        with self._wiring.lease() as view:
+            return look(view)
+
+    def _tell_store_lost(self, reason: str) -> None:
+        if not self._store_lost:
+            self._store_lost = True
+            self._emit(store_lost(reason))
+
+    def _looked_at(self, view: TextureView, changed: Changed) -> tuple[FrameAllocation, int, Overlay | None]:
+        """The frame's allocation, when it was ready, and a picture of it where somebody draws one."""
+        frame = self._allocated(view, changed)
+        return frame, self._clock.now_ns(), self._overlay(view, frame)
+
     def _allocated(self, view: TextureView, changed: Changed) -> FrameAllocation:
         """The frame's allocation; all of its tiles where that fails, because a frame is better answered than lost."""
         try:
@@ -183,12 +206,14 @@ class AllocateStage:
 
     def _gather(self) -> TokenPacket | FramePacket | None:
         """The newest frame's packet, if the texture still holds that frame."""
+        return self._read(self._packet)
+
+    def _packet(self, view: TextureView) -> TokenPacket | FramePacket | None:
         frame = self._last
         assert frame is not None
-        with self._wiring.lease() as view:
-            if view.stamp != frame.stamp:
-                return None
-            return frame_packet_from(view, frame) if self._policy.whole_frames else packet_from(view, frame)
+        if replace(view.stamp, epoch=frame.stamp.epoch) != frame.stamp:
+            return None
+        return frame_packet_from(view, frame) if self._policy.whole_frames else packet_from(view, frame)
 
     def _finish(self, end: End) -> None:
         """Gives the last answer, and waits until the answer stage has done all that it was sent."""

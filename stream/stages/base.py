@@ -8,7 +8,16 @@ import time
 from collections import deque
 from typing import Protocol
 
-from arr_coc.errors import ArrCocError, BudgetError, ContextLengthError, ModelError, OptionError, StrategyError
+from arr_coc.errors import (
+    ArrCocError,
+    BackendMissing,
+    BudgetError,
+    ContextLengthError,
+    DeviceLost,
+    ModelError,
+    OptionError,
+    StrategyError,
+)
 from stream.errors import ConfigError, ConnectionRefused, SourceError, StageDied, StreamError
 
 CAPTURE_TEXTURE = "inproc://capture-texture"
@@ -28,6 +37,8 @@ USER_ERRORS = (
     BudgetError,
     StrategyError,
     OptionError,
+    BackendMissing,
+    DeviceLost,
 )
 """What the user can put right: reported as it is, where other errors mean that a stage died."""
 

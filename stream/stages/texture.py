@@ -58,8 +58,8 @@ class TextureStage:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Frames that were replaced before they were written."""
-        return {"texture.replaced": self._outbox.replaced}
+        """Frames that were replaced before they were written, and stores that the CPU store took over from."""
+        return {"texture.replaced": self._outbox.replaced, "texture.fallbacks": self._updater.fallbacks}
 
     def run(self) -> None:
         link, check = self._transport.link, self._control.check
@@ -142,5 +142,6 @@ class TextureStage:
             dirty_share=update.change.dirty_share,
             shift=update.shift,
             cut_score=update.cut.score if update.cut.is_cut else None,
+            fallback=update.fallback,
             skipped=frame.skipped,
         )

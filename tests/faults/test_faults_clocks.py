@@ -142,6 +142,6 @@ def test_a_tally_by_an_unsteady_clock_is_finite(ready_ns: list[int]) -> None:
     tally = Tally(clock.now_ns())
     for index, at_ns in enumerate(ready_ns):
         tally.add(frame(index, index / 10, ready_ns=at_ns, capture_ns=at_ns))
-    timing = tally.summary("finished", None, {}, clock.now_ns()).timing
+    timing = tally.summary("finished", None, {}, clock.now_ns(), "cpu").timing
     assert timing is not None
     assert all(math.isfinite(value) and value >= 0 for value in timing.values())
