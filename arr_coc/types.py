@@ -27,7 +27,10 @@ NS_PER_S = 1_000_000_000
 
 Matrix = Literal["bt601", "bt709", "bt2020", "smpte240m", "fcc"]
 Layout = Literal["yuv", "gray", "rgb"]
-Encode = Literal["full", "prune", "sparse", "weighted"]
+Encode = Literal["full", "prune", "sparse", "incremental", "weighted"]
+
+NEEDS_TOKENS_ONLY: frozenset[Encode] = frozenset({"sparse", "incremental"})
+"""The ways of encoding for which the chosen tokens are enough; the others need the whole frame."""
 
 
 @dataclass(frozen=True, slots=True)

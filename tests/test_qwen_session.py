@@ -249,5 +249,5 @@ def test_nothing_broken_is_kept() -> None:
 
 
 def test_an_unknown_way_of_encoding() -> None:
-    with pytest.raises(OptionError, match="full, prune, sparse, weighted, got 'fast'"):
+    with pytest.raises(OptionError, match="full, prune, sparse, incremental, weighted, got 'fast'"):
         AnswerOptions(encode="fast")  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from tiny_qwen import FAMILIES, tiny_model
 from arr_coc.errors import ShapeError
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import PixelScale, fit_tiles, to_patches, to_tiles
-from arr_coc.qwen.vision import Windows, encode_regions
+from arr_coc.qwen.vision import encode_regions
+from arr_coc.qwen.windows import Windows
 from arr_coc.types import TileGrid
 
 GRID = TileGrid.of(6 * 32, 9 * 32)

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.errors import NonFiniteError, OptionError
+from arr_coc.errors import OptionError
+from arr_coc.qwen.incremental import IncrementalEncoder
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.vision import VisualTokens, encode_regions
-from arr_coc.types import Encode, FramePacket, TileGrid, TokenPacket
+from arr_coc.qwen.vision import VisualTokens, check_finite, encode_regions
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, TileGrid, TokenPacket
 
 Packet: TypeAlias = TokenPacket | FramePacket
 
@@ -35,17 +36,22 @@ def token_count(packet: Packet, encode: Encode) -> int:
 
 
 @torch.inference_mode()
-def encode_packet(qwen: QwenVL, packet: Packet, encode: Encode) -> EncodedFrame:
+def encode_packet(
+    qwen: QwenVL, packet: Packet, encode: Encode, memory: IncrementalEncoder | None = None
+) -> EncodedFrame:
     """Encodes one frame.
 
-    A TokenPacket is `sparse`: only its regions are encoded. A FramePacket is encoded whole; then `prune` keeps its
-    regions, `weighted` scales every token by its tile's relevance, and `full` (and `sparse`, whose allocation
-    failed) keep all tiles as they are.
+    Of a TokenPacket only the regions are encoded; with `incremental`, only those that `memory` does not know already.
+    A FramePacket is encoded whole; then `prune` keeps its regions, `weighted` scales every token by its tile's
+    relevance, and `full` (and `sparse` and `incremental`, whose allocation failed) keep all tiles as they are.
     Raises OptionError where the packet does not suit `encode`, NonFiniteError for NaN or Inf in what was encoded.
     """
     if isinstance(packet, TokenPacket):
-        if encode != "sparse":
+        if encode not in NEEDS_TOKENS_ONLY:
             raise OptionError(f"encode={encode!r} needs the whole frame, got chosen tokens only")
+        if encode == "incremental" and memory is not None:
+            regions = _tensor(packet.regions).long().to(qwen.vision_device)[None]
+            return EncodedFrame(memory.encode(qwen, packet), regions, packet.grid)
         frame = _encode(qwen, _tensor(packet.pixels), _tensor(packet.regions).long(), packet.grid)
     else:
         tiles = to_tiles(_tensor(packet.image), packet.image.shape[0] // packet.grid.rows)
@@ -55,7 +61,7 @@ def encode_packet(qwen: QwenVL, packet: Packet, encode: Encode) -> EncodedFrame:
         elif encode == "weighted":
             scale = _tensor(packet.relevance).flatten()[None, :, None].to(frame.tokens.embeds)
             frame = EncodedFrame(frame.tokens.map(lambda rows: rows * scale), frame.regions, frame.grid)
-    _check_finite(frame.tokens)
+    check_finite(frame.tokens)
     return frame
 
 
@@ -79,12 +85,3 @@ def _encode(qwen: QwenVL, pixels: torch.Tensor, regions: torch.Tensor, grid: Til
 def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
     """A tensor of the array; a copy where it is read-only, as torch has no read-only tensors."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _check_finite(tokens: VisualTokens) -> None:
-    parts = {"the visual embeddings": tokens.embeds}
-    parts |= {f"deepstack rows {index}": rows for index, rows in enumerate(tokens.deepstack)}
-    finite = torch.stack([rows.isfinite().all() for rows in parts.values()]).tolist()
-    for name, good in zip(parts, finite, strict=True):
-        if not good:
-            raise NonFiniteError(f"{name} hold NaN or Inf; try dtype float32 or bfloat16")

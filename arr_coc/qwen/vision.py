@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional as F
 
-from arr_coc.errors import ShapeError
-from arr_coc.qwen.positions import MERGE, patch_positions, token_positions
+from arr_coc.errors import NonFiniteError, ShapeError
+from arr_coc.qwen.positions import MERGE, patch_positions
 from arr_coc.qwen.preprocess import PixelScale, fit_tiles, to_patches
+from arr_coc.qwen.windows import Windows
 from arr_coc.types import TileGrid
 
 ROTARY_THETA = 10_000.0
@@ -34,45 +35,17 @@ class VisualTokens:
         return VisualTokens(change(self.embeds), tuple(change(rows) for rows in self.deepstack))
 
 
+Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Attention in one layer: its index, rotated query and key, and value [B, N, heads, head_dim] give such rows again."""
+
+
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """Patches sorted into attention windows, padded to the fullest.
+class Rows:
+    """What the blocks begin with: `hidden` [B, 4K, C], its rotation `cos` and `sin` float32 [B, 4K, 1, 1, head_dim]."""
 
-    `slots` int64 [B * N]: each patch's place among `count * size` padded ones; `keys` bool [count, 1, 1, size], or
-    None where no window is padded.
-    """
-
-    slots: torch.Tensor
-    count: int
-    size: int
-    keys: torch.Tensor | None
-
-    @classmethod
-    def over(cls, regions: torch.Tensor, side_tiles: int) -> Windows:
-        """Windows of `side_tiles` level-0 tiles a side; a region belongs to the one that holds its centre."""
-        cell = torch.floor(token_positions(regions) / side_tiles).long()
-        width = int(cell.max()) + 1
-        image = torch.arange(regions.shape[0], device=regions.device)[:, None]
-        name = ((image * width + cell[..., 0]) * width + cell[..., 1]).flatten().repeat_interleave(MERGE * MERGE)
-        _, window, sizes = torch.unique(name, return_inverse=True, return_counts=True)
-        order = torch.argsort(window, stable=True)
-        first = torch.cumsum(sizes, 0) - sizes
-        rank = torch.empty_like(window)
-        rank[order] = torch.arange(len(window), device=window.device) - first[window[order]]
-        size = int(sizes.max())
-        keys = torch.arange(size, device=sizes.device) < sizes[:, None]
-        return cls(window * size + rank, len(sizes), size, None if keys.all() else keys[:, None, None, :])
-
-    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Attention inside each window, over [B, N, heads, head_dim]; the result has that shape."""
-        mixed = F.scaled_dot_product_attention(self._pad(query), self._pad(key), self._pad(value), attn_mask=self.keys)
-        return mixed.transpose(1, 2).flatten(0, 1)[self.slots].view_as(query)
-
-    def _pad(self, rows: torch.Tensor) -> torch.Tensor:
-        heads, head_dim = rows.shape[-2:]
-        padded = rows.new_zeros(self.count * self.size, heads, head_dim)
-        padded = padded.index_copy(0, self.slots, rows.flatten(0, 1))
-        return padded.view(self.count, self.size, heads, head_dim).transpose(1, 2)
+    hidden: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
 
 
 def encode_regions(
@@ -90,27 +63,75 @@ def encode_regions(
         raise ShapeError(
             f"expected pixels [B, K, 3, S, S] and regions [B, K, 3], got {list(pixels.shape)} and {list(regions.shape)}"
         )
+    return run_blocks(tower, embed_rows(tower, pixels, regions, grid, scale), attend_afresh(tower, regions))
+
+
+def embed_rows(
+    tower: Any, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: PixelScale | None = None
+) -> Rows:
+    """The patches of the regions as the blocks take them; arguments as `encode_regions`."""
     places = patch_positions(regions)
     tiles = fit_tiles(pixels, int(tower.config.patch_size) * MERGE)
     hidden = _embed_patches(tower, to_patches((scale or PixelScale())(tiles)))
     if hasattr(tower, "pos_embed"):
         hidden = hidden + _position_grid(tower, places, grid).to(hidden.dtype)
-    return _run_blocks(tower, hidden, _rotary(tower, places), _windows(tower, regions))
+    return Rows(hidden, *_rotary(tower, places))
 
 
-def _run_blocks(
-    tower: Any, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], windows: Windows | None
-) -> VisualTokens:
+def run_blocks(tower: Any, rows: Rows, attend: Attend) -> VisualTokens:
+    """The tower's blocks and mergers over rows, `attend` deciding what each row sees of which others."""
     taps = list(getattr(tower, "deepstack_visual_indexes", ()))
-    full_layers = getattr(tower, "fullatt_block_indexes", ())
+    hidden = rows.hidden
     deepstack = []
     for index, block in enumerate(tower.blocks):
-        inside = None if index in full_layers else windows
-        hidden = hidden + _attend(block.attn, block.norm1(hidden), rotary, inside)
+        query, key, value = _projected(block.attn, block.norm1(hidden), rows)
+        mixed = attend(index, query, key, value)
+        hidden = hidden + block.attn.proj(mixed.flatten(2))
         hidden = hidden + block.mlp(block.norm2(hidden))
         if index in taps:
             deepstack.append(_merge(tower.deepstack_merger_list[taps.index(index)], hidden))
     return VisualTokens(_merge(tower.merger, hidden), tuple(deepstack))
+
+
+def check_finite(tokens: VisualTokens) -> None:
+    """Raises NonFiniteError, naming the tensor, where tokens hold NaN or Inf. Waits for the device."""
+    parts = {"the visual embeddings": tokens.embeds}
+    parts |= {f"deepstack rows {index}": rows for index, rows in enumerate(tokens.deepstack)}
+    finite = torch.stack([rows.isfinite().all() for rows in parts.values()]).tolist()
+    for name, good in zip(parts, finite, strict=True):
+        if not good:
+            raise NonFiniteError(f"{name} hold NaN or Inf; try dtype float32 or bfloat16")
+
+
+def attend_afresh(tower: Any, regions: torch.Tensor) -> Attend:
+    """Each row among all rows of its image, or of its window in a windowed layer. `regions` int [B, K, 3]."""
+    side_tiles = window_side_tiles(tower)
+    windows = None if side_tiles is None else Windows.over(regions, side_tiles)
+
+    def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        if windows is not None and windowed(tower, layer):
+            return windows.attend(query, key, value)
+        return attend_all(query, key, value)
+
+    return attend
+
+
+def attend_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention of `query` [B, Q, heads, head_dim] over all of `key` and `value` [B, N, heads, head_dim]."""
+    mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+    return mixed.transpose(1, 2)
+
+
+def window_side_tiles(tower: Any) -> int | None:
+    """Level-0 tiles a side of an attention window; None for a tower without windows."""
+    if not hasattr(tower, "fullatt_block_indexes"):
+        return None
+    return int(tower.config.window_size) // MERGE // int(tower.config.patch_size)
+
+
+def windowed(tower: Any, layer: int) -> bool:
+    """Whether a layer of a tower with windows attends inside them."""
+    return layer not in tower.fullatt_block_indexes
 
 
 def _merge(merger: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -142,36 +163,24 @@ def _position_grid(tower: Any, places: torch.Tensor, grid: TileGrid) -> torch.Te
 
 
 def _rotary(tower: Any, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines float32 [B, N, 1, head_dim] of the rotation at float patch positions [B, N, 2]."""
+    """Cosines and sines float32 [B, N, 1, 1, head_dim] of the rotation at float patch positions [B, N, 2]."""
     attention = tower.blocks[0].attn
     axis_dim = attention.qkv.in_features // attention.num_heads // 2
     steps = torch.arange(0, axis_dim, 2, device=places.device, dtype=torch.float32)
     angles = (places[..., None] * (1.0 / ROTARY_THETA ** (steps / axis_dim))).flatten(-2)
-    angles = torch.cat([angles, angles], dim=-1).unsqueeze(-2)
+    angles = torch.cat([angles, angles], dim=-1)[:, :, None, None]
     return angles.cos(), angles.sin()
 
 
-def _attend(
-    attention: Any, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], windows: Windows | None
-) -> torch.Tensor:
+def _projected(attention: Any, hidden: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rotated query and key, and value, each [B, N, heads, head_dim]."""
     batch, patches, _ = hidden.shape
-    query, key, value = attention.qkv(hidden).view(batch, patches, 3, attention.num_heads, -1).unbind(2)
-    query, key = _rotate(query, *rotary), _rotate(key, *rotary)
-    if windows is not None:
-        mixed = windows.attend(query, key, value)
-    else:
-        mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
-        mixed = mixed.transpose(1, 2)
-    return attention.proj(mixed.reshape(batch, patches, -1))
+    mixed = attention.qkv(hidden).view(batch, patches, 3, attention.num_heads, -1)
+    query, key = _rotate(mixed[:, :, :2], rows.cos, rows.sin).unbind(2)
+    return query, key, mixed[:, :, 2]
 
 
 def _rotate(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     wide = rows.float()
     first, second = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat([-second, first], dim=-1) * sin).to(rows.dtype)
-
-
-def _windows(tower: Any, regions: torch.Tensor) -> Windows | None:
-    if not hasattr(tower, "fullatt_block_indexes"):
-        return None
-    return Windows.over(regions, int(tower.config.window_size) // MERGE // int(tower.config.patch_size))
