@@ -1,0 +1,222 @@
+"""One graphics device of this process: a display, and contexts that share their objects, one a thread.
+
+The first context is never drawn with; it keeps the shared objects alive while threads come and go. A thread's own
+context is made when it first needs one, and ends with the thread. OpenGL deletes objects only in a thread with a
+context, so who lets go of one may lay it into a list; the next thread that comes by deletes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from arr_coc.errors import BackendMissing, DeviceLost, StoreError
+from arr_coc.ops.gl.displays import Choice, choices
+from arr_coc.ops.gl.library import REMEDY, Library, load
+
+VERSION = (4, 5)
+
+_KHR_FLAGS = (0x30FD, 0x31BD, 0x31BF)
+"""EGL_KHR_create_context: profile mask; reset notification strategy, and its value "lose context on reset"."""
+
+_DRAW, _READ = 0x3059, 0x305A
+
+SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader")
+
+_ERRORS = {0x0500: "invalid enum", 0x0501: "invalid value", 0x0502: "invalid operation", 0x0506: "invalid framebuffer"}
+_OUT_OF_MEMORY, _CONTEXT_LOST = 0x0505, 0x0507
+
+Burial = Callable[["Device"], None]
+
+
+class Context:
+    """One thread's context. What belongs to the thread alone is kept in `scratch`, and goes with it."""
+
+    def __init__(self, device: Device) -> None:
+        self._calls = device.library.calls
+        self._display = device.display
+        self.handle = device.make_context()
+        self.scratch: dict[str, Any] = {}
+
+    def __del__(self) -> None:
+        calls = self._calls
+        if calls.eglGetCurrentContext() == self.handle:
+            calls.eglMakeCurrent(self._display, None, None, None)
+        calls.eglDestroyContext(self._display, self.handle)
+
+
+class Device:
+    """Contexts that share textures, buffers, programs, samplers and fences.
+
+    `renderer` is what the driver calls itself; `software` whether a CPU draws. `lost` says why it is of no use any
+    more.
+    """
+
+    def __init__(self, library: Library, choice: Choice) -> None:
+        """Raises BackendMissing where this display gives no OpenGL 4.5."""
+        self.library = library
+        self.name, self.cuda = choice.name, choice.cuda
+        self.display = _address(choice.display)
+        self.lost: str | None = None
+        self._robust = True
+        self._local = threading.local()
+        self._buried: deque[Burial] = deque()
+        self._pointer = choice.display
+        self._root: Any = None
+        try:
+            library.egl.eglInitialize(choice.display, ctypes.c_long(), ctypes.c_long())
+            self._root = self._first_context()
+            with self.current():
+                self.version = self._version()
+                self.renderer = library.gl.glGetString(library.gl.GL_RENDERER).decode()
+        except (library.egl.EGLError, library.gl.GLError, DeviceLost, TypeError) as error:
+            raise BackendMissing(f"{choice.name}: {_first_line(error)}") from error
+        self.software = any(name in self.renderer.lower() for name in SOFTWARE)
+        if self.version < VERSION:
+            raise BackendMissing(
+                f"{choice.name}: {self.renderer} has OpenGL {self.version[0]}.{self.version[1]}, and 4.5 is needed; "
+                "update its driver"
+            )
+
+    @contextmanager
+    def current(self) -> Iterator[Context]:
+        """This thread's context, current. What was current before is so again afterwards.
+
+        Raises DeviceLost where the device was lost.
+        """
+        if self.lost is not None:
+            raise DeviceLost(self.lost)
+        context = self._context()
+        calls = self.library.calls
+        before = calls.eglGetCurrentContext()
+        if before == context.handle:
+            self._sweep()
+            yield context
+            return
+        others = before and (calls.eglGetCurrentDisplay(), *map(calls.eglGetCurrentSurface, (_DRAW, _READ)), before)
+        if not calls.eglMakeCurrent(self.display, None, None, context.handle):
+            raise self.lose("the driver gives this thread no context")
+        try:
+            self._sweep()
+            yield context
+        finally:
+            if others:
+                calls.eglMakeCurrent(*others)
+
+    def check(self, doing: str) -> None:
+        """Asks what went wrong. Raises DeviceLost where the device was lost or is out of memory."""
+        calls = self.library.calls
+        error = calls.glGetError()
+        if self._robust and (status := calls.glGetGraphicsResetStatus()):
+            raise self.lose(f"{self.renderer} was reset ({status:#x}) while {doing}")
+        if error:
+            raise self.failure(error, doing)
+
+    def failure(self, code: int, doing: str) -> StoreError:
+        """The error for an OpenGL error code."""
+        if code == _OUT_OF_MEMORY:
+            return DeviceLost(f"{self.renderer} is out of memory while {doing}; close other textures or programs")
+        if code == _CONTEXT_LOST:
+            return self.lose(f"{self.renderer} lost its context while {doing}")
+        return StoreError(f"{self.renderer} refused {doing}: {_ERRORS.get(code, f'error {code:#x}')}")
+
+    def lose(self, reason: str) -> DeviceLost:
+        """Gives the device up: nothing uses it any more, and the next store finds one anew."""
+        self.lost = f"{reason}; open a new store, or choose texture.backend = cpu"
+        return DeviceLost(self.lost)
+
+    @contextmanager
+    def making(self, what: str) -> Iterator[None]:
+        """Turns PyOpenGL's errors into those of a store."""
+        try:
+            yield
+        except self.library.gl.GLError as error:
+            raise self.failure(int(error.err), f"making {what}") from error
+
+    def bury(self, burial: Burial) -> None:
+        """Has objects deleted by whichever thread comes by next. May be called anywhere, also by a finalizer."""
+        self._buried.append(burial)
+
+    def make_context(self) -> int:
+        """The address of a new context that shares the device's objects."""
+        return _address(self._new_context(self._root))
+
+    def _sweep(self) -> None:
+        while self._buried:
+            try:
+                burial = self._buried.popleft()
+            except IndexError:
+                return
+            burial(self)
+
+    def _context(self) -> Context:
+        context: Context | None = getattr(self._local, "context", None)
+        if context is None:
+            try:
+                context = self._local.context = Context(self)
+            except self.library.egl.EGLError as error:
+                raise self.lose(f"the driver gives this thread no context ({_first_line(error)})") from error
+        return context
+
+    def _first_context(self) -> Any:
+        """With notice of resets, where the driver gives that."""
+        try:
+            return self._new_context(None)
+        except self.library.egl.EGLError:
+            self._robust = False
+            return self._new_context(None)
+
+    def _new_context(self, shared: Any) -> Any:
+        egl = self.library.egl
+        egl.eglBindAPI(egl.EGL_OPENGL_API)
+        profile, strategy, lose = _KHR_FLAGS
+        attributes = [egl.EGL_CONTEXT_MAJOR_VERSION, 4, egl.EGL_CONTEXT_MINOR_VERSION, 5, profile, 1]
+        attributes += [strategy, lose] if self._robust else []
+        array = (ctypes.c_int * (len(attributes) + 1))(*attributes, egl.EGL_NONE)
+        return egl.eglCreateContext(self._pointer, None, shared, array)
+
+    def _version(self) -> tuple[int, int]:
+        gl = self.library.gl
+        return int(gl.glGetIntegerv(gl.GL_MAJOR_VERSION)), int(gl.glGetIntegerv(gl.GL_MINOR_VERSION))
+
+
+_devices: dict[int | None, Device] = {}
+_opening = threading.Lock()
+
+
+def open_device(cuda: int | None = None) -> Device:
+    """The process's device, made when it is first wanted: the best there is, or the CUDA device of that number.
+
+    Raises BackendMissing, with what each display said, where none gives OpenGL 4.5.
+    """
+    with _opening:
+        device = _devices.get(cuda)
+        if device is None or device.lost is not None:
+            device = _devices[cuda] = _first_that_works(load(), cuda)
+        return device
+
+
+def _first_that_works(library: Library, cuda: int | None) -> Device:
+    tried = []
+    for choice in choices(library):
+        if cuda is not None and choice.cuda != cuda:
+            tried.append(f"{choice.name}: not CUDA device {cuda}")
+            continue
+        try:
+            return Device(library, choice)
+        except BackendMissing as error:
+            tried.append(str(error))
+    wanted = "an OpenGL 4.5 device" if cuda is None else f"CUDA device {cuda} with OpenGL 4.5"
+    raise BackendMissing(f"texture.backend = gl found no {wanted} ({'; '.join(tried) or 'no display'}): {REMEDY}")
+
+
+def _address(pointer: Any) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,101 @@
+"""The EGL and OpenGL libraries, loaded when they are first wanted.
+
+PyOpenGL makes contexts, objects and programs. What runs every frame goes through function pointers: a call through
+PyOpenGL costs about five times as much. Pointers to quick calls keep the interpreter's lock, because taking it back
+may last 5 ms beside a busy thread; those that work or wait (`HEAVY`) let it go.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from ctypes import c_int, c_uint, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+from arr_coc.errors import BackendMissing
+
+EGL_FILE = "libEGL.so.1"
+
+REMEDY = (
+    "install a graphics driver, or software OpenGL (Debian: apt install libegl1 libgl1-mesa-dri libopengl0), "
+    "or choose texture.backend = cpu"
+)
+
+c_sync, c_offset, c_size = c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t
+
+QUICK: dict[str, tuple[Any, ...]] = {
+    "glBindBuffer": (None, c_uint, c_uint),
+    "glBindBufferRange": (None, c_uint, c_uint, c_uint, c_offset, c_size),
+    "glBindImageTexture": (None, c_uint, c_uint, c_int, ctypes.c_ubyte, c_int, c_uint, c_uint),
+    "glBindSampler": (None, c_uint, c_uint),
+    "glBindTextureUnit": (None, c_uint, c_uint),
+    "glDeleteSync": (None, c_sync),
+    "glFenceSync": (c_sync, c_uint, c_uint),
+    "glGetError": (c_uint,),
+    "glGetGraphicsResetStatus": (c_uint,),
+    "glMemoryBarrier": (None, c_uint),
+    "glUseProgram": (None, c_uint),
+    "glWaitSync": (None, c_sync, c_uint, ctypes.c_uint64),
+    "eglGetCurrentContext": (c_void_p,),
+    "eglGetCurrentDisplay": (c_void_p,),
+    "eglGetCurrentSurface": (c_void_p, c_int),
+}
+
+HEAVY: dict[str, tuple[Any, ...]] = {
+    "glClientWaitSync": (c_uint, c_sync, c_uint, ctypes.c_uint64),
+    "glDispatchCompute": (None, c_uint, c_uint, c_uint),
+    "glFlush": (None,),
+    "glGetTextureSubImage": (None, c_uint, *[c_int] * 7, c_uint, c_uint, c_int, c_void_p),
+    "glTextureSubImage3D": (None, c_uint, *[c_int] * 7, c_uint, c_uint, c_void_p),
+    "eglDestroyContext": (c_uint, c_void_p, c_void_p),
+    "eglMakeCurrent": (c_uint, c_void_p, c_void_p, c_void_p, c_void_p),
+    "eglReleaseThread": (c_uint,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """`egl` and `gl` are PyOpenGL's modules; `calls` has the functions of `QUICK` and `HEAVY`."""
+
+    egl: Any
+    gl: Any
+    calls: SimpleNamespace
+
+
+@lru_cache(maxsize=1)
+def load() -> Library:
+    """The libraries of this process. Raises BackendMissing where one is not here or was loaded for a screen."""
+    try:
+        handle = ctypes.CDLL(EGL_FILE)
+    except OSError as error:
+        raise BackendMissing(f"texture.backend = gl needs EGL, and {EGL_FILE} is not here: {REMEDY}") from error
+    egl, gl = _pyopengl()
+    address = handle.eglGetProcAddress
+    address.restype, address.argtypes = c_void_p, [ctypes.c_char_p]
+    calls = SimpleNamespace()
+    for table, prototype in ((QUICK, ctypes.PYFUNCTYPE), (HEAVY, ctypes.CFUNCTYPE)):
+        for name, signature in table.items():
+            if not (pointer := address(name.encode())):
+                raise BackendMissing(f"{EGL_FILE} does not know {name}, which OpenGL 4.5 has: {REMEDY}")
+            setattr(calls, name, prototype(*signature)(pointer))
+    return Library(egl, gl, calls)
+
+
+def _pyopengl() -> tuple[Any, Any]:
+    """PyOpenGL on EGL: it decides at its first import for the whole process."""
+    if "OpenGL" not in sys.modules:
+        os.environ["PYOPENGL_PLATFORM"] = "egl"
+    try:
+        from OpenGL import EGL, GL, platform
+    except Exception as error:  # what PyOpenGL raises without a library is AttributeError, ImportError or TypeError
+        raise BackendMissing(f"texture.backend = gl: PyOpenGL finds no EGL and OpenGL ({error}): {REMEDY}") from error
+    if (used := type(platform.PLATFORM).__name__) != "EGLPlatform":
+        raise BackendMissing(
+            f"texture.backend = gl needs PyOpenGL on EGL, and this process has loaded it on {used}: "
+            "set PYOPENGL_PLATFORM=egl before anything imports OpenGL"
+        )
+    return EGL, GL

@@ -1,0 +1,89 @@
+"""The texture store on OpenGL 4.5: a GPU's, or in software."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from arr_coc.ops.bookkeeping import StoreBase
+from arr_coc.ops.difference import Thresholds
+from arr_coc.ops.gl.device import open_device
+from arr_coc.ops.gl.layout import Job
+from arr_coc.ops.gl.plan import Way, plan_upload
+from arr_coc.ops.gl.texels import GlTexels
+from arr_coc.ops.gl.texture import TileTexture
+from arr_coc.ops.planes import PlaneFormat, Rectangle
+from arr_coc.ops.repaint import Repainter
+from arr_coc.ops.view import TextureView
+from arr_coc.types import FramePlanes
+
+
+class GlStore(StoreBase):
+    """A texture on a graphics device, with the same bytes as the CPU store's.
+
+    Frames are converted on the host, whose level 0 stays there for its readers. Each thread that writes, or reads more
+    than level 0, gets a context of its own, which ends with the thread. `way` fixes how dirty tiles are uploaded, for
+    measuring; `last_way` says which way the last frame took.
+    """
+
+    backend = "gl"
+
+    def __init__(
+        self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, cuda_device: int | None = None
+    ) -> None:
+        """`cuda_device`: the number of the CUDA device to draw on.
+
+        Raises BackendMissing where nothing here gives OpenGL 4.5, DeviceLost where its memory does not suffice.
+        """
+        self.way: Way | None = None
+        self.last_way: Way | None = None
+        self.device = open_device(cuda_device)
+        self._painter = Repainter(fmt, levels=1)
+        self._texture = TileTexture(self.device, 1, *fmt.grid.shape)
+        self._reader = GlTexels(self._texture, self._painter.levels[0])
+        self._users = 1
+        self._counting = threading.Lock()
+        super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
+
+    @contextmanager
+    def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
+        with self._counting:
+            self._users += 1
+        try:
+            with super().lease(timeout_ms) as view:
+                yield view
+        finally:
+            self._let_go()
+
+    @contextmanager
+    def texels(self, timeout_ms: int | None = None) -> Iterator[GlTexels]:
+        """What only this store offers to readers, under a lease. Raises what `lease` raises."""
+        with self.lease(timeout_ms):
+            yield self._reader
+
+    def close(self) -> None:
+        """Refuses new leases; once those given have ended, the device's memory is free. May be called twice."""
+        if not self._closed:
+            super().close()
+            self._let_go()
+
+    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        self._painter.repaint(planes, rectangles)
+        plan = plan_upload(rectangles, self.grid.shape, self.way)
+        self._texture.paint([Job(0, self._painter.levels[0], plan)])
+        self._reader.changed(rectangles)
+        self.last_way = plan.way
+
+    def _texels(self) -> GlTexels:
+        return self._reader
+
+    def _let_go(self) -> None:
+        with self._counting:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self._texture.release()
+            if self.device.lost is None:
+                with self.device.current():
+                    pass  # deletes what was let go of
