@@ -1,0 +1,57 @@
+"""The texture part as a library: mipmaps, foveated and anisotropic sampling, texture stores for video.
+
+Names are loaded when they are first used, so that importing this package costs nothing and touches nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arr_coc.ops.composite import Composite, foveate
+    from arr_coc.ops.foveation import Foveation
+    from arr_coc.ops.hierarchical import hierarchical_attention, multiply_adds
+    from arr_coc.ops.layout import Placement
+    from arr_coc.ops.mipmap_tensor import generate_mipmaps
+    from arr_coc.ops.store import TextureStore, open_store
+    from arr_coc.ops.texture import Texture
+    from arr_coc.ops.video import VideoStream
+
+__all__ = [
+    "Composite",
+    "Foveation",
+    "Placement",
+    "Texture",
+    "TextureStore",
+    "VideoStream",
+    "foveate",
+    "generate_mipmaps",
+    "hierarchical_attention",
+    "multiply_adds",
+    "open_store",
+]
+
+_HOMES = {
+    "Composite": "composite",
+    "Foveation": "foveation",
+    "Placement": "layout",
+    "Texture": "texture",
+    "TextureStore": "store",
+    "VideoStream": "video",
+    "foveate": "composite",
+    "generate_mipmaps": "mipmap_tensor",
+    "hierarchical_attention": "hierarchical",
+    "multiply_adds": "hierarchical",
+    "open_store": "store",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

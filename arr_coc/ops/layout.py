@@ -1,0 +1,169 @@
+"""Where a small picture shows the whole of a large one, and where parts of it in detail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import TILE_PX
+
+Box = tuple[int, int, int, int]
+"""(top, left, bottom, right), half-open, in pixels."""
+
+BORDER_PX = 2
+"""Width of the frame around a part: thin, and still there after a model's own resizing."""
+
+MOST_STRETCH = 1.12
+"""How far the whole view's aspect may be off so that it fills whole tiles: as much as Qwen's own processor does."""
+
+WHOLE_SHARE = (1 / 3, 2 / 3)
+"""Part of the tokens that the whole view may take, where parts are shown beside it."""
+
+MOST_PARTS = 4
+LEAST_SIDE_TILES = 3
+MOST_ASPECT = 2.0
+"""A few parts that are not narrow show things whole; many small ones would show more relevant tiles, and only pieces of
+things."""
+
+PART_COST = 0.02
+"""Octaves of the whole picture that one part more must gain: things that fit into few parts are not torn into many."""
+
+LEAST_RELEVANCE = 0.01
+"""What the dullest tile counts."""
+
+NEAR = 0.02
+"""Windows whose worth differs by less are equal, so that what matters stands in the middle of a part."""
+
+COARSEST_PART = 3
+"""Parts may be shown smaller by up to 2 to this power."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A part of the picture, `source`, and where the composite shows it, `target`: boxes in pixels of either."""
+
+    source: Box
+    target: Box
+
+    @property
+    def scale(self) -> float:
+        """Composite pixels for each pixel of the picture, along a row."""
+        return (self.target[3] - self.target[1]) / (self.source[3] - self.source[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`size` (height, width) of the composite; the whole view comes first in `placements`."""
+
+    size: tuple[int, int]
+    placements: tuple[Placement, ...]
+
+
+def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens: int) -> Layout:
+    """The layout in `tokens` tiles that shows relevant tiles largest, for a picture at least as wide as high.
+
+    `size` (height, width) in pixels, `relevance` [gh, gw]. Layouts are the whole view alone, or above one to
+    four equal parts; parts are cut at full size or halved up to three times, and lie where they show most. Each octave
+    of scale counts the same on every tile, times relevance³, as in `split_worth`.
+    """
+    worth = np.maximum(relevance, LEAST_RELEVANCE).astype(np.float64) ** 3
+    best = _whole_alone(size, tokens)
+    most = worth.sum() * math.log2(best.placements[0].scale)
+    for rows, cols, high in _whole_views(size, tokens):
+        height, width = size
+        whole = Placement((0, 0, height, width), (0, 0, high * TILE_PX, cols * TILE_PX))
+        for cells in _shelves(high, rows, cols):
+            for level in range(COARSEST_PART + 1):
+                if -level <= math.log2(whole.scale):
+                    break
+                parts, shown = _parts(size, worth, cells, level)
+                value = worth.sum() * (math.log2(whole.scale) - PART_COST * len(cells))
+                value += shown * (-level - math.log2(whole.scale))
+                if len(parts) == len(cells) and value > most:
+                    most, best = value, Layout((rows * TILE_PX, cols * TILE_PX), (whole, *parts))
+    return best
+
+
+def _whole_alone(size: tuple[int, int], tokens: int) -> Layout:
+    """The whole view as large as the tokens allow, its aspect kept."""
+    height, width = size
+    sizes = []
+    for cols in range(1, tokens + 1):
+        scale = min(cols * TILE_PX / width, tokens // cols * TILE_PX / height, 1.0)
+        sizes.append((scale, -cols))
+    scale = max(sizes)[0]
+    target = max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
+    return Layout(target, (Placement((0, 0, height, width), (0, 0, *target)),))
+
+
+def _whole_views(size: tuple[int, int], tokens: int) -> Iterator[tuple[int, int, int]]:
+    """Rows and columns of composites in tiles, and how many of the rows the whole view takes."""
+    height, width = size
+    for cols in range(LEAST_SIDE_TILES, min(tokens, width // TILE_PX) + 1):
+        exact = cols * height / width
+        high = max(1, round(exact))
+        rows = tokens // cols
+        stretched = max(high / exact, exact / high)
+        share = high * cols / tokens
+        if stretched <= MOST_STRETCH and WHOLE_SHARE[0] <= share <= WHOLE_SHARE[1] and rows - high >= LEAST_SIDE_TILES:
+            yield rows, cols, high
+
+
+def _shelves(top: int, bottom: int, cols: int) -> Iterator[list[Box]]:
+    """Ways to divide the tiles below the whole view into equal parts, as boxes in pixels with their frames."""
+    for down in range(1, MOST_PARTS + 1):
+        for across in range(1, MOST_PARTS // down + 1):
+            edges_y = [top + (bottom - top) * at // down for at in range(down + 1)]
+            edges_x = [cols * at // across for at in range(across + 1)]
+            heights, widths = ([end - begin for begin, end in pairwise(edges)] for edges in (edges_y, edges_x))
+            if min(heights + widths) < LEAST_SIDE_TILES:
+                continue
+            if max(max(widths) / min(heights), max(heights) / min(widths)) <= MOST_ASPECT:
+                yield [
+                    (y0 * TILE_PX, x0 * TILE_PX, y1 * TILE_PX, x1 * TILE_PX)
+                    for y0, y1 in pairwise(edges_y)
+                    for x0, x1 in pairwise(edges_x)
+                ]
+
+
+def _parts(
+    size: tuple[int, int], worth: npt.NDArray[np.float64], cells: list[Box], level: int
+) -> tuple[list[Placement], float]:
+    """The parts that each cell shows, one after another where most worth is left, and the worth shown in all.
+
+    Fewer than cells where a cell is larger than the picture.
+    """
+    left, shown = worth.copy(), 0.0
+    parts = []
+    for top, leftmost, bottom, right in cells:
+        target = (top + BORDER_PX, leftmost + BORDER_PX, bottom - BORDER_PX, right - BORDER_PX)
+        window = (target[2] - target[0]) << level, (target[3] - target[1]) << level
+        if window[0] > size[0] or window[1] > size[1]:
+            break
+        tiles = [max(1, min(round(side / TILE_PX), count)) for side, count in zip(window, left.shape, strict=True)]
+        row, col = _richest(left, tiles[0], tiles[1])
+        covered = left[row : row + tiles[0], col : col + tiles[1]]
+        shown += float(covered.sum())
+        covered[:] = 0
+        start = [
+            min(max(round((first + count / 2) * TILE_PX - side / 2), 0), whole - side)
+            for first, count, side, whole in zip((row, col), tiles, window, size, strict=True)
+        ]
+        parts.append(Placement((start[0], start[1], start[0] + window[0], start[1] + window[1]), target))
+    return parts, shown
+
+
+def _richest(worth: npt.NDArray[np.float64], rows: int, cols: int) -> tuple[int, int]:
+    """Where a window of rows × cols holds most: its first row and column, of neighbouring equals those of the middle one."""
+    total = np.zeros((worth.shape[0] + 1, worth.shape[1] + 1))
+    total[1:, 1:] = worth.cumsum(axis=0).cumsum(axis=1)
+    sums = total[rows:, cols:] - total[:-rows, cols:] - total[rows:, :-cols] + total[:-rows, :-cols]
+    equals = np.argwhere(sums >= sums.max() * (1 - NEAR))
+    around = equals[(np.abs(equals - equals[0]) < (rows, cols)).all(axis=1)]
+    row, col = around[np.abs(around - around.mean(axis=0)).sum(axis=1).argmin()]
+    return int(row), int(col)
