@@ -1,0 +1,1 @@
+"""The texture on CUDA: a mipmapped array that kernels write and sample; their sources are `kernels/*.cu`."""

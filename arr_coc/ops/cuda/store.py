@@ -1,0 +1,210 @@
+"""The store on CUDA.
+
+Frames in ordinary memory are compared and converted on the host, so that bytes stay those of the CPU store; their
+dirty tiles are packed into pinned memory, copied at once, and written on all levels by one kernel. Frames that are CUDA
+tensors are compared and taken on the device. Readers on the device sample the texture into tensors; readers on the host
+get what changed since they last looked.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.errors import BackendMissing, DeviceLost, StoreError
+from arr_coc.ops.bookkeeping import StoreBase
+from arr_coc.ops.cuda.channels import ChannelKernels
+from arr_coc.ops.cuda.device import Device, find_device
+from arr_coc.ops.cuda.driver import call
+from arr_coc.ops.cuda.frames import DeviceFrame, FrameTaker
+from arr_coc.ops.cuda.interop import SharedTextures
+from arr_coc.ops.cuda.mirror import AT_ONCE, FINE_BYTES, Mirror, put_places, room_for
+from arr_coc.ops.cuda.ordering import Order
+from arr_coc.ops.cuda.staging import Ring, Slot
+from arr_coc.ops.cuda.texture import MipTexture
+from arr_coc.ops.cuda.view import CudaTexels, CudaView
+from arr_coc.ops.difference import Difference, Thresholds
+from arr_coc.ops.packing import TilePacker
+from arr_coc.ops.planes import Plane, PlaneFormat, Rectangle
+from arr_coc.ops.rectangles import cover
+from arr_coc.ops.repaint import Repainter, tiles_of
+from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
+
+SLOTS = 3
+"""Parts of the ring: one is filled while two are on their way."""
+
+
+class CudaStore(StoreBase):
+    """A texture on the CUDA device that is torch's current one where the store is opened.
+
+    Work is given to the current stream of the thread that asks for it; events keep streams in order.
+    """
+
+    backend = "cuda"
+
+    def __init__(
+        self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, *, gl_interop: bool = False
+    ) -> None:
+        """`gl_interop`: the texture is OpenGL's, mapped for the store's whole life; `show` then gives one to draw.
+
+        Raises BackendMissing without a CUDA device, its driver or torch with CUDA (and with `gl_interop` without
+        OpenGL on the same GPU), DeviceLost where the device has no memory for the texture.
+        """
+        self._device = find_device()
+        self._thresholds = thresholds
+        self._painter, self._packer = Repainter(fmt, levels=1), TilePacker()
+        super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
+        self._readers, self._counting = 0, threading.Lock()
+        owned = ExitStack()
+        self._free = weakref.finalize(self, _free, self._device, owned)
+        self._free.atexit = False
+        try:
+            with self._device.current():
+                self._open(owned, gl_interop)
+        except StoreError:
+            self._free()
+            raise
+
+    @property
+    def _level0(self) -> Plane:
+        return self._painter.levels[0]
+
+    @property
+    def held(self) -> FramePlanes:
+        self._catch_up()
+        return super().held
+
+    def compare(self, planes: FramePlanes) -> Difference:
+        self._catch_up()
+        return super().compare(planes)
+
+    def update_tensor(self, frame: torch.Tensor, stamp: FrameStamp) -> TileChange:
+        """Compares and writes a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
+
+        For stores of layout `rgb` (`frames.format_of`), with the same thresholds and rules as for frames in ordinary
+        memory. Nothing but the map of what changed comes to the host. The frame may be overwritten by what its own
+        stream is given afterwards, where that is the thread's current one.
+
+        Raises ShapeError where the tensor is something else or lies elsewhere, LeaseTimeout as `write` does,
+        DeviceLost where the device gave up.
+        """
+        taken = DeviceFrame.of(frame, self.format, self._device)
+        whole = self._stamp is None or stamp.epoch != self._versions.epoch
+        dirty = np.ones(self.grid.shape, bool) if whole else self._taker.compare(taken, self._thresholds)
+        with self._leases.writing(self._lease_timeout_ms):
+            if dirty.any():
+                self._take(taken, dirty)
+                frames = np.where(dirty, stamp.frame_index, self._versions.frame)
+                frames.flags.writeable = False
+                self._versions = TileVersions(stamp.epoch, frames)
+            self._stamp = stamp
+        return TileChange(stamp, dirty, cover(dirty))
+
+    @contextmanager
+    def lease(self, timeout_ms: int | None = None) -> Iterator[CudaView]:
+        """As any store's, with a view that also gives what stays on the device."""
+        with self._counting:
+            self._readers += 1
+        try:
+            with super().lease(timeout_ms) as view:
+                own = CudaView(view.stamp, view.grid, view.versions, self._texels())
+                try:
+                    yield own
+                finally:
+                    own.release()
+        finally:
+            with self._counting:
+                self._readers -= 1
+            self._free_when_idle()
+
+    def show(self) -> int:
+        """Copies level 0 into a texture for OpenGL to draw, and gives its name; needs `gl_interop`.
+
+        Call it under a lease, or from the thread that writes. Raises StoreError without `gl_interop`.
+        """
+        if self._shared is None:
+            raise StoreError("this store shares nothing with OpenGL; open it with gl_interop=True")
+        return self._shared.show(self._texture, self._device, self._order)
+
+    def close(self) -> None:
+        super().close()
+        self._free_when_idle()
+
+    def _open(self, owned: ExitStack, gl_interop: bool) -> None:
+        self._shared = _shared_textures(self._device, self.grid, owned) if gl_interop else None
+        self._device.kernels.load()
+        self._texture = MipTexture(self.grid, owned, self._shared.array if self._shared else None)
+        self._order = Order(owned)
+        room = room_for(min(AT_ONCE, self.grid.tiles))
+        self._ring = Ring(self._device, SLOTS, room, owned)
+        self._taker = FrameTaker(self._device, self._texture, self.grid, self._order, owned)
+        slot = Slot(self._device, room, owned)
+        self._mirror = Mirror(self._device, self._texture, self._order, slot, self._level0)
+        self._channels = ChannelKernels(self._device, self.grid)
+
+    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        self._painter.repaint(planes, rectangles)
+        tiles = tiles_of(rectangles)
+        with self._device.current() as stream:
+            self._order.before_write(stream)
+            for start in range(0, len(tiles), AT_ONCE):
+                self._upload(tiles[start : start + AT_ONCE], stream)
+            self._order.after_write(stream)
+        self._mirror.note(tiles, level0=False)
+
+    def _upload(self, tiles: npt.NDArray[np.intp], stream: int) -> None:
+        """Packs tiles int [n, 2] of level 0, copies them and has them written on all levels."""
+        slot, count = self._ring.take(), len(tiles)
+        start = put_places(slot, tiles)
+        end = start + count * FINE_BYTES
+        self._packer.pack(self._level0, tiles, slot.host[start:end].reshape(count, TILE_PX, TILE_PX, 3))
+        slot.upload(end, stream)
+        places, texels = slot.device, slot.device + start
+        self._device.kernels.launch("upload_tiles", (count, 1), stream, texels, places, *self._texture.surfaces)
+        slot.mark(stream)
+
+    def _take(self, frame: DeviceFrame, dirty: npt.NDArray[np.bool_]) -> None:
+        try:
+            self._taker.write(frame, dirty)
+        except DeviceLost as error:
+            self._lost = error
+            raise
+        self._mirror.note(dirty, level0=True)
+
+    def _texels(self) -> CudaTexels:
+        return CudaTexels(self._device, self._texture, self._order, self._mirror, self._channels)
+
+    def _catch_up(self) -> None:
+        """Brings over what only the device has seen, for comparing on the host."""
+        if self.format.layout == "rgb":
+            self._mirror.read(0)
+
+    def _free_when_idle(self) -> None:
+        with self._counting:
+            idle = self._closed and not self._readers
+        if idle:
+            self._free()
+
+
+def _shared_textures(device: Device, grid: TileGrid, owned: ExitStack) -> SharedTextures:
+    try:
+        from arr_coc.ops.gl.device import open_device
+
+        return SharedTextures(device, open_device(cuda=device.index), grid, owned)
+    except BackendMissing as error:
+        raise BackendMissing(f"gl_interop needs OpenGL on the GPU that CUDA uses: {error}") from error
+
+
+def _free(device: Device, owned: ExitStack) -> None:
+    """Frees what a store made on the device, once the device has done with it. What cannot be freed went with it."""
+    with suppress(StoreError), device.current():
+        try:
+            call("cuCtxSynchronize")
+        finally:
+            owned.close()

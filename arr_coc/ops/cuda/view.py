@@ -1,0 +1,131 @@
+"""What a reader sees of a texture on CUDA: the host's arrays as from any store, and tensors that stay on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.errors import ShapeError
+from arr_coc.ops.cuda.channels import ChannelKernels
+from arr_coc.ops.cuda.device import Device
+from arr_coc.ops.cuda.driver import call
+from arr_coc.ops.cuda.mirror import Mirror
+from arr_coc.ops.cuda.ordering import Order
+from arr_coc.ops.cuda.texture import MipTexture
+from arr_coc.ops.planes import Plane
+from arr_coc.ops.view import TextureView
+from arr_coc.types import TILE_PX, FrameStamp, TileGrid, TileVersions
+
+DTYPES = (torch.uint8, torch.float16, torch.bfloat16)
+
+Regions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTexels:
+    """Texels of one store's texture, for any thread."""
+
+    device: Device
+    texture: MipTexture
+    order: Order
+    mirror: Mirror
+    channel_kernels: ChannelKernels
+
+    def read(self, level: int) -> Plane:
+        return self.mirror.read(level)
+
+    def gather(self, regions: Regions) -> Plane:
+        """The pixels of regions in ordinary memory."""
+        patches = self.patches(torch.from_numpy(regions), torch.uint8)
+        host = np.empty(tuple(patches.shape), np.uint8)
+        if host.size:
+            with self.device.current() as stream:
+                # into memory that is not pinned: returns when it is there
+                call("cuMemcpyDtoHAsync", host.ctypes.data, patches.data_ptr(), host.nbytes, stream)
+                call("cuStreamSynchronize", stream)
+        return host
+
+    def patches(self, regions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The pixels of regions int64 [K, 3] on the device: [K, 3, 32, 32]."""
+        count = len(regions)
+        out = self.device.empty((count, 3, TILE_PX, TILE_PX), dtype)
+        if not count:
+            return out
+        wanted = regions.to(self.device.place).contiguous()
+        texture = self.texture
+        values = (texture.handle, wanted.data_ptr(), texture.width_px, texture.height_px)
+        if dtype == torch.uint8:
+            name, target = "gather_bytes", [out.data_ptr()]
+        else:
+            name, target = "gather_halves", [normalised(dtype, self.device.place).data_ptr(), out.data_ptr()]
+        with self.device.current() as stream:
+            self.order.before_read(stream)
+            self.device.kernels.launch(name, (count, 1), stream, *values, *target)
+            self.order.after_read(stream)
+        return out
+
+    def channels(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The thirteen channels and the entropy."""
+        with self.device.current() as stream:
+            self.order.before_read(stream)
+            made = self.channel_kernels.compute(self.texture, stream)
+            self.order.after_read(stream)
+        return made
+
+
+class CudaView(TextureView):
+    """A texture view with more: what stays on the device."""
+
+    def __init__(self, stamp: FrameStamp, grid: TileGrid, versions: TileVersions, texels: CudaTexels) -> None:
+        super().__init__(stamp, grid, versions, texels)
+        self._on_device: CudaTexels | None = texels
+
+    def release(self) -> None:
+        super().release()
+        self._on_device = None
+
+    def patches(
+        self, regions: npt.NDArray[np.integer] | torch.Tensor, dtype: torch.dtype = torch.uint8
+    ) -> torch.Tensor:
+        """The pixels of regions [K, 3] (level, row, col), which never visit the host: [K, 3, 32, 32] on the device.
+
+        uint8 gives them as they are; float16 and bfloat16 in [−1, 1], as Qwen's preprocessing has them (mean and
+        standard deviation 0.5). The tensor is ready in the order of the thread's current stream, and stays valid after
+        the lease. Regions that lie on the device are not looked at: one outside the grid shows the nearest texels.
+
+        Raises ShapeError where `regions` has another shape, or lies on the host and outside the grid, or where
+        `dtype` is none of these; StoreError after the lease has ended, DeviceLost where the device gave up.
+        """
+        if dtype not in DTYPES:
+            raise ShapeError(f"patches are uint8, float16 or bfloat16, got {dtype}")
+        self._held()
+        assert self._on_device is not None
+        place = self._on_device.device.place
+        if isinstance(regions, torch.Tensor) and (regions.device == place or regions.device.type != "cpu"):
+            self._on_device.device.check(regions, "the regions' tensor")
+            if regions.ndim != 2 or regions.shape[1] != 3 or regions.dtype != torch.int64:
+                raise ShapeError(f"regions on the device are int64 [K, 3], got {regions.dtype} {list(regions.shape)}")
+            return self._on_device.patches(regions, dtype)
+        return self._on_device.patches(torch.from_numpy(self._checked(np.asarray(regions))), dtype)
+
+    def texture_array(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The channels of profile `core13`, float32 [13, gh, gw], and the entropy, float32 [gh, gw], on the device.
+
+        They equal `arr_coc.texture.texture_array` bit for bit, but for saliency (within 2e-6) and the distance to
+        the nearest colour cluster (within 1e-3, where the host's own formula loses as much). Raises StoreError after
+        the lease has ended, DeviceLost where the device gave up.
+        """
+        self._held()
+        assert self._on_device is not None
+        return self._on_device.channels()
+
+
+@cache
+def normalised(dtype: torch.dtype, place: torch.device) -> torch.Tensor:
+    """What a byte of each primary becomes: [3, 256] in [−1, 1], made once."""
+    values = (torch.arange(256, dtype=torch.float32) / 255 - 0.5) / 0.5
+    return values.to(dtype).expand(3, 256).contiguous().to(place)
