@@ -25,9 +25,7 @@ class PrefixCache(Generic[Key]):
     """
 
     def __init__(self) -> None:
-        from transformers import DynamicCache  # takes seconds to import
-
-        self.kv: Any = DynamicCache()
+        self.kv: Any = _empty()
         self.marks: list[Mark[Key]] = []
 
     def __len__(self) -> int:
@@ -56,3 +54,22 @@ class PrefixCache(Generic[Key]):
     def mark(self, key: Key, tokens: int, position: int) -> None:
         """Says that the piece `key` ends after `tokens` tokens."""
         self.marks.append(Mark(key, tokens, position))
+
+    def beginning(self) -> Any:
+        """Other keys and values, which begin with the first piece's: for what may see nothing else."""
+        kv, tokens = _empty(), self.marks[0].tokens
+        for index, layer in enumerate(self.kv.layers if tokens else ()):
+            kv.update(layer.keys[..., :tokens, :], layer.values[..., :tokens, :], index)
+        return kv
+
+    @property
+    def bytes(self) -> int:
+        """What the keys and values take in memory."""
+        held = [rows for layer in self.kv.layers if len(self) for rows in (layer.keys, layer.values)]
+        return sum(rows.numel() * rows.element_size() for rows in held)
+
+
+def _empty() -> Any:
+    from transformers import DynamicCache  # takes seconds to import
+
+    return DynamicCache()

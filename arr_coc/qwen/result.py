@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from arr_coc.types import Feedback
+from arr_coc.qwen.prompted import Prompt
+from arr_coc.types import Feedback, FrameStamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,8 @@ class AnswerResult:
 
     `tokens_used` are visual tokens, `text_tokens` those of the answer; `prefilled_tokens` had to be computed before it,
     the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
-    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call.
+    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. `shown`: the frames
+    that it speaks of, in the prompt's order. `kept_bytes`: what frames, keys and values take in memory after it.
     """
 
     text: str
@@ -26,6 +28,8 @@ class AnswerResult:
     first_token_ms: float
     decode_ms: float
     feedback: Feedback
+    shown: tuple[FrameStamp, ...]
+    kept_bytes: int
 
 
 @dataclass(slots=True)
@@ -47,18 +51,20 @@ class Record:
         if self.first_s is None:
             self.first_s = time.perf_counter()
 
-    def result(self, tokens_used: int, prefilled_tokens: int, feedback: Feedback) -> AnswerResult:
-        """The answer as it stands."""
+    def result(self, prompt: Prompt, feedback: Feedback, kept_bytes: int) -> AnswerResult:
+        """The answer to a prompt as it stands."""
         ended_s = time.perf_counter()
         first_s = ended_s if self.first_s is None else self.first_s
         return AnswerResult(
             text="".join(self.pieces),
             text_tokens=self.text_tokens,
-            tokens_used=tokens_used,
-            prefilled_tokens=prefilled_tokens,
+            tokens_used=prompt.tokens_used,
+            prefilled_tokens=prompt.prefilled_tokens,
             encode_ms=(self.encoded_s - self.started_s) * 1e3,
             prefill_ms=(first_s - self.encoded_s) * 1e3,
             first_token_ms=(first_s - self.started_s) * 1e3,
             decode_ms=(ended_s - first_s) * 1e3,
             feedback=feedback,
+            shown=prompt.stamps,
+            kept_bytes=kept_bytes,
         )

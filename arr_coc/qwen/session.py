@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
-import numpy as np
+import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import ContextLengthError, OptionError
@@ -14,50 +14,38 @@ from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.cache import Mark, PrefixCache
 from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
 from arr_coc.qwen.encoding import EncodedFrame, Packet, encode_packet, token_count
+from arr_coc.qwen.frame_window import FrameWindow
+from arr_coc.qwen.kept_frame import KeptFrame, Wrapping, read_apart
 from arr_coc.qwen.prompt import prompt_ids, time_text
+from arr_coc.qwen.prompted import Prompt, prompt_in_slots
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.result import AnswerResult, Record
+from arr_coc.qwen.room import FrameSize, check_context, check_memory
+from arr_coc.qwen.shown_frame import Ids, Shown
 from arr_coc.qwen.textstream import TextStream
-from arr_coc.types import Encode, Feedback, TokenPacket
+from arr_coc.types import Encode, Feedback
 
-Ids: TypeAlias = tuple[int, ...]
+Frames = Literal["causal", "window"]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """How a session answers. `system` None: the chat template's own system prompt, if it has one."""
+    """How a session answers. `system` None: the chat template's own system prompt, if it has one.
+
+    `frames`: how several frames of one prompt are read. `causal`, as the stock model does: each sees those before it.
+    `window`: each sees the prompt's beginning only, so that whichever came, left or changed places costs nothing anew.
+    """
 
     encode: Encode = "sparse"
     decoding: Decoding = field(default_factory=Decoding)
     system: str | None = None
+    frames: Frames = "causal"
 
     def __post_init__(self) -> None:
         if self.encode not in get_args(Encode):
             raise OptionError(f"encode must be one of {', '.join(get_args(Encode))}, got {self.encode!r}")
-
-
-class Shown:
-    """A frame as the cache knows it: `frame` encoded, its tokens at `visual` among the cached ones."""
-
-    def __init__(self, packet: Packet, opening: Ids) -> None:
-        self.packet = packet
-        self.opening = opening
-        self.frame: EncodedFrame
-        self.visual = slice(0, 0)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the same regions show the same pixels under the same heading.
-
-        A FramePacket's image may be overwritten once it has been answered, so it equals no other.
-        """
-        if not isinstance(other, Shown) or self.opening != other.opening:
-            return False
-        mine, theirs = self.packet, other.packet
-        if not isinstance(mine, TokenPacket) or not isinstance(theirs, TokenPacket) or mine.grid != theirs.grid:
-            return False
-        return np.array_equal(mine.regions, theirs.regions) and np.array_equal(mine.pixels, theirs.pixels)
-
-    __hash__ = None  # type: ignore[assignment]
+        if self.frames not in get_args(Frames):
+            raise OptionError(f"frames must be one of {', '.join(get_args(Frames))}, got {self.frames!r}")
 
 
 class AnswerSession:
@@ -65,13 +53,14 @@ class AnswerSession:
 
     The prompt is [system] [frames…] [question] [assistant]. Keys and values of the system prompt are computed once;
     those of frames are kept while the same frames come first again, so that another question about them costs
-    its own tokens only. Not for several threads at once.
+    its own tokens only. A window's frames are kept wherever they stand. Not for several threads at once.
     """
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None) -> None:
         self.qwen = qwen
         self.configure(options or AnswerOptions())
-        self._cache: PrefixCache[Ids | Shown] = PrefixCache()
+        self._cache: PrefixCache[Ids | Shown | KeptFrame] = PrefixCache()
+        self._listed: list[KeptFrame] = []
         self._last: AnswerResult | None = None
 
     def configure(self, options: AnswerOptions) -> None:
@@ -89,11 +78,9 @@ class AnswerSession:
     def check_length(self, query: str, visual_tokens: int) -> None:
         """Raises ContextLengthError where question, frame and answer do not fit the model's context together."""
         query_tokens = len(self.qwen.plain_token_ids(query))
-        ids = self._ids
-        frame_tokens = visual_tokens + len(ids.frame_open) + len(ids.frame_close)
-        template_tokens = len(ids.head) + len(ids.before_query) + len(ids.after_query)
+        frame_tokens = visual_tokens + len(self._ids.frame_open) + len(self._ids.frame_close)
         answer_tokens = self.options.decoding.max_tokens
-        total = template_tokens + frame_tokens + query_tokens + answer_tokens
+        total = self._other_tokens(query) + frame_tokens
         if total > self.qwen.max_context_tokens:
             raise ContextLengthError(
                 f"the question takes {query_tokens} tokens, the picture {visual_tokens} and the answer up to "
@@ -101,35 +88,47 @@ class AnswerSession:
                 f"{self.qwen.max_context_tokens}; ask a shorter question, or lower the budget or max_tokens"
             )
 
+    def check_window(self, query: str, window: FrameWindow) -> None:
+        """Raises ContextLengthError where the window, full of frames such as it holds, leaves no room for `query`."""
+        for frame in window.frames:
+            check_context(self.qwen, window.options, FrameSize.of_kept(frame), self._other_tokens(query))
+
     def answer(
-        self, packets: Packet | Sequence[Packet], query: str, should_stop: Callable[[], bool] | None = None
+        self,
+        packets: Packet | Sequence[Packet],
+        query: str,
+        should_stop: Callable[[], bool] | None = None,
+        window: FrameWindow | None = None,
     ) -> Iterator[str]:
         """Pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
 
-        One frame is shown as an image, each of several under its media time. `should_stop` is asked after every token.
-        When the iterator has ended or was closed, `last` tells about the answer.
-        Raises ContextLengthError, NonFiniteError, and OptionError where a packet does not suit `encode`.
+        One frame is shown as an image, each of several under its media time. With a `window` the packets, of which
+        there may be none, enter it, and what it picks is shown. `should_stop` is asked after every token.
+        When the iterator has ended or was closed, `last` tells about the answer; what entered a window stays there.
+        Raises ContextLengthError, NonFiniteError, and OptionError where a packet does not suit `encode` or a window
+        does not fit the memory.
         """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
-        if not frames:
+        if not frames and (window is None or not window.frames):
             raise OptionError("there is no frame to speak about")
-        self.check_length(query, sum(token_count(packet, self.options.encode) for packet in frames))
+        self._check_fits(frames, query, window)
         record = Record()
         try:
-            part, shown, marks = self._assemble(frames, query)
-            record.encoded()
-            prefilled = part.tokens - len(self._cache)
-            with AttentionProbe(self.qwen, self._cache.kv, shown[-1].visual) as probe:
-                logits = prefill(self.qwen, part, self._cache.kv)
-                self._cache.marks += marks
+            if window is None and self.options.frames == "causal":
+                prompt = self._in_one_run(frames, query, record)
+            else:
+                prompt = self._in_slots(frames, query, window, record)
+            with AttentionProbe(self.qwen, self._cache.kv, prompt.places[-1]) as probe:
+                logits = prefill(self.qwen, prompt.part, self._cache.kv)
+                self._cache.marks += prompt.marks
 
                 def conclude() -> None:
-                    tokens_used = sum(frame.visual.stop - frame.visual.start for frame in shown)
-                    feedback = self._feedback(frames[-1], shown[-1], probe, query)
-                    self._last = record.result(tokens_used, prefilled, feedback)
+                    kept = self._listed if window is None else window.frames
+                    kept_bytes = self._cache.bytes + sum(frame.bytes for frame in kept)
+                    self._last = record.result(prompt, self._feedback(prompt, probe, query), kept_bytes)
 
                 try:
-                    yield from self._speak(logits, part.position, record, should_stop)
+                    yield from self._speak(logits, prompt.part.position, record, should_stop)
                 except GeneratorExit:
                     conclude()
                     raise
@@ -138,10 +137,11 @@ class AnswerSession:
             self._cache = PrefixCache()  # what it holds may be half written, or hold NaN
             raise
 
-    def _assemble(self, packets: Sequence[Packet], query: str) -> tuple[PromptPart, list[Shown], list[Mark[Any]]]:
-        """What must be prefilled, the frames shown, and the marks that hold once it has been."""
+    def _in_one_run(self, packets: Sequence[Packet], query: str, record: Record) -> Prompt:
+        """The stock layout: each frame is read after those before it. What comes first again is kept."""
         ids, qwen = self._ids, self.qwen
         shown = [Shown(packet, self._opening(packet, timed=len(packets) > 1)) for packet in packets]
+        self._listed = []
         kept = self._cache.rewind([ids.head, *shown])
         part = PromptPart(qwen, len(self._cache), self._cache.position)
         marks: list[Mark[Any]] = []
@@ -152,13 +152,109 @@ class AnswerSession:
             if index + 1 < kept:
                 shown[index] = self._cache.marks[index + 1].key  # type: ignore[assignment]
                 continue
-            frame.frame = encode_packet(qwen, frame.packet, self.options.encode)
+            frame.frame = self._encode(frame.packet)
             part.text(frame.opening)
             frame.visual = part.frame(frame.frame)
             part.text(ids.frame_close)
             marks.append(Mark(frame, part.tokens, part.position))
-        part.text([*ids.before_query, *qwen.plain_token_ids(query), *ids.after_query])
-        return part, shown, marks
+        part.text(self._question(query))
+        record.encoded()
+        return Prompt(
+            part=part,
+            marks=marks,
+            prefilled_tokens=part.tokens - len(self._cache),
+            stamps=tuple(packet.stamp for packet in packets),
+            places=[frame.visual for frame in shown],
+            embeds=shown[-1].frame.tokens.embeds[0],
+            regions=shown[-1].frame.regions[0],
+        )
+
+    def _in_slots(self, packets: Sequence[Packet], query: str, window: FrameWindow | None, record: Record) -> Prompt:
+        """The layout of a window: each frame is read after the prompt's beginning alone, and rotated into its slot."""
+        timed = len(packets) > 1 if window is None else window.options.timed
+        read, read_tokens = self._read(packets, timed, window, record)
+        if window is None:
+            self._listed = shown = read
+        else:
+            for packet, frame in zip(packets, read, strict=True):
+                check_memory(window, frame, self._most_tokens(packet, window))
+                window.enter(frame)
+            shown = window.pick(self._pooled(query))
+        prompt = prompt_in_slots(self.qwen, self._cache, self._ids.head, shown, self._question(query))
+        return replace(
+            prompt,
+            prefilled_tokens=read_tokens + prompt.prefilled_tokens,
+            stamps=tuple(packet.stamp for packet in packets) if window is None else prompt.stamps,
+        )
+
+    def _read(
+        self, packets: Sequence[Packet], timed: bool, window: FrameWindow | None, record: Record
+    ) -> tuple[list[KeptFrame], int]:
+        """The packets as kept frames, and how many tokens had to be prefilled for that."""
+        ids = self._ids
+        wrappings = [Wrapping(ids.head, self._opening(packet, timed=timed), ids.frame_close) for packet in packets]
+        known = [self._known(packet, wrapping, window) for packet, wrapping in zip(packets, wrappings, strict=True)]
+        encoded = [None if frame else self._encode(packet) for packet, frame in zip(packets, known, strict=True)]
+        record.encoded()
+        prefilled_tokens = self._prefill_head()
+        read = []
+        for packet, wrapping, frame, tokens in zip(packets, wrappings, known, encoded, strict=True):
+            if tokens is not None:
+                frame = read_apart(self.qwen, self._cache, packet, tokens, wrapping)
+                prefilled_tokens += frame.tokens
+            assert frame is not None
+            read.append(frame)
+        return read, prefilled_tokens
+
+    def _known(self, packet: Packet, wrapping: Wrapping, window: FrameWindow | None) -> KeptFrame | None:
+        """The same frame, where it was read before: in a window the newest one only, and only with the same stamp."""
+        if window is None:
+            return next((frame for frame in self._listed if frame.reads(packet, wrapping)), None)
+        newest = window.newest
+        same = newest is not None and newest.stamp == packet.stamp and newest.reads(packet, wrapping)
+        return newest if same else None
+
+    def _prefill_head(self) -> int:
+        """Sees to it that the cache begins with the prompt's beginning; returns how many tokens that prefilled."""
+        head = self._ids.head
+        if self._cache.marks and self._cache.marks[0].key == head:
+            return 0
+        self._cache.rewind([])
+        part = PromptPart(self.qwen, 0, 0)
+        part.text(head)
+        if head:
+            prefill(self.qwen, part, self._cache.kv)
+        self._cache.mark(head, part.tokens, part.position)
+        return part.tokens
+
+    def _check_fits(self, packets: Sequence[Packet], query: str, window: FrameWindow | None) -> None:
+        """Raises ContextLengthError where the prompt does not fit, or would not once the window is full."""
+        self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
+        if window is None:
+            return
+        for packet in packets:
+            window.begin(packet.stamp.epoch, self._ids.head)
+            wrapping = Wrapping(
+                self._ids.head, self._opening(packet, timed=window.options.timed), self._ids.frame_close
+            )
+            size = FrameSize.of(packet.grid, self._most_tokens(packet, window), wrapping)
+            check_context(self.qwen, window.options, size, self._other_tokens(query))
+        self.check_window(query, window)
+
+    def _most_tokens(self, packet: Packet, window: FrameWindow) -> int:
+        """The most visual tokens that this frame, or one of its size later on, may have."""
+        return max(token_count(packet, self.options.encode), min(window.options.frame_tokens, packet.grid.tiles))
+
+    def _other_tokens(self, query: str) -> int:
+        """Tokens of everything but the frames, with the longest answer."""
+        return len(self._ids.head) + len(self._question(query)) + self.options.decoding.max_tokens
+
+    def _question(self, query: str) -> list[int]:
+        """The ids of all that follows the frames."""
+        return [*self._ids.before_query, *self.qwen.plain_token_ids(query), *self._ids.after_query]
+
+    def _encode(self, packet: Packet) -> EncodedFrame:
+        return encode_packet(self.qwen, packet, self.options.encode)
 
     def _opening(self, packet: Packet, *, timed: bool) -> Ids:
         """What introduces a frame, up to its first visual token."""
@@ -181,13 +277,17 @@ class AnswerSession:
             record.pieces.append(piece)
             yield piece
 
-    def _feedback(self, packet: Packet, shown: Shown, probe: AttentionProbe, query: str) -> Feedback:
-        embeds = shown.frame.tokens.embeds[0].float()
+    def _pooled(self, query: str) -> torch.Tensor:
+        """The question's embeddings, pooled: float32 [D]."""
         query_ids = self.qwen.plain_token_ids(query) or list(self._ids.after_query)
-        pooled = self.qwen.embed(query_ids).float().mean(dim=0).to(embeds.device)
+        return self.qwen.embed(query_ids).float().mean(dim=0)
+
+    def _feedback(self, prompt: Prompt, probe: AttentionProbe, query: str) -> Feedback:
+        embeds = prompt.embeds.float()
+        pooled = self._pooled(query).to(embeds.device)
         return Feedback(
-            stamp=packet.stamp,
-            regions=shown.frame.regions[0].int().cpu().numpy(),
+            stamp=prompt.stamps[-1],
+            regions=prompt.regions.int().cpu().numpy(),
             attention=probe.attention().numpy(),
             similarity=F.cosine_similarity(embeds, pooled[None], dim=-1).cpu().numpy(),
         )

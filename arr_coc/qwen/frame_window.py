@@ -1,0 +1,120 @@
+"""The frames of one stream that a model may be shown: the newest ones, and which of them a question picks."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch.nn import functional as F
+
+from arr_coc.errors import OptionError
+from arr_coc.qwen.kept_frame import KeptFrame
+from arr_coc.qwen.shown_frame import Ids
+
+OnCut = Literal["empty", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """`frames` are shown at most, picked from the newest `kept` (as many as are shown, when None).
+
+    `on_cut`: `empty` drops the frames of an older epoch when one of a new epoch enters, `keep` keeps them, for
+    questions about the past. `frame_tokens`: the most visual tokens that a frame of this stream may have, where that is
+    known. Raises OptionError for values out of range.
+    """
+
+    frames: int = 1
+    kept: int | None = None
+    on_cut: OnCut = "empty"
+    frame_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.frames < 1:
+            raise OptionError(f"a window shows at least 1 frame, got {self.frames}")
+        if self.capacity < self.frames:
+            raise OptionError(f"a window that shows {self.frames} frames must keep as many or more, got {self.kept}")
+        if self.on_cut not in get_args(OnCut):
+            raise OptionError(f"on_cut must be {' or '.join(get_args(OnCut))}, got {self.on_cut!r}")
+
+    @property
+    def capacity(self) -> int:
+        """How many frames are kept at most."""
+        return self.frames if self.kept is None else self.kept
+
+    @property
+    def timed(self) -> bool:
+        """Whether frames are introduced by their time: yes, unless there is never more than one."""
+        return self.frames > 1
+
+
+class FrameWindow:
+    """What is in it depends on the frames that entered last, never on what was asked or shown before."""
+
+    def __init__(self, options: WindowOptions | None = None) -> None:
+        self.options = options or WindowOptions()
+        self._frames: deque[KeptFrame] = deque(maxlen=self.options.capacity)
+
+    @property
+    def frames(self) -> tuple[KeptFrame, ...]:
+        """All that are kept, in the order in which they entered."""
+        return tuple(self._frames)
+
+    @property
+    def newest(self) -> KeptFrame | None:
+        return self._frames[-1] if self._frames else None
+
+    @property
+    def bytes(self) -> int:
+        """What the frames keep in memory; the cache that a question is asked of holds those shown once more."""
+        return sum(frame.bytes for frame in self._frames)
+
+    def clear(self) -> None:
+        """Forgets all frames."""
+        self._frames.clear()
+
+    def enter(self, frame: KeptFrame) -> None:
+        """Takes in the newest frame; the oldest leaves where there is no room.
+
+        The same frame in another form is replaced; what may not stand beside it is forgotten, as by `begin`.
+        """
+        self.begin(frame.stamp.epoch, frame.wrapping.head)
+        if self.newest is not None and _same_frame(self.newest, frame):
+            self._frames.pop()
+        self._frames.append(frame)
+
+    def begin(self, epoch: int, head: Ids) -> None:
+        """Forgets what a frame of `epoch`, read after `head`, may not stand beside: frames before a cut, unless they
+        are to be kept, and frames that were read after another beginning of the prompt."""
+        staying = [
+            frame
+            for frame in self._frames
+            if (self.options.on_cut == "keep" or frame.stamp.epoch == epoch) and frame.wrapping.head == head
+        ]
+        self._frames = deque(staying, self.options.capacity)
+
+    def pick(self, query: torch.Tensor) -> list[KeptFrame]:
+        """The frames to show, in the order in which they entered: the newest, and those that suit the question best.
+
+        `query` float32 [D]: the question's embeddings, pooled. Of frames that suit equally well, newer ones are taken.
+        """
+        shown = self.options.frames
+        if len(self._frames) <= shown:
+            return list(self._frames)
+        older = list(self._frames)[:-1]
+        scores = [suitability(frame, query) for frame in older]
+        best = sorted(range(len(older)), key=lambda index: (scores[index], index), reverse=True)[: shown - 1]
+        return [*(older[index] for index in sorted(best)), self._frames[-1]]
+
+
+def suitability(frame: KeptFrame, query: torch.Tensor) -> float:
+    """How well a frame suits a question, in [0, 1]: mean over its tokens of the allocation's relevance times the cosine
+    of encoder embedding and question `query` [D], moved from [-1, 1] to [0, 1]."""
+    embeds = frame.embeds.float()
+    cosine = F.cosine_similarity(embeds, query.to(embeds.device)[None], dim=-1).cpu()
+    return float((frame.relevance * (1 + cosine) / 2).mean())
+
+
+def _same_frame(one: KeptFrame, other: KeptFrame) -> bool:
+    return (one.stamp.epoch, one.stamp.frame_index) == (other.stamp.epoch, other.stamp.frame_index)

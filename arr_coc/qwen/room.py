@@ -1,0 +1,96 @@
+"""Whether a window of frames fits: the model's context, and the memory of the device that it lies on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from arr_coc.errors import ContextLengthError, OptionError
+from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+from arr_coc.qwen.kept_frame import KeptFrame, Wrapping
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import TileGrid
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSize:
+    """What one frame takes of the context: its visual tokens, and `steps` with its heading and closing.
+
+    Steps are tokens or positions, whichever are more: few tokens of a large grid still stand far apart.
+    """
+
+    visual_tokens: int
+    steps: int
+
+    @classmethod
+    def of(cls, grid: TileGrid, visual_tokens: int, wrapping: Wrapping) -> FrameSize:
+        """Of a frame that has not been read yet."""
+        text_tokens = len(wrapping.opening) + len(wrapping.closing)
+        return cls(visual_tokens, text_tokens + max(visual_tokens, *grid.shape))
+
+    @classmethod
+    def of_kept(cls, frame: KeptFrame) -> FrameSize:
+        return cls(frame.visual.stop - frame.visual.start, max(frame.tokens, frame.extent))
+
+
+def check_context(qwen: QwenVL, window: WindowOptions, frame: FrameSize, other_tokens: int) -> None:
+    """Raises ContextLengthError where the window, full of such frames, does not fit beside `other_tokens`.
+
+    Said with the first frame, so that no stream fails once its window has filled. The message names the most frames
+    that fit. Where not even one does, it is not the window's fault, and nothing is raised.
+    """
+    context = qwen.max_context_tokens
+    fitting = (context - other_tokens) // frame.steps
+    if 1 <= fitting < window.frames:
+        raise ContextLengthError(
+            f"a window of {window.frames} frames of {frame.visual_tokens} visual tokens takes up to "
+            f"{window.frames * frame.steps + other_tokens} tokens with the question and the answer, but "
+            f"{qwen.model_id} has a context of {context}; show at most {fitting}, or lower the budget"
+        )
+
+
+def check_memory(window: FrameWindow, frame: KeptFrame, most_tokens: int, free: int | None = None) -> None:
+    """Raises OptionError where the window, full of frames of `most_tokens` visual tokens, needs more than is free.
+
+    The frames that are shown count twice: as they are kept, and rotated into their slots. `free` in bytes is measured
+    where it is not given. The message names the most frames that fit.
+    """
+    options, held = window.options, len(window.frames)
+    if held == options.capacity:
+        return
+    device = frame.keys[0].device
+    size = -(-frame.bytes * max(most_tokens, frame.tokens) // frame.tokens)
+    free = free_bytes(device) if free is None else free
+    needed = (options.capacity - held + options.frames) * size
+    if needed <= free:
+        return
+    room = free // size + held
+    same = options.capacity == options.frames
+    remedy = f"show at most {room // 2}" if same else f"keep at most {max(room - options.frames, 0)}"
+    raise OptionError(
+        f"a window that shows {options.frames} frames and keeps {options.capacity} needs {_megabytes(needed)} more, "
+        f"and {_megabytes(free)} are free on {device}; {remedy}, or lower the budget"
+    )
+
+
+def free_bytes(device: torch.device, cgroup: Path = CGROUP) -> int:
+    """Memory that can still be had on a device; on the CPU what the system has, or what the container still may."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    try:
+        left = int((cgroup / "memory.max").read_text()) - int((cgroup / "memory.current").read_text())
+    except (OSError, ValueError):  # no container, or one without a limit
+        return free
+    return min(free, max(left, 0))
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"

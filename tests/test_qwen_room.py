@@ -1,0 +1,82 @@
+"""Whether a window fits, and what is said where it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from test_qwen_frame_window import frame, window
+
+from arr_coc.errors import ContextLengthError, OptionError
+from arr_coc.qwen.frame_window import WindowOptions
+from arr_coc.qwen.kept_frame import Wrapping
+from arr_coc.qwen.room import FrameSize, check_context, check_memory, free_bytes
+from arr_coc.types import TileGrid
+
+WRAPPING = Wrapping((1, 2, 3), (4, 5), (6,))
+CPU = torch.device("cpu")
+
+
+def model(context: int) -> Any:
+    return SimpleNamespace(max_context_tokens=context, model_id="it")
+
+
+def test_a_frame_takes_its_tokens_or_its_positions_whichever_are_more() -> None:
+    assert FrameSize.of(TileGrid.of(64, 320), 7, WRAPPING) == FrameSize(7, 3 + 10)
+    assert FrameSize.of(TileGrid.of(64, 320), 17, WRAPPING) == FrameSize(17, 3 + 17)
+    assert FrameSize.of_kept(frame(0)) == FrameSize(1, 3)
+
+
+@pytest.mark.parametrize(("context", "frames"), [(100, 9), (109, 9), (110, 10)])
+def test_the_largest_window_that_fits_is_named(context: int, frames: int) -> None:
+    size = FrameSize(7, 10)
+    check_context(model(context), WindowOptions(frames), size, 10)
+    with pytest.raises(ContextLengthError, match=f"context of {context}; show at most {frames}, or lower"):
+        check_context(model(context), WindowOptions(frames + 1), size, 10)
+
+
+def test_a_frame_that_does_not_fit_alone_is_not_the_windows_fault() -> None:
+    check_context(model(15), WindowOptions(3), FrameSize(7, 10), 10)
+
+
+def test_memory_for_kept_and_shown_frames() -> None:
+    one = frame(0)
+    check_memory(window(frames=4), one, 0, free=8 * one.bytes)
+    with pytest.raises(OptionError, match=r"shows 4 frames and keeps 4 needs .* free on cpu; show at most 3, or"):
+        check_memory(window(frames=4), one, 0, free=8 * one.bytes - 1)
+    check_memory(window(frames=2, kept=6), one, 0, free=8 * one.bytes)
+    with pytest.raises(OptionError, match=r"keeps 6 .*; keep at most 5, or"):
+        check_memory(window(frames=2, kept=6), one, 0, free=8 * one.bytes - 1)
+
+
+def test_what_is_there_already_needs_no_more_memory() -> None:
+    one = frame(0)
+    held = window(frame(0), frame(1), frames=4)
+    check_memory(held, one, 0, free=6 * one.bytes)
+    with pytest.raises(OptionError, match="show at most 3"):
+        check_memory(held, one, 0, free=6 * one.bytes - 1)
+    check_memory(window(*(frame(index) for index in range(4)), frames=4), one, 0, free=0)
+
+
+def test_frames_count_at_the_most_tokens_that_they_may_have() -> None:
+    one = frame(0)
+    most = 10 * one.tokens
+    check_memory(window(frames=1), one, most, free=20 * one.bytes)
+    with pytest.raises(OptionError, match="show at most 0"):
+        check_memory(window(frames=1), one, most, free=20 * one.bytes - one.bytes)
+
+
+def test_free_memory_is_the_machines_or_the_containers(tmp_path: Path) -> None:
+    machine = psutil.virtual_memory().available
+    assert free_bytes(CPU, tmp_path) == pytest.approx(machine, rel=0.3)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("5\n")
+    assert free_bytes(CPU, tmp_path) == pytest.approx(machine, rel=0.3)
+    (tmp_path / "memory.max").write_text("12\n")
+    assert free_bytes(CPU, tmp_path) == 7
+    (tmp_path / "memory.current").write_text("50\n")
+    assert free_bytes(CPU, tmp_path) == 0
