@@ -145,6 +145,7 @@ class TestHardware:
         ("program", "found", "remedy"),
         [
             ("print('no EGL here; install Mesa'); exit(1)", "no EGL here", "install Mesa"),
+            ("print('none (a; b): get (x: y), or z'); exit(1)", "none (a; b)", "get (x: y), or z"),
             ("exit('libEGL is too old')", "libEGL is too old", hardware.NEWER_DRIVER),
             ("import os; os.kill(os.getpid(), 11)", "crashed: SIGSEGV", hardware.NEWER_DRIVER),
             ("import time; time.sleep(60)", "did not open within 0.2 s", hardware.NEWER_DRIVER),

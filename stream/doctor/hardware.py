@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from stream.doctor.software import WHEELS
 
 TRIAL_LIMIT_S = 30.0
 """How long a texture store may take to open and be used once; on a slow machine most of it goes into imports."""
+
+REMEDY_LAST = re.compile(r"(.+)[;:] ((?:[^();:]|\([^()]*\))+)")
+"""What is wrong, and after the last colon or semicolon outside brackets what to do."""
 
 NEWER_DRIVER = "install a newer driver of the graphics card"
 
@@ -52,8 +56,8 @@ def texture(backend: str, wanted: str, trial: Sequence[str] | None = None, limit
     if done.returncode < 0:
         return Check(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
     said = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["failed"]
-    problem, _, remedy = said[-1].rpartition("; ")
-    return Check(part, state, problem or remedy, remedy if problem else NEWER_DRIVER)
+    parts = REMEDY_LAST.fullmatch(said[-1])
+    return Check(part, state, *((parts[1], parts[2]) if parts else (said[-1], NEWER_DRIVER)))
 
 
 def cuda(device: str, driver: Callable[[], int] | None = None) -> Check:
