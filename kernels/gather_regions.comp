@@ -1,35 +1,40 @@
 #version 450
-// The pixels of regions, channel by channel: one workgroup a region, one invocation 16 texels of a row.
+// The pixels of regions of one level, channel by channel: one workgroup a region, one invocation four texels of each
+// eighth row.
 
-layout(local_size_x = 2, local_size_y = 32) in;
+layout(local_size_x = 8, local_size_y = 8) in;
 
-layout(std430, binding = 0) readonly restrict buffer Regions { uvec4 regions[]; };  // level, row, column, layer
-layout(std430, binding = 1) writeonly restrict buffer Pixels { uvec4 pixels[]; };   // [region][channel][row][2]
-layout(binding = 0) uniform usampler2DArray texels;
+struct Region {
+    uint row;
+    uint column;
+    uint layer;
+    uint slot;  // where its pixels go
+};
 
-uvec3 channels(uint a, uint b, uint c, uint d) {
-    uvec3 shift = uvec3(0u, 8u, 16u);
-    return ((uvec3(a) >> shift) & 255u) | (((uvec3(b) >> shift) & 255u) << 8) | (((uvec3(c) >> shift) & 255u) << 16) |
-           ((uvec3(d) >> shift) << 24);
+layout(std430, binding = 0) readonly restrict buffer Regions { Region regions[]; };
+layout(std430, binding = 1) writeonly restrict buffer Pixels { uint pixels[]; };  // [slot][channel][row][8]
+layout(r32ui, binding = 0) readonly restrict uniform uimage2DArray level;
+
+uint channel(uint shift, uvec4 texels) {
+    uvec4 values = (texels >> shift) & 255u;
+    return values.x | (values.y << 8) | (values.z << 16) | (values.w << 24);
 }
 
 void main() {
-    uvec4 region = regions[gl_WorkGroupID.x];
-    int level = int(region.x);
-    ivec2 last = textureSize(texels, level).xy - 1;
-    ivec2 first = ivec2(region.z * 32u + gl_LocalInvocationID.x * 16u, region.y * 32u + gl_LocalInvocationID.y);
-    int line = min(first.y, last.y);
-    uvec3 four[4];
-    for (int part = 0; part < 4; ++part) {
-        uint texel[4];
-        for (int step = 0; step < 4; ++step) {
-            int column = min(first.x + 4 * part + step, last.x);
-            texel[step] = texelFetch(texels, ivec3(column, line, int(region.w)), level).r;
-        }
-        four[part] = channels(texel[0], texel[1], texel[2], texel[3]);
+    Region region = regions[gl_WorkGroupID.x];
+    ivec2 last = imageSize(level).xy - 1;
+    int column = int(region.column * 32u + gl_LocalInvocationID.x * 4u);
+    ivec4 columns = min(ivec4(column, column + 1, column + 2, column + 3), last.x);
+    for (uint row = gl_LocalInvocationID.y; row < 32u; row += 8u) {
+        int line = min(int(region.row * 32u + row), last.y);
+        uvec4 texels;
+        texels.x = imageLoad(level, ivec3(columns.x, line, region.layer)).r;
+        texels.y = imageLoad(level, ivec3(columns.y, line, region.layer)).r;
+        texels.z = imageLoad(level, ivec3(columns.z, line, region.layer)).r;
+        texels.w = imageLoad(level, ivec3(columns.w, line, region.layer)).r;
+        uint place = region.slot * 768u + row * 8u + gl_LocalInvocationID.x;
+        pixels[place] = channel(0u, texels);
+        pixels[place + 256u] = channel(8u, texels);
+        pixels[place + 512u] = channel(16u, texels);
     }
-    uint out_row = (gl_WorkGroupID.x * 96u + gl_LocalInvocationID.y) * 2u + gl_LocalInvocationID.x;
-    pixels[out_row] = uvec4(four[0].r, four[1].r, four[2].r, four[3].r);
-    pixels[out_row + 64u] = uvec4(four[0].g, four[1].g, four[2].g, four[3].g);
-    pixels[out_row + 128u] = uvec4(four[0].b, four[1].b, four[2].b, four[3].b);
 }

@@ -141,9 +141,22 @@ class Device:
         """Has objects deleted by whichever thread comes by next. May be called anywhere, also by a finalizer."""
         self._buried.append(burial)
 
+    def clear(self) -> None:
+        """Deletes what was let go of. Does nothing on a device that was lost, whose objects are gone."""
+        if self.lost is None:
+            with self.current():
+                pass
+
     def make_context(self) -> int:
         """The address of a new context that shares the device's objects."""
         return _address(self._new_context(self._root))
+
+    def extensions(self) -> set[str]:
+        """What the driver has beside its version. Some context must be current."""
+        gl = self.library.gl
+        return {
+            gl.glGetStringi(gl.GL_EXTENSIONS, index).decode() for index in range(gl.glGetIntegerv(gl.GL_NUM_EXTENSIONS))
+        }
 
     def _sweep(self) -> None:
         while self._buried:

@@ -67,6 +67,13 @@ def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: 
     return UploadPlan("parts", blocks, tiles_of(small) if small else _none())
 
 
+def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[Rectangle, ...]:
+    """The rectangles, or the box around them where that costs less; a rectangle's cost is in tiles, beside its own."""
+    box = _box_around(rectangles)
+    apart = sum(rectangle_cost + _area(rectangle) for rectangle in rectangles)
+    return (box,) if apart > rectangle_cost + _area(box) else rectangles
+
+
 def tiles_in(rectangle: Rectangle) -> Tiles:
     """Every tile of a rectangle, row by row: int [n, 2] (row, col)."""
     row0, col0, row1, col1 = rectangle

@@ -84,6 +84,4 @@ class GlStore(StoreBase):
             last = self._users == 0
         if last:
             self._texture.release()
-            if self.device.lost is None:
-                with self.device.current():
-                    pass  # deletes what was let go of
+            self.device.clear()

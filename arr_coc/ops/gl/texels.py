@@ -7,12 +7,17 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.gl.plan import plan_upload
+from arr_coc.ops.gl.plan import cheaper
 from arr_coc.ops.gl.reading import gather, read_back
+from arr_coc.ops.gl.sampling import Floats, sample, sample_along
+from arr_coc.ops.gl.scores import tile_entropy
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.mipmaps import allocate_levels
 from arr_coc.ops.planes import Plane, Rectangle
 from arr_coc.ops.rectangles import cover
+
+RECTANGLE_COST = 100
+"""What reading a rectangle costs beside its tiles, in tiles: five levels, two calls each."""
 
 
 class GlTexels:
@@ -47,10 +52,20 @@ class GlTexels:
         layer = np.zeros((len(regions), 1), regions.dtype)
         return gather(self._texture, np.hstack((regions, layer)))
 
+    def sample(self, points: Floats) -> npt.NDArray[np.float32]:
+        """Colours at points; see `arr_coc.ops.gl.sampling.sample`."""
+        return sample(self._texture, points)
+
+    def sample_along(self, points: Floats, footprints: Floats, width_px: float = 1.0) -> npt.NDArray[np.float32]:
+        """Colours averaged along lines; see `arr_coc.ops.gl.sampling.sample_along`."""
+        return sample_along(self._texture, points, footprints, width_px)
+
+    def entropy(self, tiles: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+        """Luma entropy of tiles [n, 2] (row, col); see `arr_coc.ops.gl.scores.tile_entropy`."""
+        return tile_entropy(self._texture, tiles)
+
     def _refresh(self) -> None:
         """All levels at once: one wait for the device is dearer than the texels that nobody wants."""
-        plan = plan_upload(cover(self._stale), self._stale.shape)
-        strip = [(row, col, row + 1, col + 1) for row, col in plan.strip.tolist()]
-        rectangles = [block.rectangle for block in plan.blocks] + strip
+        rectangles = cheaper(cover(self._stale), RECTANGLE_COST)
         read_back(self._texture, 0, rectangles, {level: self._levels[level] for level in self._levels if level})
         self._stale[:] = False

@@ -1,4 +1,4 @@
-"""A tiled texture array of six levels, brought up to date from the ring.
+"""A tiled texture of six levels and one layer or more, brought up to date from the ring.
 
 Level 0 arrives by plain copies where a CPU draws: llvmpipe copies a texel in 0.2 ns and takes 2 ns to store one from a
 kernel. A GPU stores it in the same kernel that makes the other levels, which saves the calls. Measured with llvmpipe
@@ -98,9 +98,21 @@ class TileTexture(Owned):
             super().__init__(self.device, "glDeleteTextures", (self.name, self.words, self._texels))
             gl.glTextureStorage3D(self.name, LEVELS, gl.GL_RGBA8, cols * TILE_PX, rows * TILE_PX, layers)
             gl.glTextureView(self.words, gl.GL_TEXTURE_2D_ARRAY, self.name, gl.GL_R32UI, 0, LEVELS, 0, layers)
-            for texture in (self.name, self.words):
-                gl.glTextureParameteri(texture, gl.GL_TEXTURE_MIN_FILTER, gl.GL_NEAREST_MIPMAP_NEAREST)
-                gl.glTextureParameteri(texture, gl.GL_TEXTURE_MAG_FILTER, gl.GL_NEAREST)
+            gl.glTextureParameteri(self.name, gl.GL_TEXTURE_MIN_FILTER, gl.GL_LINEAR_MIPMAP_LINEAR)
+            gl.glTextureParameteri(self.name, gl.GL_TEXTURE_WRAP_S, gl.GL_CLAMP_TO_EDGE)
+            gl.glTextureParameteri(self.name, gl.GL_TEXTURE_WRAP_T, gl.GL_CLAMP_TO_EDGE)
+            self.anisotropy = self._set_anisotropy()
+
+    def _set_anisotropy(self) -> float:
+        """The largest that the device has: how many times longer than wide a footprint may be. Software has none."""
+        gl = self.device.library.gl
+        if self.device.software:
+            return 1.0
+        if self.device.version < (4, 6) and "GL_EXT_texture_filter_anisotropic" not in self.device.extensions():
+            return 1.0
+        largest = float(gl.glGetFloatv(gl.GL_MAX_TEXTURE_MAX_ANISOTROPY))
+        gl.glTextureParameterf(self.name, gl.GL_TEXTURE_MAX_ANISOTROPY, largest)
+        return largest
 
     def _bind_ring(self) -> None:
         gl = self.device.library.gl
