@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import open_store
+from arr_coc.ops.store import Backend, open_store
 from arr_coc.ops.view import TextureView
+from tests.backends import BACKENDS, require
 from tests.plane_maker import random_planes, stamp
 
 
 @contextmanager
-def view_of(height: int, width: int) -> Iterator[TextureView]:
+def view_of(height: int, width: int, backend: Backend = "cpu") -> Iterator[TextureView]:
     planes = random_planes(np.random.default_rng(0), height, width)
-    store = open_store(PlaneFormat.of(planes))
+    store = open_store(PlaneFormat.of(planes), backend)
     store.update(planes, stamp(0))
     with store.lease() as view:
         yield view
@@ -42,9 +43,11 @@ def regions_of(rows: int, cols: int) -> list[tuple[int, int, int]]:
     ]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @given(st.integers(1, 200), st.integers(1, 300))
-def test_gather_equals_clamped_lookup(height: int, width: int) -> None:
-    with view_of(height, width) as view:
+def test_gather_equals_clamped_lookup(backend: Backend, height: int, width: int) -> None:
+    require(backend)
+    with view_of(height, width, backend) as view:
         regions = np.array(regions_of(*view.grid.shape))
         np.random.default_rng(height * 1000 + width).shuffle(regions)
         pixels = view.gather(regions)
@@ -54,8 +57,10 @@ def test_gather_equals_clamped_lookup(height: int, width: int) -> None:
             np.testing.assert_array_equal(got, expected(view, *region))
 
 
-def test_gather_of_nothing_and_of_other_integer_types() -> None:
-    with view_of(64, 64) as view:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gather_of_nothing_and_of_other_integer_types(backend: Backend) -> None:
+    require(backend)
+    with view_of(64, 64, backend) as view:
         assert view.gather(np.zeros((0, 3), np.int32)).shape == (0, 3, 32, 32)
         one = view.gather(np.array([[1, 0, 0]], np.int8))
         np.testing.assert_array_equal(one[0], expected(view, 1, 0, 0))
