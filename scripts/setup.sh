@@ -28,3 +28,5 @@ command -v "$PYTHON" >/dev/null || {
 echo "Installing the pinned packages into $VENV (a few minutes the first time)…"
 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' ||
     fail "the packages could not be installed; see pip's message above"
+"$VENV/bin/python" -c 'import ctypes; [ctypes.CDLL(name) for name in ("libEGL.so.1", "libOpenGL.so.0")]' 2>/dev/null ||
+    echo "No OpenGL here, which only --backend gl needs; on Debian or Ubuntu: sudo apt-get install libegl1 libgl1-mesa-dri libopengl0"
