@@ -17,7 +17,17 @@ from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import Preprocessing, fit_tiles, to_tiles
 from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.relevance import RelevanceRealiser
-from arr_coc.types import TILE_PX, Encode, FramePacket, FramePlanes, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import (
+    NEEDS_TOKENS_ONLY,
+    TILE_PX,
+    Encode,
+    FramePacket,
+    FramePlanes,
+    FrameStamp,
+    QueryEmbedding,
+    TileGrid,
+    TokenPacket,
+)
 from arr_coc.updater import TextureUpdater
 
 log = logging.getLogger(__name__)
@@ -62,7 +72,7 @@ class Gaze:
             self.relevance = np.ones(grid.shape, np.float32)
             every = grid_regions(grid).numpy().astype(np.int32)
             return FramePacket(stamp, grid, every, self.relevance, image)
-        if self._encode == "sparse":
+        if self._encode in NEEDS_TOKENS_ONLY:
             return _with_own_tiles(packet, image, prep.tile_px)
         return FramePacket(packet.stamp, grid, packet.regions, self.relevance, image)
 

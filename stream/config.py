@@ -88,6 +88,19 @@ class AllocateConfig(Section):
     """For `random`."""
 
 
+class IncrementalConfig(Section):
+    """What `encode = "incremental"` keeps, and how it stays near the truth; docs/architecture.md has its error."""
+
+    every_frames: int | None = Field(default=64, ge=1)
+    """Every so many frames all regions are encoded afresh; none for never."""
+    share: float = Field(default=0.10, ge=0, le=1)
+    """Share of the regions that are encoded again with every frame although they did not change."""
+    drift_limit: float | None = Field(default=0.5, gt=0)
+    """Where these were further off than that, the next frame is encoded afresh; none for no limit."""
+    memory_mb: float = Field(default=1024.0, ge=0)
+    """What kept keys and values may take; a frame that alone needs more is encoded as `sparse` encodes it."""
+
+
 class AnswerConfig(Section):
     """What is asked, of which model, and when it speaks."""
 
@@ -95,8 +108,10 @@ class AnswerConfig(Section):
     """Folder or hub name; the bundled model when absent."""
     query: str = Field(default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """The question or instruction."""
-    encode: Literal["full", "prune", "sparse", "weighted"] = "sparse"
-    """What the vision encoder sees: only the chosen tokens (`sparse`), or all of them."""
+    encode: Literal["full", "prune", "sparse", "incremental", "weighted"] = "sparse"
+    """What the vision encoder sees: only the chosen tokens (`sparse`), those of them that are new or changed
+    (`incremental`), or all."""
+    incremental: IncrementalConfig = IncrementalConfig()
     every_s: float | None = Field(default=2.0, gt=0)
     """Seconds of media time between answers; none to speak only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)

@@ -57,6 +57,11 @@ def _obstacle(config: Config) -> str | None:
         return "--resume and --realtime do not go together: a run in real time is different each time"
     if pipeline.frames == "newest" or pipeline.answers == "newest":
         return "--resume needs a run that drops nothing: set pipeline.frames=lossless and pipeline.answers=lockstep"
+    if config.answer.encode == "incremental":
+        return (
+            "--resume needs answers that do not build on what earlier ones left in memory: give --encode sparse instead "
+            "of incremental"
+        )
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None

@@ -105,6 +105,7 @@ def open_qwen(config: Config) -> QwenSpeaker:
     """Loads the model that `answer.model` names. Raises ModelError."""
     from arr_coc.qwen.decode import Decoding
     from arr_coc.qwen.loading import load_qwen
+    from arr_coc.qwen.refresh import IncrementalOptions
     from arr_coc.qwen.session import AnswerOptions, AnswerSession
 
     answer = config.answer
@@ -112,7 +113,8 @@ def open_qwen(config: Config) -> QwenSpeaker:
     decoding = Decoding(
         max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
     )
-    return QwenSpeaker(AnswerSession(qwen, AnswerOptions(encode=answer.encode, decoding=decoding)))
+    incremental = IncrementalOptions(**answer.incremental.model_dump())
+    return QwenSpeaker(AnswerSession(qwen, AnswerOptions(answer.encode, decoding, incremental=incremental)))
 
 
 def open_speaker(name: str, config: Config) -> Speaker:

@@ -123,7 +123,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["caption", "x.mp4", "--budget", "0"], "--budget: allocate.budget must be a whole number of at least 1"),
         (["caption", "x.mp4", "--budget", "many"], "or adaptive, got 'many'"),
         (["caption", "x.mp4", "--strategy", "best"], "must be one of auto, topk, mixed, "),
-        (["caption", "x.mp4", "--encode", "none"], "must be one of full, prune, sparse, weighted"),
+        (["caption", "x.mp4", "--encode", "none"], "must be one of full, prune, sparse, incremental, weighted"),
         (["caption", "x.mp4", "--every", "0"], "must be a number above 0, or none"),
         (["caption", "x.mp4", "--max-frames", "-1"], "must be a whole number of at least 1, or none"),
         (["caption", "x.mp4", "--query", "x" * 10_000], "1 to 4000 characters, got 10000 characters"),

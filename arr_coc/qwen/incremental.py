@@ -15,7 +15,7 @@ import torch
 
 from arr_coc.qwen.kept_vision import Belonging, KeptVision, RegionSize
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.refresh import Flags, IncrementalOptions, all_due, longest_ago
+from arr_coc.qwen.refresh import Flags, IncrementalOptions, Regions, all_due, most_unsettled, unrest
 from arr_coc.qwen.slots import Ints, Placement
 from arr_coc.qwen.vision import (
     Attend,
@@ -111,7 +111,7 @@ class IncrementalEncoder:
             return self._without_keeping(qwen, packet)
         self._kept = None
         placement = kept.slots.place(packet.regions, packet.pixels, kept.frames)
-        refreshed = self._refreshed(kept, placement)
+        refreshed = self._refreshed(kept, placement, packet.regions)
         chosen = np.flatnonzero(placement.stale | refreshed)
         source, target, *slots = _upload(
             kept.belonging.device, placement.source, placement.target, placement.slots[chosen], placement.slots
@@ -140,14 +140,16 @@ class IncrementalEncoder:
         kept.put_outputs(run.chosen_slots, fresh)
         return fresh if run.whole else kept.tokens(run.all_slots)
 
-    def _refreshed(self, kept: KeptVision, placement: Placement) -> Flags:
+    def _refreshed(self, kept: KeptVision, placement: Placement, regions: Regions) -> Flags:
         """Which of the regions that did not change are encoded all the same."""
         drift = None
         if self.options.drift_limit is not None and kept.since_all and kept.drift is not None:
             drift = float(kept.drift)
         if all_due(self.options, kept.since_all + 1, drift):
             return ~placement.stale
-        return longest_ago(kept.slots.encoded(placement.slots), placement.stale, self.options.share)
+        slots, stale = placement.slots, placement.stale
+        unsettled = kept.slots.unsettle(slots, unrest(regions, stale))
+        return most_unsettled(unsettled, kept.slots.encoded(slots), stale, self.options.share)
 
     def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> KeptVision | None:
         """What is kept, if it suits the packet; else new room, or None where that would take too much."""

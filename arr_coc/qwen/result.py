@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.prompted import Prompt
 from arr_coc.types import Feedback, FrameStamp
 
@@ -17,6 +18,7 @@ class AnswerResult:
     the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
     the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. `shown`: the frames
     that it speaks of, in the prompt's order. `kept_bytes`: what frames, keys and values take in memory after it.
+    `vision`: what incremental encoding took and keeps, where that is how frames were encoded.
     """
 
     text: str
@@ -30,6 +32,7 @@ class AnswerResult:
     feedback: Feedback
     shown: tuple[FrameStamp, ...]
     kept_bytes: int
+    vision: VisionReport | None = None
 
 
 @dataclass(slots=True)
@@ -51,8 +54,8 @@ class Record:
         if self.first_s is None:
             self.first_s = time.perf_counter()
 
-    def result(self, prompt: Prompt, feedback: Feedback, kept_bytes: int) -> AnswerResult:
-        """The answer to a prompt as it stands."""
+    def result(self, prompt: Prompt, feedback: Feedback, kept_bytes: int, vision: VisionReport | None) -> AnswerResult:
+        """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
         ended_s = time.perf_counter()
         first_s = ended_s if self.first_s is None else self.first_s
         return AnswerResult(
@@ -66,5 +69,6 @@ class Record:
             decode_ms=(ended_s - first_s) * 1e3,
             feedback=feedback,
             shown=prompt.stamps,
-            kept_bytes=kept_bytes,
+            kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
+            vision=vision,
         )

@@ -15,10 +15,12 @@ from arr_coc.qwen.cache import Mark, PrefixCache
 from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
 from arr_coc.qwen.encoding import EncodedFrame, Packet, encode_packet, token_count
 from arr_coc.qwen.frame_window import FrameWindow
+from arr_coc.qwen.incremental import IncrementalEncoder
 from arr_coc.qwen.kept_frame import KeptFrame, Wrapping, read_apart
 from arr_coc.qwen.prompt import prompt_ids, time_text
 from arr_coc.qwen.prompted import Prompt, prompt_in_slots
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.result import AnswerResult, Record
 from arr_coc.qwen.room import FrameSize, check_context, check_memory
 from arr_coc.qwen.shown_frame import Ids, Shown
@@ -32,6 +34,7 @@ Frames = Literal["causal", "window"]
 class AnswerOptions:
     """How a session answers. `system` None: the chat template's own system prompt, if it has one.
 
+    `incremental`: what is kept, and encoded again, where `encode` is that.
     `frames`: how several frames of one prompt are read. `causal`, as the stock model does: each sees those before it.
     `window`: each sees the prompt's beginning only, so that whichever came, left or changed places costs nothing anew.
     """
@@ -40,6 +43,7 @@ class AnswerOptions:
     decoding: Decoding = field(default_factory=Decoding)
     system: str | None = None
     frames: Frames = "causal"
+    incremental: IncrementalOptions = field(default_factory=IncrementalOptions)
 
     def __post_init__(self) -> None:
         if self.encode not in get_args(Encode):
@@ -58,6 +62,7 @@ class AnswerSession:
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None) -> None:
         self.qwen = qwen
+        self._vision = IncrementalEncoder()
         self.configure(options or AnswerOptions())
         self._cache: PrefixCache[Ids | Shown | KeptFrame] = PrefixCache()
         self._listed: list[KeptFrame] = []
@@ -66,6 +71,9 @@ class AnswerSession:
     def configure(self, options: AnswerOptions) -> None:
         """Answers by other options from here on; what was kept stays useful."""
         self.options = options
+        self._vision.configure(options.incremental)
+        if options.encode != "incremental":
+            self._vision.clear()
         self._ids = prompt_ids(self.qwen, options.system)
 
     @property
@@ -125,7 +133,8 @@ class AnswerSession:
                 def conclude() -> None:
                     kept = self._listed if window is None else window.frames
                     kept_bytes = self._cache.bytes + sum(frame.bytes for frame in kept)
-                    self._last = record.result(prompt, self._feedback(prompt, probe, query), kept_bytes)
+                    vision = self._vision.report if self.options.encode == "incremental" else None
+                    self._last = record.result(prompt, self._feedback(prompt, probe, query), kept_bytes, vision)
 
                 try:
                     yield from self._speak(logits, prompt.part.position, record, should_stop)
@@ -254,7 +263,7 @@ class AnswerSession:
         return [*self._ids.before_query, *self.qwen.plain_token_ids(query), *self._ids.after_query]
 
     def _encode(self, packet: Packet) -> EncodedFrame:
-        return encode_packet(self.qwen, packet, self.options.encode)
+        return encode_packet(self.qwen, packet, self.options.encode, self._vision)
 
     def _opening(self, packet: Packet, *, timed: bool) -> Ids:
         """What introduces a frame, up to its first visual token."""

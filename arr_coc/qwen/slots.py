@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 EMPTY = -1
 """The name of no region."""
@@ -44,6 +45,7 @@ class RegionSlots:
         self._names: Ints = np.full(capacity, EMPTY, np.int64)
         self._shown: Ints = np.full(capacity, NEVER, np.int64)
         self._encoded: Ints = np.full(capacity, NEVER, np.int64)
+        self._unsettled: Floats = np.zeros(capacity)
 
     @property
     def capacity(self) -> int:
@@ -69,7 +71,7 @@ class RegionSlots:
         source, target, keep = self._leaving(at[known], count)
         comes = known[~stays[known]]
         source, target = np.concatenate([at[comes], source]), np.concatenate([slots[comes], target])
-        for column in (self._names, self._shown, self._encoded, self.pixels):
+        for column in (self._names, self._shown, self._encoded, self._unsettled, self.pixels):
             column[target] = column[source]
         self._names[np.setdiff1d(np.arange(self.capacity), np.concatenate([slots, keep]))] = EMPTY
         self._names[slots] = names
@@ -82,9 +84,15 @@ class RegionSlots:
         """The frames in which what lies in `slots` was encoded last."""
         return self._encoded[slots]
 
+    def unsettle(self, slots: Ints, unrest: Floats) -> Floats:
+        """Adds to what changed around the regions in `slots` since they were encoded; returns the sums."""
+        self._unsettled[slots] += unrest
+        return self._unsettled[slots]
+
     def mark_encoded(self, slots: Ints, frame: int) -> None:
         """Says that `slots` were encoded with this frame."""
         self._encoded[slots] = frame
+        self._unsettled[slots] = 0
 
     def _find(self, names: Ints) -> Ints:
         """The slot of each region, EMPTY for those that are not held."""

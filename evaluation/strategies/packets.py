@@ -12,7 +12,7 @@ from typing import TypeAlias
 from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerOptions, AnswerSession
-from arr_coc.types import Encode
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
 from evaluation.flops import Costs, Flops
 from evaluation.prompting import Prompt
 from evaluation.strategies.base import Ask, Reply
@@ -28,7 +28,7 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
     started_s = time.perf_counter()
     views = ask.views(qwen)
     chosen = choose(views, ask)
-    sparse = ask.encode == "sparse"
+    sparse = encodes_shown_only(ask.encode)
     packets = [
         view.chosen_only(tiles) if sparse else view.whole(tiles) for view, tiles in zip(views, chosen, strict=True)
     ]
@@ -61,4 +61,4 @@ def packet_flops(qwen: QwenVL, ask: Ask, views: Sequence[View], shown: Sequence[
 
 def encodes_shown_only(encode: Encode) -> bool:
     """Whether the encoder sees only the chosen tokens."""
-    return encode == "sparse"
+    return encode in NEEDS_TOKENS_ONLY

@@ -62,7 +62,7 @@ class RunOptions:
     ] = None
     encode: Annotated[
         str | None,
-        _text("--encode", metavar="NAME", help="What is encoded: sparse, prune, weighted, full. [sparse]"),
+        _text("--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"),
     ] = None
     max_frames: Annotated[
         str | None, _text("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")

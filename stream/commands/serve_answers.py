@@ -29,7 +29,8 @@ def serve_answers(
         str | None, _text("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]")
     ] = None,
     encode: Annotated[
-        str | None, _text("--encode", metavar="NAME", help="What is encoded: sparse, prune, weighted, full. [sparse]")
+        str | None,
+        _text("--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"),
     ] = None,
     max_tokens: Annotated[
         str | None, _text("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]")
