@@ -50,8 +50,10 @@ def test_any_composite_keeps_its_promises(height: int, width: int, tokens: int, 
         for box, size in ((one.source, image.shape), (one.target, composite.image.shape)):
             assert 0 <= box[0] < box[2] <= size[0]
             assert 0 <= box[1] < box[3] <= size[1]
-        taken[one.target[0] : one.target[2], one.target[1] : one.target[3]] += 1
-    assert taken.max() == 1
+        border = 0 if one is whole else BORDER_PX
+        taken[one.target[0] - border : one.target[2] + border, one.target[1] - border : one.target[3] + border] += 1
+    assert (taken == 1).all()
+    assert len(parts) <= len(FRAMES)
     for part in parts:
         assert part.scale in (1, 0.5, 0.25, 0.125)
         assert part.scale > whole.scale
@@ -86,6 +88,14 @@ def test_a_large_thing_is_shown_at_a_smaller_scale() -> None:
     (part,) = foveate(picture(1080, 1920), relevance, 100).placements[1:]
     assert part.scale == 0.25
     assert contains(part.source, (6 * 32, 15 * 32, 28 * 32, 45 * 32))
+
+
+def test_a_thing_is_shown_in_one_piece_rather_than_larger_in_several() -> None:
+    relevance = np.zeros((34, 60), np.float32)
+    relevance[8:17, 14:22] = 0.8
+    (part,) = foveate(picture(1080, 1920), relevance, 100).placements[1:]
+    assert part.scale == 0.5
+    assert contains(part.source, (8 * 32, 14 * 32, 17 * 32, 22 * 32))
 
 
 def test_frames_mark_each_part_and_its_place() -> None:

@@ -39,6 +39,9 @@ LEAST_RELEVANCE = 0.01
 NEAR = 0.02
 """Windows whose worth differs by less are equal, so that what matters stands in the middle of a part."""
 
+TORN = 0.5
+"""What the worth just outside a part takes from its value: a thing in one piece and smaller beats its pieces."""
+
 COARSEST_PART = 3
 """Parts may be shown smaller by up to 2 to this power."""
 
@@ -134,7 +137,7 @@ def _shelves(top: int, bottom: int, cols: int) -> Iterator[list[Box]]:
 def _parts(
     size: tuple[int, int], worth: npt.NDArray[np.float64], cells: list[Box], level: int
 ) -> tuple[list[Placement], float]:
-    """The parts that each cell shows, one after another where most worth is left, and the worth shown in all.
+    """The parts that each cell shows, one after another where most worth is left, and what they are worth in all.
 
     Fewer than cells where a cell is larger than the picture.
     """
@@ -146,10 +149,9 @@ def _parts(
         if window[0] > size[0] or window[1] > size[1]:
             break
         tiles = [max(1, min(round(side / TILE_PX), count)) for side, count in zip(window, left.shape, strict=True)]
-        row, col = _richest(left, tiles[0], tiles[1])
-        covered = left[row : row + tiles[0], col : col + tiles[1]]
-        shown += float(covered.sum())
-        covered[:] = 0
+        row, col, value = _richest(worth, left, tiles[0], tiles[1])
+        left[row : row + tiles[0], col : col + tiles[1]] = 0
+        shown += max(value, 0.0)
         start = [
             min(max(round((first + count / 2) * TILE_PX - side / 2), 0), whole - side)
             for first, count, side, whole in zip((row, col), tiles, window, size, strict=True)
@@ -158,12 +160,23 @@ def _parts(
     return parts, shown
 
 
-def _richest(worth: npt.NDArray[np.float64], rows: int, cols: int) -> tuple[int, int]:
-    """Where a window of rows × cols holds most: its first row and column, of neighbouring equals those of the middle one."""
-    total = np.zeros((worth.shape[0] + 1, worth.shape[1] + 1))
-    total[1:, 1:] = worth.cumsum(axis=0).cumsum(axis=1)
-    sums = total[rows:, cols:] - total[:-rows, cols:] - total[rows:, :-cols] + total[:-rows, :-cols]
-    equals = np.argwhere(sums >= sums.max() * (1 - NEAR))
-    around = equals[(np.abs(equals - equals[0]) < (rows, cols)).all(axis=1)]
-    row, col = around[np.abs(around - around.mean(axis=0)).sum(axis=1).argmin()]
-    return int(row), int(col)
+def _richest(
+    worth: npt.NDArray[np.float64], left: npt.NDArray[np.float64], rows: int, cols: int
+) -> tuple[int, int, float]:
+    """The window of rows × cols tiles that shows most: its first row and column, and its value.
+
+    That is the worth that is `left` in it, less a share of the worth around it, one tile wide: what an edge cuts off
+    is torn. Of neighbouring windows that are equal it is the middle one.
+    """
+    around = _sums(np.pad(worth, 1), rows + 2, cols + 2) - _sums(worth, rows, cols)
+    values = _sums(left, rows, cols) - TORN * around
+    equals = np.argwhere(values >= values.max() - NEAR * abs(values.max()))
+    near = equals[(np.abs(equals - equals[0]) < (rows, cols)).all(axis=1)]
+    row, col = near[np.abs(near - near.mean(axis=0)).sum(axis=1).argmin()]
+    return int(row), int(col), float(values[row, col])
+
+
+def _sums(worth: npt.NDArray[np.float64], rows: int, cols: int) -> npt.NDArray[np.float64]:
+    """The sum of every window of rows × cols."""
+    total = np.pad(worth.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+    return np.asarray(total[rows:, cols:] - total[:-rows, cols:] - total[rows:, :-cols] + total[:-rows, :-cols])
