@@ -11,7 +11,7 @@ import torch
 from arr_coc.errors import OptionError
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions, suitability
 from arr_coc.qwen.kept_frame import KeptFrame, Wrapping
-from arr_coc.types import FrameStamp
+from arr_coc.types import FrameStamp, TileGrid
 
 CAT, DOG = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
 
@@ -36,6 +36,7 @@ def frame(
         embeds=torch.stack(list(embeds)),
         regions=torch.zeros(len(embeds), 3, dtype=torch.long),
         relevance=torch.tensor(list(relevance)),
+        grid=TileGrid.of(96, 128),
     )
 
 
@@ -76,6 +77,20 @@ def test_relevance_counts_as_similarity_does() -> None:
     assert picked(window(lively, dull, frame(2), frames=2, kept=3)) == [1, 2]
     both = frame(0, [CAT, DOG], relevance=[0.5, 1.0])
     assert suitability(both, CAT) == pytest.approx((0.5 * 1 + 1.0 * 0.5) / 2)
+
+
+def test_no_more_are_shown_than_there_is_room_for() -> None:
+    """A frame whose allocation failed may take as much as all others together."""
+    large = frame(1, [CAT] * 7)
+    shown = window(frame(0), large, frame(2), frame(3), frames=3)
+    assert (large.steps, frame(0).steps) == (9, 3)
+    assert [[one.stamp.frame_index for one in shown.pick(CAT, room)] for room in (15, 14, 6, 5, 1)] == [
+        [1, 2, 3],
+        [2, 3],
+        [2, 3],
+        [3],
+        [3],
+    ]
 
 
 def test_the_same_frame_is_there_once() -> None:

@@ -6,18 +6,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
 from test_qwen_frame_window import frame, window
 
 from arr_coc.errors import ContextLengthError, OptionError
+from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.frame_window import WindowOptions
 from arr_coc.qwen.kept_frame import Wrapping
-from arr_coc.qwen.room import FrameSize, check_context, check_memory, free_bytes
-from arr_coc.types import TileGrid
+from arr_coc.qwen.room import FrameSize, check_context, check_memory, expected_size, free_bytes, kept_size
+from arr_coc.types import Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
 
 WRAPPING = Wrapping((1, 2, 3), (4, 5), (6,))
+SAME = FrameSize(1, 2, 4)
+"""What the frames of these tests take."""
+
+STAMP = FrameStamp(0, 0, 0)
+
 CPU = torch.device("cpu")
 
 
@@ -26,45 +33,59 @@ def model(context: int) -> Any:
 
 
 def test_a_frame_takes_its_tokens_or_its_positions_whichever_are_more() -> None:
-    assert FrameSize.of(TileGrid.of(64, 320), 7, WRAPPING) == FrameSize(7, 3 + 10)
-    assert FrameSize.of(TileGrid.of(64, 320), 17, WRAPPING) == FrameSize(17, 3 + 17)
-    assert FrameSize.of_kept(frame(0)) == FrameSize(1, 3)
+    wide = TileGrid.of(64, 320)
+    assert FrameSize.of(wide, 7, WRAPPING).steps == 3 + 10
+    assert FrameSize.of(wide, 17, WRAPPING).steps == FrameSize.of(wide, 17, WRAPPING).tokens == 3 + 17
+
+
+def test_frames_are_expected_at_the_most_tokens_that_they_may_have() -> None:
+    grid = TileGrid.of(96, 128)
+    regions = np.zeros((5, 3), np.int32)
+    chosen = TokenPacket(STAMP, grid, regions, np.ones(5, np.float32), np.zeros((5, 3, 32, 32), np.uint8))
+    every = FramePacket(STAMP, grid, regions, np.ones(grid.shape, np.float32), np.zeros((96, 128, 3), np.uint8))
+
+    def expected(packet: Packet, encode: Encode, most: int) -> int:
+        return expected_size(packet, encode, WRAPPING, window(frame_tokens=most)).visual_tokens
+
+    assert [expected(chosen, "sparse", most) for most in (0, 9, 100)] == [5, 9, 12]
+    assert [expected(every, encode, 9) for encode in ("full", "prune", "sparse")] == [12, 9, 9]
+    assert [kept_size(frame(0), window(frame_tokens=most)).visual_tokens for most in (0, 9, 100)] == [1, 9, 12]
 
 
 @pytest.mark.parametrize(("context", "frames"), [(100, 9), (109, 9), (110, 10)])
 def test_the_largest_window_that_fits_is_named(context: int, frames: int) -> None:
-    size = FrameSize(7, 10)
+    size = FrameSize(7, 3, 1)
     check_context(model(context), WindowOptions(frames), size, 10)
     with pytest.raises(ContextLengthError, match=f"context of {context}; show at most {frames}, or lower"):
         check_context(model(context), WindowOptions(frames + 1), size, 10)
 
 
 def test_a_frame_that_does_not_fit_alone_is_not_the_windows_fault() -> None:
-    check_context(model(15), WindowOptions(3), FrameSize(7, 10), 10)
+    check_context(model(15), WindowOptions(3), FrameSize(7, 3, 1), 10)
 
 
 def test_memory_for_kept_and_shown_frames() -> None:
     one = frame(0)
-    check_memory(window(frames=4), one, 0, free=8 * one.bytes)
+    check_memory(window(frames=4), one, SAME, free=8 * one.bytes)
     with pytest.raises(OptionError, match=r"shows 4 frames and keeps 4 needs .* free on cpu; show at most 3, or"):
-        check_memory(window(frames=4), one, 0, free=8 * one.bytes - 1)
-    check_memory(window(frames=2, kept=6), one, 0, free=8 * one.bytes)
+        check_memory(window(frames=4), one, SAME, free=8 * one.bytes - 1)
+    check_memory(window(frames=2, kept=6), one, SAME, free=8 * one.bytes)
     with pytest.raises(OptionError, match=r"keeps 6 .*; keep at most 5, or"):
-        check_memory(window(frames=2, kept=6), one, 0, free=8 * one.bytes - 1)
+        check_memory(window(frames=2, kept=6), one, SAME, free=8 * one.bytes - 1)
 
 
 def test_what_is_there_already_needs_no_more_memory() -> None:
     one = frame(0)
     held = window(frame(0), frame(1), frames=4)
-    check_memory(held, one, 0, free=6 * one.bytes)
+    check_memory(held, one, SAME, free=6 * one.bytes)
     with pytest.raises(OptionError, match="show at most 3"):
-        check_memory(held, one, 0, free=6 * one.bytes - 1)
-    check_memory(window(*(frame(index) for index in range(4)), frames=4), one, 0, free=0)
+        check_memory(held, one, SAME, free=6 * one.bytes - 1)
+    check_memory(window(*(frame(index) for index in range(4)), frames=4), one, SAME, free=0)
 
 
 def test_frames_count_at_the_most_tokens_that_they_may_have() -> None:
     one = frame(0)
-    most = 10 * one.tokens
+    most = FrameSize(10 * one.tokens - 2, 2, 4)
     check_memory(window(frames=1), one, most, free=20 * one.bytes)
     with pytest.raises(OptionError, match="show at most 0"):
         check_memory(window(frames=1), one, most, free=20 * one.bytes - one.bytes)

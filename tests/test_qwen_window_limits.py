@@ -114,6 +114,15 @@ def test_a_budget_that_may_grow_counts_at_its_largest() -> None:
         said(speaking, small, QUERY, None, FrameWindow(WindowOptions(frames=200, frame_tokens=400)))
 
 
+def test_a_frame_whose_allocation_failed_does_not_end_the_stream() -> None:
+    """It comes whole, with more tokens than any other."""
+    speaking = apart(max_tokens=100)
+    window = FrameWindow(WindowOptions(frames=200, frame_tokens=4))
+    for shown in (packet(0, tokens=1), replace(whole(1), stamp=packet(1).stamp), packet(2, tokens=1)):
+        assert said(speaking, shown, QUERY, None, window)
+    assert speaking.last.tokens_used == 1 + 12 + 1
+
+
 def test_a_longer_question_that_leaves_no_room_is_refused_and_nothing_is_lost() -> None:
     speaking = apart(max_tokens=20)
     window = FrameWindow(WindowOptions(frames=3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -94,18 +95,24 @@ class FrameWindow:
         ]
         self._frames = deque(staying, self.options.capacity)
 
-    def pick(self, query: torch.Tensor) -> list[KeptFrame]:
+    def pick(self, query: torch.Tensor, room_steps: float = math.inf) -> list[KeptFrame]:
         """The frames to show, in the order in which they entered: the newest, and those that suit the question best.
 
         `query` float32 [D]: the question's embeddings, pooled. Of frames that suit equally well, newer ones are taken.
+        Beyond the newest, none is shown that would need more tokens or positions than `room_steps` together.
         """
-        shown = self.options.frames
-        if len(self._frames) <= shown:
-            return list(self._frames)
-        older = list(self._frames)[:-1]
-        scores = [suitability(frame, query) for frame in older]
-        best = sorted(range(len(older)), key=lambda index: (scores[index], index), reverse=True)[: shown - 1]
-        return [*(older[index] for index in sorted(best)), self._frames[-1]]
+        if not self._frames:
+            return []
+        *older, newest = self._frames
+        crowded = len(self._frames) > self.options.frames
+        scores = [suitability(frame, query) if crowded else 0.0 for frame in older]
+        room_steps -= newest.steps
+        picked: list[int] = []
+        for index in sorted(range(len(older)), key=lambda index: (scores[index], index), reverse=True):
+            if len(picked) + 1 < self.options.frames and older[index].steps <= room_steps:
+                picked.append(index)
+                room_steps -= older[index].steps
+        return [*(older[index] for index in sorted(picked)), newest]
 
 
 def suitability(frame: KeptFrame, query: torch.Tensor) -> float:

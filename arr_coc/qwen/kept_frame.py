@@ -18,7 +18,7 @@ from arr_coc.qwen.encoding import EncodedFrame, Packet
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.rotation import KeyCatcher, rotate, rotation
 from arr_coc.qwen.shown_frame import Ids, same_picture
-from arr_coc.types import FrameStamp, TokenPacket
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class KeptFrame:
 
     `keys` (not rotated) and `values`: a tensor [1, heads, L, head_dim] for each layer, over heading, visual tokens and
     closing. `positions` float32 [3, L] count from the frame's own beginning, and `extent` is where text goes on.
-    `visual`: where its visual tokens lie among the L. `embeds` [K, D], `regions` int64 [K, 3] and `relevance` float32
-    [K] are theirs. `packet` is None for a whole frame, whose pixels may have been overwritten since.
+    `visual`: where its visual tokens lie among the L. `embeds` [K, D], `regions` int64 [K, 3] (on `grid`) and
+    `relevance` float32 [K] are theirs. `packet` is None for a whole frame, as its pixels may be overwritten.
     """
 
     stamp: FrameStamp
@@ -51,11 +51,21 @@ class KeptFrame:
     embeds: torch.Tensor
     regions: torch.Tensor
     relevance: torch.Tensor
+    grid: TileGrid
 
     @property
     def tokens(self) -> int:
         """All of its tokens, L."""
         return self.positions.shape[1]
+
+    @property
+    def steps(self) -> int:
+        """What it takes of the context: tokens or positions, whichever are more."""
+        return max(self.tokens, self.extent)
+
+    @property
+    def visual_tokens(self) -> int:
+        return self.visual.stop - self.visual.start
 
     @property
     def bytes(self) -> int:
@@ -99,6 +109,7 @@ def read_apart(
         embeds=frame.tokens.embeds[0],
         regions=frame.regions[0],
         relevance=_relevance(packet, frame),
+        grid=frame.grid,
     )
 
 

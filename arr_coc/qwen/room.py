@@ -8,33 +8,37 @@ from pathlib import Path
 import torch
 
 from arr_coc.errors import ContextLengthError, OptionError
+from arr_coc.qwen.encoding import Packet, token_count
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.kept_frame import KeptFrame, Wrapping
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import TileGrid
+from arr_coc.types import Encode, FramePacket, TileGrid
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class FrameSize:
-    """What one frame takes of the context: its visual tokens, and `steps` with its heading and closing.
-
-    Steps are tokens or positions, whichever are more: few tokens of a large grid still stand far apart.
-    """
+    """What one frame takes: its visual tokens, those of its heading and closing, and the longer side of its grid."""
 
     visual_tokens: int
-    steps: int
+    text_tokens: int
+    side_tiles: int
 
     @classmethod
     def of(cls, grid: TileGrid, visual_tokens: int, wrapping: Wrapping) -> FrameSize:
-        """Of a frame that has not been read yet."""
-        text_tokens = len(wrapping.opening) + len(wrapping.closing)
-        return cls(visual_tokens, text_tokens + max(visual_tokens, *grid.shape))
+        """Of a frame of `grid` in `wrapping`."""
+        return cls(visual_tokens, len(wrapping.opening) + len(wrapping.closing), max(grid.shape))
 
-    @classmethod
-    def of_kept(cls, frame: KeptFrame) -> FrameSize:
-        return cls(frame.visual.stop - frame.visual.start, max(frame.tokens, frame.extent))
+    @property
+    def tokens(self) -> int:
+        """In memory."""
+        return self.visual_tokens + self.text_tokens
+
+    @property
+    def steps(self) -> int:
+        """Of the context: tokens or positions, whichever are more. Few tokens of a large grid still stand far apart."""
+        return self.text_tokens + max(self.visual_tokens, self.side_tiles)
 
 
 def check_context(qwen: QwenVL, window: WindowOptions, frame: FrameSize, other_tokens: int) -> None:
@@ -53,8 +57,8 @@ def check_context(qwen: QwenVL, window: WindowOptions, frame: FrameSize, other_t
         )
 
 
-def check_memory(window: FrameWindow, frame: KeptFrame, most_tokens: int, free: int | None = None) -> None:
-    """Raises OptionError where the window, full of frames of `most_tokens` visual tokens, needs more than is free.
+def check_memory(window: FrameWindow, frame: KeptFrame, expected: FrameSize, free: int | None = None) -> None:
+    """Raises OptionError where the window, full of frames of the expected size, needs more memory than is free.
 
     The frames that are shown count twice: as they are kept, and rotated into their slots. `free` in bytes is measured
     where it is not given. The message names the most frames that fit.
@@ -63,7 +67,7 @@ def check_memory(window: FrameWindow, frame: KeptFrame, most_tokens: int, free: 
     if held == options.capacity:
         return
     device = frame.keys[0].device
-    size = -(-frame.bytes * max(most_tokens, frame.tokens) // frame.tokens)
+    size = max(1, frame.bytes * expected.tokens // frame.tokens)
     free = free_bytes(device) if free is None else free
     needed = (options.capacity - held + options.frames) * size
     if needed <= free:
@@ -75,6 +79,21 @@ def check_memory(window: FrameWindow, frame: KeptFrame, most_tokens: int, free: 
         f"a window that shows {options.frames} frames and keeps {options.capacity} needs {_megabytes(needed)} more, "
         f"and {_megabytes(free)} are free on {device}; {remedy}, or lower the budget"
     )
+
+
+def expected_size(packet: Packet, encode: Encode, wrapping: Wrapping, window: FrameWindow) -> FrameSize:
+    """What frames such as this one take, with the most visual tokens that they may have.
+
+    A whole frame where only chosen tokens are encoded is one whose allocation failed: an exception, not the rule.
+    """
+    exception = isinstance(packet, FramePacket) and encode in {"sparse", "incremental"}
+    visual_tokens = 0 if exception else token_count(packet, encode)
+    return FrameSize.of(packet.grid, max(visual_tokens, _most(packet.grid, window)), wrapping)
+
+
+def kept_size(frame: KeptFrame, window: FrameWindow) -> FrameSize:
+    """What frames such as this one take, with the most visual tokens that they may have."""
+    return FrameSize.of(frame.grid, max(frame.visual_tokens, _most(frame.grid, window)), frame.wrapping)
 
 
 def free_bytes(device: torch.device, cgroup: Path = CGROUP) -> int:
@@ -94,3 +113,7 @@ def free_bytes(device: torch.device, cgroup: Path = CGROUP) -> int:
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
+
+
+def _most(grid: TileGrid, window: FrameWindow) -> int:
+    return min(window.options.frame_tokens, grid.tiles)

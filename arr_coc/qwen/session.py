@@ -22,7 +22,7 @@ from arr_coc.qwen.prompted import Prompt, prompt_in_slots
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.result import AnswerResult, Record
-from arr_coc.qwen.room import FrameSize, check_context, check_memory
+from arr_coc.qwen.room import check_context, check_memory, expected_size, kept_size
 from arr_coc.qwen.shown_frame import Ids, Shown
 from arr_coc.qwen.textstream import TextStream
 from arr_coc.types import Encode, Feedback
@@ -98,8 +98,9 @@ class AnswerSession:
 
     def check_window(self, query: str, window: FrameWindow) -> None:
         """Raises ContextLengthError where the window, full of frames such as it holds, leaves no room for `query`."""
-        for frame in window.frames:
-            check_context(self.qwen, window.options, FrameSize.of_kept(frame), self._other_tokens(query))
+        if window.frames:
+            smallest = min((kept_size(frame, window) for frame in window.frames), key=lambda size: size.steps)
+            check_context(self.qwen, window.options, smallest, self._other_tokens(query))
 
     def answer(
         self,
@@ -186,9 +187,9 @@ class AnswerSession:
             self._listed = shown = read
         else:
             for packet, frame in zip(packets, read, strict=True):
-                check_memory(window, frame, self._most_tokens(packet, window))
+                check_memory(window, frame, expected_size(packet, self.options.encode, frame.wrapping, window))
                 window.enter(frame)
-            shown = window.pick(self._pooled(query))
+            shown = window.pick(self._pooled(query), self.qwen.max_context_tokens - self._other_tokens(query))
         prompt = prompt_in_slots(self.qwen, self._cache, self._ids.head, shown, self._question(query))
         return replace(
             prompt,
@@ -200,8 +201,7 @@ class AnswerSession:
         self, packets: Sequence[Packet], timed: bool, window: FrameWindow | None, record: Record
     ) -> tuple[list[KeptFrame], int]:
         """The packets as kept frames, and how many tokens had to be prefilled for that."""
-        ids = self._ids
-        wrappings = [Wrapping(ids.head, self._opening(packet, timed=timed), ids.frame_close) for packet in packets]
+        wrappings = [self._wrapping(packet, timed=timed) for packet in packets]
         known = [self._known(packet, wrapping, window) for packet, wrapping in zip(packets, wrappings, strict=True)]
         encoded = [None if frame else self._encode(packet) for packet, frame in zip(packets, known, strict=True)]
         record.encoded()
@@ -243,16 +243,10 @@ class AnswerSession:
             return
         for packet in packets:
             window.begin(packet.stamp.epoch, self._ids.head)
-            wrapping = Wrapping(
-                self._ids.head, self._opening(packet, timed=window.options.timed), self._ids.frame_close
-            )
-            size = FrameSize.of(packet.grid, self._most_tokens(packet, window), wrapping)
+            wrapping = self._wrapping(packet, timed=window.options.timed)
+            size = expected_size(packet, self.options.encode, wrapping, window)
             check_context(self.qwen, window.options, size, self._other_tokens(query))
         self.check_window(query, window)
-
-    def _most_tokens(self, packet: Packet, window: FrameWindow) -> int:
-        """The most visual tokens that this frame, or one of its size later on, may have."""
-        return max(token_count(packet, self.options.encode), min(window.options.frame_tokens, packet.grid.tiles))
 
     def _other_tokens(self, query: str) -> int:
         """Tokens of everything but the frames, with the longest answer."""
@@ -264,6 +258,9 @@ class AnswerSession:
 
     def _encode(self, packet: Packet) -> EncodedFrame:
         return encode_packet(self.qwen, packet, self.options.encode, self._vision)
+
+    def _wrapping(self, packet: Packet, *, timed: bool) -> Wrapping:
+        return Wrapping(self._ids.head, self._opening(packet, timed=timed), self._ids.frame_close)
 
     def _opening(self, packet: Packet, *, timed: bool) -> Ids:
         """What introduces a frame, up to its first visual token."""
