@@ -20,8 +20,9 @@ from arr_coc.ops.gl.library import REMEDY, Library, load
 
 VERSION = (4, 5)
 
-_KHR_FLAGS = (0x30FD, 0x31BD, 0x31BF)
-"""EGL_KHR_create_context: profile mask; reset notification strategy, and its value "lose context on reset"."""
+_CORE_4_5 = (0x3098, 4, 0x30FB, 5, 0x30FD, 1)
+_TOLD_OF_RESETS = (*_CORE_4_5, 0x31BD, 0x31BF)
+"""EGL_KHR_create_context: major, minor, core profile; reset notification strategy: lose context on reset."""
 
 _DRAW, _READ = 0x3059, 0x305A
 
@@ -62,7 +63,7 @@ class Device:
         self.name, self.cuda = choice.name, choice.cuda
         self.display = _address(choice.display)
         self.lost: str | None = None
-        self._robust = True
+        self._attributes: tuple[int, ...] = ()
         self._local = threading.local()
         self._buried: deque[Burial] = deque()
         self._pointer = choice.display
@@ -73,8 +74,10 @@ class Device:
             with self.current():
                 self.version = self._version()
                 self.renderer = library.gl.glGetString(library.gl.GL_RENDERER).decode()
-        except (library.egl.EGLError, library.gl.GLError, DeviceLost, TypeError) as error:
-            raise BackendMissing(f"{choice.name}: {_first_line(error)}") from error
+        except library.egl.EGLError as error:
+            raise BackendMissing(f"{choice.name}: {error.err}") from error
+        except DeviceLost as error:
+            raise BackendMissing(f"{choice.name}: {error}") from error
         self.software = any(name in self.renderer.lower() for name in SOFTWARE)
         if self.version < VERSION:
             raise BackendMissing(
@@ -111,7 +114,7 @@ class Device:
         """Asks what went wrong. Raises DeviceLost where the device was lost or is out of memory."""
         calls = self.library.calls
         error = calls.glGetError()
-        if self._robust and (status := calls.glGetGraphicsResetStatus()):
+        if self._attributes == _TOLD_OF_RESETS and (status := calls.glGetGraphicsResetStatus()):
             raise self.lose(f"{self.renderer} was reset ({status:#x}) while {doing}")
         if error:
             raise self.failure(error, doing)
@@ -172,24 +175,23 @@ class Device:
             try:
                 context = self._local.context = Context(self)
             except self.library.egl.EGLError as error:
-                raise self.lose(f"the driver gives this thread no context ({_first_line(error)})") from error
+                raise self.lose(f"the driver gives this thread no context ({error.err})") from error
         return context
 
     def _first_context(self) -> Any:
-        """With notice of resets, where the driver gives that."""
-        try:
-            return self._new_context(None)
-        except self.library.egl.EGLError:
-            self._robust = False
-            return self._new_context(None)
+        """With notice of resets where the driver gives that; of any version where it has no 4.5, to learn which."""
+        for self._attributes in (_TOLD_OF_RESETS, _CORE_4_5):
+            try:
+                return self._new_context(None)
+            except self.library.egl.EGLError:
+                continue
+        self._attributes = ()
+        return self._new_context(None)
 
     def _new_context(self, shared: Any) -> Any:
         egl = self.library.egl
         egl.eglBindAPI(egl.EGL_OPENGL_API)
-        profile, strategy, lose = _KHR_FLAGS
-        attributes = [egl.EGL_CONTEXT_MAJOR_VERSION, 4, egl.EGL_CONTEXT_MINOR_VERSION, 5, profile, 1]
-        attributes += [strategy, lose] if self._robust else []
-        array = (ctypes.c_int * (len(attributes) + 1))(*attributes, egl.EGL_NONE)
+        array = (ctypes.c_int * (len(self._attributes) + 1))(*self._attributes, egl.EGL_NONE)
         return egl.eglCreateContext(self._pointer, None, shared, array)
 
     def _version(self) -> tuple[int, int]:
@@ -223,13 +225,9 @@ def _first_that_works(library: Library, cuda: int | None) -> Device:
             return Device(library, choice)
         except BackendMissing as error:
             tried.append(str(error))
-    wanted = "an OpenGL 4.5 device" if cuda is None else f"CUDA device {cuda} with OpenGL 4.5"
-    raise BackendMissing(f"texture.backend = gl found no {wanted} ({'; '.join(tried) or 'no display'}): {REMEDY}")
+    wanted = "OpenGL 4.5" if cuda is None else f"OpenGL 4.5 on CUDA device {cuda}"
+    raise BackendMissing(f"texture.backend = gl finds no {wanted} ({'; '.join(tried) or 'no display'}): {REMEDY}")
 
 
 def _address(pointer: Any) -> int:
     return ctypes.cast(pointer, ctypes.c_void_p).value or 0
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -53,7 +53,6 @@ HEAVY: dict[str, tuple[Any, ...]] = {
     "glTextureSubImage3D": (None, c_uint, *[c_int] * 7, c_uint, c_uint, c_void_p),
     "eglDestroyContext": (c_uint, c_void_p, c_void_p),
     "eglMakeCurrent": (c_uint, c_void_p, c_void_p, c_void_p, c_void_p),
-    "eglReleaseThread": (c_uint,),
 }
 
 

@@ -20,15 +20,15 @@ from arr_coc.ops.repaint import tiles_of
 Tiles = npt.NDArray[np.intp]
 Way = Literal["parts", "box", "whole"]
 
-# Costs are in tiles of a box, about 0.7 µs each with llvmpipe on a 2023 server core: convert, then copy to level 0.
+# Costs are in tiles of a box, about 0.6 µs each with llvmpipe on a 2023 server core: convert, then copy to level 0.
 
-BLOCK_COST = 12
+BLOCK_COST = 40
 """What a block costs beside its tiles, for the calls that it takes."""
 
-STRIP_COST = 5
+STRIP_COST = 8
 """What a tile costs in a strip, more than its mipmaps would alone."""
 
-SMALL_TILES = 4
+SMALL_TILES = 6
 """Area below which a rectangle costs more than its tiles in a strip."""
 
 
