@@ -78,12 +78,16 @@ def _padded(image: torch.Tensor) -> torch.Tensor:
 
 
 def _halved_by_torch(fine: torch.Tensor) -> torch.Tensor:
+    """Rows are added first: contiguous reads make this several times as fast as avg_pool2d on a CPU."""
     if fine.dtype.is_floating_point:
-        *batch, height, width = fine.shape
-        return F.avg_pool2d(fine.reshape(-1, 3, height, width), 2).reshape(*batch, height // 2, width // 2)
-    wide = fine.to(torch.int16)
-    total = wide[..., ::2, ::2] + wide[..., 1::2, ::2] + wide[..., ::2, 1::2] + wide[..., 1::2, 1::2]
-    return (total + 2).bitwise_right_shift(2).to(torch.uint8)
+        return _added(fine) * 0.25
+    return (_added(fine.to(torch.int16)) + 2).bitwise_right_shift(2).to(torch.uint8)
+
+
+def _added(fine: torch.Tensor) -> torch.Tensor:
+    """Sums over 2×2 texels: [..., h, w] → [..., h/2, w/2]."""
+    rows = fine[..., ::2, :] + fine[..., 1::2, :]
+    return rows[..., ::2] + rows[..., 1::2]
 
 
 def _halved_by_cv2(fine: torch.Tensor) -> torch.Tensor:
