@@ -15,8 +15,8 @@ import torch
 
 from arr_coc.qwen.kept_vision import Belonging, KeptVision, RegionSize
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.refresh import Flags, IncrementalOptions, Regions, all_due, most_unsettled, unrest
-from arr_coc.qwen.slots import Ints, Placement
+from arr_coc.qwen.refresh import Flags, IncrementalOptions, Ints, Regions, all_due, most_unsettled
+from arr_coc.qwen.slots import Placement
 from arr_coc.qwen.vision import (
     Attend,
     VisualTokens,
@@ -142,14 +142,13 @@ class IncrementalEncoder:
 
     def _refreshed(self, kept: KeptVision, placement: Placement, regions: Regions) -> Flags:
         """Which of the regions that did not change are encoded all the same."""
-        drift = None
+        slots, stale, drift = placement.slots, placement.stale, None
+        kept.slots.unsettle(regions[stale])
         if self.options.drift_limit is not None and kept.since_all and kept.drift is not None:
             drift = float(kept.drift)
-        if all_due(self.options, kept.since_all + 1, drift):
-            return ~placement.stale
-        slots, stale = placement.slots, placement.stale
-        unsettled = kept.slots.unsettle(slots, unrest(regions, stale))
-        return most_unsettled(unsettled, kept.slots.encoded(slots), stale, self.options.share)
+        if all_due(self.options, stale, kept.since_all + 1, drift):
+            return ~stale
+        return most_unsettled(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
 
     def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> KeptVision | None:
         """What is kept, if it suits the packet; else new room, or None where that would take too much."""

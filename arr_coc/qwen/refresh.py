@@ -15,6 +15,9 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
+MOST = 0.75
+"""Where more than this share of a frame is stale, all of it is encoded."""
+
 
 @dataclass(frozen=True, slots=True)
 class IncrementalOptions:
@@ -42,21 +45,22 @@ class IncrementalOptions:
             raise OptionError(f"memory_mb must be 0 or more, got {self.memory_mb}")
 
 
-def all_due(options: IncrementalOptions, frames_since_all: int, drift: float | None) -> bool:
-    """Whether a frame is encoded afresh, `frames_since_all` frames after the last that was."""
-    if options.every_frames is not None and frames_since_all >= options.every_frames:
+def all_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, drift: float | None) -> bool:
+    """Whether a frame is encoded afresh, `frames_since_all` frames after the last that was.
+
+    `stale` bool [K] must be encoded anyway; where they are most of all, the rest costs little and makes it exact.
+    """
+    if stale.mean() > MOST or (options.every_frames is not None and frames_since_all >= options.every_frames):
         return True
     return options.drift_limit is not None and drift is not None and drift > options.drift_limit
 
 
-def unrest(regions: Regions, stale: Flags) -> Floats:
-    """How much changed around each region: float64 [K], a changed region at a distance of d tiles counting 1/(1 + d²).
+def unrest(regions: Regions, changed: Regions) -> Floats:
+    """How much changes around each of `regions` [K, 3]: float64 [K].
 
-    `regions` int [K, 3]; `stale` bool [K] are those that changed.
+    Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
     """
-    side_tiles = 2.0 ** regions[:, :1]
-    centres = regions[:, 1:] * side_tiles + (side_tiles - 1) / 2
-    apart = centres[:, None] - centres[stale]
+    apart = _centres(regions)[:, None] - _centres(changed)
     return (1 / (1 + (apart * apart).sum(axis=2))).sum(axis=1)
 
 
@@ -72,3 +76,9 @@ def most_unsettled(unsettled: Floats, encoded: Ints, stale: Flags, share: float)
     count = min(math.ceil(share * len(stale)), int((~stale).sum()))
     chosen[order[:count]] = True
     return chosen
+
+
+def _centres(regions: Regions) -> Floats:
+    """Centres float64 [K, 2] (row, col) in level-0 tiles, as `token_positions` has them."""
+    side_tiles = 2.0 ** regions[:, :1]
+    return regions[:, 1:] * side_tiles + (side_tiles - 1) / 2

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
+from arr_coc.qwen.refresh import Flags, Floats, Ints, Regions, unrest
 
 EMPTY = -1
 """The name of no region."""
 
 NEVER = -1
 """No frame."""
+
+INDEX_BITS = 24
+"""Bits of a region's name for its row and for its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class RegionSlots:
         """Regions held, shown or not."""
         return int((self._names != EMPTY).sum())
 
-    def place(self, regions: npt.NDArray[np.int32], pixels: npt.NDArray[np.uint8], frame: int) -> Placement:
+    def place(self, regions: Regions, pixels: npt.NDArray[np.uint8], frame: int) -> Placement:
         """Makes room for the K regions that frame number `frame` shows, with their pixels; K up to `capacity`."""
         count = len(regions)
         names = _names(regions)
@@ -84,9 +85,13 @@ class RegionSlots:
         """The frames in which what lies in `slots` was encoded last."""
         return self._encoded[slots]
 
-    def unsettle(self, slots: Ints, unrest: Floats) -> Floats:
-        """Adds to what changed around the regions in `slots` since they were encoded; returns the sums."""
-        self._unsettled[slots] += unrest
+    def unsettle(self, changed: Regions) -> None:
+        """Tells all regions held, shown or not, that `changed` [S, 3] have other keys from now on."""
+        held = np.flatnonzero(self._names != EMPTY)
+        self._unsettled[held] += unrest(_regions(self._names[held]), changed)
+
+    def unsettled(self, slots: Ints) -> Floats:
+        """How much has changed around what lies in `slots` since it was encoded; see `unrest`."""
         return self._unsettled[slots]
 
     def mark_encoded(self, slots: Ints, frame: int) -> None:
@@ -113,7 +118,13 @@ class RegionSlots:
         return moving, room, np.concatenate([behind, room])
 
 
-def _names(regions: npt.NDArray[np.int32]) -> Ints:
+def _names(regions: Regions) -> Ints:
     """One number for each region (level, row, col)."""
     level, row, col = regions.astype(np.int64).T
-    return (level << 48) | (row << 24) | col
+    return (level << 2 * INDEX_BITS) | (row << INDEX_BITS) | col
+
+
+def _regions(names: Ints) -> Regions:
+    """The regions of their numbers."""
+    last = (1 << INDEX_BITS) - 1
+    return np.stack([names >> 2 * INDEX_BITS, names >> INDEX_BITS & last, names & last], axis=1).astype(np.int32)

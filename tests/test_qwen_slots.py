@@ -1,0 +1,119 @@
+"""The table of kept regions, against a plain dictionary of what was shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arr_coc.qwen.slots import Placement, RegionSlots
+
+SHAPE = (3, 2, 2)
+
+
+def regions_of(*names: tuple[int, int, int]) -> np.ndarray:
+    return np.array(names, np.int32).reshape(-1, 3)
+
+
+def tile(value: int) -> np.ndarray:
+    return np.full(SHAPE, value, np.uint8)
+
+
+def tiles(*values: int) -> np.ndarray:
+    return np.stack([tile(value) for value in values])
+
+
+def test_the_first_frame_fills_the_first_slots_in_order() -> None:
+    table = RegionSlots(4, SHAPE)
+    placed = table.place(regions_of((0, 0, 0), (1, 0, 1)), tiles(1, 2), 0)
+    assert placed.slots.tolist() == [0, 1]
+    assert placed.stale.all()
+    assert not len(placed.source)
+    assert table.held == 2
+
+
+def test_only_other_pixels_are_stale() -> None:
+    table = RegionSlots(4, SHAPE)
+    shown = regions_of((0, 0, 0), (0, 0, 1))
+    table.place(shown, tiles(1, 2), 0)
+    changed = tiles(1, 2)
+    changed[1, 2, 1, 1] += 1
+    assert table.place(shown, changed, 1).stale.tolist() == [False, True]
+    assert not table.place(shown, changed, 2).stale.any()
+
+
+def test_a_region_of_another_level_is_another_region() -> None:
+    table = RegionSlots(4, SHAPE)
+    table.place(regions_of((0, 0, 0)), tiles(1), 0)
+    assert table.place(regions_of((1, 0, 0)), tiles(1), 1).stale.all()
+
+
+def test_who_left_returns_with_what_was_kept() -> None:
+    table = RegionSlots(3, SHAPE)
+    one, other = regions_of((0, 0, 0), (0, 0, 1)), regions_of((0, 0, 1), (0, 5, 5))
+    table.place(one, tiles(1, 2), 0)
+    table.place(other, tiles(2, 3), 1)
+    assert table.held == 3
+    back = table.place(one, tiles(1, 2), 2)
+    assert not back.stale.any()
+    assert table.place(one, tiles(9, 2), 3).stale.tolist() == [True, False]
+
+
+def test_of_those_that_left_the_last_shown_stay() -> None:
+    table = RegionSlots(3, SHAPE)
+    for number in range(4):
+        table.place(regions_of((0, 0, number)), tiles(number), number)
+    again = table.place(regions_of((0, 0, 0), (0, 0, 1), (0, 0, 2)), tiles(0, 1, 2), 4)
+    assert again.stale.tolist() == [True, False, False]
+
+
+def test_a_full_table_keeps_nobody_who_left() -> None:
+    table = RegionSlots(2, SHAPE)
+    table.place(regions_of((0, 0, 0), (0, 0, 1)), tiles(1, 2), 0)
+    table.place(regions_of((0, 1, 0), (0, 1, 1)), tiles(3, 4), 1)
+    assert table.held == 2
+    assert table.place(regions_of((0, 0, 0)), tiles(1), 2).stale.all()
+
+
+def test_what_changes_nearby_unsettles_also_those_that_left() -> None:
+    table = RegionSlots(3, SHAPE)
+    table.place(regions_of((0, 0, 0), (0, 0, 4)), tiles(1, 2), 0)
+    table.mark_encoded(np.arange(2), 0)
+    placed = table.place(regions_of((0, 0, 4), (0, 0, 1)), tiles(2, 3), 1)
+    table.unsettle(regions_of((0, 0, 1)))
+    table.mark_encoded(placed.slots[1:], 1)
+    back = table.place(regions_of((0, 0, 0), (0, 0, 1), (0, 0, 4)), tiles(1, 3, 2), 2)
+    assert table.unsettled(back.slots).tolist() == pytest.approx([1 / 2, 0, 1 / 10])
+    assert table.encoded(back.slots).tolist() == [0, 1, 0]
+
+
+def test_a_thousand_frames_agree_with_a_dictionary() -> None:
+    """Contents are moved as a placement says, and every region that is not stale must find its own."""
+    random = np.random.default_rng(0)
+    capacity = 14
+    table = RegionSlots(capacity, SHAPE)
+    contents = np.full(capacity, -1)
+    world = {(level, row, col): 0 for level in range(2) for row in range(3) for col in range(4)}
+    written: dict[tuple[int, int, int], int] = {}
+    reused = 0
+    for frame in range(1000):
+        for name in world:
+            world[name] = int(random.integers(0, 256)) if random.random() < 0.1 else world[name]
+        names = [list(world)[index] for index in sorted(random.permutation(len(world))[: random.integers(1, 12)])]
+        placed = table.place(regions_of(*names), tiles(*(world[name] for name in names)), frame)
+        check(placed, len(names), capacity)
+        contents[placed.target] = contents[placed.source]
+        for name, slot, stale in zip(names, placed.slots, placed.stale, strict=True):
+            if stale:
+                written[name] = contents[slot] = frame * 1000 + int(slot)
+            else:
+                reused += 1
+                assert contents[slot] == written[name]
+        assert len(names) <= table.held <= capacity
+    assert reused > 2000
+
+
+def check(placed: Placement, shown: int, capacity: int) -> None:
+    assert sorted(placed.slots) == list(range(shown))
+    assert len(set(placed.target)) == len(placed.target)
+    assert len(set(placed.source)) == len(placed.source)
+    assert all(0 <= slot < capacity for slot in [*placed.source, *placed.target])
