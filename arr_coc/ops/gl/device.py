@@ -37,10 +37,10 @@ Burial = Callable[["Device"], None]
 class Context:
     """One thread's context. What belongs to the thread alone is kept in `scratch`, and goes with it."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, handle: int) -> None:
         self._calls = device.library.calls
         self._display = device.display
-        self.handle = device.make_context()
+        self.handle = handle
         self.scratch: dict[str, Any] = {}
 
     def __del__(self) -> None:
@@ -75,7 +75,7 @@ class Device:
                 self.version = self._version()
                 self.renderer = library.gl.glGetString(library.gl.GL_RENDERER).decode()
         except library.egl.EGLError as error:
-            raise BackendMissing(f"{choice.name}: {error.err}") from error
+            raise BackendMissing(f"{choice.name}: {_egl_name(error)}") from error
         except DeviceLost as error:
             raise BackendMissing(f"{choice.name}: {error}") from error
         self.software = any(name in self.renderer.lower() for name in SOFTWARE)
@@ -173,9 +173,9 @@ class Device:
         context: Context | None = getattr(self._local, "context", None)
         if context is None:
             try:
-                context = self._local.context = Context(self)
+                context = self._local.context = Context(self, self.make_context())
             except self.library.egl.EGLError as error:
-                raise self.lose(f"the driver gives this thread no context ({error.err})") from error
+                raise self.lose(f"the driver gives this thread no context ({_egl_name(error)})") from error
         return context
 
     def _first_context(self) -> Any:
@@ -211,12 +211,13 @@ def open_device(cuda: int | None = None) -> Device:
     with _opening:
         device = _devices.get(cuda)
         if device is None or device.lost is not None:
-            device = _devices[cuda] = _first_that_works(load(), cuda)
+            device = _devices[cuda] = find_device(cuda)
         return device
 
 
-def _first_that_works(library: Library, cuda: int | None) -> Device:
-    tried = []
+def find_device(cuda: int | None = None) -> Device:
+    """A device with contexts of its own, found as `open_device` finds it. Raises BackendMissing as that does."""
+    library, tried = load(), []
     for choice in choices(library):
         if cuda is not None and choice.cuda != cuda:
             tried.append(f"{choice.name}: not CUDA device {cuda}")
@@ -227,6 +228,11 @@ def _first_that_works(library: Library, cuda: int | None) -> Device:
             tried.append(str(error))
     wanted = "OpenGL 4.5" if cuda is None else f"OpenGL 4.5 on CUDA device {cuda}"
     raise BackendMissing(f"texture.backend = gl finds no {wanted} ({'; '.join(tried) or 'no display'}): {REMEDY}")
+
+
+def _egl_name(error: Any) -> str:
+    """EGL_BAD_MATCH and the like."""
+    return str(error.err).split()[0]
 
 
 def _address(pointer: Any) -> int:
