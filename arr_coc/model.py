@@ -17,6 +17,7 @@ from arr_coc.budget import DEFAULT_TOKENS, Budget
 from arr_coc.errors import OptionError
 from arr_coc.gaze import Gaze
 from arr_coc.qwen.decode import Decoding
+from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.pictures import Picture, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
@@ -42,7 +43,8 @@ class Generation:
     """An answer.
 
     `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (level, row, col):
-    what was shown of it. `tokens_used`: visual tokens of all frames together.
+    what was shown of it. `tokens_used`: visual tokens of all frames together. `vision`: what encoding the newest frame
+    took with `encode="incremental"`, which encodes of later frames only what changed.
     """
 
     text: str
@@ -50,6 +52,7 @@ class Generation:
     tokens_used: int
     regions: npt.NDArray[np.int32]
     timings: Timings
+    vision: VisionReport | None = None
 
 
 class ARRCOCQwen:
@@ -108,6 +111,7 @@ class ARRCOCQwen:
             tokens_used=answer.tokens_used,
             regions=answer.feedback.regions,
             timings=Timings(allocate_ms, answer.encode_ms, answer.prefill_ms, answer.decode_ms),
+            vision=answer.vision,
         )
 
 

@@ -12,7 +12,6 @@ from arr_coc.errors import ShapeError
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import PixelScale, fit_tiles, to_patches, to_tiles
 from arr_coc.qwen.vision import encode_regions
-from arr_coc.qwen.windows import Windows
 from arr_coc.types import TileGrid
 
 GRID = TileGrid.of(6 * 32, 9 * 32)
@@ -109,21 +108,6 @@ def test_a_region_beyond_the_edge_is_finite() -> None:
     tower = tiny_model("qwen3_vl").model.visual
     pixels = torch.zeros(1, 1, 3, 32, 32, dtype=torch.uint8)
     assert encode_regions(tower, pixels, torch.tensor([[[5, 0, 0]]]), TileGrid.of(32, 32)).embeds.isfinite().all()
-
-
-def test_windows_hold_each_patch_once_and_only_their_own() -> None:
-    regions = torch.stack([grid_regions(GRID), grid_regions(GRID).flip(0)])
-    windows = Windows.over(regions, 4)
-    assert windows.count == 2 * 2 * 3
-    assert windows.size == 4 * 16
-    assert len(set(windows.slots.tolist())) == 2 * GRID.tiles * 4
-    window = (windows.slots // windows.size).view(2, -1)
-    assert window[0].unique().numel() == 6
-    assert not set(window[0].tolist()) & set(window[1].tolist())
-
-
-def test_full_windows_need_no_mask() -> None:
-    assert Windows.over(grid_regions(TileGrid.of(256, 256))[None], 4).keys is None
 
 
 def test_pixels_and_regions_must_match() -> None:

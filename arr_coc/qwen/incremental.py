@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from arr_coc.qwen.kept_vision import Belonging, KeptVision, RegionSize
+from arr_coc.qwen.kept_vision import BYTES_A_MB, Belonging, KeptVision, RegionSize
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.refresh import Flags, IncrementalOptions, Ints, Regions, all_due, most_unsettled
 from arr_coc.qwen.slots import Placement
@@ -163,8 +163,8 @@ class IncrementalEncoder:
         if not slots and not self._too_large:
             self._too_large = True
             log.warning(
-                "the keys of %d tokens take %.0f MB, above the limit of %.0f; such frames are encoded whole",
-                *(regions, regions * size.bytes / 1e6, self.options.memory_mb),
+                "keeping the keys of %d tokens takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
+                *(regions, regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
             )
         return KeptVision(belonging, size, slots) if slots else None
 
