@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from arr_coc.errors import DeviceLost, StoreError
 from arr_coc.ops.bookkeeping import StoreBase
 from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.gl.device import open_device
@@ -43,7 +42,6 @@ class GlStore(StoreBase):
         self._painter = Repainter(fmt, levels=1)
         self._texture = TileTexture(self.device, 1, *fmt.grid.shape)
         self._reader = GlTexels(self._texture, self._painter.levels[0])
-        self._broken: str | None = None
         self._users = 1
         self._counting = threading.Lock()
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
@@ -71,24 +69,14 @@ class GlStore(StoreBase):
             self._let_go()
 
     def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        self._check_whole()
         plan = plan_upload(rectangles, self.grid.shape, self.way)
         self._painter.repaint(planes, rectangles)
-        try:
-            self._texture.paint([Job(0, self._painter.levels[0], plan)])
-        except StoreError as error:
-            self._broken = str(error)
-            raise
+        self._texture.paint([Job(0, self._painter.levels[0], plan)])
         self._reader.changed(rectangles)
         self.last_way = plan.way
 
     def _texels(self) -> GlTexels:
-        self._check_whole()
         return self._reader
-
-    def _check_whole(self) -> None:
-        if self._broken is not None:
-            raise DeviceLost(f"this texture lost a frame and is of no use any more: {self._broken}")
 
     def _let_go(self) -> None:
         with self._counting:
