@@ -101,6 +101,17 @@ class IncrementalConfig(Section):
     """What kept keys and values may take; a frame that alone needs more is encoded as `sparse` encodes it."""
 
 
+class WindowConfig(Section):
+    """Which frames an answer is about."""
+
+    frames: int = Field(default=1, ge=1)
+    """How many are shown: the newest that was answered about and those before it that suit the question best."""
+    kept: int | None = Field(default=None, ge=1)
+    """From how many of the newest they are picked; as many as are shown when absent."""
+    on_cut: Literal["empty", "keep"] = "empty"
+    """At a cut: forget the frames before it, or keep them, for questions about the past."""
+
+
 class AnswerConfig(Section):
     """What is asked, of which model, and when it speaks."""
 
@@ -112,6 +123,7 @@ class AnswerConfig(Section):
     """What the vision encoder sees: only the chosen tokens (`sparse`), those of them that are new or changed
     (`incremental`), or all."""
     incremental: IncrementalConfig = IncrementalConfig()
+    window: WindowConfig = WindowConfig()
     every_s: float | None = Field(default=2.0, gt=0)
     """Seconds of media time between answers; none to speak only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)

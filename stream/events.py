@@ -108,7 +108,10 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(Event, frozen=True, tag="answer"):
-    """One whole answer. It speaks of the frames from `start_s` to `end_s`; `trigger` says why it was given."""
+    """One whole answer. It speaks of `frames` frames from `start_s` to `end_s`; `trigger` says why it was given.
+
+    `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question.
+    """
 
     answer: int
     frame_index: int
@@ -121,6 +124,8 @@ class Answer(Event, frozen=True, tag="answer"):
     tokens_used: int
     tokens_total: int
     text_tokens: int
+    frames: int = 1
+    kept_bytes: int = 0
     timing: AnswerTiming | None = None
 
 

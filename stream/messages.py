@@ -16,7 +16,7 @@ from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
 from stream.sources.base import SkippedItem
 
-PROTOCOL = 2
+PROTOCOL = 3
 """What the two ends of the way to the answer stage must share; raised whenever its messages change."""
 
 Count = Annotated[int, Meta(ge=0)]
@@ -190,7 +190,10 @@ class Text(Message, frozen=True):
 
 
 class Answered(Message, frozen=True):
-    """An answer to `query` has ended. Parts: regions, attention and similarity of its feedback, if there is any."""
+    """An answer to `query` has ended. Parts: regions, attention and similarity of its feedback, if there is any.
+
+    It speaks of so many `frames`, the oldest of `since_ns` (media time); `kept_bytes` is what the model keeps of them.
+    """
 
     answer: Count
     query: str
@@ -200,6 +203,9 @@ class Answered(Message, frozen=True):
     encode_ms: float
     prefill_ms: float
     decode_ms: float
+    frames: Count = 1
+    since_ns: int | None = None
+    kept_bytes: Count = 0
     feedback_stamp: FrameStamp | None = None
 
 

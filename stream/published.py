@@ -38,6 +38,8 @@ class PublishedAnswer(Published, frozen=True, tag="answer"):
     tokens_used: int
     tokens_total: int
     text_tokens: int
+    frames: int
+    kept_bytes: int
     timing: AnswerTiming | None
 
 

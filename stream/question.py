@@ -29,12 +29,13 @@ class Question:
         """The answer as an event; latencies count from the capture of its frame."""
         stamp = self.stamp
         at_s = stamp.media_ns / NS_PER_S
+        since_ns = stamp.media_ns if message.since_ns is None else min(message.since_ns, stamp.media_ns)
         first_ns = self.first_text_ns or heard_ns
         return Answer(
             answer=message.answer,
             frame_index=stamp.frame_index,
             pts_s=at_s,
-            start_s=at_s,
+            start_s=since_ns / NS_PER_S,
             end_s=at_s,
             trigger=self.trigger,
             query=message.query,
@@ -42,6 +43,8 @@ class Question:
             tokens_used=message.tokens_used,
             tokens_total=self.packet.grid.tiles,
             text_tokens=message.text_tokens,
+            frames=message.frames,
+            kept_bytes=message.kept_bytes,
             timing=AnswerTiming(
                 encode_ms=message.encode_ms,
                 prefill_ms=message.prefill_ms,

@@ -62,6 +62,8 @@ def _obstacle(config: Config) -> str | None:
             "--resume needs answers that do not build on what earlier ones left in memory: give --encode sparse instead "
             "of incremental"
         )
+    if config.answer.window.frames > 1:
+        return "--resume needs answers that speak of one frame each: leave answer.window.frames at 1"
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None

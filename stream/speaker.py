@@ -14,6 +14,7 @@ from stream.config import Config
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
+    from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
     from arr_coc.qwen.session import AnswerSession
 
 Packet: TypeAlias = TokenPacket | FramePacket
@@ -24,7 +25,11 @@ QWEN = "stream.speaker:open_qwen"
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What one answer took, and what it teaches. Times in milliseconds."""
+    """What one answer took, and what it teaches. Times in milliseconds.
+
+    It speaks of so many `frames`, the oldest of `since_ns` (media time; None: of one frame only). `kept_bytes`: what is
+    kept of them in memory.
+    """
 
     tokens_used: int
     text_tokens: int
@@ -32,10 +37,13 @@ class Spoken:
     prefill_ms: float
     decode_ms: float
     feedback: Feedback | None
+    frames: int = 1
+    since_ns: int | None = None
+    kept_bytes: int = 0
 
 
 class Speaker(Protocol):
-    """A loaded model that answers one packet at a time.
+    """A loaded model that answers one packet at a time, and may remember the frames of each guest apart.
 
     `knows_levels`: it was trained with coarse tokens. `known_world`: what it only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.weights` packs them; empty where there are none.
@@ -45,6 +53,14 @@ class Speaker(Protocol):
     knows_levels: bool
     known_world: str | None
     allocator: bytes
+
+    def attend(self, guest: bytes) -> None:
+        """What is asked from here on is asked by `guest`."""
+        ...
+
+    def forget(self, guest: bytes) -> None:
+        """A guest has left; it may be unknown."""
+        ...
 
     def embed(self, query: str) -> QueryEmbedding: ...
 
@@ -59,24 +75,38 @@ class Speaker(Protocol):
 
 
 class QwenSpeaker:
-    """A Qwen model in one session."""
+    """A Qwen model in one session, with a window of frames for each guest; without one, answers speak of one frame."""
 
-    def __init__(self, session: AnswerSession) -> None:
+    def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
         from arr_coc.weights import pack_realiser
 
         self._session = session
+        self._options = window
+        self._windows: dict[bytes, FrameWindow] = {}
+        self._window: FrameWindow | None = None
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
         self.known_world = session.qwen.known_world
         self.allocator = pack_realiser(session.qwen.realiser)
 
+    def attend(self, guest: bytes) -> None:
+        from arr_coc.qwen.frame_window import FrameWindow
+
+        if self._options is not None:
+            self._window = self._windows.setdefault(guest, FrameWindow(self._options))
+
+    def forget(self, guest: bytes) -> None:
+        self._windows.pop(guest, None)
+
     def embed(self, query: str) -> QueryEmbedding:
-        """Raises ContextLengthError where the question alone is too long."""
+        """Raises ContextLengthError where the question is too long, alone or beside the guest's window."""
         self._session.check_length(query, 1)
+        if self._window is not None:
+            self._session.check_window(query, self._window)
         return self._session.qwen.embed_query(query)
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        return self._session.answer(packet, query, should_stop)
+        return self._session.answer(packet, query, should_stop, self._window)
 
     @property
     def last(self) -> Spoken:
@@ -88,6 +118,9 @@ class QwenSpeaker:
             prefill_ms=result.prefill_ms,
             decode_ms=result.decode_ms,
             feedback=result.feedback,
+            frames=len(result.shown),
+            since_ns=min(stamp.media_ns for stamp in result.shown),
+            kept_bytes=result.kept_bytes,
         )
 
 
@@ -102,19 +135,32 @@ def model_name(config: Config) -> str:
 
 
 def open_qwen(config: Config) -> QwenSpeaker:
-    """Loads the model that `answer.model` names. Raises ModelError."""
+    """Loads the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
     from arr_coc.qwen.decode import Decoding
     from arr_coc.qwen.loading import load_qwen
     from arr_coc.qwen.refresh import IncrementalOptions
     from arr_coc.qwen.session import AnswerOptions, AnswerSession
 
     answer = config.answer
+    window = _window_options(config)
     qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype)
     decoding = Decoding(
         max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
     )
     incremental = IncrementalOptions(**answer.incremental.model_dump())
-    return QwenSpeaker(AnswerSession(qwen, AnswerOptions(answer.encode, decoding, incremental=incremental)))
+    session = AnswerSession(qwen, AnswerOptions(answer.encode, decoding, incremental=incremental))
+    return QwenSpeaker(session, window)
+
+
+def _window_options(config: Config) -> WindowOptions | None:
+    """None for a window of one frame: that is the stock layout, which prefills frame and question together."""
+    from arr_coc.budget import MOST_TOKENS
+    from arr_coc.qwen.frame_window import WindowOptions
+
+    window, budget = config.answer.window, config.allocate.budget
+    frame_tokens = MOST_TOKENS if budget == "adaptive" else budget
+    options = WindowOptions(window.frames, window.kept, window.on_cut, frame_tokens)
+    return options if options.frames > 1 else None
 
 
 def open_speaker(name: str, config: Config) -> Speaker:

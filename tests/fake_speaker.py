@@ -30,6 +30,12 @@ class FakeSpeaker:
     def __init__(self, config: Config) -> None:
         self._spoken: Spoken | None = None
 
+    def attend(self, guest: bytes) -> None:
+        """All guests are one to it."""
+
+    def forget(self, guest: bytes) -> None:
+        """It remembers nothing."""
+
     def embed(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
 

@@ -257,7 +257,20 @@ def test_an_answer_becomes_events_with_latencies_from_its_frames_capture(opened:
     assert (event.timing.ttft_ms, event.timing.total_ms) == (100.0, 425.0)
     assert (event.frame_index, event.pts_s, event.start_s, event.end_s) == (5, 2.5, 2.5, 2.5)
     assert (event.trigger, event.query, event.tokens_used, event.tokens_total) == ("cut", "what?", 2, 4)
+    assert (event.frames, event.kept_bytes) == (1, 0)
     assert not talk.dialogue.busy
+
+
+@pytest.mark.parametrize(("since_ns", "start_s"), [(500 * MS, 0.5), (9000 * MS, 2.5), (None, 2.5)])
+def test_an_answer_about_a_window_begins_with_its_oldest_frame(
+    opened: Opener, since_ns: int | None, start_s: float
+) -> None:
+    """A source that went back in time has no frame that is older than the last one."""
+    talk = opened()
+    talk.ask()
+    (event,) = talk.hear(answered(0, frames=3, since_ns=since_ns, kept_bytes=77))
+    assert isinstance(event, Answer)
+    assert (event.start_s, event.end_s, event.frames, event.kept_bytes) == (start_s, 2.5, 3, 77)
 
 
 def test_an_answer_without_text_has_its_first_token_at_its_end(opened: Opener) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from arr_coc.errors import ContextLengthError, ModelNotFound
+from arr_coc.errors import ContextLengthError, ModelNotFound, OptionError
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.config import AnswerConfig, Config
+from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.errors import ConfigError
 from stream.speaker import QWEN, QwenSpeaker, model_name, open_speaker
 from tests.tiny_qwen import tiny_folder, tiny_qwen
@@ -46,6 +48,100 @@ def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_fram
     longest = speaker._session.qwen.max_context_tokens
     with pytest.raises(ContextLengthError):
         speaker.embed("why " * longest)
+
+
+def at(second: int, epoch: int = 1) -> TokenPacket:
+    return replace(packet(), stamp=FrameStamp(second, second * 10**9, 0, epoch))
+
+
+def watching(folder: Path, **window: Any) -> QwenSpeaker:
+    """A speaker whose answers speak of several frames."""
+    answer = AnswerConfig(model=str(folder), max_tokens=3, window=WindowConfig(**window))
+    speaker = open_speaker(QWEN, Config(answer=answer))
+    assert isinstance(speaker, QwenSpeaker)
+    return speaker
+
+
+def frames_of(speaker: QwenSpeaker, shown: TokenPacket) -> list[int]:
+    """Which frames an answer about a packet speaks of."""
+    list(speaker.answer(shown, "what?", lambda: False))
+    return [stamp.frame_index for stamp in speaker._session.last.shown]
+
+
+def test_an_answer_speaks_of_the_last_frames_that_its_guest_sent(folder: Path) -> None:
+    speaker = watching(folder, frames=2)
+    speaker.attend(b"one")
+    assert [frames_of(speaker, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
+    assert (speaker.last.frames, speaker.last.since_ns, speaker.last.tokens_used) == (2, 10**9, 8)
+    assert speaker.last.kept_bytes > 0
+    speaker.attend(b"other")
+    assert frames_of(speaker, at(5, epoch=2)) == [5]
+    speaker.attend(b"one")
+    assert frames_of(speaker, at(3)) == [2, 3]
+
+
+def test_who_has_left_is_forgotten(folder: Path) -> None:
+    speaker = watching(folder, frames=2)
+    speaker.attend(b"one")
+    frames_of(speaker, at(0))
+    speaker.forget(b"one")
+    speaker.forget(b"nobody")
+    speaker.attend(b"one")
+    assert frames_of(speaker, at(1)) == [1]
+    assert list(speaker._windows) == [b"one"]
+
+
+@pytest.mark.parametrize(("on_cut", "frames"), [("empty", [1]), ("keep", [0, 1])])
+def test_a_cut_forgets_unless_it_is_told_to_keep(folder: Path, on_cut: str, frames: list[int]) -> None:
+    speaker = watching(folder, frames=3, on_cut=on_cut)
+    speaker.attend(b"one")
+    frames_of(speaker, at(0))
+    assert frames_of(speaker, at(1, epoch=2)) == frames
+
+
+def test_a_question_picks_from_more_frames_than_are_shown(folder: Path) -> None:
+    speaker = watching(folder, frames=2, kept=4)
+    speaker.attend(b"one")
+    for second, relevance in enumerate((0.1, 0.9, 0.2, 0.3)):
+        shown = replace(at(second), relevance=np.full(4, relevance, np.float32))
+        last = frames_of(speaker, shown)
+    assert last == [1, 3]
+
+
+def test_one_frame_is_shown_as_the_stock_model_shows_it(folder: Path) -> None:
+    speaker = watching(folder)
+    speaker.attend(b"one")
+    assert [frames_of(speaker, at(second)) for second in range(2)] == [[0], [1]]
+    assert (speaker.last.frames, speaker._windows) == (1, {})
+
+
+def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
+    """Alone it would fit."""
+    speaker = watching(folder, frames=3)
+    long = "a" * 4000
+    while speaker._session._other_tokens(long) < 4096 - 30:
+        long += "a"
+    speaker.attend(b"one")
+    speaker.embed(long)
+    frames_of(speaker, at(0))
+    with pytest.raises(ContextLengthError, match=r"a window of 3 frames .* show at most 2, or"):
+        speaker.embed(long)
+
+
+def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:
+    answer = AnswerConfig(model="/nowhere", window=WindowConfig(frames=4, kept=2))
+    with pytest.raises(OptionError, match="keep as many or more, got 2"):
+        open_speaker(QWEN, Config(answer=answer))
+
+
+def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(folder: Path) -> None:
+    answer = AnswerConfig(model=str(folder), window=WindowConfig(frames=4))
+    for budget, most in ((50, 50), ("adaptive", 400)):
+        allocate = AllocateConfig.model_validate({"budget": budget})
+        speaker = open_speaker(QWEN, Config(answer=answer, allocate=allocate))
+        assert isinstance(speaker, QwenSpeaker)
+        assert speaker._options is not None
+        assert speaker._options.frame_tokens == most
 
 
 def test_a_model_has_a_name_for_people(folder: Path) -> None:

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pytest
@@ -191,6 +192,56 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
     assert feedback is not None
     assert feedback.stamp == STAMP
     np.testing.assert_array_equal(feedback.attention, np.array([1, 0], np.float32))
+
+
+class RememberingSpeaker(FakeSpeaker):
+    """Says how many packets of this guest it has seen, and tells of whom it forgot."""
+
+    seen: ClassVar[dict[bytes, int]] = {}
+
+    def attend(self, guest: bytes) -> None:
+        self.guest = guest
+        self.seen.setdefault(guest, 0)
+
+    def forget(self, guest: bytes) -> None:
+        self.seen.pop(guest, None)
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        guest = self.guest
+        yield from super().answer(packet, query, should_stop)
+        self.seen[guest] += 1
+        self._spoken = replace(self.last, frames=self.seen[guest], since_ns=5, kept_bytes=6)
+
+
+def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: StageRunner) -> None:
+    RememberingSpeaker.seen.clear()
+    serve(runner, RememberingSpeaker)
+    one, other = Client(runner).greeted(), Client(runner).greeted()
+    for client, frames in ((one, 1), (one, 2), (other, 1), (one, 3)):
+        client.ask()
+        answered = client.hear_answer()
+        assert (answered.frames, answered.since_ns, answered.kept_bytes) == (frames, 5, 6)
+    one.link.send(Ask(query="another"))
+    one.expect(Asking)
+    assert sorted(RememberingSpeaker.seen.values()) == [1, 3]
+    one.link.send(Leave())
+    other.ask()
+    other.hear_answer()
+    assert list(RememberingSpeaker.seen.values()) == [2]
+
+
+def test_who_is_not_let_in_is_not_remembered(runner: StageRunner) -> None:
+    class Exacting(RememberingSpeaker):
+        def embed(self, query: str) -> QueryEmbedding:
+            if query == "bad":
+                raise ContextLengthError("the question is too long")
+            return super().embed(query)
+
+    Exacting.seen.clear()
+    serve(runner, Exacting)
+    Client(runner, query="bad").expect(Failed)
+    Client(runner).greeted()
+    assert len(Exacting.seen) == 1
 
 
 def test_each_turn_is_asked_for(runner: StageRunner) -> None:

@@ -20,6 +20,7 @@ KEYS = {
     "budget": "allocate.budget",
     "strategy": "allocate.strategy",
     "encode": "answer.encode",
+    "window": "answer.window.frames",
     "max_frames": "capture.max_frames",
     "stream": "capture.stream",
     "server": "answer.server",
@@ -64,6 +65,9 @@ class RunOptions:
         str | None,
         _text("--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"),
     ] = None
+    window: Annotated[str | None, _text("--window", metavar="N", help="How many frames an answer speaks of. [1]")] = (
+        None
+    )
     max_frames: Annotated[
         str | None, _text("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
     ] = None

@@ -189,9 +189,10 @@ class AnswerStage:
                     f"the answer stage encodes {self._place.encode}, not {message.encode}; give --encode "
                     f"{self._place.encode} here, or start it with --encode {message.encode}"
                 )
-            asking = self._asking(message.query)
+            asking = self._asking(client, message.query)
         except (ArrCocError, StreamError) as error:
             self._send(client, _failed(error))
+            self._speaker.forget(client)
             return
         speaker = self._speaker
         self._guests.join(client, message.query)
@@ -206,20 +207,22 @@ class AnswerStage:
 
     def _change_question(self, client: Client, guest: Guest, query: str) -> None:
         try:
-            asking = self._asking(query)
+            asking = self._asking(client, query)
         except ArrCocError as error:
             self._send(client, Asking(query=query, model_id=self._speaker.model_id, error=describe(error)))
             return
         guest.query = query
         self._send(client, *asking)
 
-    def _asking(self, query: str) -> tuple[Asking, Arrays]:
+    def _asking(self, client: Client, query: str) -> tuple[Asking, Arrays]:
+        self._speaker.attend(client)
         embedding = self._speaker.embed(query)
         message = Asking(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
         return message, [embedding.tokens]
 
     def _dismiss(self, client: Client) -> None:
         self._guests.leave(client)
+        self._speaker.forget(client)
         if self._granted is not None and self._granted[0] == client:
             self._granted = self._packet = None
         self._unwanted = self._unwanted or client == self._speaking_to
@@ -244,6 +247,7 @@ class AnswerStage:
         except Exception as error:
             self._send(client, _failed(error))
             self._guests.leave(client)
+            self._speaker.forget(client)
             if not self._place.shared and not isinstance(error, TransportError):
                 raise
             log.warning("an answer failed: %s", describe(error))
@@ -255,6 +259,7 @@ class AnswerStage:
         number, packet = self._packet_of(received)
         query = guest.query
         pieces: list[str] = []
+        self._speaker.attend(client)
         for piece in self._speaker.answer(packet, query, self._must_stop):
             pieces.append(piece)
             if not self._unwanted:
@@ -273,6 +278,9 @@ class AnswerStage:
             encode_ms=spoken.encode_ms,
             prefill_ms=spoken.prefill_ms,
             decode_ms=spoken.decode_ms,
+            frames=spoken.frames,
+            since_ns=spoken.since_ns,
+            kept_bytes=spoken.kept_bytes,
             feedback_stamp=None if spoken.feedback is None else spoken.feedback.stamp,
             arrays=specs_of(*arrays),
         )
