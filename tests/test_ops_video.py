@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.errors import BackendMissing, LeaseTimeout, OptionError, ShapeError, StoreError
-from arr_coc.ops.store import Backend
+from arr_coc.errors import LeaseTimeout, OptionError, ShapeError, StoreError
 from arr_coc.ops.texture import Texture
 from arr_coc.ops.video import VideoStream
+from tests.backends import BACKENDS, require
 from tests.plane_maker import flat_planes, random_planes
-
-BACKENDS: tuple[Backend, ...] = ("cpu",)
 
 
 @pytest.fixture(params=BACKENDS)
 def video(request: pytest.FixtureRequest) -> Iterator[VideoStream]:
+    require(request.param)
     with VideoStream((150, 230), request.param) as video:
-        try:
-            video.update(picture(0))
-        except BackendMissing as error:
-            pytest.skip(str(error))
+        video.update(picture(0))
         yield video
 
 
