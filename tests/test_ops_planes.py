@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import ShapeError
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.types import Colour, FramePlanes
+from arr_coc.ops.planes import PlaneCopy, PlaneFormat
+from arr_coc.types import Colour, FramePlanes, Layout
 from tests.plane_maker import SUBSAMPLINGS, random_planes
 
 
@@ -45,3 +45,22 @@ Y, U = np.zeros((64, 64), np.uint8), np.zeros((32, 32), np.uint8)
 def test_planes_that_do_not_belong_together_are_refused(planes: FramePlanes, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         PlaneFormat.of(planes)
+
+
+@pytest.mark.parametrize(("layout", "sampling"), [*(("yuv", name) for name in SUBSAMPLINGS), ("rgb", "444")])
+@pytest.mark.parametrize("size", [(320, 256), (121, 161), (1, 1), (33, 40)])
+def test_some_tiles_of_a_box_are_taken_as_one_by_one(layout: Layout, sampling: str, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(2)
+    first, second = (random_planes(rng, *size, layout=layout, sampling=sampling) for _ in range(2))
+    fmt = PlaneFormat.of(first)
+    rows, cols = fmt.grid.shape
+    for box in ((0, 0, rows, cols), (rows // 2, cols // 3, rows, cols), (0, cols // 2, (rows + 1) // 2, cols)):
+        copies = [PlaneCopy.allocate(fmt.steps(), rows, cols) for _ in range(2)]
+        wanted = rng.random((box[2] - box[0], box[3] - box[1])) < 0.5
+        tiles = np.argwhere(wanted) + box[:2]
+        for copy in copies:
+            copy.take(first, (0, 0, rows, cols))
+        copies[0].take_tiles(second, tiles)
+        copies[1].take_some(second, box, wanted)
+        for one, other in zip(copies[0].padded, copies[1].padded, strict=True):
+            np.testing.assert_array_equal(one, other)

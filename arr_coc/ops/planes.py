@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +102,36 @@ class PlaneCopy:
                 tiled(own, *tile)[rows, :, cols] = tiled(new, *tile)[rows, :, cols]
         for row, col in tiles[~whole].tolist():
             self.take(planes, (row, col, row + 1, col + 1))
+
+    def take_some(self, planes: FramePlanes, rectangle: Rectangle, wanted: npt.NDArray[np.bool_]) -> None:
+        """Copies the tiles of a rectangle where `wanted` bool [rows, cols] is True.
+
+        Costs about as much as copying all of them, and less than `take_tiles` where they are many.
+        """
+        row0, col0, row1, col1 = rectangle
+        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
+            height, width = new.shape[:2]
+            for down, rows in _parts(row0, row1, tile_height, height):
+                for across, cols in _parts(col0, col1, tile_width, width):
+                    tiles = wanted[down, across]
+                    source = new[rows, cols]
+                    side = source.shape[0] // tiles.shape[0], source.shape[1] // tiles.shape[1]
+                    np.copyto(tiled(own[rows, cols], *side), tiled(source, *side), where=tiles[:, None])
+            top, left = row0 * tile_height, col0 * tile_width
+            padded = own[top : row1 * tile_height, left : col1 * tile_width]
+            replicate_edges(padded, height - top, width - left)
+
+
+def _parts(start: int, stop: int, side: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """The whole tiles of a range along one side of a plane, and the tile that the plane's edge cuts off.
+
+    Of each: which tiles of the range, and which samples.
+    """
+    whole = min(stop, size // side)
+    if whole > start:
+        yield slice(0, whole - start), slice(start * side, whole * side)
+    if stop > whole:
+        yield slice(whole - start, None), slice(whole * side, size)
 
 
 def replicate_edges(padded: Plane, height: int, width: int) -> None:

@@ -45,14 +45,16 @@ class Repainter:
         """Takes the rectangles from `planes` and recomputes their texels on all levels."""
         large = [rectangle for rectangle in rectangles if _area(rectangle) >= SMALL_TILES]
         small = [rectangle for rectangle in rectangles if _area(rectangle) < SMALL_TILES]
-        for rectangle in large:
-            self.planes.take(planes, rectangle)
+        box = _box_around(rectangles)
+        partly = sum(RECTANGLE_COST + _area(rectangle) for rectangle in large) + STRIP_COST * sum(map(_area, small))
+        if partly > RECTANGLE_COST + _area(box):
+            self.planes.take_some(planes, box, _mask(rectangles, box))
+            large, small = [box], []
+        else:
+            for rectangle in large:
+                self.planes.take(planes, rectangle)
         tiles = tiles_of(small)
         self.planes.take_tiles(planes, tiles)
-        box = _box_around(rectangles)
-        partly = sum(RECTANGLE_COST + _area(rectangle) for rectangle in large) + STRIP_COST * len(tiles)
-        if partly > RECTANGLE_COST + _area(box):
-            large, tiles = [box], tiles[:0]
         for rectangle in large:
             self._converter.convert(self.planes.padded, rectangle, self.levels[0])
             refresh(self.levels, rectangle)
@@ -88,6 +90,15 @@ def _area(rectangle: Rectangle) -> int:
 def _box_around(rectangles: tuple[Rectangle, ...]) -> Rectangle:
     row0, col0, row1, col1 = zip(*rectangles, strict=True)
     return min(row0), min(col0), max(row1), max(col1)
+
+
+def _mask(rectangles: Sequence[Rectangle], box: Rectangle) -> npt.NDArray[np.bool_]:
+    """Which tiles of the box the rectangles cover: bool [rows, cols]."""
+    top, left, bottom, right = box
+    mask = np.zeros((bottom - top, right - left), bool)
+    for row0, col0, row1, col1 in rectangles:
+        mask[row0 - top : row1 - top, col0 - left : col1 - left] = True
+    return mask
 
 
 def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
