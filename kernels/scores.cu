@@ -38,9 +38,7 @@ __device__ inline int scan(int mine, int *scratch) {
         scratch[thread] += before;
         __syncthreads();
     }
-    const int sum = scratch[thread];
-    __syncthreads();
-    return sum;
+    return scratch[thread];
 }
 
 // The indices of the k largest of `values` float32 [n], of equals the first; ascending, so in token order: `out` int64

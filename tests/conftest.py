@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -30,3 +31,39 @@ def clips() -> Path:
     if not (folder / "manifest.json").is_file():
         pytest.skip(f"no real clips: {folder} has no manifest.json (set ARR_COC_CLIPS)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def _cuda_machine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A GPU in the CPU's place, where there is none."""
+    from tests.cuda_on_cpu.machine import machine
+
+    return machine(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def cuda_on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """CUDA whose device is the CPU: `tests.cuda_on_cpu.machine.CpuMachine`."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here, which the other tests use; this one looks into a device on the CPU")
+    from arr_coc.ops.cuda import compiling, device
+
+    on_cpu = request.getfixturevalue("_cuda_machine")
+    monkeypatch.setattr(torch.version, "cuda", "on the CPU")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(device, "_opened", lambda index: on_cpu.device)
+    monkeypatch.setattr(compiling, "nvcc", lambda: None)
+    yield on_cpu
+    on_cpu.recover()
+
+
+@pytest.fixture
+def cuda(request: pytest.FixtureRequest) -> None:
+    """CUDA: the device that is here, or else one on the CPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        request.getfixturevalue("cuda_on_cpu")

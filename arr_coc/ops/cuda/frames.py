@@ -58,7 +58,6 @@ class FrameTaker:
     def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:
         """Which tiles differ, bool [rows, cols]: the one thing that comes to the host."""
         slot, texture = self._dirty, self._texture
-        slot.wait()
         with self._device.current() as stream:
             self._order.before_read(stream)
             limits = (thresholds.mean, thresholds.largest)

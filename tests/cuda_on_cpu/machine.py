@@ -1,0 +1,136 @@
+"""The driver library that tests load in the place of NVIDIA's, built from `driver.cpp` with g++."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from arr_coc.ops.cuda import compiling, device
+from arr_coc.ops.cuda.driver import call
+from arr_coc.ops.cuda.kernels import Kernels
+
+HERE = Path(__file__).resolve().parent
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
+QUIET = ("-Wno-unknown-pragmas", "-Wno-clobbered")
+
+OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
+
+
+def build(folder: Path, *defines: str) -> Path:
+    """Compiles the library. Skips the test where there is no g++."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ here to run kernels on the CPU: apt install g++")
+    target = folder / "libcuda.so.1"
+    includes = ("-I", str(compiling.FOLDER), "-I", str(HERE))
+    command = [compiler, *FLAGS, *QUIET, *defines, *includes, "-Wl,-soname,libcuda.so.1", "-o", str(target)]
+    subprocess.run([*command, str(HERE / "driver.cpp"), "-ldl"], check=True)
+    return target
+
+
+class CpuMachine:
+    """A GPU in the CPU's place: its library, what it counts, and how it is told to misbehave.
+
+    `stream` is the calling thread's current stream, any number.
+    """
+
+    def __init__(self, library: Path) -> None:
+        self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        for name in ("calls", "failure"):
+            getattr(self._library, f"on_cpu_{name}").restype = ctypes.c_char_p
+        self._library.on_cpu_gl_texels.restype = ctypes.c_void_p
+        self._local = threading.local()
+        context = call("cuDevicePrimaryCtxRetain", 0)
+        kernels = Kernels((7, 5))
+        self.device = device.Device(0, torch.device("cpu"), context, kernels, lambda: self.stream)
+
+    @property
+    def stream(self) -> int:
+        return getattr(self._local, "stream", 0)
+
+    @contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        self._local.stream = stream
+        try:
+            yield
+        finally:
+            self._local.stream = 0
+
+    @contextmanager
+    def late(self) -> Iterator[None]:
+        """Streams do nothing until somebody waits for them."""
+        self._library.on_cpu_late(1)
+        try:
+            yield
+        finally:
+            call("cuCtxSynchronize")
+            self._library.on_cpu_late(0)
+
+    @contextmanager
+    def descending(self) -> Iterator[None]:
+        """A block's threads run in the other order."""
+        self._library.on_cpu_descending(1)
+        try:
+            yield
+        finally:
+            self._library.on_cpu_descending(0)
+
+    def fail(self, name: str, status: int, after: int = 0) -> None:
+        """The call of this name fails, after so many that do not."""
+        self._library.on_cpu_fail(name.encode(), status, after)
+
+    def recover(self) -> None:
+        self._library.on_cpu_recover()
+
+    def set_driver_version(self, version: int) -> None:
+        self._library.on_cpu_driver_version(version)
+
+    def live(self) -> dict[str, int]:
+        """How many of each kind are there and not freed."""
+        kinds = ("array", "surface", "texture", "pinned", "event", "registered", "mapped", "pushed")
+        return {kind: self._library.on_cpu_live(kind.encode()) for kind in kinds}
+
+    @contextmanager
+    def calls(self) -> Iterator[list[str]]:
+        """The names of the driver's functions that are called meanwhile; kernels with theirs."""
+        made: list[str] = []
+        self._library.on_cpu_forget_calls()
+        yield made
+        made += self._library.on_cpu_calls().decode().splitlines()
+
+    def parameter_sizes(self, kernel: str) -> list[int]:
+        """Bytes of each of a kernel's parameters, as its source has them."""
+        sizes = (ctypes.c_size_t * 32)()
+        count = self._library.on_cpu_parameters(kernel.encode(), sizes)
+        return list(sizes)[:count]
+
+    def add_gl_texture(self, name: int, width: int, height: int, levels: int) -> None:
+        self._library.on_cpu_gl_texture(name, width, height, levels)
+
+    def gl_texels(self, name: int, level: int, width: int, height: int) -> npt.NDArray[np.uint8]:
+        """A GL texture's level: uint8 [height, width, 4]."""
+        address = self._library.on_cpu_gl_texels(name, level)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * (width * height * 4)).from_address(address)).reshape(
+            height, width, 4
+        )
+
+
+_machine: CpuMachine | None = None
+
+
+def machine(folder: Path) -> CpuMachine:
+    """The one of this process, because a driver library is loaded once."""
+    global _machine
+    if _machine is None:
+        _machine = CpuMachine(build(folder))
+    return _machine

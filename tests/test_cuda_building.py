@@ -1,0 +1,157 @@
+"""Where kernels come from: nvcc, the cache, the shipped PTX; and what is said where CUDA is not here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.errors import BackendMissing
+from arr_coc.ops.cuda import compiling, device, driver
+from arr_coc.ops.cuda.kernels import SIGNATURES, Kernels
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store import open_store
+from tests.cuda_on_cpu.machine import CpuMachine
+from tests.plane_maker import random_planes
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted({signature.file for signature in SIGNATURES.values()})
+
+needs_nvcc = pytest.mark.skipif(compiling.nvcc() is None, reason="no nvcc here: install the CUDA toolkit")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_shipped_ptx_is_that_of_the_sources(file: str) -> None:
+    first, text = compiling.shipped(file).decode().split("\n", 1)
+    assert first.endswith(compiling.source_hash()), "run scripts/build_kernels.sh after a change of kernels/*.cu*"
+    assert "\n.version 8.0\n.target sm_75\n" in text
+
+
+def test_every_source_is_shipped_and_every_shipped_file_is_used() -> None:
+    assert [path.stem for path in sorted(compiling.FOLDER.glob("*.cu"))] == FILES
+    assert [path.stem for path in sorted(compiling.FOLDER.glob("*.ptx"))] == FILES
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_the_script_builds_for_every_architecture(tmp_path: Path) -> None:
+    """Warnings are errors; it also says that the shipped PTX assembles for all of them."""
+    subprocess.run(["sh", "scripts/build_kernels.sh", str(tmp_path)], cwd=ROOT, check=True, timeout=300)
+    for file in FILES:
+        made, kept = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped(file).decode()
+        assert made.split("\n", 1)[0] == kept.split("\n", 1)[0]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return compiling.cache_folder()
+
+
+@needs_nvcc
+def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compiling.compiled("fetch", (9, 0))
+    assert code is not None
+    assert code[:4] == b"\x7fELF"
+    assert [path.name for path in cache.iterdir()] == [f"fetch-{compiling.source_hash()[:16]}-sm_90.cubin"]
+
+    def unexpected(*args: object, **kwargs: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(subprocess, "run", unexpected)
+    assert compiling.compiled("fetch", (9, 0)) == code
+
+
+def test_where_nvcc_fails_the_shipped_ptx_serves(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / "nvcc"
+    broken.write_text("#!/bin/sh\necho 'unsupported architecture' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(compiling, "nvcc", lambda: str(broken))
+    assert compiling.compiled("fetch", (99, 0)) is None
+    assert "fetch.cu for sm_990, so the shipped PTX serves: unsupported architecture" in caplog.text
+    assert list(cache.iterdir()) == []
+
+
+def test_without_nvcc_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *args, **kwargs: None)
+    assert compiling.nvcc() is None
+    assert compiling.compiled("fetch", (9, 0)) is None
+
+
+def test_what_the_driver_does_not_take_is_replaced_by_the_shipped_ptx(
+    cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiling, "compiled", lambda file, capability: b"machine code of tomorrow")
+    Kernels((7, 5)).load()
+    assert "nvcc is newer than the driver" in caplog.text
+
+
+def test_an_old_driver_is_told_which_it_should_be(cuda_on_cpu: CpuMachine) -> None:
+    cuda_on_cpu.set_driver_version(11080)
+    try:
+        with pytest.raises(BackendMissing, match=r"UNSUPPORTED_PTX_VERSION.*update it to 525 or newer"):
+            Kernels((7, 5)).load()
+    finally:
+        cuda_on_cpu.set_driver_version(13000)
+
+
+def test_kernels_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BackendMissing, match="run from a checkout"):
+        compiling.source_hash(tmp_path)
+    monkeypatch.setattr(compiling, "FOLDER", tmp_path)
+    with pytest.raises(BackendMissing, match=r"fetch\.ptx in .*scripts/build_kernels\.sh"):
+        compiling.shipped("fetch")
+
+
+def test_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    planes = random_planes(np.random.default_rng(0), 32, 32)
+    with pytest.raises(BackendMissing, match="was built without: install a CUDA build"):
+        open_store(PlaneFormat.of(planes), "cuda")
+
+
+def test_no_device_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BackendMissing, match="finds no CUDA device here; check the driver with nvidia-smi"):
+        device.find_device()
+
+
+def test_missing_bindings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(BackendMissing, match="pip install cuda-bindings"):
+        driver.bindings.__wrapped__()
+
+
+def test_a_missing_driver_is_said() -> None:
+    """In a process of its own, because a driver library is loaded once."""
+    code = (
+        "from arr_coc.errors import BackendMissing\n"
+        "from arr_coc.ops.cuda import driver\n"
+        "try:\n    driver.bindings()\nexcept BackendMissing as error:\n    print(error)\nelse:\n    print('a driver')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
+    )
+    if done.stdout == "a driver\n":
+        pytest.skip("a CUDA driver is here")
+    assert "finds no CUDA driver: install NVIDIA's, 525 or newer" in done.stdout
+
+
+@pytest.mark.parametrize("reason", ["NO_DEVICE", "SYSTEM_DRIVER_MISMATCH"])
+def test_a_device_that_does_not_work_is_missing(reason: str) -> None:
+    error = driver.failure("cuInit", f"CUDA_ERROR_{reason}")
+    assert isinstance(error, BackendMissing)
+    assert "check it with nvidia-smi" in str(error)
+
+
+def test_a_function_that_the_driver_lacks_is_named(cuda_on_cpu: CpuMachine) -> None:
+    with pytest.raises(BackendMissing, match="has no cuCtxGetId; update it to 525 or newer"):
+        driver.call("cuCtxGetId", 0)

@@ -1,0 +1,281 @@
+"""What CUDA kernels compute from a texture on the device: patches, differences, channels, scores and the best tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arr_coc.errors import BudgetError, DeviceLost, ShapeError
+from arr_coc.knowing import InformationScorer
+from arr_coc.ops.cuda.device import find_device
+from arr_coc.ops.cuda.frames import format_of
+from arr_coc.ops.cuda.scores import best_tiles, information_scores, tile_regions
+from arr_coc.ops.cuda.store import CudaStore
+from arr_coc.ops.cuda.view import CudaView
+from arr_coc.ops.difference import Thresholds
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store import open_store
+from arr_coc.texture import TextureArray, texture_array
+from arr_coc.types import FramePlanes
+from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
+from tests.plane_maker import random_planes, stamp
+from tests.test_ops_contract import regions_of
+
+MANY = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+Picture = npt.NDArray[np.uint8]
+
+
+def picture(rng: np.random.Generator, height: int, width: int, kind: str = "noise") -> Picture:
+    """RGB [height, width, 3]: noise, or large soft shapes with flat parts and hard edges."""
+    if kind == "noise":
+        return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    rows, cols = np.mgrid[:height, :width]
+    waves = [np.sin(rows / rng.uniform(5, 60)) + np.cos(cols / rng.uniform(5, 60)) for _ in range(3)]
+    soft = np.stack([(wave + 2) / 4 * 255 for wave in waves], axis=2)
+    soft[height // 3 :, : width // 2] = rng.integers(0, 256, 3)
+    return soft.astype(np.uint8)
+
+
+def on_device(array: npt.NDArray) -> torch.Tensor:
+    return torch.from_numpy(array).to(find_device().place)
+
+
+def rgb_planes(array: Picture) -> FramePlanes:
+    return FramePlanes("rgb", (array,))
+
+
+@contextmanager
+def view_of(array: Picture) -> Iterator[CudaView]:
+    planes = rgb_planes(array)
+    store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20)
+    store.update(planes, stamp(0))
+    with store.lease() as view:
+        yield view
+    store.close()
+
+
+# patches
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_patches_as_halves_are_normalised_bytes(cuda: None, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    with view_of(picture(rng, 90, 150)) as view:
+        regions = regions_of(view.grid, rng, 20)
+        exact = torch.from_numpy(view.gather(regions))
+        expected = ((exact.float() / 255 - 0.5) / 0.5).to(dtype)
+        for wanted in (regions, on_device(regions)):
+            got = view.patches(wanted, dtype)
+            assert got.dtype == dtype
+            assert torch.equal(got.cpu(), expected)
+
+
+def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
+    with view_of(picture(np.random.default_rng(1), 64, 64)) as view:
+        with pytest.raises(ShapeError, match="uint8, float16 or bfloat16"):
+            view.patches(np.zeros((1, 3), np.int64), torch.float32)
+        with pytest.raises(ShapeError, match="outside a grid"):
+            view.patches(np.array([[0, 2, 0]]))
+        with pytest.raises(ShapeError, match=r"int64 \[K, 3\]"):
+            view.patches(on_device(np.zeros((1, 3), np.int32)))
+        with pytest.raises(ShapeError, match=r"lies on meta and the texture on .*move it with \.to\("):
+            view.patches(torch.zeros((1, 3), dtype=torch.int64, device="meta"))
+        assert view.patches(np.zeros((0, 3), np.int64)).shape == (0, 3, 32, 32)
+
+
+# frames that are on the device
+
+
+@MANY
+@given(
+    size=st.tuples(st.integers(1, 130), st.integers(1, 200)),
+    seed=st.integers(0, 1 << 20),
+    noise=st.sampled_from([1, 3, 4, 5, 9, 60]),
+    layout=st.sampled_from(["HWC", "CHW", "strided"]),
+)
+def test_a_frame_as_a_tensor_does_what_the_same_frame_does_on_the_host(
+    cuda: None, size: tuple[int, int], seed: int, noise: int, layout: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    first = picture(rng, *size)
+    changes = rng.integers(-noise, noise + 1, first.shape) * (rng.random((size[0], 1, 1)) < 0.6)
+    second = np.clip(first + changes, 0, 255).astype(np.uint8)
+    store, reference = (open_store(PlaneFormat.of(rgb_planes(first)), name) for name in ("cuda", "cpu"))
+    assert isinstance(store, CudaStore)
+    for index, frame in enumerate((first, second)):
+        tensor = on_device(frame)
+        if layout == "CHW":
+            tensor = tensor.permute(2, 0, 1).contiguous()
+        elif layout == "strided":
+            tensor = torch.cat([tensor, tensor], dim=1)[:, : size[1]]
+        change, expected = store.update_tensor(tensor, stamp(index)), reference.update(rgb_planes(frame), stamp(index))
+        np.testing.assert_array_equal(change.dirty, expected.dirty)
+        assert change.rectangles == expected.rectangles
+    with store.lease() as view, reference.lease() as wanted:
+        np.testing.assert_array_equal(view.versions.frame, wanted.versions.frame)
+        for level in (5, 0, 1, 2, 3, 4):
+            np.testing.assert_array_equal(view.read(level), wanted.read(level))
+
+
+def test_frames_may_come_from_both_sides_by_turns(cuda: None) -> None:
+    """What the device alone has seen is brought over before the host compares."""
+    rng = np.random.default_rng(2)
+    first, second = picture(rng, 70, 100), picture(rng, 70, 100)
+    store = CudaStore(format_of(torch.from_numpy(first)), Thresholds(), 20)
+    store.update(rgb_planes(first), stamp(0))
+    assert store.update_tensor(on_device(first), stamp(1)).dirty_share == 0
+    assert store.update_tensor(on_device(second), stamp(2)).dirty.all()
+    assert store.update(rgb_planes(second.copy()), stamp(3)).dirty_share == 0
+    assert store.update_tensor(on_device(first), stamp(4)).dirty.all()
+    np.testing.assert_array_equal(store.held.planes[0], first)
+    assert store.update_tensor(on_device(second), stamp(5, epoch=5)).dirty.all()
+
+
+def test_a_frame_that_is_taken_halfway_is_never_shown(cuda_on_cpu: CpuMachine) -> None:
+    frame = np.zeros((64, 64, 3), np.uint8)
+    store = CudaStore(format_of(torch.from_numpy(frame)), Thresholds(), 20)
+    store.update_tensor(on_device(frame), stamp(0))
+    cuda_on_cpu.fail("cuLaunchKernel upload_frame", LAUNCH_FAILED)
+    with pytest.raises(DeviceLost, match="gave up in cuLaunchKernel"):
+        store.update_tensor(on_device(frame), stamp(1, epoch=1))
+    with pytest.raises(DeviceLost), store.lease():
+        pass
+
+
+def test_thresholds_are_the_stores_own(cuda: None) -> None:
+    first = np.full((64, 64, 3), 100, np.uint8)
+    second = first.copy()
+    second[:32, :32] += 4
+    second[40:42, 40:42, 2] += 20
+    for thresholds, count in ((Thresholds(), 2), (Thresholds(mean=4), 1), (Thresholds(mean=4, largest=20), 0)):
+        store = CudaStore(format_of(torch.from_numpy(first)), thresholds, 20)
+        store.update_tensor(on_device(first), stamp(0))
+        assert store.update_tensor(on_device(second), stamp(1)).dirty.sum() == count
+
+
+def test_tensors_that_are_no_frames_of_the_store_are_refused(cuda: None) -> None:
+    frame = torch.zeros(64, 96, 3, dtype=torch.uint8, device=find_device().place)
+    store = CudaStore(format_of(frame), Thresholds(), 20)
+    for wrong in (frame.float(), frame[:, :90], frame[..., 0], frame.permute(1, 0, 2)):
+        with pytest.raises(ShapeError, match=r"\[64, 96, 3\] or \[3, 64, 96\]"):
+            store.update_tensor(wrong, stamp(0))
+    with pytest.raises(ShapeError, match="the frame lies on meta"):
+        store.update_tensor(frame.to("meta"), stamp(0))
+    planes = random_planes(np.random.default_rng(3), 64, 96)
+    with pytest.raises(ShapeError, match="opened for layout yuv"):
+        CudaStore(PlaneFormat.of(planes), Thresholds(), 20).update_tensor(frame, stamp(0))
+
+
+def test_the_format_of_a_tensor() -> None:
+    assert format_of(torch.zeros(20, 30, 3, dtype=torch.uint8)) == format_of(torch.zeros(3, 20, 30, dtype=torch.uint8))
+    for wrong in (torch.zeros(3, 20, 30), torch.zeros(4, 20, 30, dtype=torch.uint8), torch.zeros(3, 0, 3).byte()):
+        with pytest.raises(ShapeError, match=r"\[H, W, 3\] or \[3, H, W\]"):
+            format_of(wrong)
+
+
+# channels
+
+
+@MANY
+@given(
+    size=st.tuples(st.integers(1, 200), st.integers(1, 300)),
+    seed=st.integers(0, 1 << 20),
+    kind=st.sampled_from(["noise", "soft"]),
+)
+def test_channels_equal_those_of_the_host(cuda: None, size: tuple[int, int], seed: int, kind: str) -> None:
+    with view_of(picture(np.random.default_rng(seed), *size, kind)) as view:
+        channels, entropy = view.texture_array()
+        expected = texture_array(view)
+    exact = [*range(8), 11]
+    assert torch.equal(channels.cpu()[exact], expected.channels[exact])
+    assert torch.equal(entropy.cpu(), expected.entropy)
+    torch.testing.assert_close(channels.cpu()[8:11], expected.channels[8:11], rtol=0, atol=2e-6)
+    torch.testing.assert_close(channels.cpu()[12], expected.channels[12], rtol=0, atol=1e-3)
+
+
+def test_a_flat_picture_has_neither_edges_nor_entropy(cuda: None) -> None:
+    with view_of(np.full((96, 96, 3), 200, np.uint8)) as view:
+        channels, entropy = view.texture_array()
+    assert (channels[5:12] == 0).all()
+    assert (entropy == 0).all()
+
+
+# scores and the best tiles
+
+
+def test_information_scores_are_the_scorers(cuda: None) -> None:
+    with view_of(picture(np.random.default_rng(4), 150, 250, "soft")) as view:
+        channels, entropy = view.texture_array()
+    scorer = InformationScorer()
+    torch.manual_seed(0)
+    torch.nn.init.normal_(scorer.gate.weight)
+    assert scorer.gate.bias is not None
+    gate = torch.cat([scorer.gate.weight.flatten(), scorer.gate.bias]).detach()
+    got = information_scores(channels, entropy, gate.to(channels.device))
+    expected = scorer(TextureArray(channels[None].cpu(), entropy[None].cpu()))[0]
+    torch.testing.assert_close(got.cpu(), expected.detach(), rtol=0, atol=1e-6)
+
+
+def test_information_scores_refuse_other_shapes(cuda: None) -> None:
+    place = find_device().place
+    channels, entropy, gate = torch.zeros(13, 4, 5), torch.zeros(4, 5), torch.zeros(14)
+    for wrong in ((channels[:, :3], entropy, gate), (channels, entropy.double(), gate), (channels, entropy, gate[:13])):
+        with pytest.raises(ShapeError, match="is contiguous float32"):
+            information_scores(*(tensor.to(place) for tensor in wrong))
+    with pytest.raises(ShapeError, match="entropy lies on meta"):
+        information_scores(channels.to(place), entropy.to("meta"), gate.to(place))
+
+
+def reference_best(values: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
+    """By value, NaN last, of equals the first; then in token order."""
+    return np.sort(np.lexsort((-values, np.isnan(values)))[:count])
+
+
+@MANY
+@given(tiles=st.integers(1, 5000), share=st.floats(0, 1), seed=st.integers(0, 1 << 20), distinct=st.booleans())
+def test_the_best_tiles_are_those_of_a_stable_sort(
+    cuda: None, tiles: int, share: float, seed: int, distinct: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(tiles).astype(np.float32)
+    if not distinct:
+        values = np.round(values)
+    count = max(1, round(share * tiles))
+    np.testing.assert_array_equal(best_tiles(on_device(values), count).cpu(), reference_best(values, count))
+
+
+def test_the_best_of_strange_numbers(cuda: None) -> None:
+    values = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, 0.0, -np.nan, 1.0], np.float32)
+    for count in range(1, len(values) + 1):
+        np.testing.assert_array_equal(best_tiles(on_device(values), count).cpu(), reference_best(values, count))
+
+
+def test_the_best_tiles_are_regions_of_the_texture(cuda: None) -> None:
+    array = picture(np.random.default_rng(5), 96, 128)
+    with view_of(array) as view:
+        chosen = best_tiles(on_device(np.arange(12, dtype=np.float32).reshape(3, 4)), 5)
+        regions = tile_regions(chosen, view.grid.cols)
+        assert regions.tolist() == [[0, 1, 3], [0, 2, 0], [0, 2, 1], [0, 2, 2], [0, 2, 3]]
+        patches = view.patches(regions)
+    np.testing.assert_array_equal(patches[0].cpu(), array[32:64, 96:128].transpose(2, 0, 1))
+
+
+def test_the_best_tiles_refuse_other_input(cuda: None) -> None:
+    place = find_device().place
+    relevance = torch.zeros(4, 5, device=place)
+    for count in (0, 21, -1):
+        with pytest.raises(BudgetError, match="does not fit 20 tiles"):
+            best_tiles(relevance, count)
+    for wrong in (relevance.double(), relevance.T, relevance[None]):
+        with pytest.raises(ShapeError, match=r"contiguous float32 \[gh, gw\]"):
+            best_tiles(wrong, 3)
+    with pytest.raises(ShapeError, match="relevance lies on meta"):
+        best_tiles(relevance.to("meta"), 3)
