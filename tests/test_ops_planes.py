@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import ShapeError
-from arr_coc.ops.planes import PlaneCopy, PlaneFormat
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.repaint import Repainter
 from arr_coc.types import Colour, FramePlanes, Layout
 from tests.plane_maker import SUBSAMPLINGS, random_planes
 
@@ -55,7 +56,7 @@ def test_some_tiles_of_a_box_are_taken_as_one_by_one(layout: Layout, sampling: s
     fmt = PlaneFormat.of(first)
     rows, cols = fmt.grid.shape
     for box in ((0, 0, rows, cols), (rows // 2, cols // 3, rows, cols), (0, cols // 2, (rows + 1) // 2, cols)):
-        copies = [PlaneCopy.allocate(fmt.steps(), rows, cols) for _ in range(2)]
+        copies = [Repainter(fmt).planes for _ in range(2)]
         wanted = rng.random((box[2] - box[0], box[3] - box[1])) < 0.5
         tiles = np.argwhere(wanted) + box[:2]
         for copy in copies:
