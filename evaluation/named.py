@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from evaluation.errors import SuiteError
 from evaluation.question import Question
@@ -19,7 +20,13 @@ def named_suite(name: str, count: int | None = None) -> Suite:
         raise SuiteError(f"unknown suite {name!r}; there are {', '.join(SUITES)}")
 
     def questions() -> Iterator[Question]:
+        last: Question | None = None
         for index, sample in enumerate(suite_samples(name, count)):
-            yield Question.of(index, sample)
+            question = Question.of(index, sample)
+            if last is not None and last.group and last.group == question.group:
+                before, before_s = (*last.before, *last.frames), (*last.before_s, *last.times_s)
+                question = replace(question, before=before, before_s=before_s)
+            last = question
+            yield question
 
     return Suite(name, suite_hash(name), questions)

@@ -14,7 +14,7 @@ class Question:
     `frames` uint8 RGB [H, W, 3] at `times_s`. `answers`: any of them is right; ten of them are people's votes (see
     `scoring`). `facts`: phrases that a description must hold. `boxes` and `distractors`: for each frame, in its pixels,
     what is asked about and what must not draw the tokens. `group` names questions that ask the same of successive
-    frames.
+    frames; `before` are the frames of the group's earlier questions, at `before_s`.
     """
 
     id: str
@@ -27,6 +27,8 @@ class Question:
     boxes: tuple[tuple[Box, ...], ...] = ()
     distractors: tuple[tuple[Box, ...], ...] = ()
     group: str = ""
+    before: tuple[Image, ...] = ()
+    before_s: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, index: int, sample: Sample) -> Question:

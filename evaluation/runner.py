@@ -75,7 +75,17 @@ def run_suite(
 
 
 def _answer(asking: Asking, way: Way, question: Question) -> dict[str, Any]:
-    ask = Ask(question.frames, question.times_s, question.text, way.budget, way.encode, way.seed, asking.max_tokens)
+    ask = Ask(
+        question.frames,
+        question.times_s,
+        question.text,
+        way.budget,
+        way.encode,
+        way.seed,
+        asking.max_tokens,
+        question.before,
+        question.before_s,
+    )
     reset_peak(asking.qwen.device)
     reply = way.strategy.answer(asking.qwen, ask)
     return {

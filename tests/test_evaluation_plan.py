@@ -57,7 +57,10 @@ def test_strategies_keep_their_own_encoding_where_they_do_not_know_the_one_asked
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("best", "27%", None, 1), "unknown strategy 'best'; there are arr-coc, arr-coc-foveated, arr-coc-mixed, full"),
+        (
+            ("best", "27%", None, 1),
+            "unknown strategy 'best'; there are arr-coc, arr-coc-foveated, arr-coc-mixed, arr-coc-stream, full",
+        ),
         (("grid", "27%", "dense", 1), "unknown encoding 'dense'; there are sparse, prune, weighted, full"),
         (("grid,evs", "27%", "weighted", 1), "--encode weighted suits none of the strategies grid, evs"),
         (("grid", "many", None, 1), "got 'many'"),

@@ -167,6 +167,15 @@ def test_every_frozen_suite_gives_questions_with_numbers_for_names() -> None:
         named_suite("nothing")
 
 
+def test_a_pan_s_questions_know_the_frames_before_them() -> None:
+    first, second, third = named_suite("pan", 3).questions()
+    assert first.before == ()
+    assert [len(question.before) for question in (second, third)] == [1, 2]
+    assert third.before[1] is second.frames[0]
+    assert third.before_s == (*first.times_s, *second.times_s)
+    assert all(question.before == () for question in named_suite("still", 3).questions())
+
+
 def test_figures_that_cannot_be_written_are_told(asking: Asking, tmp_path: Path) -> None:
     (tmp_path / "out.json").mkdir()
     with pytest.raises(ResultsError, match="choose another --out"):

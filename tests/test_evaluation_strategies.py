@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -186,3 +188,16 @@ def test_divprune_takes_what_is_farthest_from_what_it_has() -> None:
     assert set(most_diverse(rows, 3).tolist()) & {4, 5}
     assert most_diverse(rows, 99).tolist() == list(range(6))
     assert most_diverse(torch.ones(4, 3), 4).tolist() == [0, 1, 2, 3]
+
+
+def test_a_stream_remembers_what_it_saw_before(qwen: QwenVL) -> None:
+    stream, single = STRATEGIES["arr-coc-stream"], STRATEGIES["arr-coc"]
+    dark, bright = (np.full((224, 320, 3), 40, np.uint8) for _ in range(2))
+    bright[96:160, 32:96] = (250, 220, 30)
+    dark[32:64, 256:288] = (60, 90, 60)
+    alone = replace(ask("20%"), frames=(dark,), times_s=(1.0,))
+    assert np.array_equal(stream.answer(qwen, alone).regions, single.answer(qwen, alone).regions)
+    after = replace(alone, before=(bright, bright), before_s=(0.92, 0.96))
+    reply = stream.answer(qwen, after)
+    assert not np.array_equal(reply.regions, single.answer(qwen, after).regions)
+    assert reply.of_tokens == 70, "only what is asked about is counted"

@@ -19,7 +19,10 @@ from evaluation.views import View
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question about frames uint8 [H, W, 3] at `times_s`, each to be shown at `budget`."""
+    """A question about frames uint8 [H, W, 3] at `times_s`, each to be shown at `budget`.
+
+    `before`: frames that a stream would have seen before, at `before_s`; they are not asked about.
+    """
 
     frames: tuple[Rgb, ...]
     times_s: tuple[float, ...]
@@ -28,6 +31,8 @@ class Ask:
     encode: Encode
     seed: int = 0
     max_tokens: int = 64
+    before: tuple[Rgb, ...] = ()
+    before_s: tuple[float, ...] = ()
 
     def views(self, qwen: QwenVL) -> list[View]:
         """The frames as the model's processor fits them. Raises ShapeError where one is too narrow."""

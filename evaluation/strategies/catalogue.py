@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from evaluation.errors import ChoiceError
-from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_FOVEATED, ARR_COC_MIXED
+from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_FOVEATED, ARR_COC_MIXED, ARR_COC_STREAM
 from evaluation.strategies.base import Strategy
 from evaluation.strategies.divprune import DIVPRUNE
 from evaluation.strategies.evs import EVS
 from evaluation.strategies.fastv import FASTV
-from evaluation.strategies.full import FULL
+from evaluation.strategies.full import FULL, FULL_APART
 from evaluation.strategies.grid import GRID
 from evaluation.strategies.pyramiddrop import PYRAMIDDROP
 from evaluation.strategies.random_tiles import RANDOM
@@ -20,7 +20,9 @@ STRATEGIES: dict[str, Strategy] = {
         ARR_COC,
         ARR_COC_FOVEATED,
         ARR_COC_MIXED,
+        ARR_COC_STREAM,
         FULL,
+        FULL_APART,
         SMALLER,
         RANDOM,
         GRID,

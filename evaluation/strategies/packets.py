@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.qwen.session import AnswerOptions, AnswerSession, Frames
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
 from evaluation.flops import Costs, Flops
 from evaluation.prompting import Prompt
@@ -22,9 +22,9 @@ Choose: TypeAlias = Callable[[Sequence[View], Ask], list[Chosen]]
 """Which tiles of each view are shown."""
 
 
-def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
-    """Answers from the tiles that `choose` names, encoded as `ask.encode` says."""
-    session = AnswerSession(qwen, AnswerOptions(ask.encode, Decoding(ask.max_tokens)))
+def answer_from(choose: Choose, qwen: QwenVL, ask: Ask, frames: Frames = "causal") -> Reply:
+    """Answers from the tiles that `choose` names, encoded as `ask.encode` says and read as `frames` says."""
+    session = AnswerSession(qwen, AnswerOptions(ask.encode, Decoding(ask.max_tokens), frames=frames))
     started_s = time.perf_counter()
     views = ask.views(qwen)
     chosen = choose(views, ask)
