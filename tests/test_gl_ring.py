@@ -106,6 +106,18 @@ def test_memory_that_the_device_has_not_is_refused() -> None:
     assert device.lost is None
 
 
+def test_marks_that_nobody_needs_are_deleted() -> None:
+    device = shared_device()
+    is_sync = device.library.gl.glIsSync
+    with device.current():
+        fence = Fence(device)
+        sync = fence._sync
+        assert is_sync(sync)
+        del fence
+    with device.current():
+        assert not is_sync(sync)
+
+
 def test_a_device_that_does_not_finish_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     device = own_device()
     with device.current():

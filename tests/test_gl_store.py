@@ -160,9 +160,9 @@ def test_two_stores_at_once_do_not_mix() -> None:
 
 
 def exists(store: GlStore) -> bool:
-    with store.device.current():
-        gl, texture = store.device.library.gl, store._texture
-        return bool(gl.glIsTexture(texture.name)) or bool(gl.glIsBuffer(texture.ring.name))
+    """Asks without `Device.current`, which would clear up first. This thread's context must be current."""
+    gl, texture = store.device.library.gl, store._texture
+    return bool(gl.glIsTexture(texture.name)) or bool(gl.glIsBuffer(texture.ring.name))
 
 
 def test_a_closed_store_keeps_its_texture_until_the_last_reader_lets_go() -> None:

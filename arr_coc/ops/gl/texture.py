@@ -98,6 +98,8 @@ class TileTexture(Owned):
             super().__init__(self.device, "glDeleteTextures", (self.name, self.words, self._texels))
             gl.glTextureStorage3D(self.name, LEVELS, gl.GL_RGBA8, cols * TILE_PX, rows * TILE_PX, layers)
             gl.glTextureView(self.words, gl.GL_TEXTURE_2D_ARRAY, self.name, gl.GL_R32UI, 0, LEVELS, 0, layers)
+            gl.glTextureParameteri(self.words, gl.GL_TEXTURE_MIN_FILTER, gl.GL_NEAREST_MIPMAP_NEAREST)
+            gl.glTextureParameteri(self.words, gl.GL_TEXTURE_MAG_FILTER, gl.GL_NEAREST)
             gl.glTextureParameteri(self.name, gl.GL_TEXTURE_MIN_FILTER, gl.GL_LINEAR_MIPMAP_LINEAR)
             gl.glTextureParameteri(self.name, gl.GL_TEXTURE_WRAP_S, gl.GL_CLAMP_TO_EDGE)
             gl.glTextureParameteri(self.name, gl.GL_TEXTURE_WRAP_T, gl.GL_CLAMP_TO_EDGE)
