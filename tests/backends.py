@@ -39,3 +39,11 @@ def _problem(backend: Backend) -> str | None:
     except StoreError as error:
         return str(error)
     return None
+
+
+def prepare(backend: Backend, request: pytest.FixtureRequest) -> None:
+    """As `require`; but where no CUDA device is, its store runs on one that the tests make of the CPU."""
+    if backend == "cuda":
+        request.getfixturevalue("cuda")
+    else:
+        require(backend)

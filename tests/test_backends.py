@@ -10,9 +10,9 @@ import pytest
 
 from arr_coc.ops.store import Backend
 from stream.cli import main
-from tests.backends import BACKENDS, require
+from tests.backends import BACKENDS, prepare
 
-OPTIONS = ["--no-timing", "--every", "0.5", "--max-frames", "30", "--single-process"]
+OPTIONS = ["--no-timing", "--every", "0.5", "--max-frames", "30", "--single-process", "--device", "cpu"]
 
 
 def captions(folder: Path, source: str, backend: str, *options: str) -> tuple[bytes, list[dict[str, Any]]]:
@@ -26,8 +26,10 @@ def captions(folder: Path, source: str, backend: str, *options: str) -> tuple[by
 
 @pytest.mark.parametrize("source", ["scene:demo", "scene:cuts"])
 @pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_the_bundled_model_says_the_same_byte_for_byte(tmp_path: Path, backend: Backend, source: str) -> None:
-    require(backend)
+def test_the_bundled_model_says_the_same_byte_for_byte(
+    tmp_path: Path, backend: Backend, source: str, request: pytest.FixtureRequest
+) -> None:
+    prepare(backend, request)
     expected, told = captions(tmp_path / "cpu", source, "cpu")
     got, told_there = captions(tmp_path / backend, source, backend)
     assert got == expected

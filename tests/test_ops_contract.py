@@ -25,20 +25,22 @@ from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.store import Backend, TextureStore, open_store
 from arr_coc.types import LEVELS, FramePlanes, TileGrid
-from tests.backends import BACKENDS, require
+from tests.backends import BACKENDS, prepare
 from tests.plane_maker import SUBSAMPLINGS, copied, random_planes, stamp, with_tiles_of
 
 FORMATS = [*(("yuv", name) for name in SUBSAMPLINGS), ("gray", "444"), ("rgb", "444")]
 EXACT = Thresholds(mean=0, largest=0)
 WAIT_MS = 2000
 JOIN_S = 60.0
+EXAMPLES = {"gl": 60, "cuda": 20}
+"""Fewer where the device may be one that the tests make of the CPU."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 @pytest.fixture(params=BACKENDS[1:])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    require(request.param)
+    prepare(request.param, request)
     chosen: Backend = request.param
     return chosen
 
@@ -197,7 +199,10 @@ def test_any_order_of_calls_leaves_the_same_bytes(backend: Backend) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=EXAMPLES[backend],
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 
@@ -278,10 +283,10 @@ class Threads:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_readers_never_see_half_a_frame(name: Backend) -> None:
-    require(name)
+def test_readers_never_see_half_a_frame(name: Backend, request: pytest.FixtureRequest) -> None:
+    prepare(name, request)
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(
         grid=st.tuples(st.integers(1, 12), st.integers(1, 16)),
         kinds=st.lists(DIRTY, min_size=20, max_size=60),
@@ -296,8 +301,10 @@ def test_readers_never_see_half_a_frame(name: Backend) -> None:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_reader_that_keeps_its_lease_leaves_everything_as_it_was(name: Backend) -> None:
-    require(name)
+def test_a_reader_that_keeps_its_lease_leaves_everything_as_it_was(
+    name: Backend, request: pytest.FixtureRequest
+) -> None:
+    prepare(name, request)
     rng = np.random.default_rng(3)
     one, two = random_planes(rng, 100, 130), random_planes(rng, 100, 130)
     store = open_store(PlaneFormat.of(one), name, thresholds=EXACT, lease_timeout_ms=20)

@@ -14,7 +14,7 @@ from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.store import TextureStore, open_store
 from arr_coc.types import Colour, FramePlanes
-from tests.backends import BACKENDS, require, working
+from tests.backends import BACKENDS, prepare, working
 from tests.plane_maker import (
     SUBSAMPLINGS,
     Bytes,
@@ -32,7 +32,7 @@ Opener = Callable[[FramePlanes], TextureStore]
 
 @pytest.fixture(params=BACKENDS)
 def opened(request: pytest.FixtureRequest) -> Opener:
-    require(request.param)
+    prepare(request.param, request)
     return lambda planes: open_store(PlaneFormat.of(planes), request.param, lease_timeout_ms=20)
 
 
