@@ -46,6 +46,14 @@ def test_numpy_and_torch_make_the_same_texture() -> None:
             assert torch.equal(level, wanted)
 
 
+def test_arrays_may_be_read_only_and_of_any_stride() -> None:
+    array = images(1, 70, 100)[0].permute(1, 2, 0).numpy().copy()
+    array.flags.writeable = False
+    texture = Texture(array)
+    assert torch.equal(texture.levels[3], Texture(images(1, 70, 100)[0]).levels[3])
+    assert torch.equal(Texture(array[::-1, :, ::-1]).levels[0], Texture(array[::-1, :, ::-1].copy()).levels[0])
+
+
 def test_gather_equals_the_stores_gather() -> None:
     array = images(1, 150, 230)[0].permute(1, 2, 0).numpy()
     planes = FramePlanes("rgb", (array,))

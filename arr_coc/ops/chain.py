@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from arr_coc.ops.mipmap_tensor import generate_mipmaps
@@ -18,14 +19,16 @@ class MipChain:
     def __init__(self, image: torch.Tensor | Plane) -> None:
         """`image`: torch [layers, 3, H, W] or NumPy [layers, H, W, 3]; raises what `generate_mipmaps` raises."""
         if isinstance(image, torch.Tensor):
-            levels = [level.permute(0, 2, 3, 1) for level in generate_mipmaps(image)]
-            height, width = image.shape[-2:]
+            self.layers, height, width = len(image), *image.shape[-2:]
+            levels = [level.permute(0, 2, 3, 1).reshape(self.layers, -1, 3) for level in generate_mipmaps(image)]
+            texels = torch.cat(levels, dim=1)
         else:
-            levels = [torch.from_numpy(level) for level in generate_mipmaps(image)]
-            height, width = image.shape[-3:-1]
-        self.layers = len(levels[0])
+            self.layers, height, width = image.shape[:3]
+            texels = torch.from_numpy(
+                np.concatenate([level.reshape(self.layers, -1, 3) for level in generate_mipmaps(image)], axis=1)
+            )
         self.grid = TileGrid.of(height, width)
-        self.texels = torch.cat([level.reshape(self.layers, -1, 3) for level in levels], dim=1).reshape(-1, 3)
+        self.texels = texels.reshape(-1, 3)
         self._sizes = tuple((self.grid.padded_height_px >> at, self.grid.padded_width_px >> at) for at in range(LEVELS))
         counts = [rows * cols for rows, cols in self._sizes]
         self._starts = [sum(counts[:at]) for at in range(LEVELS)]

@@ -41,12 +41,12 @@ def hierarchical_attention(
 ) -> torch.Tensor:
     """Softmax attention in which most keys are seen through their cell's mean, and the best cells key by key.
 
-    `query` [..., Q, D], `key` [..., N, D] and `value` [..., N, V], floating point, of one dtype and device, with the
-    same leading axes; N = rows · cols of `grid`, row by row. Keys and values are averaged over cells of
-    2^level × 2^level, as a mipmap's level is (at the grid's edge over what is there). Each `block` consecutive queries
-    choose the `share` of all cells with the largest scores, those of the block's queries added up as probabilities;
-    these cells are attended to key by key. Every other cell counts as all of its keys would if each equalled their
-    mean: with that logit, plus the logarithm of their number. Returns [..., Q, V].
+    `query` [..., Q, D], `key` [..., N, D] and `value` [..., N, V], floating point, of one dtype and device, strided as
+    they like, with the same leading axes; N = rows · cols of `grid`, row by row. Keys and values are averaged over
+    cells of 2^level × 2^level, as a mipmap's level is (at the grid's edge over what is there). Each `block`
+    consecutive queries choose the `share` of all cells with the largest scores, those of the block's queries added up
+    as probabilities; these cells are attended to key by key. Every other cell counts as all of its keys would if each
+    equalled their mean: with that logit, plus the logarithm of their number. Returns [..., Q, V].
 
     With share = 1 this is full attention; with 0 it is attention to the coarse level alone. Differentiable but for
     the choice. Order queries so that neighbours share a block; each block gathers its fine keys once, so larger blocks

@@ -35,7 +35,7 @@ class Texture:
 
     def __init__(self, image: torch.Tensor | Plane) -> None:
         """`image`: [3, H, W], or [layers, 3, H, W], as torch uint8 or floating point; or NumPy uint8 [H, W, 3], or
-        [layers, H, W, 3]. It is copied. All layers get their mipmaps in one pass.
+        [layers, H, W, 3]; strided as it likes. It is copied. All layers get their mipmaps in one pass.
         """
         if image.ndim not in (3, 4):
             raise ShapeError(f"a texture is made of one picture or a stack of them, 3 or 4 axes, got {image.ndim}")
