@@ -48,6 +48,16 @@ def test_between_levels_it_is_linear_and_clamped() -> None:
     assert torch.equal(texture.sample(points, -3.0), texture.sample(points, 0.0))
 
 
+def test_far_outside_lies_the_nearest_edge() -> None:
+    texture = Texture(images(1, 64, 96)[0])
+    far = torch.tensor([[1e30, -1e30], [-1e30, 1e30]], requires_grad=True)
+    sampled = texture.sample(far)
+    assert torch.equal(sampled, torch.stack((texture.levels[0][:, -1, 0], texture.levels[0][:, 0, -1])).float())
+    sampled.sum().backward()
+    assert far.grad is not None
+    assert not far.grad.any()
+
+
 def test_each_layer_is_sampled_by_itself() -> None:
     image = images(3, 40, 40)
     points = torch.rand(3, 20, 2) * 40
