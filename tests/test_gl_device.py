@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -88,6 +89,20 @@ def test_a_thread_that_ends_ends_its_context(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(device.library.calls, "eglDestroyContext", noted)
     handles = [in_thread(lambda: handle_of(device)) for _ in range(3)]
     assert ended == handles
+
+
+def test_a_device_that_nobody_has_ends_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = own_device()
+    ended: list[int] = []
+    calls = device.library.calls
+    destroy = calls.eglDestroyContext
+    monkeypatch.setattr(calls, "eglDestroyContext", lambda *which: (ended.append(which[1]), destroy(*which)))
+    handle = handle_of(device)
+    del device
+    gc.collect()
+    assert len(ended) == 2, "its own, and this thread's"
+    assert handle in ended
+    assert calls.eglGetCurrentContext() != handle
 
 
 def test_threads_that_come_and_go_leave_nothing() -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -160,9 +161,10 @@ def test_two_stores_at_once_do_not_mix() -> None:
 
 
 def exists(store: GlStore) -> bool:
-    """Asks without `Device.current`, which would clear up first. This thread's context must be current."""
+    """Whether the device still has the store's memory; asking clears nothing up."""
     gl, texture = store.device.library.gl, store._texture
-    return bool(gl.glIsTexture(texture.name)) or bool(gl.glIsBuffer(texture.ring.name))
+    with patch.object(store.device, "_sweep"), store.device.current():
+        return bool(gl.glIsTexture(texture.name)) or bool(gl.glIsBuffer(texture.ring.name))
 
 
 def test_a_closed_store_keeps_its_texture_until_the_last_reader_lets_go() -> None:

@@ -85,6 +85,10 @@ class Device:
                 "update its driver"
             )
 
+    def __del__(self) -> None:
+        if self._root is not None:
+            self.library.calls.eglDestroyContext(self.display, _address(self._root))
+
     @contextmanager
     def current(self) -> Iterator[Context]:
         """This thread's context, current. What was current before is so again afterwards.
