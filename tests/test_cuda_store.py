@@ -96,7 +96,10 @@ def test_pinned_memory_rests_until_the_device_has_read_it(cuda_on_cpu: CpuMachin
 
 @pytest.mark.parametrize(("writing", "reading"), [(1, 2), (3, 2)])
 def test_readers_and_writer_on_streams_of_their_own(cuda_on_cpu: CpuMachine, writing: int, reading: int) -> None:
-    """Streams run in the order of their numbers, where nothing orders them otherwise. A read that the device has not begun shows the frame of its lease, whatever is written afterwards."""
+    """A read that the device has not begun shows the frame of its lease, whatever is written afterwards.
+
+    Streams run in the order of their numbers, where nothing orders them otherwise.
+    """
     rng = np.random.default_rng(3)
     first, second = random_planes(rng, 64, 64), random_planes(rng, 64, 64)
     store, regions = opened(first), np.array([[0, 0, 0], [0, 1, 1], [1, 0, 0], [5, 0, 0]])

@@ -95,6 +95,11 @@ inline int atomicMax(int *at, int value) {
     *at = std::max(before, value);
     return before;
 }
+inline int atomicMin(int *at, int value) {
+    const int before = *at;
+    *at = std::min(before, value);
+    return before;
+}
 
 namespace block {
 

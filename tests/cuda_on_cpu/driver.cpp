@@ -11,9 +11,6 @@
 #include "gather.cu"
 #include "scores.cu"
 #include "upload.cu"
-#ifdef EXTRA_KERNELS
-#include EXTRA_KERNELS
-#endif
 
 #include <cstdio>
 #include <deque>
@@ -59,9 +56,6 @@ static std::map<std::string, Entry> KERNELS = {
     ENTRY(upload_tiles), ENTRY(upload_frame),  ENTRY(gather_bytes),     ENTRY(gather_halves),      ENTRY(fetch_fine),
     ENTRY(fetch_coarse), ENTRY(compare_frame), ENTRY(tile_channels),    ENTRY(cluster_distance),   ENTRY(information_scores),
     ENTRY(top_k),
-#ifdef EXTRA_ENTRIES
-    EXTRA_ENTRIES
-#endif
 };
 
 struct Stream {
@@ -420,6 +414,10 @@ int cuEventSynchronize(void *event) {
     ENTER("cuEventSynchronize");
     run_until(((Event *)event)->stream, ((Event *)event)->ticket);
     return failed;
+}
+int cuEventElapsedTime(float *milliseconds, void *start, void *end) {
+    *milliseconds = (float)(((Event *)end)->ticket - ((Event *)start)->ticket);
+    return SUCCESS;
 }
 int cuStreamWaitEvent(void *stream, void *event, unsigned) {
     ENTER("cuStreamWaitEvent");

@@ -150,7 +150,13 @@ class CudaStore(StoreBase):
 
     def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         self._painter.repaint(planes, rectangles)
-        tiles = tiles_of(rectangles)
+        self.send(tiles_of(rectangles))
+
+    def send(self, tiles: npt.NDArray[np.intp]) -> None:
+        """Brings tiles int [n, 2] (row, col) of the host's level 0 to the device, on all levels. `write` calls it.
+
+        Raises DeviceLost where the device gave up.
+        """
         with self._device.current() as stream:
             self._order.before_write(stream)
             for start in range(0, len(tiles), AT_ONCE):

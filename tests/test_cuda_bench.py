@@ -1,0 +1,31 @@
+"""The benchmark for a GPU runs, and says what it must."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import gpu
+from tests.cuda_on_cpu.machine import CpuMachine
+
+
+def test_the_benchmark_runs_and_leaves_nothing(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "SETTLING", 20)
+    monkeypatch.setattr(gpu, "WARM_UP", 1)
+    before = cuda_on_cpu.live()
+    report = gpu.run((64, 128), rounds=1, updates=150)
+    assert set(report["milliseconds"]) >= {what for what, _ in gpu.TARGETS_MS}
+    assert report["leaks"]["ok"], report["leaks"]
+    assert json.loads(json.dumps(report)) == report
+    after = cuda_on_cpu.live()
+    for kind in ("array", "surface", "texture", "pinned"):
+        assert after[kind] == before[kind], kind
+
+
+def test_targets_are_judged_by_medians() -> None:
+    results = {what: {"device": {"p50": 0.05}, "wall": {"p50": 2.0}} for what, _ in gpu.TARGETS_MS}
+    reached = {(one["what"], one["time"]): one["reached"] for one in gpu.judged(results)}
+    assert reached[("upload", "device")]
+    assert not reached[("gather", "device")]
+    assert not reached[("frame", "wall")]
