@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch see
 
 PICTURES = images(2, 300, 420)
 POINTS, ALONG = torch.rand(50, 2) * 300, torch.randn(50, 2) * 12
+ROWS = torch.randn(3, 2, 70, 8)
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,7 @@ POINTS, ALONG = torch.rand(50, 2) * 300, torch.randn(50, 2) * 12
         lambda device: [Texture(PICTURES.to(device)).sample_along(POINTS, ALONG, 1.5, torch.arange(50) % 2)],
         lambda device: [Texture(PICTURES.to(device)).gather_strips(POINTS, ALONG, 32.0)],
         lambda device: [Texture(PICTURES.to(device)).sample_foveated((0.3, 0.8), 40, layer=1).pixels],
-        lambda device: [
-            hierarchical_attention(*torch.ones(3, 2, 70, 8, device=device).cumsum(-2), grid=(7, 10), share=0.3, block=8)
-        ],
+        lambda device: [hierarchical_attention(*ROWS.to(device), grid=(7, 10), share=0.3, block=8)],
     ],
     ids=["mipmaps", "mipmaps of floats", "sample", "sample_along", "gather_strips", "sample_foveated", "attention"],
 )
