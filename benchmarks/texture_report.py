@@ -1,0 +1,91 @@
+"""What the texture benchmark found: a table, and which targets are met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+MIPS_TARGETS_MS = {"cpu": 0.3, "gl": 1.2}
+"""Upload and mipmaps at 1080p, 10 % of the tiles in one block."""
+
+MOST_OF_WHOLE = 1.2
+"""What an update may cost at any share, in what everything takes."""
+
+COLUMNS = ("update", "p95", "compare", "write", "up+mips", "p95", "gather", "swscale", "faster")
+
+
+def summary(times_ms: list[float]) -> dict[str, float]:
+    quantiles = {"min": min(times_ms), "p50": statistics.median(times_ms), "p95": float(np.percentile(times_ms, 95))}
+    return {name: round(value, 4) for name, value in quantiles.items()}
+
+
+def judged(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each target with what was measured and whether it is met."""
+    return [*_of_updates(report["cases"]), *_of_mips(report["cases"]), *_of_partial_work(report["cases"])]
+
+
+def _of_updates(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in cases:
+        if row["target_ms"] is not None:
+            what = f"{row['store']}, {row['size']}, {row['case']}: update"
+            yield _target(f"{what}, ms", row["update_ms"]["p50"], row["target_ms"])
+            yield _target(f"{what}, times faster", row["times_faster"], row["target_times_faster"], at_least=True)
+
+
+def _of_mips(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in cases:
+        if (row["size"], row["case"]) == ("1080p", "10 %, one block") and row["store"] in MIPS_TARGETS_MS:
+            what = f"{row['store']}, 1080p, 10 %, one block: upload and mipmaps, ms"
+            yield _target(what, row["mips_ms"]["p50"], MIPS_TARGETS_MS[row["store"]])
+
+
+def _of_partial_work(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """For each store and size, the dearest share against everything."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in cases:
+        groups.setdefault((row["store"], row["size"]), []).append(row)
+    for (store, size), rows in groups.items():
+        whole = [row["mips_ms"]["p50"] for row in rows if row["share"] == 1]
+        if whole:
+            worst = max(row["mips_ms"]["p50"] / whole[0] for row in rows)
+            yield _target(f"{store}, {size}: upload and mipmaps at any share, of everything", worst, MOST_OF_WHOLE)
+
+
+def _target(what: str, measured: float, target: float, *, at_least: bool = False) -> dict[str, Any]:
+    met = measured >= target if at_least else measured <= target
+    return {"what": what, "measured": round(measured, 4), "target": target, "met": met}
+
+
+def table(report: dict[str, Any]) -> str:
+    lines: list[str] = []
+    for size in dict.fromkeys(row["size"] for row in report["cases"]):
+        lines += ["", f"{size + ', ms':24}{'store':6}" + "".join(f"{name:>9}" for name in COLUMNS)]
+        lines += [_line(row) for row in report["cases"] if row["size"] == size]
+        lines += [_peer_line(peer) for peer in report["peers"] if peer["size"] == size]
+    lines += ["", "one by one costs more than the whole frame, where tiles are scattered:"]
+    for one in report["crossing"]:
+        at = one["crosses_at_share"]
+        where = "never" if at is None else f"from {100 * at:.1f} % on"
+        worst = max(row["as the store does it"] / row["whole frame"] for row in one["shares"])
+        lines.append(f"  {one['store']:6}{where}; as the store does it, at most {worst:.2f} of the whole frame")
+    lines += ["", "targets:"]
+    for one in report["targets"]:
+        verdict = "met" if one["met"] else "MISSED"
+        lines.append(f"  {verdict:7} {one['what']}: {one['measured']:g} (target {one['target']:g})")
+    return "\n".join(lines[1:])
+
+
+def _line(row: dict[str, Any]) -> str:
+    update, mips = row["update_ms"], row["mips_ms"]
+    figures = [update["p50"], update["p95"], row["compare_ms"]["p50"], row["write_ms"]["p50"]]
+    figures += [mips["p50"], mips["p95"], row["gather_ms"]["p50"], row["whole_frame_ms"]["p50"]]
+    shown = "".join(f"{figure:9.3f}" for figure in figures)
+    return f"{row['case']:24}{row['store']:6}{shown}{row['times_faster']:8.1f}x"
+
+
+def _peer_line(peer: dict[str, Any]) -> str:
+    whole = peer["whole_ms"]
+    return f"{peer['peer']:30}{' ' * 36}{whole['p50']:9.3f}{whole['p95']:9.3f}"
