@@ -91,7 +91,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[Context]:
-        """This thread's context, current. What was current before is so again afterwards.
+        """This thread's context, current. Another one that was current is so again afterwards.
 
         Raises DeviceLost where the device was lost.
         """

@@ -47,8 +47,8 @@ def read_back(texture: TileTexture, layer: int, rectangles: Sequence[Rectangle],
 def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
     """The pixels of regions [K, 4] (level, row, col, layer) that exist: uint8 [K, 3, 32, 32], edge-clamped.
 
-    A kernel run for each level, which it reads as an image: llvmpipe takes three times as long to fetch texels of a
-    level that it learns from the region. Raises DeviceLost where the device gave up.
+    A kernel run for each level, which it reads as an image: llvmpipe takes twice as long to fetch texels of a level
+    that it learns from the region. Raises DeviceLost where the device gave up.
     """
     out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
     for start in range(0, len(regions), REGIONS_AT_ONCE):
