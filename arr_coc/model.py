@@ -21,7 +21,7 @@ from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.pictures import Picture, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.qwen.session import AnswerOptions, AnswerSession, Frames
 from arr_coc.types import NS_PER_S, Encode, FrameStamp
 
 FRAMES_PER_S = 2.0
@@ -84,16 +84,19 @@ class ARRCOCQwen:
         *,
         top_p: float = 1.0,
         times_s: Sequence[float] | None = None,
+        frames: Frames = "causal",
     ) -> Generation:
         """Answers `query` about one picture, or about several frames in order (a list, or an array [T, …]).
 
         `budget`: visual tokens a frame, or "adaptive". `times_s`: the frames' times; half a second apart if not given.
+        `frames`: how several are read. `causal`, as the stock model does: each after those before it. `window`: each by
+        itself, so that a frame that comes again in another order or company is not read again.
         Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
         the answer about a picture is the stock model's.
         Raises ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError and NonFiniteError.
         """
         decoding = Decoding(max_tokens, temperature, top_p, seed)
-        self._session.configure(AnswerOptions(encode, decoding))
+        self._session.configure(AnswerOptions(encode, decoding, frames=frames))
         options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, levels=self.qwen.knows_levels)
         gaze = Gaze(self.qwen.preprocessing, encode, options, self.qwen.embed_query(query), self.qwen.realiser)
         pictures = to_frames(image_or_frames)

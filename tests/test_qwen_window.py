@@ -14,9 +14,10 @@ from test_qwen_parity import Stock, frame_packet, token_packet
 from test_qwen_session import OTHER_QUERY, QUERY, packet, said, session
 from tiny_qwen import FAMILIES, tiny_qwen
 
+from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.qwen.session import AnswerOptions, AnswerSession, Frames
 
 
 @pytest.fixture
@@ -203,3 +204,22 @@ def test_causal_and_apart_share_one_session() -> None:
         window.clear()
         said(speaking, frames(0), QUERY, None, window)
         assert said(speaking, frames(1), QUERY, None, window) == said(apart(), frames(0, 1), QUERY)
+
+
+def test_the_library_reads_frames_apart_when_asked_to() -> None:
+    """A frame that comes again in other company is not read again."""
+    random = np.random.default_rng(0)
+    pictures = [random.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(3)]
+    model = ARRCOCQwen(tiny_qwen())
+
+    def generate(*shown: int, frames: Frames = "window") -> str:
+        times_s = [float(index) for index in shown]
+        return model.generate(
+            [pictures[index] for index in shown], QUERY, 8, budget=12, times_s=times_s, frames=frames
+        ).text
+
+    together = generate(0, 1, 2)
+    assert generate(1, 2) != together
+    assert model._session.last.prefilled_tokens == len(model._session._question(QUERY))
+    assert generate(0, 1, 2) == together
+    assert generate(0, 1, 2, frames="causal") != together
