@@ -23,6 +23,8 @@ def plot(report: dict[str, Any], path: Path) -> None:
     for panel in panels:
         panel.set_xscale("log")
         panel.set_yscale("log")
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xlabel("tiles that changed, %")
         panel.grid(alpha=0.3, which="both")
         panel.legend(fontsize=7)
