@@ -128,17 +128,23 @@ def test_a_line_leaves_out_what_lies_beside_it() -> None:
 
 def test_the_filter_of_the_hardware_compiles_and_keeps_one_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     """What llvmpipe makes of gradients is wrong, but for a picture of one colour."""
+    device = shared_device()
+    monkeypatch.setattr(device, "software", False)
     plain = held(np.full((64, 96, 3), (200, 100, 50), np.uint8))
     texture = plain.store._texture
-    monkeypatch.setattr(texture.device, "software", False)
+    assert texture.anisotropy >= 16
     points, footprints = np.full((70, 2), (40.0, 30.0)), np.full((70, 2), (8.0, 3.0))
-    monkeypatch.setattr(texture, "anisotropy", 16.0)
     got = sample_along(texture, points, footprints)
     np.testing.assert_allclose(got * 255, np.full((70, 3), (200, 100, 50)), atol=1)
     monkeypatch.setattr(texture, "anisotropy", 2.0)
     with pytest.raises(BackendMissing, match="filters 2:1 at most, and footprints need 16:1"):
         sample_along(texture, points, footprints)
     plain.store.close()
+    monkeypatch.setattr(device, "version", (4, 5))
+    monkeypatch.setattr(device, "extensions", set)
+    without = held(smooth_picture())
+    assert without.store._texture.anisotropy == 1
+    without.store.close()
 
 
 def test_what_is_no_sample_is_refused(smooth: Held) -> None:

@@ -90,7 +90,7 @@ def _pyopengl() -> tuple[Any, Any]:
         os.environ["PYOPENGL_PLATFORM"] = "egl"
     try:
         from OpenGL import EGL, GL, platform
-    except Exception as error:  # what PyOpenGL raises without a library is AttributeError, ImportError or TypeError
+    except (ImportError, AttributeError, TypeError, OSError) as error:  # as it comes from PyOpenGL without a library
         raise BackendMissing(f"texture.backend = gl: PyOpenGL finds no EGL and OpenGL ({error}): {REMEDY}") from error
     if (used := type(platform.PLATFORM).__name__) != "EGLPlatform":
         raise BackendMissing(
