@@ -138,7 +138,7 @@ class TestHardware:
         assert hardware.cameras().found == "this FFmpeg has no V4L2"
 
     def test_the_cpu_store_works_everywhere(self) -> None:
-        assert hardware.texture("cpu", "auto") == Check("texture cpu", "works", "cpu")
+        assert hardware.texture("cpu", "auto") == Check("texture cpu", "works", "ordinary memory")
 
     @pytest.mark.parametrize(("wanted", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
     @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ class CpuStore(StoreBase):
         self._gatherer = Gatherer()
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
 
+    @property
+    def hardware(self) -> str:
+        return "ordinary memory"
+
     def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         self._painter.repaint(planes, rectangles)
 

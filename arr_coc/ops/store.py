@@ -30,6 +30,11 @@ class TextureStore(ABC):
     format: PlaneFormat
     grid: TileGrid
 
+    @property
+    @abstractmethod
+    def hardware(self) -> str:
+        """What holds the texture, for people."""
+
     @abstractmethod
     def accepts(self, planes: FramePlanes) -> bool:
         """Whether planes are of the store's format."""

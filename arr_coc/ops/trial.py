@@ -2,7 +2,7 @@
 
     python -m arr_coc.ops.trial gl
 
-prints the store's name with status 0, or why it cannot be used with status 1.
+prints what holds the texture with status 0, or why it cannot be used with status 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ GREY = 128
 
 
 def try_store(backend: Backend = "auto") -> str:
-    """The name of the store that `backend` means here: it was opened, written, read back and closed.
+    """The name of the store that `backend` means here; see `tried`."""
+    return tried(backend)[0]
+
+
+def tried(backend: Backend) -> tuple[str, str]:
+    """The name of the store that `backend` means here and what holds its texture: it was opened, written, read back and
+    closed.
 
     Raises BackendMissing where it needs what is not here, DeviceLost where its hardware gave up.
     """
@@ -31,14 +37,14 @@ def try_store(backend: Backend = "auto") -> str:
         store.update(planes, FrameStamp(0, 0, 0))
         with store.lease() as view:
             view.read(LEVELS - 1)
-        return store.backend
+        return store.backend, store.hardware
     finally:
         store.close()
 
 
 def main() -> int:
     try:
-        print(try_store(cast(Backend, sys.argv[1])))
+        print(tried(cast(Backend, sys.argv[1]))[1])
     except StoreError as error:
         print(" ".join(str(error).split()))
         return 1

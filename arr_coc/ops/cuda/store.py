@@ -72,6 +72,10 @@ class CudaStore(StoreBase):
             raise
 
     @property
+    def hardware(self) -> str:
+        return f"CUDA device {self._device.index}"
+
+    @property
     def _level0(self) -> Plane:
         return self._painter.levels[0]
 

@@ -46,6 +46,11 @@ class GlStore(StoreBase):
         self._counting = threading.Lock()
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
 
+    @property
+    def hardware(self) -> str:
+        major, minor = self.device.version
+        return f"OpenGL {major}.{minor}, {self.device.renderer}{' (software)' if self.device.software else ''}"
+
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
         with self._counting:
