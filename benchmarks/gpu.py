@@ -30,6 +30,7 @@ import numpy as np
 import psutil
 import torch
 
+from arr_coc.ops.cuda import compiling
 from arr_coc.ops.cuda.device import Device, find_device
 from arr_coc.ops.cuda.driver import call
 from arr_coc.ops.cuda.frames import format_of
@@ -235,9 +236,13 @@ def judged(results: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, An
 
 
 def gpu_of(device: Device) -> dict[str, Any]:
-    """Which GPU and driver these are."""
+    """Which GPU and driver these are, and where the kernels come from."""
     driver = call("cuDriverGetVersion")
-    about: dict[str, Any] = {"cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}", "torch_cuda": torch.version.cuda}
+    about: dict[str, Any] = {
+        "cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}",
+        "torch_cuda": torch.version.cuda,
+        "kernels": "compiled by nvcc" if compiling.nvcc() else "shipped PTX",
+    }
     if device.place.type == "cuda":
         properties = torch.cuda.get_device_properties(device.place)
         about |= {"gpu": properties.name, "capability": f"{properties.major}.{properties.minor}"}

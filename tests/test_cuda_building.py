@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,9 @@ from tests.plane_maker import random_planes
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted({signature.file for signature in SIGNATURES.values()})
+
+OPENED = device._opened
+"""As it is before a fixture puts the CPU in its place."""
 
 needs_nvcc = pytest.mark.skipif(compiling.nvcc() is None, reason="no nvcc here: install the CUDA toolkit")
 
@@ -53,6 +57,33 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return compiling.cache_folder()
 
 
+def test_a_compiler_may_be_named_or_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "nvcc-of-mine"
+    named.write_text("#!/bin/sh\n")
+    named.chmod(0o755)
+    monkeypatch.setenv("ARR_COC_NVCC", str(named))
+    assert compiling.nvcc() == str(named)
+    monkeypatch.setenv("ARR_COC_NVCC", "no")
+    assert compiling.nvcc() is None
+
+
+def test_the_check_of_a_gpu_says_what_is_missing() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(
+        ["sh", "scripts/gpu_check.sh", "nowhere.json"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "texture.backend = cuda" in done.stderr
+    assert done.stderr.endswith("gpu_check: no CUDA store here, see above\n")
+
+
 @needs_nvcc
 def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = compiling.compiled("fetch", (9, 0))
@@ -80,6 +111,7 @@ def test_where_nvcc_fails_the_shipped_ptx_serves(
 
 
 def test_without_nvcc_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARR_COC_NVCC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda *args, **kwargs: None)
     assert compiling.nvcc() is None
     assert compiling.compiled("fetch", (9, 0)) is None
@@ -89,14 +121,18 @@ def test_what_the_driver_does_not_take_is_replaced_by_the_shipped_ptx(
     cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiling, "compiled", lambda file, capability: b"machine code of tomorrow")
-    Kernels((7, 5)).load()
+    with cuda_on_cpu.device.current():
+        Kernels((7, 5)).load()
     assert "nvcc is newer than the driver" in caplog.text
 
 
 def test_an_old_driver_is_told_which_it_should_be(cuda_on_cpu: CpuMachine) -> None:
     cuda_on_cpu.set_driver_version(11080)
     try:
-        with pytest.raises(BackendMissing, match=r"UNSUPPORTED_PTX_VERSION.*update it to 525 or newer"):
+        with (
+            cuda_on_cpu.device.current(),
+            pytest.raises(BackendMissing, match=r"UNSUPPORTED_PTX_VERSION.*update it to 525 or newer"),
+        ):
             Kernels((7, 5)).load()
     finally:
         cuda_on_cpu.set_driver_version(13000)
@@ -115,6 +151,14 @@ def test_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     planes = random_planes(np.random.default_rng(0), 32, 32)
     with pytest.raises(BackendMissing, match="was built without: install a CUDA build"):
         open_store(PlaneFormat.of(planes), "cuda")
+
+
+def test_the_device_is_torchs_with_its_own_context(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
+    opened = OPENED.__wrapped__(2)
+    assert opened.place == torch.device("cuda", 2)
+    assert int(opened.context) == 3
 
 
 def test_no_device_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,8 +51,7 @@ class CpuMachine:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-        for name in ("calls", "failure"):
-            getattr(self._library, f"on_cpu_{name}").restype = ctypes.c_char_p
+        self._library.on_cpu_calls.restype = ctypes.c_char_p
         self._library.on_cpu_gl_texels.restype = ctypes.c_void_p
         self._local = threading.local()
         context = call("cuDevicePrimaryCtxRetain", 0)
@@ -78,7 +77,8 @@ class CpuMachine:
         try:
             yield
         finally:
-            call("cuCtxSynchronize")
+            with self.device.current():
+                call("cuCtxSynchronize")
             self._library.on_cpu_late(0)
 
     @contextmanager
@@ -102,7 +102,7 @@ class CpuMachine:
 
     def live(self) -> dict[str, int]:
         """How many of each kind are there and not freed."""
-        kinds = ("array", "surface", "texture", "pinned", "event", "registered", "mapped", "pushed")
+        kinds = ("array", "surface", "texture", "pinned", "event", "registered", "mapped")
         return {kind: self._library.on_cpu_live(kind.encode()) for kind in kinds}
 
     @contextmanager

@@ -46,7 +46,13 @@ def shipped(file: str) -> bytes:
 
 
 def nvcc() -> str | None:
-    """Where the CUDA compiler is: on PATH, or in $CUDA_HOME; None where it is not."""
+    """Where the CUDA compiler is: on PATH, or in $CUDA_HOME; None where it is not.
+
+    $ARR_COC_NVCC names another one, and with "no" none.
+    """
+    named = os.environ.get("ARR_COC_NVCC")
+    if named is not None:
+        return shutil.which(named)
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     return shutil.which("nvcc") or shutil.which("nvcc", path=os.path.join(home, "bin"))
 

@@ -70,8 +70,8 @@ class FrameTaker:
     def write(self, frame: DeviceFrame, dirty: Mask) -> None:
         """Takes the dirty tiles, on all levels."""
         slot = self._dirty
-        slot.wait()
         with self._device.current() as stream:
+            slot.wait()
             self._order.before_write(stream)
             slot.host[:] = dirty.ravel()
             slot.upload(self._grid.tiles, stream)

@@ -1,0 +1,57 @@
+#!/bin/sh
+# Checks the CUDA store on the GPU that is here: builds the kernels where nvcc is, holds the store against the CPU store
+# byte for byte, measures it, and says what does not leak. A few minutes, nothing from the network. Called as:
+#
+#     sh scripts/gpu_check.sh [OUT.json]
+#
+# OUT.json is benchmarks/results/gpu.json unless told; it is written only where both halves of parity passed. PYTHON names
+# the Python to use: by default the checkout's .venv/bin/python, or else python3; it needs torch with CUDA and what
+# `pip install -e '.[dev]'` installs.
+set -eu
+
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+OUT=${1:-$ROOT/benchmarks/results/gpu.json}
+case $OUT in /*) ;; *) OUT=$PWD/$OUT ;; esac
+cd "$ROOT"
+
+fail() {
+    echo "gpu_check: $1" >&2
+    exit 1
+}
+
+if [ -z "${PYTHON:-}" ]; then
+    PYTHON=python3
+    [ ! -x .venv/bin/python ] || PYTHON=.venv/bin/python
+fi
+
+echo "== The store opens"
+"$PYTHON" -c 'import pytest, hypothesis' || fail "tests need pytest and hypothesis: $PYTHON -m pip install -e '.[dev]'"
+"$PYTHON" - <<'END' || fail "no CUDA store here, see above"
+import sys
+from arr_coc.errors import StoreError
+from arr_coc.ops.trial import try_store
+try:
+    print("works:", try_store("cuda"))
+except StoreError as error:
+    sys.exit(str(error))
+END
+
+SCRATCH=$(mktemp -d)
+trap 'rm -rf "$SCRATCH"' EXIT
+
+echo "== Kernels"
+if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+    sh scripts/build_kernels.sh "$SCRATCH"
+else
+    echo "no nvcc here: the shipped PTX is checked"
+fi
+
+echo "== Parity, with the kernels as they are loaded here"
+"$PYTHON" -m pytest -q -rs tests/test_cuda_*.py
+"$PYTHON" -m pytest -q -k cuda tests/test_ops_store.py tests/test_ops_contract.py tests/test_ops_view.py
+
+echo "== Parity, with the shipped PTX"
+ARR_COC_NVCC=no "$PYTHON" -m pytest -q tests/test_cuda_store.py tests/test_cuda_device_ops.py
+
+echo "== Speed and leaks"
+"$PYTHON" -m benchmarks.gpu --out "$OUT"

@@ -1,0 +1,213 @@
+// Memory of all kinds: plain, pinned, mipmapped arrays with surfaces and texture objects, and textures of OpenGL.
+#pragma once
+
+#include "streams.h"
+
+struct Resource {
+    MipmappedArray *array;
+    bool mapped;
+};
+
+static std::map<unsigned, MipmappedArray> gl_textures;
+
+static MipmappedArray array_of(size_t width, size_t height, unsigned levels) {
+    MipmappedArray array;
+    for (unsigned level = 0; level < levels; ++level) {
+        const int across = std::max(1, (int)(width >> level)), down = std::max(1, (int)(height >> level));
+        array.levels.push_back({across, down, std::vector<uchar4>((size_t)across * down, uchar4{7, 7, 7, 7})});
+    }
+    return array;
+}
+
+extern "C" {
+
+void on_cpu_gl_texture(unsigned name, int width, int height, int levels) {
+    gl_textures[name] = array_of(width, height, levels);
+}
+const uchar4 *on_cpu_gl_texels(unsigned name, int level) {
+    return gl_textures.at(name).levels.at(level).texels.data();
+}
+
+struct ArrayDescriptor {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+};
+struct ResourceDescriptor {
+    int type;
+    union {
+        void *handle;
+        int reserved[32];
+    } res;
+    unsigned flags;
+};
+struct TextureDescriptor {
+    int address[3], filter;
+    unsigned flags, anisotropy;
+    int mip_filter;
+    float bias, least, most, border[4];
+    int reserved[12];
+};
+
+int cuMipmappedArrayCreate(void **array, const ArrayDescriptor *wanted, unsigned levels) {
+    ENTER("cuMipmappedArrayCreate");
+    const bool rgba8 = wanted->format == 1 && wanted->channels == 4 && wanted->depth == 0;
+    if (!rgba8 || wanted->flags != 2 || wanted->width == 0 || wanted->height == 0) {
+        return INVALID_VALUE;
+    }
+    *array = new MipmappedArray(array_of(wanted->width, wanted->height, levels));
+    ++live["array"];
+    return SUCCESS;
+}
+int cuMipmappedArrayDestroy(void *array) {
+    ENTER("cuMipmappedArrayDestroy");
+    delete (MipmappedArray *)array;
+    --live["array"];
+    return SUCCESS;
+}
+int cuMipmappedArrayGetLevel(void **level, void *array, unsigned index) {
+    ENTER("cuMipmappedArrayGetLevel");
+    std::vector<Level> &levels = ((MipmappedArray *)array)->levels;
+    if (index >= levels.size()) {
+        return INVALID_VALUE;
+    }
+    *level = &levels[index];
+    return SUCCESS;
+}
+int cuSurfObjectCreate(unsigned long long *surface, const ResourceDescriptor *wanted) {
+    ENTER("cuSurfObjectCreate");
+    if (wanted->type != 0 || wanted->flags != 0) {
+        return INVALID_VALUE;
+    }
+    *surface = (unsigned long long)new SurfaceObject{(Level *)wanted->res.handle};
+    ++live["surface"];
+    return SUCCESS;
+}
+int cuSurfObjectDestroy(unsigned long long surface) {
+    ENTER("cuSurfObjectDestroy");
+    delete (SurfaceObject *)surface;
+    --live["surface"];
+    return SUCCESS;
+}
+int cuTexObjectCreate(unsigned long long *texture, const ResourceDescriptor *wanted, const TextureDescriptor *how,
+                      const void *) {
+    ENTER("cuTexObjectCreate");
+    const bool edge_clamped = how->address[0] == 1 && how->address[1] == 1;
+    if (wanted->type != 1 || !edge_clamped || how->filter != 0 || how->mip_filter != 0 || how->flags != 3) {
+        return INVALID_VALUE;
+    }
+    *texture = (unsigned long long)new TextureObject{(MipmappedArray *)wanted->res.handle, how->least, how->most};
+    ++live["texture"];
+    return SUCCESS;
+}
+int cuTexObjectDestroy(unsigned long long texture) {
+    ENTER("cuTexObjectDestroy");
+    delete (TextureObject *)texture;
+    --live["texture"];
+    return SUCCESS;
+}
+
+int cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
+    ENTER("cuMemHostAlloc");
+    *memory = std::malloc(bytes);
+    ++live["pinned"];
+    return SUCCESS;
+}
+int cuMemFreeHost(void *memory) {
+    ENTER("cuMemFreeHost");
+    std::free(memory);
+    --live["pinned"];
+    return SUCCESS;
+}
+int cuMemAlloc(unsigned long long *memory, size_t bytes) {
+    ENTER("cuMemAlloc");
+    *memory = (unsigned long long)std::malloc(bytes);
+    ++live["memory"];
+    return SUCCESS;
+}
+int cuMemFree(unsigned long long memory) {
+    ENTER("cuMemFree");
+    std::free((void *)memory);
+    --live["memory"];
+    return SUCCESS;
+}
+int cuMemcpyHtoDAsync(unsigned long long to, const void *from, size_t bytes, void *stream) {
+    ENTER("cuMemcpyHtoDAsync");
+    return enqueue(stream, [=]() { std::memcpy((void *)to, from, bytes); });
+}
+int cuMemcpyDtoHAsync(void *to, unsigned long long from, size_t bytes, void *stream) {
+    ENTER("cuMemcpyDtoHAsync");
+    return enqueue(stream, [=]() { std::memcpy(to, (const void *)from, bytes); });
+}
+
+struct Side {
+    size_t x, y, z, lod;
+    int type;
+    const void *host;
+    unsigned long long device;
+    void *array, *reserved;
+    size_t pitch, height;
+};
+struct Copy3D {
+    Side from, to;
+    size_t width_bytes, height, depth;
+};
+
+int cuMemcpy3DAsync(const Copy3D *wanted, void *stream) {
+    ENTER("cuMemcpy3DAsync");
+    const Copy3D copy = *wanted;
+    if (copy.from.type != 3 || copy.to.type != 3 || copy.depth != 1) {
+        return INVALID_VALUE;
+    }
+    return enqueue(stream, [copy]() {
+        const Level &from = *(const Level *)copy.from.array;
+        Level &to = *(Level *)copy.to.array;
+        for (size_t y = 0; y < copy.height; ++y) {
+            std::memcpy(&to.texels.at(y * to.width), &from.texels.at(y * from.width), copy.width_bytes);
+        }
+    });
+}
+
+int cuGraphicsGLRegisterImage(void **resource, unsigned image, unsigned target, unsigned) {
+    ENTER("cuGraphicsGLRegisterImage");
+    const auto known = gl_textures.find(image);
+    if (known == gl_textures.end() || target != 0x0DE1) {
+        return INVALID_VALUE;
+    }
+    *resource = new Resource{&known->second, false};
+    ++live["registered"];
+    return SUCCESS;
+}
+int cuGraphicsUnregisterResource(void *resource) {
+    ENTER("cuGraphicsUnregisterResource");
+    if (((Resource *)resource)->mapped) {
+        return INVALID_VALUE;
+    }
+    delete (Resource *)resource;
+    --live["registered"];
+    return SUCCESS;
+}
+int cuGraphicsMapResources(unsigned, void **resources, void *) {
+    ENTER("cuGraphicsMapResources");
+    ((Resource *)*resources)->mapped = true;
+    ++live["mapped"];
+    return SUCCESS;
+}
+int cuGraphicsUnmapResources(unsigned, void **resources, void *) {
+    ENTER("cuGraphicsUnmapResources");
+    ((Resource *)*resources)->mapped = false;
+    --live["mapped"];
+    return SUCCESS;
+}
+int cuGraphicsResourceGetMappedMipmappedArray(void **array, void *resource) {
+    ENTER("cuGraphicsResourceGetMappedMipmappedArray");
+    *array = ((Resource *)resource)->array;
+    return ((Resource *)resource)->mapped ? SUCCESS : INVALID_VALUE;
+}
+int cuGraphicsSubResourceGetMappedArray(void **level, void *resource, unsigned, unsigned index) {
+    ENTER("cuGraphicsSubResourceGetMappedArray");
+    *level = &((Resource *)resource)->array->levels.at(index);
+    return ((Resource *)resource)->mapped ? SUCCESS : INVALID_VALUE;
+}
+
+}  // extern "C"
