@@ -249,6 +249,15 @@ def test_the_error_falls_with_refresh_and_is_estimated() -> None:
     assert 0.5 < np.mean(estimates) / np.mean(errors[1:]) < 3
 
 
+def test_neighbours_of_what_changed_are_refreshed_first() -> None:
+    qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(replace(ALONE, share=3 / 54))
+    before = incremental(encoder, qwen, world.packet(EVERY))
+    world.change((0, 5, 8))
+    after = incremental(encoder, qwen, world.packet(EVERY))
+    moved = (after.embeds != before.embeds)[0].any(dim=-1)
+    assert [EVERY[index][1:] for index in moved.nonzero().flatten()] == [(4, 7), (4, 8), (5, 7), (5, 8)]
+
+
 def test_a_sample_too_far_off_brings_the_whole_frame_back() -> None:
     qwen, world = tiny_qwen(), World()
     encoder = IncrementalEncoder(replace(ALONE, share=0.1, drift_limit=1e-6))

@@ -1,0 +1,239 @@
+"""Incremental encoding: how fast at a real model's dimensions, and how far from the truth on real and drawn frames.
+
+`benchmarks.encode` runs it. Weights are random where speed is measured, because none are needed for that; the drift
+is measured with a trained model.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.packets import packet_from
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.families import family_of
+from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.refresh import IncrementalOptions
+from arr_coc.types import NS_PER_S, FrameStamp, TileGrid, TokenPacket
+from arr_coc.updater import TextureUpdater
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
+from stream.sources.open import open_source
+
+GRID = TileGrid.of(1024, 1024)
+TOKENS = 273
+CHANGED_SHARE = 0.10
+TAPS = (5, 11, 17)
+DEPTH = 24
+SHALLOW = (3, 5)
+"""Depths that are measured where all of them would take too long; each has all three deepstack mergers."""
+
+SPARSE_TARGET = 3.0
+FULL_TARGET = 12.0
+WARM_UP = 2
+"""Frames that are not counted; the first is encoded whole."""
+
+QUERY = "Say what happens."
+DRIFT_TOKENS = 128
+DRIFT_FRAMES = 40
+ANSWERS_A_SECOND = 5
+SCENES = ("scene:demo", "scene:street")
+CLIPS = ("static_signer.mkv", "static_cars_topdown.mp4", "cuts_bunny_30s.webm")
+CLIPS_FOLDER = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
+
+ONLY_NEW = IncrementalOptions(every_frames=None, share=0.0, drift_limit=None)
+POLICIES = {
+    "no refresh": ONLY_NEW,
+    "all every 16 frames": replace(ONLY_NEW, every_frames=16),
+    "5 % a frame": replace(ONLY_NEW, share=0.05),
+    "10 % a frame": replace(ONLY_NEW, share=0.10),
+    "20 % a frame": replace(ONLY_NEW, share=0.20),
+    "default": IncrementalOptions(),
+}
+
+
+def model_2b(depth: int, device: str, dtype: torch.dtype) -> QwenVL:
+    """Qwen3-VL-2B's vision encoder, `depth` of its 24 blocks, with random weights and next to no language model."""
+    vision = {
+        "depth": depth,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_heads": 16,
+        "out_hidden_size": 2048,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": list(TAPS if depth == DEPTH else range(len(TAPS))),
+    }
+    text = {
+        "vocab_size": 32,
+        "hidden_size": 2048,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True},
+    }
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision)).to(dtype).eval()
+    preprocessing = Preprocessing(16, PixelScale(), 32 * 32, 4096 * 4096)
+    return QwenVL(model, None, preprocessing, "qwen3-vl-2b (random)", family_of("qwen3_vl", "qwen3_vl"))
+
+
+def changing_packets(tokens: int, frames: int, epoch: int = 1) -> list[TokenPacket]:
+    """The same tiles of noise over and over, a tenth of them new in every frame."""
+    random = np.random.default_rng(0)
+    regions = grid_regions(GRID).numpy().astype(np.int32)[np.sort(random.permutation(GRID.tiles)[:tokens])]
+    pixels = random.integers(0, 256, (tokens, 3, 32, 32), dtype=np.uint8)
+    packets = []
+    for index in range(frames):
+        packets.append(TokenPacket(FrameStamp(index, 0, 0, epoch), GRID, regions, np.ones(tokens, np.float32), pixels))
+        changed = random.permutation(tokens)[: round(CHANGED_SHARE * tokens)]
+        pixels = pixels.copy()
+        pixels[changed] = random.integers(0, 256, (len(changed), 3, 32, 32), dtype=np.uint8)
+    return packets
+
+
+def measure_speed(device: str, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
+    """Milliseconds a frame at 2B dimensions: 273 of 1024 tokens, a tenth changed with every frame, and all 1024.
+
+    On CUDA all blocks run. Elsewhere two shallow towers do, and the rest of the blocks are taken to cost what those
+    between the two depths do. What a whole refresh costs is spread over the frames from one to the next.
+    """
+    whole = torch.device(device).type == "cuda"
+    depths = (DEPTH,) if whole else SHALLOW
+    measured = {depth: _at_depth(model_2b(depth, device, dtype), repeats) for depth in depths}
+    at = {
+        way: {depth: figures[way] for depth, figures in measured.items()} for way in ("incremental", "sparse", "full")
+    }
+    total = {way: _extrapolated(of_depth) for way, of_depth in at.items()}
+    every = IncrementalOptions().every_frames or 1
+    total["incremental"] = ((every - 1) * total["incremental"] + total["sparse"]) / every
+    than_sparse, than_full = total["sparse"] / total["incremental"], total["full"] / total["incremental"]
+    return {
+        "model": "Qwen3-VL-2B's vision encoder, random weights",
+        "dtype": str(dtype).removeprefix("torch."),
+        "tokens": {"full": GRID.tiles, "sparse": TOKENS, "changed": round(CHANGED_SHARE * TOKENS)},
+        "options": asdict(IncrementalOptions()),
+        "clock": "wall" if whole else "processor time, all threads",
+        "extrapolated": not whole,
+        "measured_blocks_ms": at,
+        "blocks": DEPTH,
+        "frame_ms": total,
+        "times_faster_than_sparse": than_sparse,
+        "times_faster_than_full": than_full,
+        "targets": {"than sparse": SPARSE_TARGET, "than full": FULL_TARGET},
+        "met": than_sparse >= SPARSE_TARGET and than_full >= FULL_TARGET,
+    }
+
+
+def _at_depth(qwen: QwenVL, repeats: int) -> dict[str, float]:
+    """Median milliseconds of each way; the first two in turns, so that what else the machine does falls on both."""
+    encoder = IncrementalEncoder(replace(IncrementalOptions(), every_frames=None, drift_limit=None))
+    times: dict[str, list[float]] = {"incremental": [], "sparse": [], "full": []}
+    for packet in changing_packets(TOKENS, repeats + WARM_UP):
+        times["incremental"].append(
+            _took_ms(qwen, lambda packet=packet: encode_packet(qwen, packet, "incremental", encoder))
+        )
+        times["sparse"].append(_took_ms(qwen, lambda packet=packet: encode_packet(qwen, packet, "sparse")))
+    (everything,) = changing_packets(GRID.tiles, 1)
+    for _ in range(max(2, repeats // 4)):
+        times["full"].append(_took_ms(qwen, lambda: encode_packet(qwen, everything, "sparse")))
+    del times["incremental"][:WARM_UP], times["sparse"][:WARM_UP], times["full"][:1]
+    return {way: statistics.median(taken) for way, taken in times.items()}
+
+
+def _took_ms(qwen: QwenVL, work: Callable[[], object]) -> float:
+    """Wall time on CUDA. On the CPU the process's own time, which what else the machine does falsifies less."""
+    on_cuda = qwen.vision_device.type == "cuda"
+    clock = time.perf_counter if on_cuda else time.process_time
+    started = clock()
+    work()
+    if on_cuda:
+        torch.cuda.synchronize()
+    return (clock() - started) * 1e3
+
+
+def _extrapolated(ms_of_depth: dict[int, float]) -> float:
+    if DEPTH in ms_of_depth:
+        return ms_of_depth[DEPTH]
+    shallow, deep = sorted(ms_of_depth)
+    block_ms = (ms_of_depth[deep] - ms_of_depth[shallow]) / (deep - shallow)
+    return ms_of_depth[shallow] + (DEPTH - shallow) * block_ms
+
+
+def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]:
+    """What a run would send the answer stage about a source, five times a second."""
+    clock = MonotonicClock()
+    options = AllocatorOptions(budget=DRIFT_TOKENS, levels=qwen.knows_levels)
+    allocator, texture = StreamAllocator(options, qwen.realiser), TextureUpdater()
+    allocator.set_query(qwen.embed_query(QUERY))
+    packets: list[TokenPacket] = []
+    due_ns = 0
+    with closing(open_source(address, CaptureConfig(), clock)) as source:
+        for frame in source.frames():
+            stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
+            update = texture.process(frame.planes, stamp, frame.discontinuity)
+            with texture.lease() as view:
+                allocation = allocator.allocate(view, update.shift)
+                if frame.media_ns >= due_ns:
+                    packets.append(packet_from(view, allocation))
+                    allocator.mark_answered()
+                    due_ns = frame.media_ns + NS_PER_S // ANSWERS_A_SECOND
+            if len(packets) == frames:
+                break
+    return packets
+
+
+def drift_sources() -> list[str]:
+    """Scenes, and those of the clips that are here."""
+    return [*SCENES, *(str(CLIPS_FOLDER / name) for name in CLIPS if (CLIPS_FOLDER / name).exists())]
+
+
+def measure_drift(qwen: QwenVL, addresses: Sequence[str], frames: int) -> dict[str, Any]:
+    """How far incremental embeddings are from sparse ones, ‖incremental − sparse‖ / ‖sparse‖, by clip and policy."""
+    clips = {}
+    for address in addresses:
+        packets = stream_packets(qwen, address, frames)
+        truth = [encode_packet(qwen, packet, "sparse").tokens.embeds for packet in packets]
+        clips[Path(address).name] = {
+            "frames": len(packets),
+            "tokens": statistics.mean(len(packet.regions) for packet in packets),
+            "shots": len({packet.stamp.epoch for packet in packets}),
+            "policies": {name: _drift(qwen, packets, truth, options) for name, options in POLICIES.items()},
+        }
+    return {"model": qwen.model_id, "answers_a_second": ANSWERS_A_SECOND, "budget": DRIFT_TOKENS, "clips": clips}
+
+
+def _drift(
+    qwen: QwenVL, packets: Sequence[TokenPacket], truth: Sequence[torch.Tensor], options: IncrementalOptions
+) -> dict[str, float | None]:
+    encoder = IncrementalEncoder(options)
+    errors, encoded, estimates = [], [], []
+    for packet, wanted in zip(packets, truth, strict=True):
+        got = encode_packet(qwen, packet, "incremental", encoder).tokens.embeds
+        report = encoder.report
+        errors.append(float((got - wanted).norm() / wanted.norm()))
+        encoded.append(report.encoded / report.regions)
+        if report.drift is not None:
+            estimates.append(report.drift)
+    return {
+        "error_mean": statistics.mean(errors),
+        "error_max": max(errors),
+        "encoded_share": statistics.mean(encoded),
+        "estimated_drift_mean": statistics.mean(estimates) if estimates else None,
+    }
