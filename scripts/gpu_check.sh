@@ -48,7 +48,7 @@ fi
 
 echo "== Parity, with the kernels as they are loaded here"
 "$PYTHON" -m pytest -q -rs tests/test_cuda_*.py
-"$PYTHON" -m pytest -q -k cuda tests/test_ops_store.py tests/test_ops_contract.py tests/test_ops_view.py
+"$PYTHON" -m pytest -q tests/test_ops_store.py tests/test_ops_contract.py tests/test_ops_view.py
 
 echo "== Parity, with the shipped PTX"
 ARR_COC_NVCC=no "$PYTHON" -m pytest -q tests/test_cuda_store.py tests/test_cuda_device_ops.py
