@@ -6,11 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from arr_coc.ops.store import Backend
+from arr_coc.errors import StoreError
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store import Backend, TextureStore, open_store
+from arr_coc.types import TileGrid
+from arr_coc.updater import TextureOptions, TextureUpdater
 from stream.cli import main
 from tests.backends import BACKENDS, prepare
+from tests.plane_maker import expected_levels, random_planes, stamp
 
 OPTIONS = ["--no-timing", "--every", "0.5", "--max-frames", "30", "--single-process", "--device", "cpu"]
 
@@ -37,3 +43,30 @@ def test_the_bundled_model_says_the_same_byte_for_byte(
     for events, name in ((told, "cpu"), (told_there, backend)):
         assert (events[0].pop("backend"), events[-1].pop("backend")) == (name, name)
     assert told_there == told
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_stream_that_changes_its_size_stays_where_it_is(
+    backend: Backend, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(backend, request)
+    opened: list[TextureStore] = []
+
+    def open_one(fmt: PlaneFormat, name: Backend, **options: Any) -> TextureStore:
+        opened.append(open_store(fmt, name, **options))
+        return opened[-1]
+
+    monkeypatch.setattr("arr_coc.updater.open_store", open_one)
+    updater = TextureUpdater(TextureOptions(backend=backend))
+    rng = np.random.default_rng(0)
+    for index, size in enumerate(((96, 160), (64, 96), (200, 33))):
+        planes = random_planes(rng, *size)
+        updater.process(planes, stamp(index))
+        with updater.lease() as view:
+            assert view.grid == TileGrid.of(*size)
+            np.testing.assert_array_equal(view.read(5), expected_levels(view.read(0))[5])
+    updater.close()
+    assert [store.backend for store in opened] == [backend] * 3
+    for store in opened:
+        with pytest.raises(StoreError, match="closed"), store.lease():
+            pass

@@ -13,16 +13,18 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
-from arr_coc.errors import ModelNotFound
+from arr_coc.errors import BackendMissing, ModelNotFound
 from stream.clock import FakeClock
-from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig, TextureConfig
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, Started
 from stream.pipeline import Pipeline
 from stream.renumbering import Renumbering
 from stream.reports import Broke, pack_report
 from stream.supervised import FRAMES, SupervisedRun
+from tests.backends import require
 from tests.event_maker import frame
 from tests.supervised_runner import Seen, config, open_supervised, watch
 from tests.waiting import until
@@ -398,3 +400,23 @@ def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> No
     assert (none, one) == (0, 1)
     assert disturbed == undisturbed
     assert len(disturbed) > 6
+
+
+def test_a_texture_store_that_cannot_run_here_is_the_users_to_put_right() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here, so that its store runs")
+    with pytest.raises(BackendMissing, match=r"texture\.backend = cuda needs"):
+        open_supervised(given=config().model_copy(update={"texture": TextureConfig(backend="cuda")}))
+
+
+def test_the_frame_process_says_which_store_it_runs() -> None:
+    require("gl")
+    given = config().model_copy(update={"texture": TextureConfig(backend="gl")})
+
+    def end_soon(seen: Seen, event: Event) -> None:
+        if seen.once("end", len(seen.of(FrameReady)) > 3):
+            seen.run.end()
+
+    seen = watch(open_supervised(given=given), end_soon)
+    assert seen.error is None
+    assert (seen.of(Started)[0].backend, seen.summary.backend) == ("gl", "gl")
