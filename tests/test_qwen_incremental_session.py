@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_qwen import FAMILIES, tiny_qwen
+from tiny_qwen import FAMILIES, tiny_folder, tiny_qwen
 
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.decode import Decoding
@@ -15,6 +16,8 @@ from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.session import AnswerOptions, AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.config import AnswerConfig, Config, IncrementalConfig
+from stream.speaker import QWEN, QwenSpeaker, open_speaker
 
 GRID = TileGrid.of(96, 128)
 QUERY = "Is the cat sleeping?"
@@ -139,3 +142,20 @@ def test_the_library_equals_sparse_where_there_is_one_picture() -> None:
     other = model.generate(picture, QUERY, max_tokens=6, budget=20)
     assert one.text == other.text
     assert other.vision is None
+
+
+def test_a_run_goes_by_its_configuration(tmp_path: Path) -> None:
+    kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
+    folder = str(tiny_folder(tmp_path / "tiny"))
+    answer = AnswerConfig(model=folder, max_tokens=3, encode="incremental", incremental=kept)
+    speaker = open_speaker(QWEN, Config(answer=answer))
+    assert isinstance(speaker, QwenSpeaker)
+    for packet in frames(2):
+        list(speaker.answer(packet, QUERY, lambda: False))
+    vision = speaker._session.last.vision
+    assert vision is not None
+    assert vision.encoded == 2
+
+
+def test_configuration_and_library_have_the_same_defaults() -> None:
+    assert IncrementalConfig().model_dump() == asdict(IncrementalOptions())
