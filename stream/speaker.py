@@ -15,6 +15,7 @@ from stream.errors import ConfigError
 
 if TYPE_CHECKING:
     from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+    from arr_coc.qwen.incremental import IncrementalEncoder
     from arr_coc.qwen.session import AnswerSession
 
 Packet: TypeAlias = TokenPacket | FramePacket
@@ -75,7 +76,10 @@ class Speaker(Protocol):
 
 
 class QwenSpeaker:
-    """A Qwen model in one session, with a window of frames for each guest; without one, answers speak of one frame."""
+    """A Qwen model in one session, with a window of frames for each guest; without one, answers speak of one frame.
+
+    What incremental encoding keeps is each guest's own, too.
+    """
 
     def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
         from arr_coc.weights import pack_realiser
@@ -84,6 +88,7 @@ class QwenSpeaker:
         self._options = window
         self._windows: dict[bytes, FrameWindow] = {}
         self._window: FrameWindow | None = None
+        self._visions: dict[bytes, IncrementalEncoder] = {}
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
         self.known_world = session.qwen.known_world
@@ -91,12 +96,18 @@ class QwenSpeaker:
 
     def attend(self, guest: bytes) -> None:
         from arr_coc.qwen.frame_window import FrameWindow
+        from arr_coc.qwen.incremental import IncrementalEncoder
 
+        options = self._session.options
+        if options.encode == "incremental":
+            self._session.vision = self._visions.setdefault(guest, IncrementalEncoder(options.incremental))
         if self._options is not None:
             self._window = self._windows.setdefault(guest, FrameWindow(self._options))
 
     def forget(self, guest: bytes) -> None:
         self._windows.pop(guest, None)
+        if (vision := self._visions.pop(guest, None)) is not None:
+            vision.clear()
 
     def embed(self, query: str) -> QueryEmbedding:
         """Raises ContextLengthError where the question is too long, alone or beside the guest's window."""

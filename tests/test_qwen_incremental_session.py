@@ -24,9 +24,9 @@ QUERY = "Is the cat sleeping?"
 ALONE = IncrementalOptions(every_frames=None, share=0.0, drift_limit=None)
 
 
-def frames(count: int, changed: int = 2, epoch: int = 1) -> list[TokenPacket]:
+def frames(count: int, changed: int = 2, epoch: int = 1, seed: int = 0) -> list[TokenPacket]:
     """Packets of all twelve tiles, of which some change from each to the next."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     regions = grid_regions(GRID).numpy().astype(np.int32)
     pixels = random.integers(0, 256, (12, 3, 32, 32), dtype=np.uint8)
     packets = []
@@ -159,3 +159,24 @@ def test_a_run_goes_by_its_configuration(tmp_path: Path) -> None:
 
 def test_configuration_and_library_have_the_same_defaults() -> None:
     assert IncrementalConfig().model_dump() == asdict(IncrementalOptions())
+
+
+def test_each_guest_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
+    kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
+    folder = str(tiny_folder(tmp_path / "tiny"))
+    answer = AnswerConfig(model=folder, max_tokens=1, encode="incremental", incremental=kept)
+    speaker = open_speaker(QWEN, Config(answer=answer))
+    assert isinstance(speaker, QwenSpeaker)
+    counts = []
+    for one, other in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):
+        for guest, packet in ((b"one", one), (b"other", other)):
+            speaker.attend(guest)
+            list(speaker.answer(packet, QUERY, lambda: False))
+            vision = speaker._session.last.vision
+            assert vision is not None
+            counts.append(vision.encoded)
+    assert counts == [12, 12, 2, 3]
+    speaker.forget(b"other")
+    assert speaker._session.vision.report.held_bytes == 0
+    speaker.attend(b"one")
+    assert speaker._session.vision.report.held_regions == 12

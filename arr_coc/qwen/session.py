@@ -58,11 +58,13 @@ class AnswerSession:
     The prompt is [system] [frames…] [question] [assistant]. Keys and values of the system prompt are computed once;
     those of frames are kept while the same frames come first again, so that another question about them costs
     its own tokens only. A window's frames are kept wherever they stand. Not for several threads at once.
+
+    `vision` is what `encode="incremental"` keeps; who answers about several streams by turns puts there each one's own.
     """
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None) -> None:
         self.qwen = qwen
-        self._vision = IncrementalEncoder()
+        self.vision = IncrementalEncoder()
         self.configure(options or AnswerOptions())
         self._cache: PrefixCache[Ids | Shown | KeptFrame] = PrefixCache()
         self._listed: list[KeptFrame] = []
@@ -71,9 +73,9 @@ class AnswerSession:
     def configure(self, options: AnswerOptions) -> None:
         """Answers by other options from here on; what was kept stays useful."""
         self.options = options
-        self._vision.configure(options.incremental)
+        self.vision.configure(options.incremental)
         if options.encode != "incremental":
-            self._vision.clear()
+            self.vision.clear()
         self._ids = prompt_ids(self.qwen, options.system)
 
     @property
@@ -134,7 +136,7 @@ class AnswerSession:
                 def conclude() -> None:
                     kept = self._listed if window is None else window.frames
                     kept_bytes = self._cache.bytes + sum(frame.bytes for frame in kept)
-                    vision = self._vision.report if self.options.encode == "incremental" else None
+                    vision = self.vision.report if self.options.encode == "incremental" else None
                     self._last = record.result(prompt, self._feedback(prompt, probe, query), kept_bytes, vision)
 
                 try:
@@ -257,7 +259,7 @@ class AnswerSession:
         return [*self._ids.before_query, *self.qwen.plain_token_ids(query), *self._ids.after_query]
 
     def _encode(self, packet: Packet) -> EncodedFrame:
-        return encode_packet(self.qwen, packet, self.options.encode, self._vision)
+        return encode_packet(self.qwen, packet, self.options.encode, self.vision)
 
     def _wrapping(self, packet: Packet, *, timed: bool) -> Wrapping:
         return Wrapping(self._ids.head, self._opening(packet, timed=timed), self._ids.frame_close)
