@@ -26,6 +26,7 @@ WITHOUT_EFFECT = (
     "answer.model",
     "output.",
     "network.",
+    "texture.backend",
     "pipeline.restart",
     "pipeline.restart_limit",
     "pipeline.heartbeat_s",

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from stream.config import AllocateConfig, AnswerConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    Config,
+    NetworkConfig,
+    OutputConfig,
+    PipelineConfig,
+    TextureConfig,
+)
 from stream.identity import SAMPLE_BYTES, SAMPLES, fingerprint, identity_of
 
 
@@ -59,6 +67,7 @@ def test_what_changes_no_answer_is_left_out(clip: Path) -> None:
     harmless = {
         "output": OutputConfig(paths=("a.vtt",), timing=False, metrics_port=9000),
         "network": NetworkConfig(plain_tcp=True),
+        "texture": TextureConfig(backend="gl"),
         "pipeline": PipelineConfig(timeout_s=1.0, heartbeat_s=1.0, restart_limit=9, restart=False),
     }
     assert identity(clip, **harmless) == identity(clip)
