@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -279,3 +280,16 @@ def test_the_best_tiles_refuse_other_input(cuda: None) -> None:
             best_tiles(wrong, 3)
     with pytest.raises(ShapeError, match="relevance lies on meta"):
         best_tiles(relevance.to("meta"), 3)
+
+
+def test_the_documented_example_runs(cuda: None) -> None:
+    """On a smaller frame, because a device on the CPU is slow."""
+    text = (Path(__file__).resolve().parent.parent / "docs" / "gpu.md").read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    for large, small in (("1080, 1920", "64, 128"), ('"cuda"', f'"{find_device().place}"'), ("273", "3")):
+        assert large in code
+        code = code.replace(large, small)
+    names: dict[str, torch.Tensor] = {}
+    exec(code, names)
+    assert names["patches"].shape == (3, 3, 32, 32)
+    assert (names["patches"] == -1).all()
