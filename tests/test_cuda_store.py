@@ -11,6 +11,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from arr_coc.errors import DeviceLost, StoreError
+from arr_coc.ops.cuda.device import find_device
+from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.store import TextureStore, open_store
@@ -160,6 +162,22 @@ def test_closing_frees_everything_once_the_last_reader_is_gone(cuda_on_cpu: CpuM
     store.close()
 
 
+def test_a_closed_store_takes_nothing_more(cuda: None) -> None:
+    array = np.zeros((64, 64, 3), np.uint8)
+    planes, tensor = FramePlanes("rgb", (array,)), torch.from_numpy(array).to(find_device().place)
+    store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20)
+    store.update_tensor(tensor, stamp(0))
+    store.close()
+    assert store.compare(planes).dirty_share == 0
+    for use in (
+        lambda: store.write(planes, Difference.everywhere(store.grid), stamp(1)),
+        lambda: store.update_tensor(tensor, stamp(1)),
+        store.show,
+    ):
+        with pytest.raises(StoreError, match="the texture store is closed"):
+            use()
+
+
 def test_a_store_that_nobody_holds_frees_everything(cuda_on_cpu: CpuMachine) -> None:
     planes = random_planes(np.random.default_rng(7), 64, 64)
     before = cuda_on_cpu.live()
@@ -233,8 +251,6 @@ def test_threads_read_while_one_writes(cuda: None) -> None:
 
 
 def test_nothing_is_shown_without_interop(cuda: None) -> None:
-    from arr_coc.ops.cuda.store import CudaStore
-
     planes = random_planes(np.random.default_rng(12), 64, 64)
     store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20)
     with pytest.raises(StoreError, match="gl_interop=True"):

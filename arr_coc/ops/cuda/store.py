@@ -96,8 +96,9 @@ class CudaStore(StoreBase):
         stream is given afterwards, where that is the thread's current one.
 
         Raises ShapeError where the tensor is something else or lies elsewhere, LeaseTimeout as `write` does,
-        DeviceLost where the device gave up.
+        DeviceLost where the device gave up, StoreError once the store is closed.
         """
+        self._check_not_freed()
         taken = DeviceFrame.of(frame, self.format, self._device)
         whole = self._stamp is None or stamp.epoch != self._versions.epoch
         dirty = np.ones(self.grid.shape, bool) if whole else self._taker.compare(taken, self._thresholds)
@@ -130,8 +131,10 @@ class CudaStore(StoreBase):
     def show(self) -> int:
         """Copies level 0 into a texture for OpenGL to draw, and gives its name; needs `gl_interop`.
 
-        Call it under a lease, or from the thread that writes. Raises StoreError without `gl_interop`.
+        Call it under a lease, or from the thread that writes. Raises StoreError without `gl_interop` and once the store
+        is closed.
         """
+        self._check_not_freed()
         if self._shared is None:
             raise StoreError("this store shares nothing with OpenGL; open it with gl_interop=True")
         return self._shared.show(self._texture, self._device, self._order)
@@ -159,8 +162,9 @@ class CudaStore(StoreBase):
     def send(self, tiles: npt.NDArray[np.intp]) -> None:
         """Brings tiles int [n, 2] (row, col) of the host's level 0 to the device, on all levels. `write` calls it.
 
-        Raises DeviceLost where the device gave up.
+        Raises DeviceLost where the device gave up, StoreError once the texture was freed.
         """
+        self._check_not_freed()
         with self._device.current() as stream:
             self._order.before_write(stream)
             for start in range(0, len(tiles), AT_ONCE):
@@ -192,8 +196,12 @@ class CudaStore(StoreBase):
 
     def _catch_up(self) -> None:
         """Brings over what only the device has seen, for comparing on the host."""
-        if self.format.layout == "rgb":
+        if self.format.layout == "rgb" and self._free.alive:
             self._mirror.read(0)
+
+    def _check_not_freed(self) -> None:
+        if not self._free.alive:
+            raise StoreError("the texture store is closed")
 
     def _free_when_idle(self) -> None:
         with self._counting:
