@@ -60,8 +60,9 @@ def unrest(regions: Regions, changed: Regions) -> Floats:
 
     Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
     """
-    apart = _centres(regions)[:, None] - _centres(changed)
-    return (1 / (1 + (apart * apart).sum(axis=2))).sum(axis=1)
+    here, there = _centres(regions), _centres(changed)
+    down, across = (here[:, axis, None] - there[:, axis] for axis in (0, 1))
+    return (1 / (1 + down**2 + across**2)).sum(axis=1)
 
 
 def most_unsettled(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:

@@ -68,13 +68,13 @@ class RegionSlots:
 
         stays = (at != EMPTY) & (at < count)
         slots = at.copy()
-        slots[~stays] = np.setdiff1d(np.arange(count), at[stays])
+        slots[~stays] = _free(at[stays], 0, count)
         source, target, keep = self._leaving(at[known], count)
         comes = known[~stays[known]]
         source, target = np.concatenate([at[comes], source]), np.concatenate([slots[comes], target])
         for column in (self._names, self._shown, self._encoded, self._unsettled, self.pixels):
             column[target] = column[source]
-        self._names[np.setdiff1d(np.arange(self.capacity), np.concatenate([slots, keep]))] = EMPTY
+        self._names[_free(np.concatenate([slots, keep]), 0, self.capacity)] = EMPTY
         self._names[slots] = names
         self._shown[slots] = frame
         self._encoded[slots[at == EMPTY]] = NEVER
@@ -111,11 +111,20 @@ class RegionSlots:
 
         The slots from `count` on are theirs; `shown` are those that hold a region which is shown now.
         """
-        others = np.setdiff1d(np.flatnonzero(self._names != EMPTY), shown)
+        left = self._names != EMPTY
+        left[shown] = False
+        others = np.flatnonzero(left)
         newest = others[np.argsort(-self._shown[others], kind="stable")][: self.capacity - count]
         behind, moving = newest[newest >= count], newest[newest < count]
-        room = np.setdiff1d(np.arange(count, self.capacity), behind)[: len(moving)]
+        room = _free(behind, count, self.capacity)[: len(moving)]
         return moving, room, np.concatenate([behind, room])
+
+
+def _free(taken: Ints, first: int, stop: int) -> Ints:
+    """The slots from `first` to before `stop` that are not taken."""
+    free = np.ones(stop, bool)
+    free[taken] = False
+    return first + np.flatnonzero(free[first:])
 
 
 def _names(regions: Regions) -> Ints:
