@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
 from arr_coc.ops.composite import FRAMES, Composite, foveate
-from arr_coc.ops.layout import BORDER_PX, Placement
+from arr_coc.ops.layout import BORDER_PX, MOST_ASPECT, MOST_STRETCH, Placement
 
 Map = npt.NDArray[np.float32]
 
@@ -63,6 +64,19 @@ def test_any_composite_keeps_its_promises(height: int, width: int, tokens: int, 
             np.testing.assert_array_equal(cut(composite.image, part.target), cut(image, part.source))
 
 
+def test_the_whole_view_is_little_stretched_and_no_part_narrow() -> None:
+    image, relevance = picture(300, 1600), np.zeros((10, 50), np.float32)
+    relevance[4:6, 10:40] = 1
+    drawn = [foveate(image, relevance, tokens).placements for tokens in range(20, 120)]
+    assert sum(len(placements) > 1 for placements in drawn) > 40
+    for whole, *parts in drawn:
+        if parts:
+            assert 1 / MOST_STRETCH <= whole.scale * 300 / whole.target[2] <= MOST_STRETCH
+        for part in parts:
+            sides = [part.target[axis + 2] - part.target[axis] + 2 * BORDER_PX for axis in (0, 1)]
+            assert max(sides) <= MOST_ASPECT * min(sides)
+
+
 def test_what_matters_is_shown_at_full_size() -> None:
     image = picture(1080, 1920)
     composite = foveate(image, spots(34, 60, (5, 10), (25, 50)), 120)
@@ -77,7 +91,8 @@ def contains(outer: tuple[int, int, int, int], inner: tuple[int, int, int, int])
 
 
 def test_what_matters_stands_in_the_middle_of_its_part() -> None:
-    (part,) = foveate(picture(1080, 1920), spots(34, 60, (16, 30)), 100).placements[1:]
+    dull = np.random.default_rng(0).uniform(0, 0.05, (34, 60)).astype(np.float32)
+    (part,) = foveate(picture(1080, 1920), np.maximum(dull, spots(34, 60, (16, 30))), 100).placements[1:]
     assert abs((part.source[0] + part.source[2]) / 2 - 17 * 32) <= 32
     assert abs((part.source[1] + part.source[3]) / 2 - 31 * 32) <= 32
 
@@ -106,8 +121,15 @@ def test_frames_mark_each_part_and_its_place() -> None:
         ring = composite.image[top - 2 : bottom + 2, left - 2 : right + 2]
         for edge in (ring[:2], ring[-2:], ring[:, :2], ring[:, -2:]):
             assert (edge == colour).all()
-        row, col = int(part.source[0] * whole.scale), int(part.source[1] * whole.target[3] / 1920)
-        assert (composite.image[row, col] == colour).all()
+        down, across = whole.target[2] / 1080, whole.target[3] / 1920
+        first = math.floor(part.source[0] * down), math.floor(part.source[1] * across)
+        last = math.ceil(part.source[2] * down) - 1, math.ceil(part.source[3] * across) - 1
+        middle = (first[0] + last[0]) // 2, (first[1] + last[1]) // 2
+        for row in (first[0], last[0]):
+            assert (composite.image[row, middle[1]] == colour).all()
+        for col in (first[1], last[1]):
+            assert (composite.image[middle[0], col] == colour).all()
+        assert (composite.image[middle] != colour).any()
 
 
 def test_a_tall_picture_is_a_wide_one_turned() -> None:

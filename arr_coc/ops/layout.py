@@ -33,9 +33,6 @@ things."""
 PART_COST = 0.02
 """Octaves of the whole picture that one part more must gain: things that fit into few parts are not torn into many."""
 
-LEAST_RELEVANCE = 0.01
-"""What the dullest tile counts."""
-
 NEAR = 0.02
 """Windows whose worth differs by less are equal, so that what matters stands in the middle of a part."""
 
@@ -74,7 +71,7 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
     four equal parts; parts are cut at full size or halved up to three times, and lie where they show most. Each octave
     of scale counts the same on every tile, times relevance³, as in `split_worth`.
     """
-    worth = np.maximum(relevance, LEAST_RELEVANCE).astype(np.float64) ** 3
+    worth = np.maximum(relevance, 0).astype(np.float64) ** 3
     best = _whole_alone(size, tokens)
     most = worth.sum() * math.log2(best.placements[0].scale)
     for rows, cols, high in _whole_views(size, tokens):
@@ -82,8 +79,6 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
         whole = Placement((0, 0, height, width), (0, 0, high * TILE_PX, cols * TILE_PX))
         for cells in _shelves(high, rows, cols):
             for level in range(COARSEST_PART + 1):
-                if -level <= math.log2(whole.scale):
-                    break
                 parts, shown = _parts(size, worth, cells, level)
                 value = worth.sum() * (math.log2(whole.scale) - PART_COST * len(cells))
                 value += shown * (-level - math.log2(whole.scale))
