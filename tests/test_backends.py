@@ -15,7 +15,8 @@ from arr_coc.ops.store import Backend, TextureStore, open_store
 from arr_coc.types import TileGrid
 from arr_coc.updater import TextureOptions, TextureUpdater
 from stream.cli import main
-from tests.backends import BACKENDS, prepare
+from tests import backends
+from tests.backends import BACKENDS, prepare, require
 from tests.plane_maker import expected_levels, random_planes, stamp
 
 OPTIONS = ["--no-timing", "--every", "0.5", "--max-frames", "30", "--single-process", "--device", "cpu"]
@@ -70,3 +71,17 @@ def test_a_stream_that_changes_its_size_stays_where_it_is(
     for store in opened:
         with pytest.raises(StoreError, match="closed"), store.lease():
             pass
+
+
+def test_where_a_store_is_missing_its_tests_are_skipped_but_fail_in_continuous_integration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backends, "_problem", lambda backend: "no EGL; install it")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="the gl store must work in CI: no EGL; install it"):
+        require("gl")
+    with pytest.raises(pytest.skip.Exception, match="no cuda store here"):
+        require("cuda")
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="no gl store here: no EGL; install it"):
+        require("gl")

@@ -43,18 +43,18 @@ class Repainter:
 
     def repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         """Takes the rectangles from `planes` and recomputes their texels on all levels."""
-        large = [rectangle for rectangle in rectangles if _area(rectangle) >= SMALL_TILES]
-        small = [rectangle for rectangle in rectangles if _area(rectangle) < SMALL_TILES]
+        areas = [(row1 - row0) * (col1 - col0) for row0, col0, row1, col1 in rectangles]
         box = _box_around(rectangles)
-        partly = sum(RECTANGLE_COST + _area(rectangle) for rectangle in large) + STRIP_COST * sum(map(_area, small))
-        if partly > RECTANGLE_COST + _area(box):
+        if sum(_cost(area) for area in areas) > RECTANGLE_COST + _area(box):
             self.planes.take_some(planes, box, _mask(rectangles, box))
-            large, small = [box], []
+            large, tiles = [box], tiles_of(())
         else:
+            sized = list(zip(areas, rectangles, strict=True))
+            large = [rectangle for area, rectangle in sized if area >= SMALL_TILES]
+            tiles = tiles_of([rectangle for area, rectangle in sized if area < SMALL_TILES])
             for rectangle in large:
                 self.planes.take(planes, rectangle)
-        tiles = tiles_of(small)
-        self.planes.take_tiles(planes, tiles)
+            self.planes.take_tiles(planes, tiles)
         for rectangle in large:
             self._converter.convert(self.planes.padded, rectangle, self.levels[0])
             refresh(self.levels, rectangle)
@@ -80,6 +80,11 @@ def _allocate(fmt: PlaneFormat, rows: int, cols: int, count: int) -> tuple[tuple
     if fmt.layout == "rgb":
         return levels, PlaneCopy((levels[0],), fmt.steps())
     return levels, PlaneCopy.allocate(fmt.steps(), rows, cols)
+
+
+def _cost(area: int) -> int:
+    """Of a rectangle by itself, in place or as tiles of a strip."""
+    return RECTANGLE_COST + area if area >= SMALL_TILES else STRIP_COST * area
 
 
 def _area(rectangle: Rectangle) -> int:
