@@ -19,7 +19,18 @@ from tests import backends
 from tests.backends import BACKENDS, prepare, require
 from tests.plane_maker import expected_levels, random_planes, stamp
 
-OPTIONS = ["--no-timing", "--every", "0.5", "--max-frames", "30", "--single-process", "--device", "cpu"]
+OPTIONS = [
+    "--no-timing",
+    "--every",
+    "0.5",
+    "--budget",
+    "64",
+    "--max-frames",
+    "30",
+    "--single-process",
+    "--device",
+    "cpu",
+]
 
 
 def captions(folder: Path, source: str, backend: str, *options: str) -> tuple[bytes, list[dict[str, Any]]]:

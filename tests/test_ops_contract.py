@@ -287,8 +287,8 @@ def test_readers_never_see_half_a_frame(name: Backend, request: pytest.FixtureRe
 
     @settings(max_examples=5, deadline=None)
     @given(
-        grid=st.tuples(st.integers(1, 12), st.integers(1, 16)),
-        kinds=st.lists(DIRTY, min_size=20, max_size=60),
+        grid=st.tuples(st.integers(1, 8), st.integers(1, 12)),
+        kinds=st.lists(DIRTY, min_size=20, max_size=40),
         readers=st.integers(1, 2),
     )
     def many(grid: tuple[int, int], kinds: list[str], readers: int) -> None:
