@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from tiny_qwen import FAMILIES, tiny_qwen
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.result import Record
 from arr_coc.qwen.session import AnswerOptions, AnswerSession, Frames
+from arr_coc.types import FrameStamp
 
 
 @pytest.fixture
@@ -94,6 +97,21 @@ def test_everything_stands_where_the_stock_layout_has_it(family: str, logits: Lo
     torch.testing.assert_close(window.keys, causal.keys, atol=1e-5, rtol=0)
     torch.testing.assert_close(window.values, causal.values, atol=1e-5, rtol=0)
     assert [mark.position for mark in caches[0].marks] == [mark.position for mark in caches[1].marks]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_feedback_is_about_the_same_tokens(family: str) -> None:
+    """Of one frame it is what the stock layout gives; of several, each lies at the same place of the cache."""
+    speaking, stock = apart(family), session(family)
+    window = FrameWindow(WindowOptions(frames=1))
+    said(speaking, packet(0), QUERY, None, window)
+    said(speaking, packet(1), QUERY, None, window)
+    said(stock, packet(1), QUERY)
+    got, expected = speaking.last.feedback, stock.last.feedback
+    np.testing.assert_allclose(got.attention, expected.attention, atol=1e-4)
+    np.testing.assert_allclose(got.similarity, expected.similarity, atol=1e-5)
+    places = stock._in_one_run(frames(0, 1, 2), QUERY, Record()).places
+    assert speaking._in_slots(frames(0, 1, 2), QUERY, None, Record()).places == places
 
 
 def test_a_frame_sees_the_prompts_beginning_and_itself_only(logits: Logits) -> None:
@@ -174,6 +192,21 @@ def test_another_question_about_the_window_costs_its_own_tokens() -> None:
     assert len(window.frames) == 2
 
 
+def test_each_question_picks_its_own_frames_from_those_that_are_kept(logits: Logits) -> None:
+    speaking = apart(max_tokens=1)
+    window = FrameWindow(WindowOptions(frames=3, kept=8))
+    for shown in frames(*range(8)):
+        said(speaking, shown, QUERY, None, window)
+    picks = {}
+    for query in (QUERY, OTHER_QUERY, "two green squares", "The cat", QUERY):
+        got = logits.of(speaking, [], query, window=window)
+        seeds = [stamp.frame_index for stamp in speaking.last.shown]
+        assert seeds == [frame.stamp.frame_index for frame in window.pick(speaking._pooled(query))]
+        assert picks.setdefault(query, seeds) == seeds
+        torch.testing.assert_close(got, logits.of(sharing(speaking), frames(*seeds), query), atol=1e-5, rtol=0)
+    assert len({tuple(seeds) for seeds in picks.values()}) > 1
+
+
 def test_the_same_frame_shown_otherwise_replaces_itself() -> None:
     """Its tokens were chosen anew, for another question say."""
     speaking = apart()
@@ -182,6 +215,17 @@ def test_the_same_frame_shown_otherwise_replaces_itself() -> None:
     said(speaking, packet(1, media_s=1.0, tokens=6), QUERY, None, window)
     said(speaking, packet(1, media_s=1.0, tokens=4), QUERY, None, window)
     assert [len(frame.regions) for frame in window.frames] == [6, 4]
+
+
+def test_the_same_picture_a_moment_later_is_another_frame() -> None:
+    """Also where its time reads the same."""
+    speaking = apart()
+    window = FrameWindow(WindowOptions(frames=2))
+    said(speaking, packet(0, media_s=1.0), QUERY, None, window)
+    later = FrameStamp(9, 1_010_000_000, 0, epoch=1)
+    said(speaking, replace(packet(0), stamp=later), QUERY, None, window)
+    assert speaking.last.feedback.stamp == later
+    assert len(window.frames) == 2
 
 
 def test_a_question_changed_in_mid_answer_loses_nothing() -> None:

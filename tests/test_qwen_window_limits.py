@@ -71,6 +71,9 @@ def test_another_system_prompt_empties_the_window(logits: Logits) -> None:
     fresh = FrameWindow(WindowOptions(frames=2))
     torch.testing.assert_close(got, logits.of(sharing(speaking), frames(1), QUERY, window=fresh), atol=1e-5, rtol=0)
     assert len(window.frames) == 1
+    speaking.configure(replace(speaking.options, system=None))
+    with pytest.raises(OptionError, match="no frame"):
+        said(speaking, [], QUERY, None, window)
     assert not torch.equal(got, logits.of(apart(), frames(1), QUERY, window=FrameWindow(WindowOptions(frames=2))))
 
 

@@ -80,18 +80,17 @@ class FrameWindow:
 
         The same frame in another form is replaced; what may not stand beside it is forgotten, as by `begin`.
         """
-        self.begin(frame.stamp.epoch, frame.wrapping.head)
+        self.begin(frame.wrapping.head, frame.stamp.epoch)
         if self.newest is not None and _same_frame(self.newest, frame):
             self._frames.pop()
         self._frames.append(frame)
 
-    def begin(self, epoch: int, head: Ids) -> None:
-        """Forgets what a frame of `epoch`, read after `head`, may not stand beside: frames before a cut, unless they
-        are to be kept, and frames that were read after another beginning of the prompt."""
+    def begin(self, head: Ids, epoch: int | None = None) -> None:
+        """Forgets frames that were read after another beginning of the prompt than `head`, and, where a frame of `epoch`
+        comes, those from before a cut, unless they are to be kept."""
+        any_epoch = epoch is None or self.options.on_cut == "keep"
         staying = [
-            frame
-            for frame in self._frames
-            if (self.options.on_cut == "keep" or frame.stamp.epoch == epoch) and frame.wrapping.head == head
+            frame for frame in self._frames if frame.wrapping.head == head and (any_epoch or frame.stamp.epoch == epoch)
         ]
         self._frames = deque(staying, self.options.capacity)
 

@@ -120,6 +120,8 @@ class AnswerSession:
         does not fit the memory.
         """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
+        if window is not None:
+            window.begin(self._ids.head, frames[-1].stamp.epoch if frames else None)
         if not frames and (window is None or not window.frames):
             raise OptionError("there is no frame to speak about")
         self._check_fits(frames, query, window)
@@ -244,7 +246,6 @@ class AnswerSession:
         if window is None:
             return
         for packet in packets:
-            window.begin(packet.stamp.epoch, self._ids.head)
             wrapping = self._wrapping(packet, timed=window.options.timed)
             size = expected_size(packet, self.options.encode, wrapping, window)
             check_context(self.qwen, window.options, size, self._other_tokens(query))
