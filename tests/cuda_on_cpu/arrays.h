@@ -93,7 +93,9 @@ int cuTexObjectCreate(unsigned long long *texture, const ResourceDescriptor *wan
                       const void *) {
     ENTER("cuTexObjectCreate");
     const bool edge_clamped = how->address[0] == 1 && how->address[1] == 1;
-    if (wanted->type != 1 || !edge_clamped || how->filter != 0 || how->mip_filter != 0 || how->flags != 3) {
+    const bool nearest_bytes = how->filter == 0 && how->mip_filter == 0 && how->flags == 3;
+    const bool blended_floats = how->filter == 1 && how->mip_filter == 1 && how->flags == 2;
+    if (wanted->type != 1 || !edge_clamped || !(nearest_bytes || blended_floats)) {
         return INVALID_VALUE;
     }
     *texture = (unsigned long long)new TextureObject{(MipmappedArray *)wanted->res.handle, how->least, how->most};

@@ -30,6 +30,9 @@ struct uchar4 {
 struct ushort4 {
     unsigned short x, y, z, w;
 };
+struct float4 {
+    float x, y, z, w;
+};
 struct dim3 {
     unsigned x, y, z;
 };
@@ -65,14 +68,48 @@ struct SurfaceObject {
     Level *level;
 };
 
+// The texel at a place, edge-clamped.
+inline const uchar4 &nearest(const Level &level, int x, int y) {
+    const int col = std::clamp(x, 0, level.width - 1), row = std::clamp(y, 0, level.height - 1);
+    return level.texels[(size_t)row * level.width + col];
+}
+
+inline float4 blend(float4 a, float4 b, float share) {
+    const float rest = 1.0f - share;
+    return {a.x * rest + b.x * share, a.y * rest + b.y * share, a.z * rest + b.z * share, a.w * rest + b.w * share};
+}
+
+inline float4 as_float(uchar4 value) {
+    return {value.x / 255.0f, value.y / 255.0f, value.z / 255.0f, value.w / 255.0f};
+}
+
+inline float4 bilinear(const Level &level, float u, float v) {
+    const float x = u * (float)level.width - 0.5f, y = v * (float)level.height - 0.5f;
+    const int left = (int)std::floor(x), top = (int)std::floor(y);
+    const float4 above = blend(as_float(nearest(level, left, top)), as_float(nearest(level, left + 1, top)), x - left);
+    const float4 below =
+        blend(as_float(nearest(level, left, top + 1)), as_float(nearest(level, left + 1, top + 1)), x - left);
+    return blend(above, below, y - top);
+}
+
 template <class Texel>
-Texel tex2DLod(cudaTextureObject_t handle, float u, float v, float lod) {
+Texel tex2DLod(cudaTextureObject_t handle, float u, float v, float lod);
+
+template <>
+inline uchar4 tex2DLod<uchar4>(cudaTextureObject_t handle, float u, float v, float lod) {
     const TextureObject &texture = *(const TextureObject *)handle;
     const float wanted = std::min(std::max(lod, texture.least_level), texture.most_level);
     const Level &level = texture.array->levels.at((size_t)std::lround(wanted));
-    const int x = std::clamp((int)std::floor(u * (float)level.width), 0, level.width - 1);
-    const int y = std::clamp((int)std::floor(v * (float)level.height), 0, level.height - 1);
-    return level.texels[(size_t)y * level.width + x];
+    return nearest(level, (int)std::floor(u * (float)level.width), (int)std::floor(v * (float)level.height));
+}
+
+template <>
+inline float4 tex2DLod<float4>(cudaTextureObject_t handle, float u, float v, float lod) {
+    const TextureObject &texture = *(const TextureObject *)handle;
+    const float wanted = std::min(std::max(lod, texture.least_level), texture.most_level);
+    const size_t fine = (size_t)wanted, coarse = std::min(fine + 1, texture.array->levels.size() - 1);
+    const std::vector<Level> &levels = texture.array->levels;
+    return blend(bilinear(levels[fine], u, v), bilinear(levels[coarse], u, v), wanted - (float)fine);
 }
 
 template <class Texel>

@@ -7,6 +7,7 @@
 #include "difference.cu"
 #include "fetch.cu"
 #include "gather.cu"
+#include "sample.cu"
 #include "scores.cu"
 #include "upload.cu"
 
@@ -42,7 +43,7 @@ struct Entry {
 static std::map<std::string, Entry> KERNELS = {
     ENTRY(upload_tiles), ENTRY(upload_frame),  ENTRY(gather_bytes),     ENTRY(gather_halves),      ENTRY(fetch_fine),
     ENTRY(fetch_coarse), ENTRY(compare_frame), ENTRY(tile_channels),    ENTRY(cluster_distance),   ENTRY(information_scores),
-    ENTRY(top_k),
+    ENTRY(top_k),        ENTRY(sample_points), ENTRY(sample_footprints),
 };
 
 struct Module {

@@ -11,16 +11,17 @@ from arr_coc.types import LEVELS, TileGrid
 SURFACE_LDST = 2
 """CUDA_ARRAY3D_SURFACE_LDST of cuda.h: surfaces may write the array."""
 
-AS_INTEGERS_NORMALISED = 1 | 2
-"""CU_TRSF_READ_AS_INTEGER and CU_TRSF_NORMALIZED_COORDINATES; a mipmapped texture takes no other coordinates."""
+AS_INTEGERS, NORMALISED = 1, 2
+"""CU_TRSF_READ_AS_INTEGER and CU_TRSF_NORMALIZED_COORDINATES of cuda.h; a mipmapped texture takes no other
+coordinates."""
 
 
 class MipTexture:
     """Six levels of RGBA8 on the device.
 
-    `surfaces` are handles of the levels' surface objects, the finest first; `handle` is that of the texture object,
-    which reads the nearest texel as bytes, with normalised coordinates clamped to the edge. Both are freed with the
-    array by the stack that was given.
+    `surfaces` are handles of the levels' surface objects, the finest first. Of the texture objects, which take
+    normalised coordinates clamped to the edge, `handle` reads the nearest texel of the nearest level as bytes, and
+    `smooth` blends texels and levels as floats of 0..1. All are freed with the array by the stack that was given.
     """
 
     def __init__(self, grid: TileGrid, owned: ExitStack, array: Any = None) -> None:
@@ -34,7 +35,8 @@ class MipTexture:
             owned.callback(call, "cuMipmappedArrayDestroy", array)
         self.levels = tuple(call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS))
         self.surfaces = tuple(_surface(level, owned) for level in self.levels)
-        self.handle = _texture_object(array, owned)
+        self.handle = _texture_object(array, owned, blended=False)
+        self.smooth = _texture_object(array, owned, blended=True)
 
 
 def _description(width_px: int, height_px: int) -> Any:
@@ -57,15 +59,16 @@ def _surface(level: Any, owned: ExitStack) -> int:
     return int(surface)
 
 
-def _texture_object(array: Any, owned: ExitStack) -> int:
+def _texture_object(array: Any, owned: ExitStack, blended: bool) -> int:
     cuda = bindings()
     resource = cuda.CUDA_RESOURCE_DESC()
     resource.resType = cuda.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
     resource.res.mipmap.hMipmappedArray = array
     how = cuda.CUDA_TEXTURE_DESC()
     how.addressMode = [cuda.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP] * 3
-    how.filterMode = how.mipmapFilterMode = cuda.CUfilter_mode.CU_TR_FILTER_MODE_POINT
-    how.flags = AS_INTEGERS_NORMALISED
+    point, linear = cuda.CUfilter_mode.CU_TR_FILTER_MODE_POINT, cuda.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR
+    how.filterMode = how.mipmapFilterMode = linear if blended else point
+    how.flags = NORMALISED if blended else NORMALISED | AS_INTEGERS
     how.minMipmapLevelClamp, how.maxMipmapLevelClamp = 0.0, float(LEVELS - 1)
     texture = call("cuTexObjectCreate", resource, how, None)
     owned.callback(call, "cuTexObjectDestroy", texture)
