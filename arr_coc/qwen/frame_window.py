@@ -86,8 +86,8 @@ class FrameWindow:
         self._frames.append(frame)
 
     def begin(self, head: Ids, epoch: int | None = None) -> None:
-        """Forgets frames that were read after another beginning of the prompt than `head`, and, where a frame of `epoch`
-        comes, those from before a cut, unless they are to be kept."""
+        """Forgets frames that were read after another beginning of the prompt than `head`. Where a frame of `epoch`
+        comes, also those from before a cut, unless they are to be kept."""
         any_epoch = epoch is None or self.options.on_cut == "keep"
         staying = [
             frame for frame in self._frames if frame.wrapping.head == head and (any_epoch or frame.stamp.epoch == epoch)
