@@ -50,8 +50,7 @@ def encode_packet(
         if encode not in NEEDS_TOKENS_ONLY:
             raise OptionError(f"encode={encode!r} needs the whole frame, got chosen tokens only")
         if encode == "incremental" and memory is not None:
-            regions = _tensor(packet.regions).long().to(qwen.vision_device)[None]
-            return EncodedFrame(memory.encode(qwen, packet), regions, packet.grid)
+            return EncodedFrame(*memory.encode(qwen, packet), packet.grid)
         frame = _encode(qwen, _tensor(packet.pixels), _tensor(packet.regions).long(), packet.grid)
     else:
         tiles = to_tiles(_tensor(packet.image), packet.image.shape[0] // packet.grid.rows)

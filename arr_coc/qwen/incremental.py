@@ -53,17 +53,29 @@ class VisionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """The regions `chosen` int64 [R] of a packet's K, whose keys lie in `slots` int64 [K].
+class Numbers:
+    """The numbers of one run on the encoder's device, int64.
 
-    `chosen_slots` and `all_slots` are the slots of the chosen and of all regions, on the encoder's device.
+    `regions` [K, 3] lie in `slots` [K]; `chosen` [R] of them are encoded, of which `refreshed` [A] had not changed.
+    `source` and `target` [M] are those of `Placement`.
     """
+
+    regions: torch.Tensor
+    slots: torch.Tensor
+    chosen: torch.Tensor
+    refreshed: torch.Tensor
+    source: torch.Tensor
+    target: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The regions `chosen` int64 [R] of a packet's K, whose keys lie in `slots` int64 [K]; `on` the device likewise."""
 
     packet: TokenPacket
     chosen: Ints
     slots: Ints
-    chosen_slots: torch.Tensor
-    all_slots: torch.Tensor
+    on: Numbers
 
     @property
     def whole(self) -> bool:
@@ -92,16 +104,15 @@ class IncrementalEncoder:
 
     @property
     def report(self) -> VisionReport:
-        """About the frame that was encoded last. May wait for the device."""
+        """About the frame that was encoded last."""
         kept = self._kept
         if kept is None:
             return VisionReport(*self._counts)
-        drift = None if kept.drift is None else float(kept.drift)
-        return VisionReport(*self._counts, kept.slots.held, kept.bytes, drift)
+        return VisionReport(*self._counts, kept.slots.held, kept.bytes, kept.drift)
 
     @torch.inference_mode()
-    def encode(self, qwen: QwenVL, packet: TokenPacket) -> VisualTokens:
-        """The visual tokens [1, K, D] of a packet's regions, in their order.
+    def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
+        """The visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
 
         A frame that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
         Raises NonFiniteError for NaN or Inf in what was encoded; after any error nothing is kept.
@@ -113,39 +124,21 @@ class IncrementalEncoder:
         placement = kept.slots.place(packet.regions, packet.pixels, kept.frames)
         refreshed = self._refreshed(kept, placement, packet.regions)
         chosen = np.flatnonzero(placement.stale | refreshed)
-        source, target, *slots = _upload(
-            kept.belonging.device, placement.source, placement.target, placement.slots[chosen], placement.slots
-        )
-        kept.move(source, target)
-        run = Run(packet, chosen, placement.slots, *slots)
-        tokens = self._advanced(qwen, kept, run, np.flatnonzero(refreshed[chosen]))
+        numbers = _upload(kept.belonging.device, packet.regions, placement, chosen, np.flatnonzero(refreshed[chosen]))
+        run = Run(packet, chosen, placement.slots, numbers)
+        tokens = _advance(qwen, kept, run)
         kept.slots.mark_encoded(placement.slots[chosen], kept.frames)
         kept.frames += 1
         kept.since_all = 0 if run.whole else kept.since_all + 1
         self._counts = (len(placement.slots), len(chosen), int(refreshed.sum()))
         self._kept = kept
-        return tokens
-
-    def _advanced(self, qwen: QwenVL, kept: KeptVision, run: Run, refreshed: Ints) -> VisualTokens:
-        """Encodes what is chosen, and gives all tokens; `refreshed` are those of the chosen that were not stale."""
-        kept.drift = None
-        if not len(run.chosen):
-            return kept.tokens(run.all_slots)
-        fresh = _encode(qwen, kept, run)
-        check_finite(fresh)
-        if len(refreshed):
-            (again,) = _upload(kept.belonging.device, refreshed)
-            old = kept.tokens(run.chosen_slots[again]).embeds
-            kept.drift = _difference(fresh.embeds[:, again], old)
-        kept.put_outputs(run.chosen_slots, fresh)
-        return fresh if run.whole else kept.tokens(run.all_slots)
+        return tokens, numbers.regions[None]
 
     def _refreshed(self, kept: KeptVision, placement: Placement, regions: Regions) -> Flags:
         """Which of the regions that did not change are encoded all the same."""
-        slots, stale, drift = placement.slots, placement.stale, None
+        slots, stale = placement.slots, placement.stale
         kept.slots.unsettle(regions[stale])
-        if self.options.drift_limit is not None and kept.since_all and kept.drift is not None:
-            drift = float(kept.drift)
+        drift = kept.drift if kept.since_all else None
         if all_due(self.options, stale, kept.since_all + 1, drift):
             return ~stale
         return most_unsettled(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
@@ -168,25 +161,48 @@ class IncrementalEncoder:
             )
         return KeptVision(belonging, size, slots) if slots else None
 
-    def _without_keeping(self, qwen: QwenVL, packet: TokenPacket) -> VisualTokens:
-        pixels, regions = _inputs(qwen, packet, np.arange(len(packet.regions)))
+    def _without_keeping(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
+        count = len(packet.regions)
+        regions = torch.from_numpy(packet.regions.astype(np.int64)).to(qwen.vision_device)[None]
+        pixels = _pixels(qwen, packet, np.arange(count))
         tokens = encode_regions(qwen.tower, pixels, regions, packet.grid, qwen.preprocessing.scale)
         check_finite(tokens)
-        self._counts = (len(packet.regions), len(packet.regions), 0)
-        return tokens
+        self._counts = (count, count, 0)
+        return tokens, regions
+
+
+def _advance(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
+    """Encodes what is chosen, keeps what comes of it, and gives all tokens."""
+    on = run.on
+    kept.drift = None
+    if not len(run.chosen):
+        kept.move(on.source, on.target)
+        return kept.tokens(on.slots)
+    fresh = _encode(qwen, kept, run)
+    chosen_slots = on.slots[on.chosen]
+    off = []
+    if len(on.refreshed):
+        off = [_difference(fresh.embeds[0, on.refreshed], kept.outputs[0, chosen_slots[on.refreshed]])]
+    kept.drift = next(iter(check_finite(fresh, *off)), None)
+    kept.put_outputs(chosen_slots, fresh)
+    return fresh if run.whole else kept.tokens(on.slots)
 
 
 def _encode(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
-    """The chosen regions through the tower; their keys and values are kept."""
-    pixels, regions = _inputs(qwen, run.packet, run.chosen)
-    rows = embed_rows(qwen.tower, pixels, regions, run.packet.grid, qwen.preprocessing.scale)
-    attend = attend_afresh(qwen.tower, regions) if run.whole else _attend_kept(qwen, kept, run)
+    """The chosen regions through the tower; their keys and values are kept. What comes to the device comes first."""
+    tower, on = qwen.tower, run.on
+    pixels = _pixels(qwen, run.packet, run.chosen)
+    regions = on.regions[on.chosen][None]
+    attend = attend_afresh(tower, regions) if run.whole else _attend_kept(qwen, kept, run)
+    kept.move(on.source, on.target)
+    rows = embed_rows(tower, pixels, regions, run.packet.grid, qwen.preprocessing.scale)
+    slots = on.slots[on.chosen]
 
     def remember(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        kept.put_keys(layer, run.chosen_slots, key, value)
+        kept.put_keys(layer, slots, key, value)
         return attend(layer, query, key, value)
 
-    return run_blocks(qwen.tower, rows, remember)
+    return run_blocks(tower, rows, remember)
 
 
 def _attend_kept(qwen: QwenVL, kept: KeptVision, run: Run) -> Attend:
@@ -206,17 +222,17 @@ def _attend_kept(qwen: QwenVL, kept: KeptVision, run: Run) -> Attend:
     return attend
 
 
-def _inputs(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pixels [1, R, 3, S, S] and regions int64 [1, R, 3] of the chosen ones, on the encoder's device."""
-    device = qwen.vision_device
-    pixels, regions = packet.pixels[chosen], packet.regions[chosen].astype(np.int64)
-    return torch.from_numpy(pixels).to(device)[None], torch.from_numpy(regions).to(device)[None]
+def _pixels(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> torch.Tensor:
+    """Pixels [1, R, 3, S, S] of the chosen regions, on the encoder's device."""
+    return torch.from_numpy(packet.pixels[chosen]).to(qwen.vision_device)[None]
 
 
-def _upload(device: torch.device, *arrays: Ints) -> tuple[torch.Tensor, ...]:
-    """Arrays of whole numbers on a device, in one transfer."""
-    together = torch.from_numpy(np.concatenate(arrays)).to(device)
-    return together.split([len(array) for array in arrays])
+def _upload(device: torch.device, regions: Regions, placement: Placement, chosen: Ints, refreshed: Ints) -> Numbers:
+    """All of a run's numbers, in one transfer."""
+    parts = (regions.ravel(), placement.slots, chosen, refreshed, placement.source, placement.target)
+    together = torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
+    flat, *numbers = together.split([part.size for part in parts])
+    return Numbers(flat.view(-1, 3), *numbers)
 
 
 def _difference(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

@@ -90,7 +90,7 @@ class KeptVision:
 
     `keys_values` [layers, 2, slots, 4, heads, head_dim]; `outputs` [1 + deepstack, slots, D]: embeddings, then each
     deepstack level. `frames` have been encoded, `since_all` of them since the last that was encoded whole. `drift`: see
-    `VisionReport`, as a scalar on the device.
+    `VisionReport`.
     """
 
     def __init__(self, belonging: Belonging, size: RegionSize, slots: int) -> None:
@@ -103,7 +103,7 @@ class KeptVision:
         self.slots = RegionSlots(slots, belonging.tile_shape)
         self.frames = 0
         self.since_all = 0
-        self.drift: torch.Tensor | None = None
+        self.drift: float | None = None
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Moves the contents of slots, all at once."""

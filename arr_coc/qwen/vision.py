@@ -93,14 +93,19 @@ def run_blocks(tower: Any, rows: Rows, attend: Attend) -> VisualTokens:
     return VisualTokens(_merge(tower.merger, hidden), tuple(deepstack))
 
 
-def check_finite(tokens: VisualTokens) -> None:
-    """Raises NonFiniteError, naming the tensor, where tokens hold NaN or Inf. Waits for the device."""
+def check_finite(tokens: VisualTokens, *beside: torch.Tensor) -> list[float]:
+    """Raises NonFiniteError, naming the tensor, where tokens hold NaN or Inf.
+
+    Waits for the device once, and reads the scalars `beside` in the same transfer.
+    """
     parts = {"the visual embeddings": tokens.embeds}
     parts |= {f"deepstack rows {index}": rows for index, rows in enumerate(tokens.deepstack)}
-    finite = torch.stack([rows.isfinite().all() for rows in parts.values()]).tolist()
-    for name, good in zip(parts, finite, strict=True):
+    finite = [rows.isfinite().all().float() for rows in parts.values()]
+    values: list[float] = torch.stack([*finite, *beside]).tolist()
+    for name, good in zip(parts, values, strict=False):
         if not good:
             raise NonFiniteError(f"{name} hold NaN or Inf; try dtype float32 or bfloat16")
+    return values[len(parts) :]
 
 
 def attend_afresh(tower: Any, regions: torch.Tensor) -> Attend:
