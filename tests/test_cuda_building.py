@@ -117,6 +117,20 @@ def test_without_nvcc_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> No
     assert compiling.compiled("fetch", (9, 0)) is None
 
 
+def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def compiled(file: str, capability: tuple[int, int]) -> None:
+        asked.append(file)
+
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    kernels = Kernels((7, 5))
+    with cuda_on_cpu.device.current():
+        kernels.load()
+        kernels.load()
+    assert sorted(asked) == FILES
+
+
 def test_what_the_driver_does_not_take_is_replaced_by_the_shipped_ptx(
     cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

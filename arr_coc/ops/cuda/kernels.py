@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +58,20 @@ class Kernels:
 
     def __init__(self, capability: tuple[int, int]) -> None:
         self._capability = capability
+        self._compiled: dict[str, bytes | None] = {}
         self._modules: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
         self._loading = threading.Lock()
 
     def load(self) -> None:
-        """Loads all of them, in the current context. Raises BackendMissing where one cannot be had."""
+        """Loads all of them, in the current context; what nvcc has to compile it compiles at the same time.
+
+        Raises BackendMissing where one cannot be had.
+        """
+        with self._loading:
+            files = sorted({signature.file for signature in SIGNATURES.values()} - self._compiled.keys())
+            with ThreadPoolExecutor(len(SIGNATURES)) as compilers:
+                self._compiled.update(zip(files, compilers.map(self._compile, files), strict=True))
         for name, signature in SIGNATURES.items():
             if name not in self._functions:
                 self._function(name, signature.file)
@@ -88,12 +97,17 @@ class Kernels:
 
     def _module(self, file: str) -> Any:
         """What nvcc made for this very device, or else the shipped PTX, which the driver compiles."""
-        if (compiled := compiling.compiled(file, self._capability)) is not None:
+        if file not in self._compiled:
+            self._compiled[file] = self._compile(file)
+        if (compiled := self._compiled[file]) is not None:
             try:
                 return _loaded(compiled)
             except BackendMissing as error:
                 _log.warning("nvcc is newer than the driver, so the shipped PTX serves: %s", error)
         return _loaded(compiling.shipped(file))
+
+    def _compile(self, file: str) -> bytes | None:
+        return compiling.compiled(file, self._capability)
 
 
 def _loaded(image: bytes) -> Any:
