@@ -55,7 +55,7 @@ def stock_answer(model: ARRCOCQwen, picture: np.ndarray, max_tokens: int) -> str
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("encode", ["full", "prune", "sparse"])
+@pytest.mark.parametrize("encode", ["full", "prune", "sparse", "incremental"])
 @torch.no_grad()
 def test_all_tokens_answer_as_the_stock_model(family: str, encode: Encode, picture: np.ndarray) -> None:
     model = ARRCOCQwen(tiny_qwen(family))
@@ -73,7 +73,7 @@ def test_a_budget_is_kept_and_spent_where_something_is(model: ARRCOCQwen, pictur
     assert min(result.timings.allocate_ms, result.timings.encode_ms, result.timings.prefill_ms) > 0
 
 
-@pytest.mark.parametrize("encode", ["full", "prune", "sparse", "weighted"])
+@pytest.mark.parametrize("encode", ["full", "prune", "sparse", "incremental", "weighted"])
 @pytest.mark.parametrize("strategy", ["auto", "foveated", "grid"])
 def test_every_way_of_encoding_answers(model: ARRCOCQwen, picture: np.ndarray, encode: Encode, strategy: str) -> None:
     result = model.generate(picture, QUERY, max_tokens=3, budget=12, encode=encode, strategy=strategy)

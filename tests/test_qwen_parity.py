@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from tiny_qwen import FAMILIES, tiny_qwen
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import Decoding, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
+from arr_coc.qwen.incremental import IncrementalEncoder
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import to_patches, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerOptions, AnswerSession
-from arr_coc.types import Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
 
 GRID = TileGrid.of(4 * 32, 6 * 32)
 QUERY = "Is the cat sleeping?"
@@ -89,14 +91,20 @@ def own_logits(qwen: QwenVL, frame: EncodedFrame) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("encode", ["full", "prune", "sparse"])
+@pytest.mark.parametrize("encode", ["full", "prune", "sparse", "incremental"])
 @torch.no_grad()
 def test_all_tokens_give_the_stock_logits(family: str, encode: Encode) -> None:
     qwen = tiny_qwen(family)
     stock = Stock(qwen)
     tiles = torch.arange(GRID.tiles)
-    packet = token_packet(qwen, stock, tiles) if encode == "sparse" else frame_packet(stock, grid_regions(GRID))
-    torch.testing.assert_close(own_logits(qwen, encode_packet(qwen, packet, encode)), stock.logits(), atol=1e-5, rtol=0)
+    chosen = encode in NEEDS_TOKENS_ONLY
+    packet = token_packet(qwen, stock, tiles) if chosen else frame_packet(stock, grid_regions(GRID))
+    memory = IncrementalEncoder()
+    if encode == "incremental":
+        before = token_packet(qwen, stock, tiles)
+        memory.encode(qwen, replace(before, pixels=255 - before.pixels))
+    frame = encode_packet(qwen, packet, encode, memory)
+    torch.testing.assert_close(own_logits(qwen, frame), stock.logits(), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -111,14 +119,14 @@ def test_pruned_tokens_keep_their_places(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("encode", ["full", "sparse"])
+@pytest.mark.parametrize("encode", ["full", "sparse", "incremental"])
 @torch.no_grad()
 def test_greedy_answers_equal_stock_generation(family: str, encode: Encode) -> None:
     qwen = tiny_qwen(family)
     stock = Stock(qwen)
     packet = (
         token_packet(qwen, stock, torch.arange(GRID.tiles))
-        if encode == "sparse"
+        if encode in NEEDS_TOKENS_ONLY
         else frame_packet(stock, grid_regions(GRID))
     )
     generated = stock.model.generate(**stock.inputs, max_new_tokens=16, do_sample=False)[0, stock.ids.shape[1] :]
