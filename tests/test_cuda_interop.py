@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import torch
 
 from arr_coc.errors import BackendMissing, DeviceLost
 from arr_coc.ops.cuda.store import CudaStore
@@ -52,6 +54,16 @@ def is_texture(name: int) -> bool:
         return bool(gl.library.gl.glIsTexture(name))
 
 
+def drawn(gl: gl_device.Device, name: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """What OpenGL sees of a texture: uint8 [height, width, 4]."""
+    out = np.full((height, width, 4), 1, np.uint8)
+    with gl.current():
+        names = gl.library.gl
+        names.glBindBuffer(names.GL_PIXEL_PACK_BUFFER, 0)
+        names.glGetTextureImage(name, 0, names.GL_RGBA, names.GL_UNSIGNED_BYTE, out.nbytes, out)
+    return out
+
+
 def test_the_store_is_the_same_on_a_texture_of_opengl(shared: CpuMachine) -> None:
     rng = np.random.default_rng(0)
     first, second = random_planes(rng, 100, 150), random_planes(rng, 100, 150)
@@ -87,6 +99,9 @@ def test_what_is_shown_is_a_copy_that_opengl_may_draw(shared: CpuMachine) -> Non
             with store.lease() as view:
                 np.testing.assert_array_equal(shared.gl_texels(name, 0, 96, 64)[..., :3], view.read(0))
         assert is_texture(name)
+        assert not drawn(gl_device.open_device(), name, 64, 96).any(), (
+            "the CPU in CUDA's place writes memory of its own"
+        )
     assert not is_texture(name)
 
 
@@ -113,3 +128,25 @@ def test_opengl_elsewhere_is_said(cuda_on_cpu: CpuMachine, monkeypatch: pytest.M
     ):
         pass
     assert cuda_on_cpu.live() == before
+
+
+def test_opengl_draws_what_cuda_wrote() -> None:
+    """On a GPU that both use."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    rng = np.random.default_rng(5)
+    planes = random_planes(rng, 64, 96)
+    try:
+        store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20, gl_interop=True)
+    except BackendMissing as error:
+        pytest.skip(str(error))
+    gl = gl_device.open_device(cuda=torch.cuda.current_device())
+    for index in range(3):
+        planes = random_planes(rng, 64, 96)
+        store.write(planes, Difference.everywhere(store.grid), stamp(index))
+        assert_equal_to_cpu(store, planes)
+        pixels = drawn(gl, store.show(), 64, 96)
+        with store.lease() as view:
+            np.testing.assert_array_equal(pixels[..., :3], view.read(0))
+        assert (pixels[..., 3] == 255).all()
+    store.close()
