@@ -214,7 +214,7 @@ def stores_here(wanted: list[str]) -> tuple[Backend, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=25, help=f"rounds of {UPDATES_A_ROUND} updates a case")
+    parser.add_argument("--rounds", type=int, default=15, help=f"rounds of {UPDATES_A_ROUND} updates a case")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     parser.add_argument("--out", type=Path, default=RESULTS / "texture.json")

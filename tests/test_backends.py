@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_coc.errors import StoreError
+from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.store import Backend, TextureStore, open_store
 from arr_coc.types import TileGrid
@@ -17,7 +17,7 @@ from arr_coc.updater import TextureOptions, TextureUpdater
 from stream.cli import main
 from tests import backends
 from tests.backends import BACKENDS, prepare, require
-from tests.plane_maker import expected_levels, random_planes, stamp
+from tests.plane_maker import expected_level0, expected_levels, random_planes, stamp
 
 OPTIONS = [
     "--no-timing",
@@ -96,3 +96,31 @@ def test_where_a_store_is_missing_its_tests_are_skipped_but_fail_in_continuous_i
     monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match="no gl store here: no EGL; install it"):
         require("gl")
+
+
+@pytest.mark.parametrize("while_reading", [False, True])
+def test_a_stream_outlives_its_graphics_device(monkeypatch: pytest.MonkeyPatch, while_reading: bool) -> None:
+    """The real store, whose device is lost as a driver would tell it; `auto` means OpenGL here."""
+    require("gl")
+    opened: list[TextureStore] = []
+
+    def open_one(fmt: PlaneFormat, name: Backend, **options: Any) -> TextureStore:
+        opened.append(open_store(fmt, "gl" if name == "auto" else name, **options))
+        return opened[-1]
+
+    monkeypatch.setattr("arr_coc.updater.open_store", open_one)
+    rng = np.random.default_rng(0)
+    one, two = (random_planes(rng, 96, 160, layout="rgb") for _ in range(2))
+    updater = TextureUpdater()
+    updater.process(one, stamp(0))
+    opened[0].device.lose("the cable was pulled")  # type: ignore[attr-defined]
+    if while_reading:
+        with pytest.raises(StoreReplaced, match="the cable was pulled"), updater.lease() as view:
+            view.read(3)
+        with updater.lease() as view:
+            np.testing.assert_array_equal(view.read(0), expected_level0(one))
+    assert (updater.process(two, stamp(1)).fallback is None) == while_reading
+    with updater.lease() as view:
+        np.testing.assert_array_equal(view.read(0), expected_level0(two))
+    updater.close()
+    assert ([store.backend for store in opened], updater.fallbacks) == (["gl", "cpu"], 1)
