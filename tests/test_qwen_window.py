@@ -170,6 +170,35 @@ def test_a_rolling_window_shows_the_last_frames(logits: Logits) -> None:
     assert len(speaking.last.feedback.attention) == 5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happened_before_leaves_no_trace(seed: int, logits: Logits) -> None:
+    """Frames enter, questions come, answers are broken off, two guests take turns, frames come as a list."""
+    random = np.random.default_rng(seed)
+    speaking = apart()
+    windows = [FrameWindow(WindowOptions(frames=2, kept=3)) for _ in range(2)]
+    entered: list[list[int]] = [[], []]
+    for step in range(12):
+        which, query = int(random.integers(2)), str(random.choice([QUERY, OTHER_QUERY]))
+        event = random.choice(["enter", "ask", "break off", "list", "clear"], p=[0.4, 0.2, 0.2, 0.1, 0.1])
+        if event == "clear":
+            windows[which].clear()
+            entered[which].clear()
+        elif event == "list":
+            said(speaking, frames(step, step + 1), query)
+        elif event != "ask" or entered[which]:
+            entered[which] += [] if event == "ask" else [step]
+            answer = speaking.answer([] if event == "ask" else frames(step), query, None, windows[which])
+            next(iter(answer), None)
+            if event != "break off":
+                list(answer)
+    for window, steps in zip(windows, entered, strict=True):
+        got = logits.of(speaking, frames(20), QUERY, window=window)
+        fresh, alone = FrameWindow(WindowOptions(frames=2, kept=3)), sharing(speaking)
+        for step in steps[-2:]:
+            said(alone, frames(step), QUERY, None, fresh)
+        torch.testing.assert_close(got, logits.of(alone, frames(20), QUERY, window=fresh), atol=1e-5, rtol=0)
+
+
 def test_a_window_that_is_not_full_yet_is_read_as_it_will_be(logits: Logits) -> None:
     """Its only frame has its time already, so that it stays as it is when others come."""
     speaking = apart()
