@@ -92,6 +92,18 @@ def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
         assert view.patches(np.zeros((0, 3), np.int64)).shape == (0, 3, 32, 32)
 
 
+def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: None) -> None:
+    """Nobody looks at them on the way, so no access may leave the texture."""
+    with view_of(picture(np.random.default_rng(6), 70, 100)) as view:
+        outside = np.array([[40, 0, 0], [-3, 1, 1], [0, 99, 99], [0, -50, 1]])
+        got = view.patches(on_device(outside)).cpu().numpy()
+        inside = view.gather(np.array([[5, 0, 0], [0, 1, 1]]))
+        level0 = view.read(0)
+    np.testing.assert_array_equal(got[:2], inside)
+    np.testing.assert_array_equal(got[2], np.broadcast_to(level0[-1, -1][:, None, None], (3, 32, 32)))
+    np.testing.assert_array_equal(got[3], np.broadcast_to(level0[0, 32:64].T[:, None], (3, 32, 32)))
+
+
 # frames that are on the device
 
 
@@ -160,6 +172,25 @@ def test_thresholds_are_the_stores_own(cuda: None) -> None:
         store = CudaStore(format_of(torch.from_numpy(first)), thresholds, 20)
         store.update_tensor(on_device(first), stamp(0))
         assert store.update_tensor(on_device(second), stamp(1)).dirty.sum() == count
+
+
+@pytest.mark.parametrize(("less", "more"), [(4, 5), (3, 4), (5, 6)])
+def test_a_mean_that_lies_between_is_rounded_as_on_the_host(cuda: None, less: int, more: int) -> None:
+    first = np.full((32, 32, 3), 100, np.uint8)
+    second = first.copy()
+    second[:, :16, 1] += np.uint8(less)
+    second[:, 16:, 1] += np.uint8(more)
+    for limit in range(3, 8):
+        dirty = []
+        for name in ("cpu", "cuda"):
+            store = open_store(PlaneFormat.of(rgb_planes(first)), name, thresholds=Thresholds(limit, 255))
+            if isinstance(store, CudaStore):
+                store.update_tensor(on_device(first), stamp(0))
+                dirty.append(store.update_tensor(on_device(second), stamp(1)).dirty_share)
+            else:
+                store.update(rgb_planes(first), stamp(0))
+                dirty.append(store.update(rgb_planes(second), stamp(1)).dirty_share)
+        assert dirty[0] == dirty[1]
 
 
 def test_tensors_that_are_no_frames_of_the_store_are_refused(cuda: None) -> None:

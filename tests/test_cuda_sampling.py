@@ -87,6 +87,16 @@ def test_a_line_leaves_out_what_lies_beside_it(cuda: None) -> None:
     assert (isotropic < 0.2).all()
 
 
+def test_a_wide_footprint_takes_in_what_lies_beside_its_line(cuda: None) -> None:
+    picture = np.zeros((64, 96, 3), np.uint8)
+    picture[::2] = 255
+    rows, line = on_device(np.array([[48, 30.5], [48, 31.5]])), on_device(np.full((2, 2), (12.0, 0.0)))
+    with view_of(picture) as view:
+        thin, wide = (view.sample_along(rows, line, width_px)[:, 0].cpu().numpy() for width_px in (1.0, 8.0))
+    np.testing.assert_allclose(thin, [1, 0], atol=0.02)
+    np.testing.assert_allclose(wide, [0.5, 0.5], atol=0.1)
+
+
 def test_sampling_refuses_what_it_cannot_take(cuda: None) -> None:
     points = on_device(np.zeros((4, 3)))
     with view_of(np.zeros((32, 32, 3), np.uint8)) as view:

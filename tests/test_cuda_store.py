@@ -192,9 +192,9 @@ def test_a_device_without_memory_gives_back_what_it_gave(cuda_on_cpu: CpuMachine
     planes, name = random_planes(np.random.default_rng(8), 64, 64), f"cu{making}"
     before = cuda_on_cpu.live()
     cuda_on_cpu.fail(name, OUT_OF_MEMORY)
-    with pytest.raises(DeviceLost, match=rf"out of memory.*texture.backend = cpu \({name}\)"):
+    with pytest.raises(DeviceLost, match=rf"out of memory.*texture.backend = cpu \({name}\)") as caught:
         opened(planes)
-    assert cuda_on_cpu.live() == before
+    assert cuda_on_cpu.live() == before, f"while somebody looks at {caught.value}"
     opened(planes).update(planes, stamp(0))
 
 
