@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -30,7 +31,7 @@ def batch(request: pytest.FixtureRequest) -> Batch:
     """Two clips of so many frames, with questions."""
     for whole in random_batches(5, SimpleNamespace(value=1.0)):
         if whole.ids.numel() and whole.regions.shape[1] == request.param and whole.regions.shape[2] < 120:
-            return Batch(whole.grid, *(tensor[:2] for tensor in whole.tensors))
+            return Batch(whole.grid, *(tensor[:2] for tensor in whole.tensors))  # frames see those before them
     raise AssertionError
 
 
@@ -78,3 +79,28 @@ def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:
     assert 4e6 < sum(parameter.numel() for parameter in learner.model.parameters()) < 6e6
     assert learner.model.config.arr_coc_levels is True
     assert learner.model.config.arr_coc_world == "drawn scenes"
+
+
+@torch.inference_mode()
+def test_frames_apart_do_not_see_each_other(learner: Learner) -> None:
+    for whole in random_batches(5, SimpleNamespace(value=1.0)):
+        if whole.ids.numel() and whole.regions.shape[1] == 2 and whole.regions.shape[2] < 120:
+            break
+    visual = encode_regions(learner.model.model.visual, *_frames(whole), whole.grid)
+    other = visual.map(lambda rows: torch.cat([torch.zeros_like(rows[:1]), rows[1:]]))
+    states: list[torch.Tensor] = []
+    hook = learner.model.model.language_model.layers[2].register_forward_hook(lambda *seen: states.append(seen[-1]))
+    for apart in (True, False):
+        for shown in (visual, other):
+            learner._answers(replace(whole, apart=apart), shown)
+    hook.remove()
+    apart, apart_other, after, after_other = (state[0] for state in states)
+    shared = apart.shape[0] - whole.ids.shape[1] * whole.ids.shape[2]
+    second = shared - 5  # a visual token of the second frame
+    assert torch.equal(apart[second], apart_other[second])
+    assert not torch.equal(after[second], after_other[second])
+    assert not torch.equal(apart[shared:], apart_other[shared:]), "questions see all frames"
+
+
+def _frames(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    return batch.pixels.flatten(0, 1), batch.regions.flatten(0, 1)

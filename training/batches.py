@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,8 @@ class Batch:
 
     `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 14]; `times`
     int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, Q, S] (query, template, answer,
-    end of turn, padding), `labels` like it, `IGNORED` but on the answer. Q is 0 where nothing is asked.
+    end of turn, padding), `labels` like it, `IGNORED` but on the answer. Q is 0 where nothing is asked. `apart`: frames
+    do not see each other, as in the window of a stream.
     """
 
     grid: TileGrid
@@ -53,13 +54,20 @@ class Batch:
     times: torch.Tensor
     ids: torch.Tensor
     labels: torch.Tensor
+    apart: bool = False
+
+    @classmethod
+    def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], apart: bool) -> Batch:
+        """From `tensors` in the order of the property."""
+        pixels, regions, targets, times, ids, labels = tensors
+        return cls(grid, pixels, regions, targets, times, ids, labels, apart)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return (self.pixels, self.regions, self.targets, self.times, self.ids, self.labels)
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(self.grid, *(tensor.to(device) for tensor in self.tensors))
+        return Batch.of(self.grid, [tensor.to(device) for tensor in self.tensors], self.apart)
 
 
 class Prompter:
@@ -127,6 +135,7 @@ def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng
         times=torch.tensor([prompter.times(lesson.clip) for lesson in lessons], dtype=torch.long),
         ids=ids,
         labels=labels,
+        apart=plan.apart,
     )
 
 
@@ -171,8 +180,8 @@ class BackgroundBatches:
             fields: list[npt.NDArray[Any]] = self._queue.get(timeout=_WAIT_S)
         except queue.Empty as error:
             raise RuntimeError("the processes that draw pictures have stopped; see their traceback above") from error
-        grid, *arrays = fields
-        return Batch(grid, *(torch.from_numpy(array) for array in arrays))  # type: ignore[arg-type]
+        grid, apart, *arrays = fields
+        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], apart)  # type: ignore[arg-type]
 
     def close(self) -> None:
         for process in self._processes:
@@ -183,7 +192,7 @@ class BackgroundBatches:
 def _produce(seed: int, progress: Any, batches: Any) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for batch in random_batches(seed, progress):
-        batches.put((batch.grid, *(tensor.numpy() for tensor in batch.tensors)))
+        batches.put((batch.grid, batch.apart, *(tensor.numpy() for tensor in batch.tensors)))
 
 
 def _end_with_parent() -> None:

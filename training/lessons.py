@@ -37,6 +37,7 @@ _READING = ClipOptions(things=(1, 2), text_share=1.0, void_share=0.0)
 DESCRIBE_SHARE = 0.25
 """Of the batches that ask: those in which every clip is described."""
 
+APART_SHARE = 0.5
 FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
@@ -57,6 +58,7 @@ class Plan:
 
     `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
+    `apart`: frames do not see each other, as in the window of a stream; else each sees those before it.
     """
 
     asks: bool
@@ -67,6 +69,7 @@ class Plan:
     size_px: tuple[int, int]
     budget: int
     how: How
+    apart: bool = False
 
     @property
     def questions(self) -> int:
@@ -118,7 +121,8 @@ class Teacher:
         how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
         if not asks:
             budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
-        return Plan(asks, 0, describes, demo, frames, size_px, budget, how)
+        apart = frames > 1 and bool(rng.random() < APART_SHARE)
+        return Plan(asks, 0, describes, demo, frames, size_px, budget, how, apart)
 
     def lesson(self, plan: Plan) -> Lesson:
         """One clip, with its questions."""

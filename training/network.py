@@ -22,6 +22,9 @@ from training.batches import IGNORED, Batch, Prompter
 from training.tokenizer import SPECIAL_TOKENS, special_ids
 from training.views import CHARACTERS, SPELLED, TARGETS, UNKNOWN
 
+PREFIX = -1
+"""The number of what belongs to no frame, or to no question."""
+
 VOCABULARY = 640
 CONTEXT_TOKENS = 8192
 _WIDTH = 192
@@ -165,6 +168,7 @@ class Learner(nn.Module):
         clips, questions, steps = batch.ids.shape
         frames = batch.regions.shape[1]
         pieces, shown = [self._text(self._before, clips, language)], [torch.zeros(len(self._before))]
+        frame_of = [torch.full((len(self._before),), PREFIX)]
         by_clip = visual.embeds.unflatten(0, (clips, frames))
         for frame in range(frames):
             pieces += [
@@ -173,6 +177,8 @@ class Learner(nn.Module):
                 by_clip[:, frame],
                 self._text(self._close, clips, language),
             ]
+            beside = batch.times.shape[2] + len(self._open) + len(self._close)
+            frame_of.append(torch.full((beside + by_clip.shape[2],), frame if batch.apart else PREFIX))
             shown += [
                 torch.zeros(batch.times.shape[2] + len(self._open)),
                 torch.ones(by_clip.shape[2]),
@@ -184,7 +190,7 @@ class Learner(nn.Module):
         hidden = language(
             inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
             position_ids=self._positions(batch),
-            attention_mask=_question_mask(shared, questions, steps).to(batch.ids.device),
+            attention_mask=_mask(torch.cat(frame_of), questions, steps).to(batch.ids.device),
             visual_pos_masks=torch.cat(shown).bool().to(batch.ids.device).expand(clips, -1),
             deepstack_visual_embeds=[rows.flatten(0, 1) for rows in visual.deepstack],
             use_cache=False,
@@ -226,10 +232,19 @@ def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), balance)
 
 
-def _question_mask(shared: int, questions: int, steps: int) -> torch.Tensor:
-    """Causal within the shared part and within each question; bool [1, 1, L, L], True where a row may look."""
-    length = shared + questions * steps
-    place = torch.arange(length)
-    question = torch.where(place < shared, -1, (place - shared) // steps)
-    allowed = (place[:, None] >= place[None]) & ((question[None] < 0) | (question[:, None] == question[None]))
+def _mask(frame_of: torch.Tensor, questions: int, steps: int) -> torch.Tensor:
+    """Causal; frames with numbers of their own do not see each other, nor do questions; bool [1, 1, L, L], True where a
+    row may look.
+
+    `frame_of` [shared]: the frame that each token of what all questions share belongs to; `PREFIX` is seen by all.
+    """
+    question_of = torch.arange(questions).repeat_interleave(steps)
+    nobody = frame_of.new_tensor(PREFIX)
+    frame = torch.cat([frame_of, nobody.expand(len(question_of))])
+    question = torch.cat([nobody.expand(len(frame_of)), question_of])
+    place = torch.arange(len(frame))
+    asks = question != PREFIX
+    allowed = place[:, None] >= place[None]
+    allowed &= (frame[None] == PREFIX) | (frame[:, None] == frame[None]) | asks[:, None]
+    allowed &= ~asks[None] | (question[:, None] == question[None])
     return allowed[None, None]
