@@ -70,7 +70,7 @@ def most_unsettled(unsettled: Floats, encoded: Ints, stale: Flags, share: float)
 
     A `share` of all, rounded up: those around which most has changed since they were encoded (`unsettled` [K]), and of
     equals those encoded longest ago (`encoded` [K], frame numbers). `stale` bool [K] are encoded anyway.
-    On drawn scenes this halves the error that taking turns leaves: a region sees most of its neighbours.
+    On drawn scenes this takes a third off the error that taking turns leaves: a region looks at its neighbours most.
     """
     chosen = np.zeros(len(stale), bool)
     order = np.lexsort((encoded, -unsettled, stale))
