@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from arr_coc.errors import ShapeError
 from arr_coc.qwen.slots import Placement, RegionSlots
 
 SHAPE = (3, 2, 2)
@@ -117,3 +118,12 @@ def check(placed: Placement, shown: int, capacity: int) -> None:
     assert len(set(placed.target)) == len(placed.target)
     assert len(set(placed.source)) == len(placed.source)
     assert all(0 <= slot < capacity for slot in [*placed.source, *placed.target])
+
+
+@pytest.mark.parametrize("names", [[(0, 0, 1), (0, 0, 1)], [(0, -1, -1)], [(0, 1 << 24, 0)]])
+def test_what_is_no_region_or_comes_twice_is_refused(names: list[tuple[int, int, int]]) -> None:
+    table = RegionSlots(4, SHAPE)
+    table.place(regions_of((0, 0, 1)), tiles(1), 0)
+    with pytest.raises(ShapeError, match="regions of the grid, each of them once"):
+        table.place(regions_of(*names), tiles(*range(len(names))), 1)
+    assert not table.place(regions_of((0, 0, 1)), tiles(1), 2).stale.any()

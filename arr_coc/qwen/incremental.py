@@ -115,7 +115,8 @@ class IncrementalEncoder:
         """The visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
 
         A frame that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
-        Raises NonFiniteError for NaN or Inf in what was encoded; after any error nothing is kept.
+        Raises NonFiniteError for NaN or Inf in what was encoded, and ShapeError for regions that are none or come
+        twice; after any error nothing is kept.
         """
         kept = self._kept_for(qwen, packet)
         if kept is None:

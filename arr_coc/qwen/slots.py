@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.errors import ShapeError
 from arr_coc.qwen.refresh import Flags, Floats, Ints, Regions, unrest
 
 EMPTY = -1
@@ -58,7 +59,10 @@ class RegionSlots:
         return int((self._names != EMPTY).sum())
 
     def place(self, regions: Regions, pixels: npt.NDArray[np.uint8], frame: int) -> Placement:
-        """Makes room for the K regions that frame number `frame` shows, with their pixels; K up to `capacity`."""
+        """Makes room for the K regions that frame number `frame` shows, with their pixels; K up to `capacity`.
+
+        Raises ShapeError, with everything as it was, for a region that is none or comes twice.
+        """
         count = len(regions)
         names = _names(regions)
         at = self._find(names)
@@ -128,9 +132,12 @@ def _free(taken: Ints, first: int, stop: int) -> Ints:
 
 
 def _names(regions: Regions) -> Ints:
-    """One number for each region (level, row, col)."""
+    """One number for each region (level, row, col), as `place` raises."""
     level, row, col = regions.astype(np.int64).T
-    return (level << 2 * INDEX_BITS) | (row << INDEX_BITS) | col
+    names = (level << 2 * INDEX_BITS) | (row << INDEX_BITS) | col
+    if regions.min() < 0 or regions.max() >> INDEX_BITS or len(np.unique(names)) < len(names):
+        raise ShapeError("a packet must name regions of the grid, each of them once")
+    return names
 
 
 def _regions(names: Ints) -> Regions:
