@@ -20,7 +20,7 @@ from arr_coc.ops.view import TextureView
 from arr_coc.prior import FeedbackPrior
 from arr_coc.relevance import RelevanceRealiser, SteadyRelevance
 from arr_coc.temporal import TAU_MS, RelevanceBlend
-from arr_coc.texture import TextureArrayCache, texture_array
+from arr_coc.texture import TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import Allocation, Feedback, FrameStamp, QueryEmbedding, TileVersions
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
-    """`levels`: whether the model knows coarse tokens. `tau_ms`: time constant of blending. The others are those of
-    `allocate` and `Tensions`."""
+    """`levels`: whether the model knows coarse tokens. `tau_ms`: time constant of blending. `on_device`: channels and
+    scores are computed where the texture is, if it is a device that can; allocations then differ a little from another
+    backend's. The others are those of `allocate` and `Tensions`."""
 
     strategy: str = "auto"
     budget: Budget = DEFAULT_TOKENS
@@ -38,6 +39,7 @@ class AllocatorOptions:
     tau_ms: float = TAU_MS
     seed: int = 0
     levels: bool = False
+    on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,11 @@ class StreamAllocator:
         stamp, wanted = view.stamp, self._tensions.budget if budget is None else budget
         scene = self._scene_of(view.versions.epoch, stamp.frame_index)
         scene.follow(stamp.frame_index, shift)
-        texture = texture_array(view, cache=self._texture)
+        make = device_texture_array if self.options.on_device else texture_array
+        texture = make(view, cache=self._texture)
         self._versions = self._texture.versions
         realised = self._relevance.of(texture, scene.prior.at(stamp.media_ns))
-        relevance = scene.blend.step(realised.relevance, texture.appearance, stamp.media_ns)
+        relevance = scene.blend.step(realised.relevance, texture.appearance.cpu(), stamp.media_ns)
         neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
         self._say_clamped(wanted, relevance.size)
         choice = scene.chooser.choose(relevance, wanted, neglect)

@@ -78,6 +78,7 @@ class SteadyRelevance:
 
     def __init__(self, realiser: RelevanceRealiser) -> None:
         self._realiser = realiser.eval()
+        self._device = torch.device("cpu")
         self._query: torch.Tensor | None = None
         self._heard: Heard | None = None
         self._texture: TextureArray | None = None
@@ -87,24 +88,38 @@ class SteadyRelevance:
     def ask(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
         known = self._realiser.knows(query.model_id)
-        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None] if known else None
+        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if known else None
+        self._hear()
+
+    def _hear(self) -> None:
         with torch.no_grad():
             self._heard = self._realiser.participation.hear(self._query)
         self._realised = None
 
-    def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
-        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw].
+    def _move_to(self, device: torch.device) -> None:
+        """Scorers and question follow the texture, which changes its device where hardware gives up."""
+        if device != self._device:
+            self._device = device
+            self._realiser.to(device)
+            self._query = None if self._query is None else self._query.to(device)
+            self._hear()
 
-        Arguments are compared by identity: the same objects give the same result object. Raises NonFiniteError.
+    def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
+        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
+
+        It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
+        object. Raises NonFiniteError.
         """
         done, same_picture = self._realised, texture is self._texture
         if done is not None and same_picture and prior is self._prior:
             return done
-        looked = done.scores[None, :2] if done is not None and same_picture else None
+        self._move_to(texture.channels.device)
+        looked = done.scores[None, :2].to(self._device) if done is not None and same_picture else None
         batch = TextureArray(texture.channels[None], texture.entropy[None])
-        prior_map = None if prior is None else torch.from_numpy(prior)[None]
+        prior_map = None if prior is None else torch.from_numpy(prior)[None].to(self._device)
         realised = self._realiser(batch, self._query, prior_map, looked, self._heard)
-        self._realised = Realised(realised.relevance[0], realised.scores[0], realised.weights[0])
+        maps = torch.cat([realised.relevance, realised.scores[0]]).cpu()
+        self._realised = Realised(maps[0], maps[1:], realised.weights[0].cpu())
         self._texture, self._prior = texture, prior
         return self._realised
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -57,6 +57,15 @@ class MipLevels(Protocol):
 
     def read(self, level: int) -> npt.NDArray[np.uint8]:
         """Level 0…5 of the padded picture: uint8 [H >> level, W >> level, 3]."""
+        ...
+
+
+@runtime_checkable
+class DeviceChannels(Protocol):
+    """A view whose hardware computes the channels itself."""
+
+    def texture_array(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Channels of `core13` and entropy, as `TextureArray` holds them, on the device."""
         ...
 
 
@@ -119,6 +128,19 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     channels[12] = cluster_distance(coarse)
     cache.latest = TextureArray(torch.from_numpy(channels), torch.from_numpy(local[4].copy()))
     cache.versions = TileVersions(view.versions.epoch, view.versions.frame.copy())
+    return cache.latest
+
+
+def device_texture_array(view: MipLevels, cache: TextureArrayCache) -> TextureArray:
+    """The texture array on the device of a view that computes it there; of any other view, as `texture_array`.
+
+    Devices round differently, so what is allocated from it is not the same on every backend.
+    """
+    if not isinstance(view, DeviceChannels):
+        return texture_array(view, cache=cache)
+    if cache.latest is None or cache.stale(view.versions).any():
+        cache.latest = TextureArray(*view.texture_array())
+        cache.versions = TileVersions(view.versions.epoch, view.versions.frame.copy())
     return cache.latest
 
 

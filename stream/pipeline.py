@@ -224,7 +224,7 @@ class Pipeline:
             manners=manners(config, self._info, answer, self._journal),
             overlays=self._overlays if config.output.heatmap else None,
             lease=self._updater.lease,
-            make_allocator=lambda hello: allocator_for(config, hello),
+            make_allocator=lambda hello: allocator_for(config, self._info, hello),
         )
         supervisor.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),

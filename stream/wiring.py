@@ -81,8 +81,10 @@ def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journ
     )
 
 
-def allocator_for(config: Config, hello: Hello) -> StreamAllocator:
+def allocator_for(config: Config, info: SourceInfo, hello: Hello) -> StreamAllocator:
     """The allocator for a model that has greeted so; `auto` chooses by whether it knows coarse tokens.
+
+    Only frames at a pace of their own are scored on the texture's device: a file gives the same on every backend.
 
     Raises ModelError where the weights that came with the greeting do not fit.
     """
@@ -95,5 +97,6 @@ def allocator_for(config: Config, hello: Hello) -> StreamAllocator:
         tau_ms=allocate.tau_ms,
         seed=allocate.seed,
         levels=hello.knows_levels,
+        on_device=paced(config, info),
     )
     return StreamAllocator(options, unpack_realiser(hello.allocator, hello.model_id))

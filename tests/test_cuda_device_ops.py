@@ -13,6 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import arr_coc.texture
+from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import BudgetError, DeviceLost, ShapeError
 from arr_coc.knowing import InformationScorer
 from arr_coc.ops.cuda.device import find_device
@@ -324,3 +326,25 @@ def test_the_documented_example_runs(cuda: None) -> None:
     exec(code, names)
     assert names["patches"].shape == (3, 3, 32, 32)
     assert (names["patches"] == -1).all()
+
+
+@pytest.mark.usefixtures("cuda")
+def test_the_allocator_may_score_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    pictures = [picture(rng, 200, 300, "shapes") for _ in range(2)]
+    stores = [open_store(PlaneFormat.of(rgb_planes(pictures[0])), backend) for backend in ("cuda", "cpu")]
+    allocators = [StreamAllocator(AllocatorOptions(budget=20, on_device=True)) for _ in stores]
+    for index, shown in enumerate((pictures[0], pictures[1], pictures[1])):
+        maps = []
+        for store, allocator in zip(stores, allocators, strict=True):
+            store.update(rgb_planes(shown), stamp(index))
+            with store.lease() as view, monkeypatch.context() as patched:
+                if store.backend == "cuda":
+                    patched.setattr(arr_coc.texture, "edge_means", None)
+                maps.append(allocator.allocate(view))
+        on_device, on_host = maps
+        assert on_device.relevance.device.type == "cpu"
+        torch.testing.assert_close(on_device.relevance, on_host.relevance, atol=2e-3, rtol=0)
+        assert on_device.allocation.tokens == on_host.allocation.tokens
+    for store in stores:
+        store.close()

@@ -20,6 +20,7 @@ from arr_coc.weights import fingerprint, pack_realiser, unpack_realiser
 from stream.config import AnswerConfig, Config
 from stream.identity import identity_of
 from stream.messages import Hello, decode, encode
+from stream.sources import SourceInfo
 from stream.speaker import QWEN, open_speaker
 from stream.wiring import allocator_for
 from tests.picture_stream import PictureStream, scenery
@@ -41,6 +42,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = fingerprint(load_qwen(folder).model.get_input_embeddings().weight)
     bring_allocator(folder, name)
     return folder
+
+
+SOURCE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
 
 
 def bring_allocator(folder: Path, trained_for: str, query_dim: int = WIDTH) -> None:
@@ -145,7 +149,7 @@ def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: 
     maps = []
     for greeting in (received, Hello(model_id="tiny", knows_levels=False, known_world=None)):
         for query in (speaker.embed(QUERY), QueryEmbedding(QUERY, speaker.embed(QUERY).tokens, "another")):
-            allocator = allocator_for(Config(), greeting)
+            allocator = allocator_for(Config(), SOURCE, greeting)
             allocator.set_query(query)
             maps.append(allocator.allocate(PictureStream().show(scenery(6, 8))).relevance)
     asked, unheard, untrained, without = maps
