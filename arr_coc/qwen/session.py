@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -25,6 +27,7 @@ from arr_coc.qwen.result import AnswerResult, Record
 from arr_coc.qwen.room import check_context, check_memory, expected_size, kept_size
 from arr_coc.qwen.shown_frame import Ids, Shown
 from arr_coc.qwen.textstream import TextStream
+from arr_coc.qwen.yes_no import Verdict, YesNoTokens, verdict, yes_no_tokens
 from arr_coc.types import Encode, Feedback
 
 Frames = Literal["causal", "window"]
@@ -50,6 +53,15 @@ class AnswerOptions:
             raise OptionError(f"encode must be one of {', '.join(get_args(Encode))}, got {self.encode!r}")
         if self.frames not in get_args(Frames):
             raise OptionError(f"frames must be one of {', '.join(get_args(Frames))}, got {self.frames!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedPrompt:
+    """A prompt that is in the cache, and the logits [vocabulary] after it."""
+
+    prompt: Prompt
+    logits: torch.Tensor
+    record: Record
 
 
 class AnswerSession:
@@ -85,6 +97,11 @@ class AnswerSession:
             raise LookupError("no answer has ended yet")
         return self._last
 
+    @cached_property
+    def yes_no(self) -> YesNoTokens:
+        """The model's tokens for yes and no. Raises ModelError where it has none."""
+        return yes_no_tokens(self.qwen)
+
     def check_length(self, query: str, visual_tokens: int) -> None:
         """Raises ContextLengthError where question, frame and answer do not fit the model's context together."""
         query_tokens = len(self.qwen.plain_token_ids(query))
@@ -119,6 +136,26 @@ class AnswerSession:
         Raises ContextLengthError, NonFiniteError, and OptionError where a packet does not suit `encode` or a window
         does not fit the memory.
         """
+        with self._asked(packets, query, window) as asked:
+            yield from self._speak(asked.logits, asked.prompt.part.position, asked.record, should_stop)
+
+    def look(self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None) -> Verdict:
+        """Whether the model would answer `question` with yes: costs what comes before an answer, and no decoding.
+
+        Frames, window and errors as in `answer`, whose next question about the same frames costs its own tokens only;
+        so does this one. Raises ModelError where the tokenizer has no token for yes or no.
+        """
+        tokens = self.yes_no
+        with self._asked(packets, question, window) as asked:
+            found = verdict(asked.logits, tokens)
+            asked.record.decoded()
+        return found
+
+    @contextmanager
+    def _asked(
+        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None
+    ) -> Iterator[_AskedPrompt]:
+        """A question that is prefilled; when the block is left, also by closing an iterator, `last` tells of it."""
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if window is not None:
             window.begin(self._ids.head, frames[-1].stamp.epoch if frames else None)
@@ -142,7 +179,7 @@ class AnswerSession:
                     self._last = record.result(prompt, self._feedback(prompt, probe, query), kept_bytes, vision)
 
                 try:
-                    yield from self._speak(logits, prompt.part.position, record, should_stop)
+                    yield _AskedPrompt(prompt, logits, record)
                 except GeneratorExit:
                     conclude()
                     raise

@@ -1,0 +1,58 @@
+"""Yes or no, from the logits of an answer's first token: nothing has to be decoded for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from arr_coc.errors import ModelError, NonFiniteError
+from arr_coc.qwen.qwenvl import QwenVL
+
+YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
+NO = ("no", "No", "NO", " no", " No", " NO")
+"""How an answer may begin. A spelling that a tokenizer has no single token for is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class YesNoTokens:
+    """Ids of the tokens that mean yes and no."""
+
+    yes: tuple[int, ...]
+    no: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`yes`: the probability of yes, given that it is yes or no. `certain`: how probable one of the two is at all; that
+    is small where the question is none that yes or no answers. Both in [0, 1]."""
+
+    yes: float
+    certain: float
+
+
+def yes_no_tokens(qwen: QwenVL) -> YesNoTokens:
+    """The model's tokens for yes and no. Raises ModelError where its tokenizer lacks one of them."""
+    yes, no = (_single_tokens(qwen, spellings) for spellings in (YES, NO))
+    if not yes or not no:
+        raise ModelError(
+            f"the tokenizer of {qwen.model_id} has no single token for {'no' if yes else 'yes'}, so it cannot "
+            "watch for anything; give another model"
+        )
+    return YesNoTokens(yes, no)
+
+
+def verdict(logits: torch.Tensor, tokens: YesNoTokens) -> Verdict:
+    """What logits [vocabulary] of an answer's first token say. Raises NonFiniteError where they hold NaN or Inf."""
+    if not bool(logits.isfinite().all()):
+        raise NonFiniteError("the logits of a yes or no hold NaN or Inf; try dtype float32 or bfloat16")
+    logs = torch.log_softmax(logits.double(), dim=-1)
+    yes, no = (logs[list(ids)].logsumexp(dim=0) for ids in (tokens.yes, tokens.no))
+    return Verdict(yes=float(torch.sigmoid(yes - no)), certain=min(1.0, float(yes.exp() + no.exp())))
+
+
+def _single_tokens(qwen: QwenVL, spellings: tuple[str, ...]) -> tuple[int, ...]:
+    """Those that are one token, and come back from it as they are: not as some token for the unknown."""
+    encoded = {text: qwen.plain_token_ids(text) for text in spellings}
+    found = {ids[0] for text, ids in encoded.items() if len(ids) == 1 and qwen.tokenizer.decode(ids) == text}
+    return tuple(sorted(found))
