@@ -37,6 +37,7 @@ def read_back(texture: TileTexture, layer: int, rectangles: Sequence[Rectangle],
         for (level, top, left, bottom, right), start, size in zip(parts, starts, sizes, strict=False):
             box = (left, top, layer, right - left, bottom - top, 1)
             calls.glGetTextureSubImage(texture.name, level, *box, RGBA, UNSIGNED_BYTE, size, start)
+        calls.glBindBuffer(PIXEL_PACK_BUFFER, 0)
         Fence(device).wait("reading the texture")
         device.check("reading the texture")
         for (level, top, left, bottom, right), start, size in zip(parts, starts, sizes, strict=False):

@@ -147,6 +147,7 @@ class TileTexture(Owned):
             row0, col0, row1, col1 = (edge * TILE_PX for edge in copy.block.rectangle)
             place, size = (col0, row0, copy.layer), (col1 - col0, row1 - row0, 1)
             calls.glTextureSubImage3D(self.name, 0, *place, *size, RGBA, UNSIGNED_BYTE, copy.offset)
+        calls.glBindBuffer(PIXEL_UNPACK_BUFFER, 0)
 
     def _dispatch(self, records: Records, slot: Slot, offset: int, store_level0: bool) -> None:
         calls = self.device.library.calls
