@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -184,6 +184,33 @@ def test_a_closed_store_keeps_its_texture_until_the_last_reader_lets_go() -> Non
         pass
 
 
+def test_no_pixel_buffer_stays_bound_for_who_uses_the_context_next() -> None:
+    store = opened(noise(0))
+    store.update(noise(0), stamp(0))
+    all_levels(store)
+    gl = store.device.library.gl
+    with store.device.current():
+        assert gl.glGetIntegerv(gl.GL_PIXEL_UNPACK_BUFFER_BINDING) == 0
+        assert gl.glGetIntegerv(gl.GL_PIXEL_PACK_BUFFER_BINDING) == 0
+    store.close()
+
+
+def test_a_store_closed_in_the_middle_of_a_write_keeps_its_memory_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(noise(0))
+    store.update(noise(0), stamp(0))
+    paint, there = store._texture.paint, []
+
+    def close_and_paint(jobs: Sequence[Job]) -> None:
+        store.close()
+        paint(jobs)
+        there.append(exists(store))
+
+    monkeypatch.setattr(store._texture, "paint", close_and_paint)
+    store.update(noise(1), stamp(1))
+    assert there == [True]
+    assert not exists(store)
+
+
 def test_a_store_that_nobody_closed_is_let_go_of() -> None:
     store = opened(noise(0))
     store.update(noise(0), stamp(0))
@@ -295,6 +322,18 @@ def test_memory_that_runs_out_spoils_the_store_and_not_the_device(monkeypatch: p
         pass
     store.close()
     assert not exists(store)
+
+
+def test_a_write_that_is_refused_halfway_is_read_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(noise(0))
+    store.update(noise(0), stamp(0))
+    monkeypatch.setattr(store.device.library.calls, "glGetError", lambda: 0x0502)
+    with pytest.raises(StoreError, match="refused updating the texture: invalid operation"):
+        store.update(noise(1), stamp(1))
+    monkeypatch.undo()
+    with pytest.raises(DeviceLost, match="refused updating"), store.lease():
+        pass
+    store.close()
 
 
 def test_a_context_that_is_lost_ends_the_store_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:

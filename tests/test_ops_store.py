@@ -221,6 +221,8 @@ def test_a_store_without_a_frame_or_closed_gives_no_lease(opened: Opener) -> Non
     store.close()
     with pytest.raises(StoreError, match="closed"), store.lease():
         pass
+    with pytest.raises(StoreError, match="closed"):
+        store.write(planes, Difference.everywhere(store.grid), stamp(1))
 
 
 def test_an_unknown_backend_is_named() -> None:

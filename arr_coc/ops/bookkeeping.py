@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 
 from arr_coc.errors import DeviceLost, ShapeError, StoreError
 from arr_coc.ops.difference import Difference, FrameDifference, Thresholds
@@ -35,7 +37,8 @@ class StoreBase(TextureStore):
         self._leases = Leases()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
-        self._lost: DeviceLost | None = None
+        self._lost: StoreError | None = None
+        self._users, self._counting = 0, threading.Lock()
         self._closed = False
 
     @abstractmethod
@@ -48,6 +51,9 @@ class StoreBase(TextureStore):
     @abstractmethod
     def _texels(self) -> Texels:
         """The texels for a reader's thread."""
+
+    def _free(self) -> None:
+        """Gives the hardware's memory back, once the store is closed and nobody uses it. May be called twice."""
 
     def accepts(self, planes: FramePlanes) -> bool:
         return (
@@ -68,16 +74,12 @@ class StoreBase(TextureStore):
 
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
         self._check(planes)
-        dirty = difference.dirty
-        if self._stamp is None or stamp.epoch != self._versions.epoch:
-            dirty = np.ones(self.grid.shape, bool)
+        dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
         rectangles = cover(dirty)
-        with self._leases.writing(self._lease_timeout_ms):
+        with self._writing():
             if rectangles:
-                self._repaint_or_lose(planes, rectangles)
-                frame = np.where(dirty, stamp.frame_index, self._versions.frame)
-                self._versions = _frozen(TileVersions(stamp.epoch, frame))
-            self._stamp = stamp
+                self._repaint(planes, rectangles)
+            self._note(dirty, stamp)
         return TileChange(stamp, dirty, rectangles)
 
     def begin_epoch(self, epoch: int, frame_index: int) -> None:
@@ -86,9 +88,8 @@ class StoreBase(TextureStore):
 
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
-        with self._leases.reading(self._lease_timeout_ms if timeout_ms is None else timeout_ms):
-            if self._closed:
-                raise StoreError("the texture store is closed")
+        limit_ms = self._lease_timeout_ms if timeout_ms is None else timeout_ms
+        with self._using(), self._leases.reading(limit_ms):
             if self._stamp is None:
                 raise StoreError("the texture holds no frame yet; write one before reading")
             if self._lost is not None:
@@ -101,14 +102,48 @@ class StoreBase(TextureStore):
 
     def close(self) -> None:
         self._closed = True
+        self._free_if_idle()
 
-    def _repaint_or_lose(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        """A repaint that fails halfway leaves texels of two frames, which nobody may read."""
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Keeps the hardware's memory meanwhile, whoever closes the store. Raises StoreError where that was done."""
+        with self._counting:
+            if self._closed:
+                raise StoreError("the texture store is closed")
+            self._users += 1
         try:
-            self._repaint(planes, rectangles)
-        except DeviceLost as error:
-            self._lost = error
-            raise
+            yield
+        finally:
+            with self._counting:
+                self._users -= 1
+            self._free_if_idle()
+
+    def _free_if_idle(self) -> None:
+        with self._counting:
+            idle = self._closed and not self._users
+        if idle:
+            self._free()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Without readers. A write that fails halfway leaves texels of two frames, which nobody may read."""
+        with self._using(), self._leases.writing(self._lease_timeout_ms):
+            try:
+                yield
+            except StoreError as error:
+                self._lost = error
+                raise
+
+    def _begins(self, stamp: FrameStamp) -> bool:
+        """Whether a frame begins an epoch, and so is written whole."""
+        return self._stamp is None or stamp.epoch != self._versions.epoch
+
+    def _note(self, dirty: npt.NDArray[np.bool_], stamp: FrameStamp) -> None:
+        """What was written: versions move where tiles were dirty."""
+        if dirty.any():
+            frame = np.where(dirty, stamp.frame_index, self._versions.frame)
+            self._versions = _frozen(TileVersions(stamp.epoch, frame))
+        self._stamp = stamp
 
     def _check(self, planes: FramePlanes) -> None:
         if not self.accepts(planes):

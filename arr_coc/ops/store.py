@@ -56,7 +56,7 @@ class TextureStore(ABC):
         """Brings the dirty tiles up to date, and moves their versions to `stamp`.
 
         A new `stamp.epoch` brings every tile up to date. Waits for the readers first: raises LeaseTimeout,
-        with the texture as it was, where they keep it longer than the store's time limit.
+        with the texture as it was, where they keep it longer than the store's time limit; StoreError after `close`.
         """
 
     def update(self, planes: FramePlanes, stamp: FrameStamp) -> TileChange:
@@ -77,7 +77,7 @@ class TextureStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Refuses new leases; views already given stay valid until their lease ends. May be called twice."""
+        """Refuses new leases and writes; views already given stay valid until their lease ends. May be called twice."""
 
 
 def open_store(

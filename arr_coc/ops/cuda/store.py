@@ -8,7 +8,6 @@ get what changed since they last looked.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.errors import BackendMissing, DeviceLost, StoreError
+from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops.bookkeeping import StoreBase
 from arr_coc.ops.cuda.channels import ChannelKernels
 from arr_coc.ops.cuda.device import Device, find_device
@@ -34,7 +33,7 @@ from arr_coc.ops.packing import TilePacker
 from arr_coc.ops.planes import Plane, PlaneFormat, Rectangle
 from arr_coc.ops.rectangles import cover
 from arr_coc.ops.repaint import Repainter, tiles_of
-from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
+from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid
 
 SLOTS = 3
 """Parts of the ring: one is filled while two are on their way."""
@@ -60,15 +59,14 @@ class CudaStore(StoreBase):
         self._thresholds = thresholds
         self._painter, self._packer = Repainter(fmt, levels=1), TilePacker()
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
-        self._readers, self._counting = 0, threading.Lock()
         owned = ExitStack()
-        self._free = weakref.finalize(self, _free, self._device, owned)
-        self._free.atexit = False
+        self._finalizer = weakref.finalize(self, _free, self._device, owned)
+        self._finalizer.atexit = False
         try:
             with self._device.current():
                 self._open(owned, gl_interop)
         except StoreError:
-            self._free()
+            self._finalizer()
             raise
 
     @property
@@ -100,33 +98,24 @@ class CudaStore(StoreBase):
         """
         self._check_not_freed()
         taken = DeviceFrame.of(frame, self.format, self._device)
-        whole = self._stamp is None or stamp.epoch != self._versions.epoch
-        dirty = np.ones(self.grid.shape, bool) if whole else self._taker.compare(taken, self._thresholds)
-        with self._leases.writing(self._lease_timeout_ms):
+        whole = np.ones(self.grid.shape, bool)
+        dirty = whole if self._begins(stamp) else self._taker.compare(taken, self._thresholds)
+        with self._writing():
             if dirty.any():
-                self._take(taken, dirty)
-                frames = np.where(dirty, stamp.frame_index, self._versions.frame)
-                frames.flags.writeable = False
-                self._versions = TileVersions(stamp.epoch, frames)
-            self._stamp = stamp
+                self._taker.write(taken, dirty)
+                self._mirror.note(dirty, level0=True)
+            self._note(dirty, stamp)
         return TileChange(stamp, dirty, cover(dirty))
 
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[CudaView]:
         """As any store's, with a view that also gives what stays on the device."""
-        with self._counting:
-            self._readers += 1
-        try:
-            with super().lease(timeout_ms) as view:
-                own = CudaView(view.stamp, view.grid, view.versions, self._texels())
-                try:
-                    yield own
-                finally:
-                    own.release()
-        finally:
-            with self._counting:
-                self._readers -= 1
-            self._free_when_idle()
+        with super().lease(timeout_ms) as view:
+            own = CudaView(view.stamp, view.grid, view.versions, self._texels())
+            try:
+                yield own
+            finally:
+                own.release()
 
     def show(self) -> int:
         """Copies level 0 into a texture for OpenGL to draw, and gives its name; needs `gl_interop`.
@@ -138,10 +127,6 @@ class CudaStore(StoreBase):
         if self._shared is None:
             raise StoreError("this store shares nothing with OpenGL; open it with gl_interop=True")
         return self._shared.show(self._texture, self._device, self._order)
-
-    def close(self) -> None:
-        super().close()
-        self._free_when_idle()
 
     def _open(self, owned: ExitStack, gl_interop: bool) -> None:
         self._shared = _shared_textures(self._device, self.grid, owned) if gl_interop else None
@@ -183,31 +168,20 @@ class CudaStore(StoreBase):
         self._device.kernels.launch("upload_tiles", (count, 1), stream, texels, places, *self._texture.surfaces)
         slot.mark(stream)
 
-    def _take(self, frame: DeviceFrame, dirty: npt.NDArray[np.bool_]) -> None:
-        try:
-            self._taker.write(frame, dirty)
-        except DeviceLost as error:
-            self._lost = error
-            raise
-        self._mirror.note(dirty, level0=True)
-
     def _texels(self) -> CudaTexels:
         return CudaTexels(self._device, self._texture, self._order, self._mirror, self._channels)
 
     def _catch_up(self) -> None:
         """Brings over what only the device has seen, for comparing on the host."""
-        if self.format.layout == "rgb" and self._free.alive:
+        if self.format.layout == "rgb" and self._finalizer.alive:
             self._mirror.read(0)
 
     def _check_not_freed(self) -> None:
-        if not self._free.alive:
+        if not self._finalizer.alive:
             raise StoreError("the texture store is closed")
 
-    def _free_when_idle(self) -> None:
-        with self._counting:
-            idle = self._closed and not self._readers
-        if idle:
-            self._free()
+    def _free(self) -> None:
+        self._finalizer()
 
 
 def _shared_textures(device: Device, grid: TileGrid, owned: ExitStack) -> SharedTextures:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from arr_coc.errors import DeviceLost
 from arr_coc.ops.bookkeeping import StoreBase
 from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.gl.device import open_device
@@ -15,7 +15,6 @@ from arr_coc.ops.gl.texels import GlTexels
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.planes import PlaneFormat, Rectangle
 from arr_coc.ops.repaint import Repainter
-from arr_coc.ops.view import TextureView
 from arr_coc.types import FramePlanes
 
 
@@ -42,8 +41,6 @@ class GlStore(StoreBase):
         self._painter = Repainter(fmt, levels=1)
         self._texture = TileTexture(self.device, 1, *fmt.grid.shape)
         self._reader = GlTexels(self._texture, self._painter.levels[0])
-        self._users = 1
-        self._counting = threading.Lock()
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
 
     @property
@@ -52,26 +49,10 @@ class GlStore(StoreBase):
         return f"OpenGL {major}.{minor}, {self.device.renderer}{' (software)' if self.device.software else ''}"
 
     @contextmanager
-    def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
-        with self._counting:
-            self._users += 1
-        try:
-            with super().lease(timeout_ms) as view:
-                yield view
-        finally:
-            self._let_go()
-
-    @contextmanager
     def texels(self, timeout_ms: int | None = None) -> Iterator[GlTexels]:
         """What only this store offers to readers, under a lease. Raises what `lease` raises."""
         with self.lease(timeout_ms):
             yield self._reader
-
-    def close(self) -> None:
-        """Refuses new leases; once those given have ended, the device's memory is free. May be called twice."""
-        if not self._closed:
-            super().close()
-            self._let_go()
 
     def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         plan = plan_upload(rectangles, self.grid.shape, self.way)
@@ -83,10 +64,7 @@ class GlStore(StoreBase):
     def _texels(self) -> GlTexels:
         return self._reader
 
-    def _let_go(self) -> None:
-        with self._counting:
-            self._users -= 1
-            last = self._users == 0
-        if last:
-            self._texture.release()
+    def _free(self) -> None:
+        self._texture.release()
+        with suppress(DeviceLost):  # then the memory went with the device
             self.device.clear()
