@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arr_coc.errors import LeaseTimeout, ShapeError, StoreError
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import TextureStore, open_store
+from arr_coc.ops.store import TextureStore, _say_once, open_store
 from arr_coc.types import Colour, FramePlanes
 from tests.backends import BACKENDS, prepare, working
 from tests.plane_maker import (
@@ -207,6 +207,17 @@ def test_planes_of_another_format_are_refused(opened: Opener) -> None:
             store.compare(other)
         with pytest.raises(ShapeError, match="the store was opened for"):
             store.write(other, Difference.everywhere(store.grid), stamp(0))
+
+
+def test_a_cuda_device_that_serves_no_store_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("arr_coc.ops.store.has_cuda", lambda: True)
+    monkeypatch.setattr("torch.version.cuda", None)
+    _say_once.cache_clear()
+    fmt = PlaneFormat.of(random_planes(np.random.default_rng(0), 32, 32))
+    assert [open_store(fmt).backend for _ in range(2)] == ["cpu", "cpu"]
+    assert caplog.text.count("in ordinary memory all the same: texture.backend = cuda needs torch with CUDA") == 1
 
 
 def test_a_store_without_a_frame_or_closed_gives_no_lease(opened: Opener) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Literal, get_args
 
 from arr_coc.errors import BackendMissing, StoreError
@@ -15,6 +17,8 @@ from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid
 Backend = Literal["auto", "cpu", "gl", "cuda"]
 
 LEASE_TIMEOUT_MS = 2000
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["Backend", "TextureStore", "TextureView", "open_store"]
 
@@ -90,8 +94,9 @@ def open_store(
     """Opens a store for frames of one format.
 
     `auto` is the CUDA store where there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
-    that CUDA does not give faster, and in software it is slower than the CPU store. Raises StoreError for an unknown
-    backend, BackendMissing where one that was asked for by name cannot run here.
+    that CUDA does not give faster, and in software it is slower than the CPU store. Where the device is there and the
+    store cannot run, the log says why. Raises StoreError for an unknown backend, BackendMissing where one that was
+    asked for by name cannot run here.
     """
     if backend not in get_args(Backend):
         raise StoreError(f"unknown texture backend {backend!r}; known: {', '.join(get_args(Backend))}")
@@ -107,11 +112,16 @@ def open_store(
     if backend == "auto" and has_cuda():
         try:
             return open_store(fmt, "cuda", thresholds=thresholds, lease_timeout_ms=lease_timeout_ms)
-        except BackendMissing:
-            pass
+        except BackendMissing as error:
+            _say_once(str(error))
     from arr_coc.ops.cpu import CpuStore
 
     return CpuStore(fmt, chosen, lease_timeout_ms)
+
+
+@cache
+def _say_once(problem: str) -> None:
+    _log.warning("there is a CUDA device, and the texture lies in ordinary memory all the same: %s", problem)
 
 
 def has_cuda() -> bool:
