@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,13 +90,19 @@ def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.Monkey
     code = compiling.compiled("fetch", (9, 0))
     assert code is not None
     assert code[:4] == b"\x7fELF"
-    assert [path.name for path in cache.iterdir()] == [f"fetch-{compiling.source_hash()[:16]}-sm_90.cubin"]
+    (kept,) = cache.iterdir()
+    assert re.fullmatch(r"fetch-[0-9a-f]{16}-sm_90\.cubin", kept.name)
 
     def unexpected(*args: object, **kwargs: object) -> None:
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(subprocess, "run", unexpected)
     assert compiling.compiled("fetch", (9, 0)) == code
+    for name, other in (("source_hash", lambda: "of other sources"), ("FLAGS", ("-O0",))):
+        with monkeypatch.context() as patched:
+            patched.setattr(compiling, name, other)
+            with pytest.raises(AssertionError, match="compiled again"):
+                compiling.compiled("fetch", (9, 0))
 
 
 def test_where_nvcc_fails_the_shipped_ptx_serves(

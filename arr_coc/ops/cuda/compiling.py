@@ -72,7 +72,8 @@ def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
     if compiler is None:
         return None
     architecture = f"sm_{capability[0]}{capability[1]}"
-    kept = cache_folder() / f"{file}-{source_hash()[:16]}-{architecture}.cubin"
+    made_from = hashlib.sha256(" ".join((source_hash(), *FLAGS)).encode()).hexdigest()
+    kept = cache_folder() / f"{file}-{made_from[:16]}-{architecture}.cubin"
     try:
         if not kept.is_file():
             _compile(compiler, FOLDER / f"{file}.cu", architecture, kept)
