@@ -13,6 +13,7 @@ from arr_coc.attending import check_strategy
 from arr_coc.balancing import Tensions
 from arr_coc.budget import DEFAULT_TOKENS, Budget, check_budget
 from arr_coc.carrying import Carrier
+from arr_coc.change import ChangeSince
 from arr_coc.choosing import RegionChooser
 from arr_coc.exploration import Exploration
 from arr_coc.motion import NO_SHIFT, Shift
@@ -49,8 +50,8 @@ class FrameAllocation:
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
     participation) and their `weights` float32 [3], of this frame alone; `levels` int8 [gh, gw], each tile's level, −1
     where it is not shown; `jitter_share`, the share of tiles whose level differs from the frame before, carried along
-    with motion; `change_since`, the relevance-weighted share of tiles that changed since the last answer; `strategy`,
-    what `auto` meant.
+    with motion; `change_since`, the relevance-weighted share of tiles that changed since the last answer, and
+    `change_since_look`, since the last look; `strategy`, what `auto` meant.
     """
 
     stamp: FrameStamp
@@ -62,6 +63,7 @@ class FrameAllocation:
     jitter_share: float
     change_since: float
     strategy: str
+    change_since_look: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class StreamAllocator:
         self._scene: _Scene | None = None
         self._last: FrameAllocation | None = None
         self._versions: TileVersions | None = None
-        self._answered: TileVersions | None = None
+        self._since_answer, self._since_look = ChangeSince(), ChangeSince()
         self._change = 1.0
         self._warned = False
 
@@ -128,9 +130,13 @@ class StreamAllocator:
         """The newest allocation was given to a decoder: change counts from here, and what it showed counts as
         seen."""
         if self._scene is not None and self._last is not None:
-            self._answered = self._versions
+            self._since_answer.mark(self._versions)
             self._change = 0.0
             self._scene.exploration.shown(self._last.levels)
+
+    def mark_looked(self) -> None:
+        """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
+        self._since_look.mark(self._versions)
 
     @torch.inference_mode()
     def allocate(self, view: TextureView, shift: Shift = NO_SHIFT, budget: Budget | None = None) -> FrameAllocation:
@@ -150,7 +156,7 @@ class StreamAllocator:
         neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
         self._say_clamped(wanted, relevance.size)
         choice = scene.chooser.choose(relevance, wanted, neglect)
-        self._change = self._change_of(relevance)
+        self._change = self._since_answer.of(self._versions, relevance)
         self._last = FrameAllocation(
             stamp=stamp,
             allocation=choice.allocation,
@@ -161,6 +167,7 @@ class StreamAllocator:
             jitter_share=choice.jitter_share,
             change_since=self._change,
             strategy=choice.strategy,
+            change_since_look=self._since_look.of(self._versions, relevance),
         )
         return self._last
 
@@ -177,15 +184,6 @@ class StreamAllocator:
             )
             self._last = None
         return self._scene
-
-    def _change_of(self, relevance: npt.NDArray[np.float32]) -> float:
-        if self._answered is None or self._versions is None:
-            return 1.0
-        if self._answered is self._versions:
-            return 0.0
-        changed = self._answered.stale(self._versions)
-        total = float(relevance.sum())
-        return float(relevance[changed].sum()) / total if total > 0 else float(changed.mean())
 
     def _say_clamped(self, budget: Budget, tiles: int) -> None:
         if not self._warned and budget != "adaptive" and budget > tiles:

@@ -180,6 +180,22 @@ def test_change_is_weighted_by_relevance_and_counts_from_the_last_answer() -> No
     assert allocator.allocate(stream.show(changed)).change_since == 0
 
 
+def test_change_since_a_look_counts_from_the_last_look() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
+    assert allocator.allocate(stream.show(picture)).change_since_look == 1
+    allocator.mark_looked()
+    first = allocator.allocate(stream.show(picture))
+    assert (first.change_since_look, first.change_since) == (0, 1)
+    allocator.mark_answered()
+    changed = picture.copy()
+    changed[32:96, 32:128] = 255 - changed[32:96, 32:128]
+    frame = allocator.allocate(stream.show(changed))
+    assert 0 < frame.change_since_look == frame.change_since
+    allocator.mark_looked()
+    frame = allocator.allocate(stream.show(changed))
+    assert frame.change_since_look == 0 < frame.change_since
+
+
 def test_change_of_a_black_frame_counts_tiles() -> None:
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     black = np.zeros((ROWS * 32, COLS * 32, 3), np.uint8)
