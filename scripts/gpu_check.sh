@@ -40,10 +40,13 @@ SCRATCH=$(mktemp -d)
 trap 'rm -rf "$SCRATCH"' EXIT
 
 echo "== Kernels"
-if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
-    sh scripts/build_kernels.sh "$SCRATCH"
-else
+command -v nvcc >/dev/null || PATH="${CUDA_HOME:-/usr/local/cuda}/bin:$PATH"
+if ! command -v nvcc >/dev/null; then
     echo "no nvcc here: the shipped PTX is checked"
+elif ! nvcc --list-gpu-arch | grep -q compute_120; then
+    echo "this nvcc is older than CUDA 12.8: it compiles for the GPU that is here, and not for all that are supported"
+else
+    sh scripts/build_kernels.sh "$SCRATCH"
 fi
 
 echo "== Parity, with the kernels as they are loaded here"
