@@ -27,7 +27,7 @@ from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerOptions, AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed
+from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed, model_2b
 from stream.bench.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "encode.json"
@@ -125,7 +125,7 @@ def main() -> None:
         },
         "encoding": measure_encoding(qwen, arguments.repeats),
         "incremental": {
-            "speed": measure_speed(str(qwen.vision_device), qwen.model.dtype, arguments.repeats),
+            "speed": measure_speed(model_2b(str(qwen.vision_device), qwen.model.dtype), arguments.repeats),
             "drift": measure_drift(qwen, drift_sources(), DRIFT_FRAMES),
         },
         "answers": measure_answers(qwen, 4 * arguments.repeats),

@@ -39,15 +39,13 @@ from stream.sources.open import open_source
 GRID = TileGrid.of(1024, 1024)
 TOKENS = 273
 CHANGED_SHARE = 0.10
-TAPS = (5, 11, 17)
-DEPTH = 24
-SHALLOW = (3, 5)
-"""Depths that are measured where all of them would take too long; each has all three deepstack mergers."""
-
 SPARSE_TARGET = 3.0
 FULL_TARGET = 12.0
 WARM_UP = 2
 """Frames that are not counted; the first is encoded whole."""
+
+FULL_EVERY = 4
+"""All tokens are encoded with one of so many frames, because that takes so long."""
 
 QUERY = "Say what happens."
 DRIFT_TOKENS = 128
@@ -64,20 +62,21 @@ POLICIES = {
     "5 % a frame": replace(ONLY_NEW, share=0.05),
     "10 % a frame": replace(ONLY_NEW, share=0.10),
     "20 % a frame": replace(ONLY_NEW, share=0.20),
+    "10 % a frame, limit 0.5": replace(ONLY_NEW, share=0.10, drift_limit=0.5),
     "default": IncrementalOptions(),
 }
 
 
-def model_2b(depth: int, device: str, dtype: torch.dtype) -> QwenVL:
-    """Qwen3-VL-2B's vision encoder, `depth` of its 24 blocks, with random weights and next to no language model."""
+def model_2b(device: str, dtype: torch.dtype) -> QwenVL:
+    """Qwen3-VL-2B's vision encoder with random weights, and next to no language model."""
     vision = {
-        "depth": depth,
+        "depth": 24,
         "hidden_size": 1024,
         "intermediate_size": 4096,
         "num_heads": 16,
         "out_hidden_size": 2048,
         "num_position_embeddings": 2304,
-        "deepstack_visual_indexes": list(TAPS if depth == DEPTH else range(len(TAPS))),
+        "deepstack_visual_indexes": [5, 11, 17],
     }
     text = {
         "vocab_size": 32,
@@ -93,7 +92,9 @@ def model_2b(depth: int, device: str, dtype: torch.dtype) -> QwenVL:
     with torch.device(device):
         model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision)).to(dtype).eval()
     preprocessing = Preprocessing(16, PixelScale(), 32 * 32, 4096 * 4096)
-    return QwenVL(model, None, preprocessing, "qwen3-vl-2b (random)", family_of("qwen3_vl", "qwen3_vl"))
+    return QwenVL(
+        model, None, preprocessing, "vision encoder of Qwen3-VL-2B, random weights", family_of("qwen3_vl", "qwen3_vl")
+    )
 
 
 def changing_packets(tokens: int, frames: int, epoch: int = 1) -> list[TokenPacket]:
@@ -110,33 +111,28 @@ def changing_packets(tokens: int, frames: int, epoch: int = 1) -> list[TokenPack
     return packets
 
 
-def measure_speed(device: str, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
-    """Milliseconds a frame at 2B dimensions: 273 of 1024 tokens, a tenth changed with every frame, and all 1024.
+def measure_speed(qwen: QwenVL, repeats: int) -> dict[str, Any]:
+    """Milliseconds a frame: 273 of 1024 tokens, of which a tenth changes with every frame, and all 1024.
 
-    On CUDA all blocks run. Elsewhere two shallow towers do, and the rest of the blocks are taken to cost what those
-    between the two depths do. What a whole refresh costs is spread over the frames from one to the next.
+    What encoding everything every so often costs is spread over the frames from one time to the next.
     """
-    whole = torch.device(device).type == "cuda"
-    depths = (DEPTH,) if whole else SHALLOW
-    measured = {depth: _at_depth(model_2b(depth, device, dtype), repeats) for depth in depths}
-    at = {
-        way: {depth: figures[way] for depth, figures in measured.items()} for way in ("incremental", "sparse", "full")
-    }
-    total = {way: _extrapolated(of_depth) for way, of_depth in at.items()}
-    every = IncrementalOptions().every_frames or 1
-    total["incremental"] = ((every - 1) * total["incremental"] + total["sparse"]) / every
-    than_sparse, than_full = total["sparse"] / total["incremental"], total["full"] / total["incremental"]
+    options = IncrementalOptions()
+    times = _times_ms(qwen, options, repeats)
+    frame_ms = {way: statistics.median(taken) for way, taken in times.items()}
+    every = options.every_frames or 1
+    frame_ms["incremental"] = ((every - 1) * frame_ms["incremental"] + frame_ms["sparse"]) / every
+    than_sparse = frame_ms["sparse"] / frame_ms["incremental"]
+    than_full = frame_ms["full"] / frame_ms["incremental"]
     return {
-        "model": "Qwen3-VL-2B's vision encoder, random weights",
-        "dtype": str(dtype).removeprefix("torch."),
-        "tokens": {"full": GRID.tiles, "sparse": TOKENS, "changed": round(CHANGED_SHARE * TOKENS)},
-        "options": asdict(IncrementalOptions()),
-        "clock": "wall" if whole else "processor time, all threads",
+        "model": qwen.model_id,
+        "dtype": str(qwen.model.dtype).removeprefix("torch."),
+        "device": str(qwen.vision_device),
+        "clock": "wall" if qwen.vision_device.type == "cuda" else "processor time, all threads",
         "threads": torch.get_num_threads(),
-        "extrapolated": not whole,
-        "measured_blocks_ms": at,
-        "blocks": DEPTH,
-        "frame_ms": total,
+        "tokens": {"full": GRID.tiles, "sparse": TOKENS, "changed": round(CHANGED_SHARE * TOKENS)},
+        "options": asdict(options),
+        "times_ms": times,
+        "frame_ms": frame_ms,
         "times_faster_than_sparse": than_sparse,
         "times_faster_than_full": than_full,
         "targets": {"than sparse": SPARSE_TARGET, "than full": FULL_TARGET},
@@ -144,20 +140,22 @@ def measure_speed(device: str, dtype: torch.dtype, repeats: int) -> dict[str, An
     }
 
 
-def _at_depth(qwen: QwenVL, repeats: int) -> dict[str, float]:
-    """Median milliseconds of each way; the first two in turns, so that what else the machine does falls on both."""
-    encoder = IncrementalEncoder(replace(IncrementalOptions(), every_frames=None, drift_limit=None))
-    times: dict[str, list[float]] = {"incremental": [], "sparse": [], "full": []}
-    for packet in changing_packets(TOKENS, repeats + WARM_UP):
-        times["incremental"].append(
-            _took_ms(qwen, lambda packet=packet: encode_packet(qwen, packet, "incremental", encoder))
-        )
-        times["sparse"].append(_took_ms(qwen, lambda packet=packet: encode_packet(qwen, packet, "sparse")))
+def _times_ms(qwen: QwenVL, options: IncrementalOptions, repeats: int) -> dict[str, list[float]]:
+    """The ways in turns, so that what else the machine does falls on all of them; frames between two whole ones."""
+    encoder = IncrementalEncoder(replace(options, every_frames=None))
     (everything,) = changing_packets(GRID.tiles, 1)
-    for _ in range(max(2, repeats // 4)):
-        times["full"].append(_took_ms(qwen, lambda: encode_packet(qwen, everything, "sparse")))
-    del times["incremental"][:WARM_UP], times["sparse"][:WARM_UP], times["full"][:1]
-    return {way: statistics.median(taken) for way, taken in times.items()}
+    times: dict[str, list[float]] = {"incremental": [], "sparse": [], "full": []}
+
+    def take(way: str, packet: TokenPacket, memory: IncrementalEncoder | None = None) -> None:
+        encode: Encode = "sparse" if memory is None else "incremental"
+        times[way].append(_took_ms(qwen, lambda: encode_packet(qwen, packet, encode, memory)))
+
+    for index, packet in enumerate(changing_packets(TOKENS, repeats + WARM_UP)):
+        take("incremental", packet, encoder)
+        take("sparse", packet)
+        if index % FULL_EVERY == WARM_UP:
+            take("full", everything)
+    return {"incremental": times["incremental"][WARM_UP:], "sparse": times["sparse"][WARM_UP:], "full": times["full"]}
 
 
 def _took_ms(qwen: QwenVL, work: Callable[[], object]) -> float:
@@ -169,14 +167,6 @@ def _took_ms(qwen: QwenVL, work: Callable[[], object]) -> float:
     if on_cuda:
         torch.cuda.synchronize()
     return (clock() - started) * 1e3
-
-
-def _extrapolated(ms_of_depth: dict[int, float]) -> float:
-    if DEPTH in ms_of_depth:
-        return ms_of_depth[DEPTH]
-    shallow, deep = sorted(ms_of_depth)
-    block_ms = (ms_of_depth[deep] - ms_of_depth[shallow]) / (deep - shallow)
-    return ms_of_depth[shallow] + (DEPTH - shallow) * block_ms
 
 
 def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]:

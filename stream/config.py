@@ -95,7 +95,7 @@ class IncrementalConfig(Section):
     """Every so many frames all regions are encoded afresh; none for never."""
     share: float = Field(default=0.10, ge=0, le=1)
     """Share of the regions that are encoded again with every frame although they did not change."""
-    drift_limit: float | None = Field(default=0.5, gt=0)
+    drift_limit: float | None = Field(default=0.2, gt=0)
     """Where these were further off than that, the next frame is encoded afresh; none for no limit."""
     memory_mb: float = Field(default=1024.0, ge=0)
     """What kept keys and values may take; a frame that alone needs more is encoded as `sparse` encodes it."""
@@ -130,6 +130,9 @@ class AnswerConfig(Section):
     """Speak when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool = True
     """Speak at a scene cut."""
+    target_ms: float | None = Field(default=None, gt=0)
+    """Of twenty answers, nineteen begin within so many milliseconds of their frame's capture: the budget moves for it,
+    from 64 to 400 tokens. Not where a file is read frame by frame."""
     max_tokens: int = Field(default=64, ge=1)
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)

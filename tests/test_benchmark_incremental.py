@@ -1,13 +1,13 @@
-"""The parts of the incremental benchmark that judge: what changes between frames, and how blocks are extrapolated."""
+"""The parts of the incremental benchmark that judge: what changes between frames, and what the times come to."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-import torch
 from tiny_qwen import tiny_qwen
 
+from arr_coc.qwen.refresh import IncrementalOptions
 from benchmarks import incremental
 from benchmarks.incremental import changing_packets, measure_drift, measure_speed
 
@@ -19,21 +19,22 @@ def test_a_tenth_of_the_tiles_changes_with_every_frame() -> None:
         assert (one.pixels != other.pixels).any(axis=(1, 2, 3)).sum() == 27
 
 
-def test_blocks_that_were_not_measured_cost_what_those_between_the_depths_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    shallow, deep = incremental.SHALLOW
-    costs = {
-        shallow: {"incremental": 10.0, "sparse": 50.0, "full": 250.0},
-        deep: {"incremental": 14.0, "sparse": 70.0, "full": 350.0},
-    }
-    monkeypatch.setattr(incremental, "model_2b", lambda depth, device, dtype: depth)
-    monkeypatch.setattr(incremental, "_at_depth", lambda depth, repeats: costs[depth])
-    told = measure_speed("cpu", torch.float32, 1)
-    assert told["frame_ms"]["sparse"] == 50 + 10 * (24 - shallow)
-    assert told["frame_ms"]["full"] == 250 + 50 * (24 - shallow)
-    plain = 10 + 2 * (24 - shallow)
-    assert told["frame_ms"]["incremental"] == pytest.approx((63 * plain + told["frame_ms"]["sparse"]) / 64)
-    assert told["extrapolated"]
-    assert told["met"] == (told["times_faster_than_full"] >= 12)
+def test_whole_frames_are_spread_over_those_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"incremental": [9.0, 10.0, 30.0], "sparse": [50.0, 41.0, 42.0], "full": [200.0]}
+    monkeypatch.setattr(incremental, "_times_ms", lambda *arguments: times)
+    told = measure_speed(tiny_qwen(), 3)
+    assert told["frame_ms"] == {"incremental": pytest.approx((63 * 10 + 42) / 64), "sparse": 42, "full": 200}
+    assert told["times_faster_than_sparse"] == pytest.approx(42 * 64 / 672)
+    assert told["met"]
+    times["full"] = [120.0]
+    assert not measure_speed(tiny_qwen(), 3)["met"]
+
+
+def test_each_way_is_timed_on_the_same_frames() -> None:
+    times = incremental._times_ms(tiny_qwen(), IncrementalOptions(), 3)
+    assert [len(times[way]) for way in ("incremental", "sparse", "full")] == [3, 3, 1]
+    assert min(itertools.chain(*times.values())) > 0
+    assert max(times["incremental"]) < times["full"][0]
 
 
 def test_without_refresh_less_is_encoded_and_the_error_is_larger() -> None:

@@ -31,7 +31,7 @@ class IncrementalOptions:
 
     every_frames: int | None = 64
     share: float = 0.10
-    drift_limit: float | None = 0.5
+    drift_limit: float | None = 0.2
     memory_mb: float = 1024.0
 
     def __post_init__(self) -> None:
