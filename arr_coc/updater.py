@@ -192,8 +192,8 @@ class TextureUpdater:
             if store is not current:
                 store.close()
             raise
-        self._show(store)
         self._close_retired()
+        self._show(store)
         return TextureUpdate(change, pending.cut, pending.shift, pending.epoch_reason)
 
     def _open(self, fmt: PlaneFormat) -> TextureStore:
@@ -225,7 +225,10 @@ class TextureUpdater:
             self._show(store)
 
     def _show(self, store: TextureStore | None) -> None:
-        """Readers lease from this store from now on; the one before it is closed later, by the thread that writes."""
+        """Readers lease from this store from now on.
+
+        The one before it is closed with the next write, by the thread that writes: who was just about to lease it can.
+        """
         with self._swap:
             old, self._store = self._store, store
             if old is not None and old is not store:

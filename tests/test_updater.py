@@ -154,6 +154,20 @@ def test_before_the_first_frame_and_after_close_there_is_nothing() -> None:
         updater.commit(pending, stamp(1))
 
 
+def test_a_reader_just_before_another_size_still_gets_a_view() -> None:
+    updater = TextureUpdater()
+    updater.process(frames(7, 1)[0], stamp(0))
+    before = updater._store
+    assert before is not None
+    others = frames(7, 2, 64, 64)
+    updater.process(others[0], stamp(1))
+    with before.lease() as view:
+        assert view.stamp.frame_index == 0
+    updater.process(others[1], stamp(2))
+    with pytest.raises(StoreError, match="closed"), before.lease():
+        pass
+
+
 def test_a_picture_that_was_replaced_bit_by_bit_is_the_one_before() -> None:
     """No step is large enough to be looked at; the next frame that is must not be compared with an older look."""
     rng = np.random.default_rng(8)
