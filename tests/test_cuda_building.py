@@ -38,8 +38,8 @@ def test_the_shipped_ptx_is_that_of_the_sources(file: str) -> None:
 
 
 def test_every_source_is_shipped_and_every_shipped_file_is_used() -> None:
-    assert [path.stem for path in sorted(compiling.FOLDER.glob("*.cu"))] == FILES
-    assert [path.stem for path in sorted(compiling.FOLDER.glob("*.ptx"))] == FILES
+    assert [path.stem for path in sorted(compiling.kernel_folder().glob("*.cu"))] == FILES
+    assert [path.stem for path in sorted(compiling.kernel_folder().glob("*.ptx"))] == FILES
 
 
 @needs_nvcc
@@ -160,10 +160,10 @@ def test_an_old_driver_is_told_which_it_should_be(cuda_on_cpu: CpuMachine) -> No
 
 
 def test_kernels_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "kernel_folder", lambda: tmp_path)
     with pytest.raises(BackendMissing, match="run from a checkout"):
-        compiling.source_hash(tmp_path)
-    monkeypatch.setattr(compiling, "FOLDER", tmp_path)
-    with pytest.raises(BackendMissing, match=r"fetch\.ptx in .*scripts/build_kernels\.sh"):
+        compiling.source_hash()
+    with pytest.raises(BackendMissing, match=r"fetch\.ptx: run scripts/build_kernels\.sh"):
         compiling.shipped("fetch")
 
 

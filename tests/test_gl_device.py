@@ -310,8 +310,8 @@ def test_a_kernel_that_is_not_here_or_does_not_compile_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     device = shared_device()
-    monkeypatch.setattr("arr_coc.ops.gl.programs.FOLDER", tmp_path)
-    with pytest.raises(BackendMissing, match=r"missing\.comp in .*, which is not here: run from a checkout"):
+    monkeypatch.setattr("arr_coc.ops.gl.programs.kernel_folder", lambda: tmp_path)
+    with pytest.raises(BackendMissing, match=r"missing\.comp, which is not here: run from a checkout"):
         source("missing")
     (tmp_path / "broken.comp").write_text("#version 450\nlayout(local_size_x = 1) in;\nvoid main() { frob(); }\n")
     with device.current(), pytest.raises(BackendMissing, match=r"does not compile broken\.comp \(.*frob"):

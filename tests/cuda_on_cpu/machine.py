@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from arr_coc.ops.cuda import compiling, device
+from arr_coc.ops.cuda import device
 from arr_coc.ops.cuda.driver import call
 from arr_coc.ops.cuda.kernels import Kernels
+from arr_coc.ops.kernel_files import kernel_folder
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
@@ -37,7 +38,7 @@ def compiler() -> str:
 def build(folder: Path) -> Path:
     """Compiles the library."""
     target = folder / "libcuda.so.1"
-    includes = ("-I", str(compiling.FOLDER), "-I", str(HERE))
+    includes = ("-I", str(kernel_folder()), "-I", str(HERE))
     command = [compiler(), *FLAGS, *QUIET, *includes, "-Wl,-soname,libcuda.so.1", "-o", str(target)]
     subprocess.run([*command, str(HERE / "driver.cpp"), "-ldl"], check=True)
     return target

@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 
 from arr_coc.errors import BackendMissing
+from arr_coc.ops.kernel_files import kernel_folder
 
 _log = logging.getLogger(__name__)
-
-FOLDER = Path(__file__).resolve().parents[3] / "kernels"
 
 FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings")
 """Without contracted multiply-adds results are those of the CPU, bit for bit. scripts/build_kernels.sh has the same."""
@@ -22,12 +21,14 @@ FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings")
 TIMEOUT_S = 120
 
 
-def source_hash(folder: Path = FOLDER) -> str:
+def source_hash() -> str:
     """SHA-256 of all sources, headers first. Raises BackendMissing where there are none."""
+    folder = kernel_folder()
     files = [*sorted(folder.glob("*.cuh")), *sorted(folder.glob("*.cu"))]
     if not files:
         raise BackendMissing(
-            f"texture.backend = cuda needs the kernels in {folder}, which are not here: run from a checkout"
+            f"texture.backend = cuda needs the kernels in {folder}, which are not here: "
+            "run from a checkout, or install the package anew"
         )
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
@@ -37,11 +38,12 @@ def shipped(file: str) -> bytes:
 
     Raises BackendMissing where it is not here.
     """
+    path = kernel_folder() / f"{file}.ptx"
     try:
-        return (FOLDER / f"{file}.ptx").read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise BackendMissing(
-            f"texture.backend = cuda needs {file}.ptx in {FOLDER}: run scripts/build_kernels.sh, or install nvcc"
+            f"texture.backend = cuda needs {path}: run scripts/build_kernels.sh, or install nvcc"
         ) from error
 
 
@@ -76,7 +78,7 @@ def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
     kept = cache_folder() / f"{file}-{made_from[:16]}-{architecture}.cubin"
     try:
         if not kept.is_file():
-            _compile(compiler, FOLDER / f"{file}.cu", architecture, kept)
+            _compile(compiler, kernel_folder() / f"{file}.cu", architecture, kept)
         return kept.read_bytes()
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)

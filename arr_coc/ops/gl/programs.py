@@ -6,14 +6,12 @@ They take no uniforms, which would be shared as well: what a call is about lies 
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from arr_coc.errors import BackendMissing
 from arr_coc.ops.gl.device import Device
-
-FOLDER = Path(__file__).resolve().parents[3] / "kernels"
+from arr_coc.ops.kernel_files import kernel_folder
 
 _programs: WeakKeyDictionary[Device, dict[tuple[str, ...], int]] = WeakKeyDictionary()
 _compiling = threading.Lock()
@@ -34,12 +32,12 @@ def program(device: Device, kernel: str, *defines: str) -> int:
 
 def source(kernel: str, *defines: str) -> str:
     """The source, its `#define`s after the line with the version. Raises BackendMissing where it is not here."""
-    path = FOLDER / f"{kernel}.comp"
+    path = kernel_folder() / f"{kernel}.comp"
     try:
         version, _, rest = path.read_text(encoding="utf-8").partition("\n")
     except OSError as error:
         raise BackendMissing(
-            f"texture.backend = gl needs {path.name} in {FOLDER}, which is not here: run from a checkout of the project"
+            f"texture.backend = gl needs {path}, which is not here: run from a checkout, or install the package anew"
         ) from error
     return "\n".join([version, *(f"#define {define}" for define in defines), rest])
 
