@@ -139,11 +139,17 @@ class StreamAllocator:
         self._since_look.mark(self._versions)
 
     @torch.inference_mode()
-    def allocate(self, view: TextureView, shift: Shift = NO_SHIFT, budget: Budget | None = None) -> FrameAllocation:
+    def allocate(
+        self,
+        view: TextureView,
+        shift: Shift = NO_SHIFT,
+        budget: Budget | None = None,
+        at_most: int | None = None,
+    ) -> FrameAllocation:
         """Allocate the frame in `view`, whose content moved by `shift` since the frame before.
 
-        `budget` overrides the options' for this frame. Raises BudgetError, and NonFiniteError where weights are
-        broken.
+        `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, and NonFiniteError
+        where weights are broken.
         """
         stamp, wanted = view.stamp, self._tensions.budget if budget is None else budget
         scene = self._scene_of(view.versions.epoch, stamp.frame_index)
@@ -155,7 +161,7 @@ class StreamAllocator:
         relevance = scene.blend.step(realised.relevance, texture.appearance.cpu(), stamp.media_ns)
         neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
         self._say_clamped(wanted, relevance.size)
-        choice = scene.chooser.choose(relevance, wanted, neglect)
+        choice = scene.chooser.choose(relevance, wanted, neglect, at_most)
         self._change = self._since_answer.of(self._versions, relevance)
         self._last = FrameAllocation(
             stamp=stamp,

@@ -50,7 +50,7 @@ class RegionChooser:
         self._choice: Choice | None = None
         self._relevance: Map | None = None
         self._neglect: Map | None = None
-        self._tokens = 0
+        self._tokens = self._spread_tokens = 0
 
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles: what was shown moves with it."""
@@ -58,13 +58,15 @@ class RegionChooser:
             self._previous = carried(self._previous, dy_tiles, dx_tiles, UNKNOWN)
             self._relevance = None
 
-    def choose(self, relevance: Map, budget: Budget, neglect: Map | None) -> Choice:
-        """Regions for a finite map [gh, gw].
+    def choose(self, relevance: Map, budget: Budget, neglect: Map | None, at_most: int | None = None) -> Choice:
+        """Regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
 
         Maps are compared by identity: the same objects and the same budget keep the choice that there is. Raises
         BudgetError.
         """
         tokens = self._steady_tokens(relevance, budget)
+        if at_most is not None:
+            tokens = min(tokens, tokens_for(at_most, relevance))
         unmoved = relevance is self._relevance and neglect is self._neglect and tokens == self._tokens
         if unmoved and self._choice is not None:
             return self._choice
@@ -80,10 +82,11 @@ class RegionChooser:
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
         if budget != "adaptive":
             return tokens_for(budget, relevance)
-        if relevance is self._relevance:
-            return self._tokens
-        tokens = tokens_for(budget, relevance)
-        return self._tokens if abs(tokens - self._tokens) <= BUDGET_HYSTERESIS * tokens else tokens
+        if relevance is not self._relevance:
+            tokens = tokens_for(budget, relevance)
+            if abs(tokens - self._spread_tokens) > BUDGET_HYSTERESIS * tokens:
+                self._spread_tokens = tokens
+        return self._spread_tokens
 
     def _void_threshold(self) -> float:
         if self._choice is None:

@@ -64,6 +64,20 @@ def test_the_void_guard_does_not_flutter() -> None:
     assert chooser.choose(noise(0.02), 273, None).strategy == "grid"
 
 
+def test_a_limit_holds_whatever_the_budget_means_and_can_be_lifted() -> None:
+    chooser, wide = RegionChooser("topk", Tensions(budget="adaptive")), blob()
+    free = adaptive_budget(wide)
+    assert [chooser.choose(wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
+        70,
+        free,
+        free,
+        80,
+    ]
+    assert chooser.choose(wide, 273, None, 100).allocation.tokens == 100
+    with pytest.raises(BudgetError):
+        chooser.choose(wide, "adaptive", None, 0)
+
+
 def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
     chooser = RegionChooser("topk", Tensions(budget="adaptive"))
     first = chooser.choose(blob(), "adaptive", None)
