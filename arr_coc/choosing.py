@@ -51,6 +51,7 @@ class RegionChooser:
         self._relevance: Map | None = None
         self._neglect: Map | None = None
         self._tokens = self._spread_tokens = 0
+        self._spread: Map | None = None
 
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles: what was shown moves with it."""
@@ -82,8 +83,8 @@ class RegionChooser:
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
         if budget != "adaptive":
             return tokens_for(budget, relevance)
-        if relevance is not self._relevance:
-            tokens = tokens_for(budget, relevance)
+        if relevance is not self._spread:
+            tokens, self._spread = tokens_for(budget, relevance), relevance
             if abs(tokens - self._spread_tokens) > BUDGET_HYSTERESIS * tokens:
                 self._spread_tokens = tokens
         return self._spread_tokens
