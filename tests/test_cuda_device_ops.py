@@ -334,6 +334,8 @@ def test_the_allocator_may_score_on_the_device(monkeypatch: pytest.MonkeyPatch) 
     pictures = [picture(rng, 200, 300, "shapes") for _ in range(2)]
     stores = [open_store(PlaneFormat.of(rgb_planes(pictures[0])), backend) for backend in ("cuda", "cpu")]
     allocators = [StreamAllocator(AllocatorOptions(budget=20, on_device=True)) for _ in stores]
+    # a GPU's convolutions round to TF32, which makes 0.006 of a score; the dead band may keep two hundredths more
+    tolerance = 0.03 if find_device().place.type == "cuda" else 2e-3
     for index, shown in enumerate((pictures[0], pictures[1], pictures[1])):
         maps = []
         for store, allocator in zip(stores, allocators, strict=True):
@@ -344,7 +346,7 @@ def test_the_allocator_may_score_on_the_device(monkeypatch: pytest.MonkeyPatch) 
                 maps.append(allocator.allocate(view))
         on_device, on_host = maps
         assert on_device.relevance.device.type == "cpu"
-        torch.testing.assert_close(on_device.relevance, on_host.relevance, atol=2e-3, rtol=0)
+        torch.testing.assert_close(on_device.relevance, on_host.relevance, atol=tolerance, rtol=0)
         assert on_device.allocation.tokens == on_host.allocation.tokens
     for store in stores:
         store.close()
