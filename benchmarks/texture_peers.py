@@ -126,7 +126,6 @@ class GenerateMipmap:
         gl = self._device.library.gl
         cv2.cvtColor(level0, cv2.COLOR_RGB2RGBA, dst=self._rgba)
         with self._device.current():
-            gl.glBindBuffer(gl.GL_PIXEL_UNPACK_BUFFER, 0)  # the stores leave theirs bound
             size = (self._shape[1], self._shape[0])
             gl.glTextureSubImage2D(self._name, 0, 0, 0, *size, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, self._rgba)
             gl.glGenerateTextureMipmap(self._name)
@@ -135,7 +134,6 @@ class GenerateMipmap:
     def levels(self) -> list[Plane]:
         gl, levels = self._device.library.gl, []
         with self._device.current():
-            gl.glBindBuffer(gl.GL_PIXEL_PACK_BUFFER, 0)
             for level in range(LEVELS):
                 shape = (self._shape[0] >> level, self._shape[1] >> level, 4)
                 texels = np.empty(shape, np.uint8)
