@@ -226,6 +226,17 @@ def test_a_gpu_that_is_not_here_is_named() -> None:
         find_device(4711)
 
 
+def test_an_egl_that_lists_nothing_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    egl = shared_device().library.egl
+
+    def refuse(*_: object) -> None:
+        raise egl.EGLError(err=0x3008)
+
+    monkeypatch.setattr(egl, "eglQueryString", refuse)
+    with pytest.raises(BackendMissing, match=r"EGL lists no displays \(EGL_BAD_DISPLAY\): install .*libegl1"):
+        find_device()
+
+
 def test_software_comes_last() -> None:
     device = shared_device()
     names = [choice.name for choice in choices(device.library)]

@@ -222,7 +222,11 @@ def open_device(cuda: int | None = None) -> Device:
 def find_device(cuda: int | None = None) -> Device:
     """A device with contexts of its own, found as `open_device` finds it. Raises BackendMissing as that does."""
     library, tried = load(), []
-    for choice in choices(library):
+    try:
+        listed = list(choices(library))
+    except library.egl.EGLError as error:
+        raise BackendMissing(f"texture.backend = gl: EGL lists no displays ({_egl_name(error)}): {REMEDY}") from error
+    for choice in listed:
         if cuda is not None and choice.cuda != cuda:
             tried.append(f"{choice.name}: not CUDA device {cuda}")
             continue
