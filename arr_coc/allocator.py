@@ -51,7 +51,7 @@ class FrameAllocation:
     participation) and their `weights` float32 [3], of this frame alone; `levels` int8 [gh, gw], each tile's level, −1
     where it is not shown; `jitter_share`, the share of tiles whose level differs from the frame before, carried along
     with motion; `change_since`, the relevance-weighted share of tiles that changed since the last answer, and
-    `change_since_look`, since the last look; `strategy`, what `auto` meant.
+    `change_since_look`, since the last look, where what has vanished counts too; `strategy`, what `auto` meant.
     """
 
     stamp: FrameStamp
@@ -103,7 +103,7 @@ class StreamAllocator:
         self._scene: _Scene | None = None
         self._last: FrameAllocation | None = None
         self._versions: TileVersions | None = None
-        self._since_answer, self._since_look = ChangeSince(), ChangeSince()
+        self._since_answer, self._since_look = ChangeSince(), ChangeSince(lasting=True)
         self._change = 1.0
         self._warned = False
 

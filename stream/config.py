@@ -112,6 +112,41 @@ class WindowConfig(Section):
     """At a cut: forget the frames before it, or keep them, for questions about the past."""
 
 
+class UntilConfig(Section):
+    """A standing question that yes or no answers: it is asked where something relevant changed, and told when the
+    answer turns."""
+
+    question: str | None = Field(
+        default=None, max_length=QUERY_LIMIT_CHARS, pattern=r"\S", examples=['"is there a red car?"']
+    )
+    """The question; nothing is watched for when absent."""
+    captions: bool = False
+    """Ask `answer.query` as well, as without it; otherwise this question is all that is asked."""
+    go_on: bool = False
+    """Go on when the answer has turned to yes, and tell when it turns again; otherwise the run ends with it."""
+    every_s: float | None = Field(default=30.0, gt=0)
+    """Look after so many seconds at the latest; none for only where something changes."""
+    on_change: float | None = Field(default=0.02, gt=0, le=1)
+    """Look when the relevance-weighted change since the last look reaches this share."""
+    on_cut: bool = True
+    """Look at a scene cut."""
+    least_s: float = Field(default=0.25, ge=0)
+    """No two looks follow each other sooner, but for a cut."""
+    yes_above: float = Field(default=0.7, ge=0.5, le=1)
+    """From this probability on a look says yes."""
+    no_below: float = Field(default=0.3, ge=0, le=0.5)
+    """Up to this probability it says no; in between it says nothing."""
+    sure: float = Field(default=0.95, ge=0.5, le=1)
+    """A look of this probability, of yes or of no, turns the answer alone; any other must be confirmed by the next."""
+    certain: float = Field(default=0.1, ge=0, le=1)
+    """Where yes and no together are less probable than this, a look says nothing."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is all that is asked."""
+        return self.question is not None and not self.captions
+
+
 class AnswerConfig(Section):
     """What is asked, of which model, and when it speaks."""
 
@@ -124,6 +159,7 @@ class AnswerConfig(Section):
     (`incremental`), or all."""
     incremental: IncrementalConfig = IncrementalConfig()
     window: WindowConfig = WindowConfig()
+    until: UntilConfig = UntilConfig()
     every_s: float | None = Field(default=2.0, gt=0)
     """Seconds of media time between answers; none to speak only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)
@@ -144,6 +180,11 @@ class AnswerConfig(Section):
     device: str = "auto"
     """`auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+    @property
+    def asked(self) -> str:
+        """What is asked first: `query`, or the standing question where that is all."""
+        return self.until.question if self.until.question is not None and self.until.alone else self.query
 
 
 class NetworkConfig(Section):

@@ -9,13 +9,14 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, Tok
 from stream.clock import Clock
 from stream.dialogue import Dialogue, Manners
 from stream.errors import ConnectionRefused, StageDied
-from stream.events import Event, Notice
+from stream.events import Asked, Event, Looked, Notice
 from stream.messages import Hello
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import WAIT_MS, Control
 from stream.transport import Link, Transport
 from stream.transport.curve import ClientCurve
 from stream.triggers import TriggerRules, Triggers
+from stream.watching import Watch, WatchPolicy
 
 MS_PER_S = 1000
 
@@ -25,12 +26,16 @@ MODEL_WORLD = (
 )
 
 
+WATCHES_ONLY = "this run only watches for something; give -q beside --until for questions as well"
+
+
 @dataclass(frozen=True, slots=True)
 class SpeakPolicy:
     """`lockstep`: at an answer point no frame follows before the answer.
 
     `silence_limit_s`: how long the answer stage may say nothing while an answer is due; `reach_limit_s`: how long it
-    may take to be met. `knows_scenes`: the source is what a model of drawn scenes was made for.
+    may take to be met. `knows_scenes`: the source is what a model of drawn scenes was made for. `watch`: what is
+    watched for.
     """
 
     rules: TriggerRules
@@ -39,6 +44,7 @@ class SpeakPolicy:
     knows_scenes: bool
     silence_limit_s: float
     reach_limit_s: float | None = None
+    watch: WatchPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class Listener:
 
     `meet` learns of a model, and of the question's embedding; `learn` of an answer's feedback; `emit` passes an event
     on; `gather` makes the newest frame's packet, or None where there is no such frame any more; `asked` says that it is
-    being answered.
+    being answered, `looked` that a standing question is asked about it.
     """
 
     meet: Callable[[Hello, QueryEmbedding], None]
@@ -75,6 +81,7 @@ class Listener:
     emit: Callable[[Event], None]
     gather: Callable[[], TokenPacket | FramePacket | None]
     asked: Callable[[], None]
+    looked: Callable[[], None] = lambda: None
 
 
 class Conversation:
@@ -89,6 +96,9 @@ class Conversation:
         self._listener = listener
         self._control = control
         self._triggers = Triggers(policy.rules)
+        self._watch = None if policy.watch is None else Watch(policy.watch)
+        self._speaks = policy.watch is None or not policy.watch.alone
+        self._lost = 0
         self._manners = manners
         self._met = False
         self._asked_text = policy.query
@@ -126,10 +136,15 @@ class Conversation:
                     "`serve-answers`, and check address, firewall and keys"
                 )
 
-    def observe(self, stamp: FrameStamp, time_ns: int, *, change: float, cut: bool) -> None:
+    def observe(
+        self, stamp: FrameStamp, time_ns: int, *, change: float, cut: bool, change_since_look: float = 1.0
+    ) -> None:
         """Shows the next frame, and speaks where that is due; in lockstep, to the end of the answer."""
         self._stamp = stamp
-        self._triggers.observe(time_ns, change=change, cut=cut)
+        if self._speaks:
+            self._triggers.observe(time_ns, change=change, cut=cut)
+        if self._watch is not None:
+            self._watch.triggers.observe(time_ns, change=change_since_look, cut=cut)
         if self._policy.lockstep:
             self._speak_now()
         else:
@@ -137,12 +152,15 @@ class Conversation:
 
     def speak_if_due(self) -> None:
         """Sends the newest frame's packet where an answer is due and it is this process's turn."""
-        if self._triggers.due and not self._talk.busy and self._may_speak():
+        if self._due and not self._talk.busy and self._may_speak():
             self._speak()
 
     def finish(self, *, last_answer: bool) -> None:
         """Gives the last answer, where the run ends with one, and waits for what has been asked."""
-        if last_answer and self._triggers.finish():
+        if last_answer:
+            self._triggers.finish()
+            if self._watch is not None:
+                self._watch.triggers.finish()
             self._speak_now()
         self._await(lambda: not self._talk.busy)
         self._talk.leave()
@@ -159,10 +177,15 @@ class Conversation:
         self._control.check()
         talk = self._talk
         question = self._control.take_question()
-        if question is not None:
+        if question is not None and self._speaks:
             talk.put_question(question)
+        elif question is not None:
+            self._listener.emit(Asked(query=question, error=WATCHES_ONLY))
         for event in talk.hear(timeout_ms):
-            self._listener.emit(event)
+            self._pass_on(event)
+        if self._watch is not None and talk.given_up > self._lost:
+            self._watch.triggers.again()
+        self._lost = talk.given_up
         embedding = talk.take_embedding()
         if embedding is not None:
             self._learn_question(embedding)
@@ -179,6 +202,22 @@ class Conversation:
             raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
         self._reach.hung()
         self._talk.lose(f"silent for {limit_s:g} s")
+
+    def _pass_on(self, event: Event) -> None:
+        """An event, and what follows from it where it is a look."""
+        if self._watch is None or not isinstance(event, Looked):
+            self._listener.emit(event)
+            return
+        for told in self._watch.take(event):
+            self._listener.emit(told)
+            if self._watch.over(told):
+                self._control.find()
+
+    @property
+    def _due(self) -> bool:
+        """Whether something is to be said, or looked at."""
+        looks = self._watch is not None and self._watch.triggers.due is not None
+        return looks or self._triggers.due is not None
 
     def _learn_question(self, embedding: QueryEmbedding) -> None:
         """A question holds from now on, of a model that may be another one: an answer is due at once.
@@ -201,7 +240,7 @@ class Conversation:
 
     def _speak_now(self) -> None:
         """Where an answer is due: asks for it, and waits until it has been given."""
-        if not self._triggers.due:
+        if not self._due:
             return
         if self._talk.recall(self._stamp):
             self._triggers.fire()
@@ -214,8 +253,16 @@ class Conversation:
 
     def _speak(self) -> None:
         packet = self._listener.gather()
-        if packet is not None:
-            self._talk.ask(packet, self._triggers.fire())
+        if packet is None:
+            return
+        speak = self._triggers.due is not None
+        trigger: str = self._triggers.fire() if speak else ""
+        look_trigger: str = ""
+        if self._watch is not None:
+            look_trigger = self._watch.triggers.fire() or trigger
+            self._listener.looked()
+        self._talk.ask(packet, trigger, speak=speak, look_trigger=look_trigger)
+        if speak or not self._speaks:
             self._listener.asked()
 
     def _await(self, done: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbe
 from stream import errors as stream_errors
 from stream.clock import Clock
 from stream.errors import StageDied, TransportError
-from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Event, Notice
+from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Event, Looked, Notice
 from stream.journal import Journal
 from stream.messages import (
     Alive,
@@ -28,6 +28,7 @@ from stream.messages import (
     Turn,
     Want,
 )
+from stream.messages import Looked as LookedMessage
 from stream.packets import embedding_of, feedback_of, frame_message, token_message
 from stream.patience import Patience
 from stream.question import Question
@@ -46,10 +47,11 @@ class Manners:
     `encode` is what the packets are for. `rejoin`: a new answer stage is looked for, else the run ends. `repeat`: it is
     asked again what the lost one was asked, else that answer is given up, as it would be late. `supervised`: somebody
     else notices its death. `snapshot`: where whole frames are laid, shared with it; `journal`: the answers of a run
-    that this one continues.
+    that this one continues. `until` is a standing question, to be looked at with every packet.
     """
 
     encode: str = "sparse"
+    until: str | None = None
     rejoin: bool = False
     repeat: bool = False
     supervised: bool = True
@@ -132,15 +134,22 @@ class Dialogue:
         ]
         return True
 
-    def ask(self, packet: TokenPacket | FramePacket, trigger: str) -> None:
-        """Sends a packet for the turn that was granted. A FramePacket's image may change once this has returned."""
+    def ask(
+        self, packet: TokenPacket | FramePacket, trigger: str, *, speak: bool = True, look_trigger: str = ""
+    ) -> None:
+        """Sends a packet for the turn that was granted. A FramePacket's image may change once this has returned.
+
+        Without `speak` only the standing question is looked at.
+        """
         if isinstance(packet, FramePacket):
             if self._manners.snapshot is not None:
                 self._manners.snapshot.write(packet.image)
             else:
                 packet = dataclasses.replace(packet, image=packet.image.copy())
-        self._question = Question(self._asked, packet, trigger, self._clock.now_ns())
-        self._asked += 1
+        self._question = Question(
+            self._asked, packet, trigger, self._clock.now_ns(), speak=speak, look_trigger=look_trigger
+        )
+        self._asked += speak
         self._send_question(self._question)
 
     def put_question(self, query: str) -> None:
@@ -181,7 +190,9 @@ class Dialogue:
         yield from recalled
         yield from self._take_news()
         if not self._joined:
-            self._joined = self.link.offer(Join(query=self._query, encode=self._manners.encode))
+            self._joined = self.link.offer(
+                Join(query=self._query, encode=self._manners.encode, until=self._manners.until)
+            )
         received = self.link.receive(0 if recalled else timeout_ms)
         awaited = self._ready and (self._question is not None or self._wanting)
         self._patience.look(waiting=awaited, heard=received is not None)
@@ -226,10 +237,11 @@ class Dialogue:
         self._turn = None
         question.asked_ns, question.first_text_ns = self._clock.now_ns(), None
         if isinstance(packet, TokenPacket):
-            message, arrays = token_message(number, turn, packet)
+            message, arrays = token_message(number, turn, packet, speak=question.speak)
             self.link.send(message, arrays)
         else:
-            whole, arrays = frame_message(number, turn, packet, in_snapshot=self._manners.snapshot is not None)
+            in_snapshot = self._manners.snapshot is not None
+            whole, arrays = frame_message(number, turn, packet, in_snapshot=in_snapshot, speak=question.speak)
             self.link.send(whole, arrays)
 
     def _event(self, received: Received) -> Event | None:
@@ -240,6 +252,8 @@ class Dialogue:
             return self._text(message)
         elif isinstance(message, Answered):
             return self._answered(message, received)
+        elif isinstance(message, LookedMessage):
+            return self._looked(message, received)
         elif isinstance(message, Asking):
             return self._asking(message, received)
         elif isinstance(message, Hello):
@@ -294,6 +308,19 @@ class Dialogue:
         question = self._asked_for(message.answer)
         question.first_text_ns = question.first_text_ns or self._heard_ns
         return AnswerText(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
+
+    def _looked(self, message: LookedMessage, received: Received) -> Looked | None:
+        """One look, told once: a question that is repeated is looked at again."""
+        question, feedback = self._asked_for(message.answer), feedback_of(message, received.parts)
+        if self._manners.until is None:
+            raise TransportError("the answer stage looked for something, and nothing was to be looked for")
+        known, question.looked = question.looked, True
+        self._failures = 0
+        self._without_answers = False
+        self._feedback = feedback or self._feedback
+        if not question.speak:
+            self._question = None
+        return None if known else question.look(message, self._manners.until, self._heard_ns)
 
     def _answered(self, message: Answered, received: Received) -> Answer:
         question = self._asked_for(message.answer)

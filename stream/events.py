@@ -129,6 +129,45 @@ class Answer(Event, frozen=True, tag="answer"):
     timing: AnswerTiming | None = None
 
 
+class LookTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds. `total` counts from the capture time of the packet's frame."""
+
+    encode_ms: float
+    prefill_ms: float
+    total_ms: float
+
+
+class Looked(Event, frozen=True, tag="look"):
+    """One look at a standing question. `trigger` says why it was taken.
+
+    `yes`: the probability of yes, given that it is yes or no; `certain`: that of one of the two. `holds`: the answer
+    that holds after it, "yes" or "no"; None before the first.
+    """
+
+    frame_index: int
+    pts_s: float
+    trigger: str
+    question: str
+    yes: float
+    certain: float
+    holds: str | None
+    tokens_used: int
+    tokens_total: int
+    kept_bytes: int = 0
+    timing: LookTiming | None = None
+
+
+class Turned(Event, frozen=True, tag="turned"):
+    """The answer to a standing question turned `to` "yes" or "no", by the look at this frame; the fields are its."""
+
+    frame_index: int
+    pts_s: float
+    question: str
+    to: str
+    yes: float
+    certain: float
+
+
 class FrameMap(msgspec.Struct, frozen=True, kw_only=True):
     """What was relevant in a frame and what was chosen of it.
 
@@ -163,7 +202,10 @@ class FrameReady(Event, frozen=True, tag="frame"):
 
 
 class Summary(Event, frozen=True, tag="summary"):
-    """The end of the run: what it did, in numbers. `backend` is the texture store that ran last."""
+    """The end of the run: what it did, in numbers. `backend` is the texture store that ran last.
+
+    `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for one.
+    """
 
     frames: int
     duration_s: float
@@ -176,6 +218,7 @@ class Summary(Event, frozen=True, tag="summary"):
     ended: str
     backend: str
     error: str | None = None
+    found: bool | None = None
     timing: dict[str, float] | None = None
 
 
@@ -194,7 +237,19 @@ def _rounded(value: Any) -> Any:
 
 
 AnyEvent: TypeAlias = (
-    Started | Cut | Skipped | Notice | Outage | Restarted | Asked | AnswerText | Answer | FrameReady | Summary
+    Started
+    | Cut
+    | Skipped
+    | Notice
+    | Outage
+    | Restarted
+    | Asked
+    | AnswerText
+    | Answer
+    | Looked
+    | Turned
+    | FrameReady
+    | Summary
 )
 
 _encoder = msgspec.msgpack.Encoder()

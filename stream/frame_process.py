@@ -117,6 +117,7 @@ def _run(orders: Orders, transport: Transport, reporter: Reporter) -> int:
             MonotonicClock(),
             speaker=orders.speaker,
             answers=_answers(orders, transport),
+            holds=orders.holds,
         )
         parent.attach(pipeline)
         reporter.tell(Opened(info=pipeline.source_info, backend=pipeline.backend))

@@ -12,9 +12,10 @@ GUESTS_MAX = 64
 
 @dataclass(slots=True)
 class Guest:
-    """One frame process: its question, and how many of its packets were answered."""
+    """One frame process: its question, the standing one, if any, and how many of its packets were answered."""
 
     query: str
+    until: str | None = None
     answers: int = 0
 
 
@@ -39,9 +40,9 @@ class Guests:
         """Nobody else may join."""
         return len(self._guests) >= GUESTS_MAX
 
-    def join(self, client: bytes, query: str) -> None:
-        """Takes a client in, or notes its other question."""
-        self._guests[client] = Guest(query)
+    def join(self, client: bytes, query: str, until: str | None = None) -> None:
+        """Takes a client in, or notes its other questions."""
+        self._guests[client] = Guest(query, until)
 
     def find(self, client: bytes) -> Guest | None:
         return self._guests.get(client)

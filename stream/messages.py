@@ -16,7 +16,7 @@ from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
 from stream.sources.base import SkippedItem
 
-PROTOCOL = 3
+PROTOCOL = 4
 """What the two ends of the way to the answer stage must share; raised whenever its messages change."""
 
 Count = Annotated[int, Meta(ge=0)]
@@ -96,18 +96,22 @@ class Changed(Message, frozen=True):
 
 
 class Tokens(Message, frozen=True):
-    """Allocate to answer, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels."""
+    """Allocate to answer, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
+
+    A sender with a standing question has it looked at with every packet; without `speak` nothing else is asked.
+    """
 
     answer: Count
     turn: Count
     stamp: FrameStamp
     grid: TileGrid
+    speak: bool = True
 
 
 class WholeFrame(Message, frozen=True):
     """Allocate to answer, for the credit of `turn`: a FramePacket.
 
-    Parts: regions, relevance, and the image unless it lies in the snapshot.
+    Parts: regions, relevance, and the image unless it lies in the snapshot. `speak` as in Tokens.
     """
 
     answer: Count
@@ -115,16 +119,18 @@ class WholeFrame(Message, frozen=True):
     stamp: FrameStamp
     grid: TileGrid
     in_snapshot: bool
+    speak: bool = True
 
 
 class Join(Message, frozen=True):
     """Allocate to answer: here is somebody who will ask this, and send what `encode` needs.
 
-    `protocol` is PROTOCOL of the sender.
+    `protocol` is PROTOCOL of the sender; `until` is its standing question, to be answered with yes or no.
     """
 
     query: str
     encode: str = "sparse"
+    until: str | None = None
     protocol: Count = PROTOCOL
 
 
@@ -189,6 +195,23 @@ class Text(Message, frozen=True):
     text: str
 
 
+class Looked(Message, frozen=True):
+    """What a packet says of the standing question; the whole answer where it was sent without `speak`.
+
+    `yes` and `certain` are probabilities, see `arr_coc.qwen.yes_no.Verdict`. Parts and other fields as in Answered;
+    feedback only where nothing but the standing question is asked.
+    """
+
+    answer: Count
+    yes: Annotated[float, Meta(ge=0, le=1)]
+    certain: Annotated[float, Meta(ge=0, le=1)]
+    tokens_used: Count
+    encode_ms: float
+    prefill_ms: float
+    kept_bytes: Count = 0
+    feedback_stamp: FrameStamp | None = None
+
+
 class Answered(Message, frozen=True):
     """An answer to `query` has ended. Parts: regions, attention and similarity of its feedback, if there is any.
 
@@ -236,6 +259,7 @@ AnyMessage: TypeAlias = (
     | Alive
     | Leave
     | Text
+    | Looked
     | Answered
     | Failed
 )

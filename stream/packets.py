@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
 from stream.errors import TransportError
-from stream.messages import Answered, ArraySpec, Asking, Message, Tokens, WholeFrame
+from stream.messages import Answered, ArraySpec, Asking, Looked, Message, Tokens, WholeFrame
 
 Array: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = bytes | memoryview
@@ -36,10 +36,12 @@ def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
         raise TransportError(f"an array cannot travel: {error}") from error
 
 
-def token_message(answer: int, turn: int, packet: TokenPacket) -> tuple[Tokens, list[Array]]:
+def token_message(answer: int, turn: int, packet: TokenPacket, *, speak: bool = True) -> tuple[Tokens, list[Array]]:
     """A TokenPacket as message and parts."""
     arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
-    return Tokens(answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, arrays=specs_of(*arrays)), arrays
+    specs = specs_of(*arrays)
+    message = Tokens(answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, speak=speak, arrays=specs)
+    return message, arrays
 
 
 def token_packet(message: Tokens, parts: Sequence[Part]) -> TokenPacket:
@@ -49,12 +51,20 @@ def token_packet(message: Tokens, parts: Sequence[Part]) -> TokenPacket:
     return TokenPacket(message.stamp, message.grid, regions, relevance, pixels)
 
 
-def frame_message(answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool) -> tuple[WholeFrame, list[Array]]:
+def frame_message(
+    answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool, speak: bool = True
+) -> tuple[WholeFrame, list[Array]]:
     """A FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
     specs = specs_of(*arrays)
     message = WholeFrame(
-        answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, in_snapshot=in_snapshot, arrays=specs
+        answer=answer,
+        turn=turn,
+        stamp=packet.stamp,
+        grid=packet.grid,
+        in_snapshot=in_snapshot,
+        speak=speak,
+        arrays=specs,
     )
     return message, arrays
 
@@ -81,11 +91,11 @@ def embedding_of(message: Asking, parts: Sequence[Part]) -> QueryEmbedding:
 
 
 def feedback_arrays(feedback: Feedback | None) -> list[Array]:
-    """The parts of an Answered message."""
+    """The parts of an Answered or Looked message."""
     return [] if feedback is None else [feedback.regions, feedback.attention, feedback.similarity]
 
 
-def feedback_of(message: Answered, parts: Sequence[Part]) -> Feedback | None:
+def feedback_of(message: Answered | Looked, parts: Sequence[Part]) -> Feedback | None:
     """The feedback that an answer carries, if any."""
     if message.feedback_stamp is None:
         _arrays(message, parts)

@@ -59,7 +59,8 @@ class Pipeline:
     Making one tries the texture store, opens the source and looks at the model's folder, so that what cannot work fails
     here: raises StreamError or ArrCocError. `run` is a generator for the main thread. `end` and `cancel` may be called
     from any thread and from signal handlers. `speaker` names the function that opens the model, as "module:function";
-    `answers` is an answer stage that somebody else runs; `journal` holds the answers of a run that this one continues.
+    `answers` is an answer stage that somebody else runs; `journal` holds the answers of a run that this one continues,
+    `holds` is the answer to its standing question.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class Pipeline:
         speaker: str = QWEN,
         answers: AnswerReach | None = None,
         journal: Journal | None = None,
+        holds: bool | None = None,
     ) -> None:
         self._config = config
         self._journal = journal
+        self._holds = holds
         self._answers = remote_answers(config) if answers is None and config.answer.server else answers
         self._clock = clock or MonotonicClock()
         self._speaker = speaker
@@ -136,7 +139,7 @@ class Pipeline:
         """
         tally = Tally(self._clock.now_ns())
         with self._stages() as (source, supervisor):
-            query = self._config.answer.query
+            query = self._config.answer.asked
             yield Started(source=self._info.name, model=self._model, query=query, backend=self._backend)
             if self._store_lost is not None:
                 yield self._store_lost
@@ -220,7 +223,7 @@ class Pipeline:
         wiring = AllocateWiring(
             transport=transport,
             answer=answer,
-            speak=speak_policy(config, self._info),
+            speak=speak_policy(config, self._info, self._holds),
             manners=manners(config, self._info, answer, self._journal),
             overlays=self._overlays if config.output.heatmap else None,
             lease=self._updater.lease,

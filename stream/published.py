@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from arr_coc.types import TILE_PX
-from stream.events import AnswerTiming
+from stream.events import AnswerTiming, LookTiming
 from stream.metrics import Percentiles
 
 VERSION = 1
@@ -49,6 +49,33 @@ class PublishedText(Published, frozen=True, tag="text"):
     answer: int
     text: str
     pts_s: float | None
+
+
+class PublishedLook(Published, frozen=True, tag="look"):
+    """One look at a standing question."""
+
+    frame_index: int
+    pts_s: float
+    trigger: str
+    question: str
+    yes: float
+    certain: float
+    holds: str | None
+    tokens_used: int
+    tokens_total: int
+    kept_bytes: int
+    timing: LookTiming | None
+
+
+class PublishedTurned(Published, frozen=True, tag="turned"):
+    """The answer to a standing question has turned."""
+
+    frame_index: int
+    pts_s: float
+    question: str
+    to: str
+    yes: float
+    certain: float
 
 
 class PublishedFrame(Published, frozen=True, tag="frame"):
@@ -176,12 +203,15 @@ class PublishedSummary(Published, frozen=True, tag="summary"):
     ended: str
     backend: str
     error: str | None
+    found: bool | None
     timing: dict[str, float] | None
 
 
 AnyPublished: TypeAlias = (
     PublishedAnswer
     | PublishedText
+    | PublishedLook
+    | PublishedTurned
     | PublishedFrame
     | PublishedCut
     | PublishedOutage

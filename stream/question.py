@@ -5,25 +5,53 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, TokenPacket
-from stream.events import Answer, AnswerTiming
+from stream.events import Answer, AnswerTiming, Looked, LookTiming
 from stream.messages import Answered
+from stream.messages import Looked as LookedMessage
 
 NS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
 class Question:
-    """An answer that is awaited, and the packet that it is about."""
+    """An answer that is awaited, and the packet that it is about.
+
+    With `speak` off it ends with a look at the standing question. `looked`: that has been told.
+    """
 
     number: int
     packet: TokenPacket | FramePacket
     trigger: str
     asked_ns: int
+    speak: bool = True
+    look_trigger: str = ""
+    looked: bool = False
     first_text_ns: int | None = None
 
     @property
     def stamp(self) -> FrameStamp:
         return self.packet.stamp
+
+    def look(self, message: LookedMessage, question: str, heard_ns: int) -> Looked:
+        """The look as an event; what holds after it is for others to say."""
+        stamp = self.stamp
+        return Looked(
+            frame_index=stamp.frame_index,
+            pts_s=stamp.media_ns / NS_PER_S,
+            trigger=self.look_trigger,
+            question=question,
+            yes=message.yes,
+            certain=message.certain,
+            holds=None,
+            tokens_used=message.tokens_used,
+            tokens_total=self.packet.grid.tiles,
+            kept_bytes=message.kept_bytes,
+            timing=LookTiming(
+                encode_ms=message.encode_ms,
+                prefill_ms=message.prefill_ms,
+                total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
+            ),
+        )
 
     def answered(self, message: Answered, heard_ns: int) -> Answer:
         """The answer as an event; latencies count from the capture of its frame."""

@@ -11,7 +11,10 @@ from stream.sources import SourceInfo
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What the child must know. `answers` is where its parent's answer process is reached; "" for one elsewhere."""
+    """What the child must know. `answers` is where its parent's answer process is reached; "" for one elsewhere.
+
+    `holds`: the answer to the standing question, as the child before it left it.
+    """
 
     reports: str
     answers: str
@@ -20,6 +23,7 @@ class Orders(msgspec.Struct, frozen=True):
     directory: str
     speaker: str
     config: str
+    holds: bool | None = None
 
 
 class Told(msgspec.Struct, frozen=True, tag="told"):

@@ -65,6 +65,14 @@ class Speaker(Protocol):
 
     def embed(self, query: str) -> QueryEmbedding: ...
 
+    def check_until(self, question: str) -> None:
+        """Raises ModelError or ContextLengthError where this question cannot be looked at."""
+        ...
+
+    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+        """Probability of yes, given yes or no, and of yes or no at all; `last` tells of it as of an answer."""
+        ...
+
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         """Pieces of the answer as they are decoded; ends early once `should_stop` says so."""
         ...
@@ -115,6 +123,15 @@ class QwenSpeaker:
         if self._window is not None:
             self._session.check_window(query, self._window)
         return self._session.qwen.embed_query(query)
+
+    def check_until(self, question: str) -> None:
+        """Raises ModelError where the tokenizer has no token for yes or no, and ContextLengthError as `embed` does."""
+        self.embed(question)
+        _ = self._session.yes_no
+
+    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+        found = self._session.look(packet, question, self._window)
+        return found.yes, found.certain
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         return self._session.answer(packet, query, should_stop, self._window)

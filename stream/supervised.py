@@ -23,7 +23,7 @@ from stream.child import Child
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, Config
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
-from stream.events import STORE_LOST, Asked, Event, FrameReady, Notice, Restarted, Started, Summary
+from stream.events import STORE_LOST, Asked, Event, FrameReady, Looked, Notice, Restarted, Started, Summary, Turned
 from stream.keeper import Keeper
 from stream.overlay import Overlay
 from stream.renumbering import Renumbering
@@ -33,6 +33,7 @@ from stream.speaker import QWEN, model_name
 from stream.stages.base import USER_ERRORS, describe
 from stream.tally import Tally
 from stream.transport import Transport, ipc_endpoint, private_directory
+from stream.watching import NO_YES_OR_NO
 
 POLL_MS = 50
 """How long the main thread waits for a report before it looks after its children."""
@@ -46,7 +47,7 @@ STOP_LIMIT_S = 5.0
 FRAMES = "frames"
 """What the frame process is called in events and metrics."""
 
-ONCE = ("loading", "model-world")
+ONCE = ("loading", "model-world", NO_YES_OR_NO)
 """Notices that need no repeating by a frame process that was started again."""
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class SupervisedRun:
         self._questions: deque[str] = deque(maxlen=8)
         self._query = config.answer.query
         self._asked: str | None = None
+        self._holds: bool | None = None
+        self._found = False
         self._drops: Counter[str] = Counter()
         self._drops_before: Counter[str] = Counter()
         self._numbers = Renumbering()
@@ -130,7 +133,7 @@ class SupervisedRun:
             yield Started(
                 source=self._info.name,
                 model=self._model,
-                query=self._config.answer.query,
+                query=self._config.answer.asked,
                 backend=self._backend,
             )
             yield Notice(code="loading", message=f"loading {self._model}")
@@ -152,6 +155,8 @@ class SupervisedRun:
     def _outcome(self) -> str:
         if self._cancelled:
             return "cancelled"
+        if self._found:
+            return "found"
         return "interrupted" if self._ending else "finished"
 
     def _events(self) -> Generator[Event, None, None]:
@@ -225,6 +230,10 @@ class SupervisedRun:
             self._query = self._query if event.error is not None else event.query
         elif isinstance(event, Notice) and event.code == STORE_LOST:
             self._backend = "cpu"
+        elif isinstance(event, Looked) and event.holds is not None:
+            self._holds = event.holds == "yes"
+        elif isinstance(event, Turned) and self._holds and not self._config.answer.until.go_on and not self._ending:
+            self._found = self._ending = True
         elif isinstance(event, FrameReady) and self._spare is None:
             self._spare = self._new_child()  # now there is time to start the next frame process, up to its orders
         return self._numbers.apply(event)
@@ -266,6 +275,7 @@ class SupervisedRun:
             directory=str(self._directory),
             speaker=self._speaker,
             config=config.model_dump_json(),
+            holds=self._holds,
         )
         child.tell(msgspec.json.encode(orders))
         if self._asked is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, Cut, Event, FrameReady, Skipped, Summary
+from stream.events import Answer, Cut, Event, FrameReady, Looked, Skipped, Summary
 
 
 class Tally:
@@ -21,6 +21,7 @@ class Tally:
         self._dirty_share = 0.0
         self._first: FrameReady | None = None
         self._last: FrameReady | None = None
+        self._found: bool | None = None
 
     def add(self, event: Event) -> None:
         if isinstance(event, FrameReady):
@@ -35,6 +36,8 @@ class Tally:
             self._cuts += 1
         elif isinstance(event, Skipped):
             self._skipped += event.count
+        elif isinstance(event, Looked):
+            self._found = self._found or event.holds == "yes"
 
     def summary(self, ended: str, error: str | None, dropped: Mapping[str, int], now_ns: int, backend: str) -> Summary:
         """`duration_s` is media time from the first frame to the last; `timing` holds the run's wall time in seconds
@@ -57,6 +60,7 @@ class Tally:
             ended=ended,
             backend=backend,
             error=error,
+            found=self._found,
             timing={
                 "wall_s": (now_ns - self._start_ns) / NS_PER_S,
                 "fps": (self._frames - 1) / busy_s if busy_s > 0 else 0.0,

@@ -22,6 +22,7 @@ from stream.events import (
     Asked,
     Event,
     FrameReady,
+    Looked,
     Notice,
     Outage,
     Restarted,
@@ -79,8 +80,8 @@ class Vitals:
         self._silence_limit_s = config.pipeline.timeout_s
         self._run: Watched | None = None
         self._info: SourceInfo | None = None
-        self._started = Started(source="", model="", query=config.answer.query, backend="")
-        self._query = config.answer.query
+        self._started = Started(source="", model="", query=config.answer.asked, backend="")
+        self._query = config.answer.asked
         self._grid: tuple[int, int] | None = None
         self._frame_ns: int | None = None
         self._alive_ns = self._start_ns
@@ -196,7 +197,7 @@ class Vitals:
     def _add(self, event: Event, now_ns: int) -> None:
         if isinstance(event, FrameReady):
             self._take_frame(event, now_ns)
-        elif isinstance(event, (AnswerText, Answer)):
+        elif isinstance(event, (AnswerText, Answer, Looked)):
             self._answers += isinstance(event, Answer)
             self._alive_ns, self._ready, self._no_answers = now_ns, True, None
             self._down.pop(ANSWERS, None)

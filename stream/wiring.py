@@ -8,16 +8,18 @@ from arr_coc.ops.store import Backend
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S
 from arr_coc.updater import TextureOptions
 from arr_coc.weights import unpack_realiser
-from stream.config import Config
+from stream.config import Config, UntilConfig
 from stream.conversation import AnswerReach, SpeakPolicy
 from stream.dialogue import Manners
 from stream.journal import Journal
+from stream.looks import LookRules, VerdictRules
 from stream.messages import Hello
 from stream.sources import SourceInfo
 from stream.sources.open import SCENE_PREFIX
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.capture import CapturePolicy
 from stream.triggers import TriggerRules
+from stream.watching import WatchPolicy
 
 
 def paced(config: Config, info: SourceInfo) -> bool:
@@ -55,17 +57,37 @@ def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
     )
 
 
-def speak_policy(config: Config, info: SourceInfo) -> SpeakPolicy:
-    """When to speak, and how long to wait for it."""
+def watch_policy(until: UntilConfig, holds: bool | None = None) -> WatchPolicy | None:
+    """What is watched for; `holds` is the answer of a run that this one continues."""
+    if until.question is None:
+        return None
+    return WatchPolicy(
+        question=until.question,
+        looks=LookRules(
+            every_ns=None if until.every_s is None else round(until.every_s * NS_PER_S),
+            on_change=until.on_change,
+            on_cut=until.on_cut,
+            least_ns=round(until.least_s * NS_PER_S),
+        ),
+        verdicts=VerdictRules(until.yes_above, until.no_below, until.sure, until.certain),
+        alone=until.alone,
+        stop=not until.go_on,
+        holds=holds,
+    )
+
+
+def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) -> SpeakPolicy:
+    """When to speak, and how long to wait for it. `holds` as in `watch_policy`."""
     answer = config.answer
     every_ns = None if answer.every_s is None else round(answer.every_s * NS_PER_S)
     return SpeakPolicy(
         rules=TriggerRules(every_ns, answer.on_change, answer.on_cut),
-        query=answer.query,
+        query=answer.asked,
         lockstep=not paced(config, info) and config.pipeline.answers == "lockstep",
         knows_scenes=config.source.startswith(SCENE_PREFIX),
         silence_limit_s=config.pipeline.timeout_s,
         reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
+        watch=watch_policy(answer.until, holds),
     )
 
 
@@ -73,6 +95,7 @@ def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journ
     """How the answer stage is spoken with."""
     return Manners(
         encode=config.answer.encode,
+        until=config.answer.until.question,
         rejoin=restarts(config, info),
         repeat=speak_policy(config, info).lockstep,
         supervised=reach.supervised,

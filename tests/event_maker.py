@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stream.events import Answer, AnswerTiming, FrameReady, Summary
+from stream.events import Answer, AnswerTiming, FrameReady, Looked, LookTiming, Summary, Turned
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -24,6 +24,25 @@ def answer(pts_s: float, text: str, *, frame_index: int = 0, timing: AnswerTimin
         text_tokens=5,
         timing=timing,
     )
+
+
+def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> Looked:
+    return Looked(
+        frame_index=0,
+        pts_s=pts_s,
+        trigger="change",
+        question="is it here?",
+        yes=yes,
+        certain=0.5,
+        holds=holds,
+        tokens_used=64,
+        tokens_total=240,
+        timing=LookTiming(encode_ms=10.0, prefill_ms=20.0, total_ms=60.0),
+    )
+
+
+def turned(pts_s: float, to: str = "yes", yes: float = 0.97) -> Turned:
+    return Turned(frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
 
 
 def frame(index: int, pts_s: float, **changes: Any) -> FrameReady:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from arr_coc.errors import ContextLengthError, ModelNotFound
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.config import Config
 from stream.speaker import Packet, Spoken
@@ -19,8 +19,12 @@ def heard(frame_index: int) -> None:
     """Called with the frame of every packet, in the middle of its answer; for tests to replace."""
 
 
+BRIGHT = 200
+"""Of 255: a pixel that is brighter makes a look say yes."""
+
+
 class FakeSpeaker:
-    """Says what it was shown; deterministic, and so is its feedback."""
+    """Says what it was shown; deterministic, and so is its feedback. Looks tell whether something bright is there."""
 
     model_id = "fake"
     knows_levels = True
@@ -38,6 +42,14 @@ class FakeSpeaker:
 
     def embed(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
+
+    def check_until(self, question: str) -> None:
+        """Takes any."""
+
+    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+        heard(packet.stamp.frame_index)
+        self._spoken = Spoken(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
+        return (0.99 if pixels_of(packet).max() > BRIGHT else 0.01), 1.0
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         yield f"frame {packet.stamp.frame_index}"
@@ -106,6 +118,28 @@ class KilledSpeaker(FakeSpeaker):
         if self._spoken is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         yield from super().answer(packet, query, should_stop)
+
+
+class DoubtingSpeaker(FakeSpeaker):
+    """Is never sure of a yes."""
+
+    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+        yes, certain = super().look(packet, question)
+        return min(yes, 0.8), certain
+
+
+class TalkativeSpeaker(FakeSpeaker):
+    """Answers with something else than yes or no."""
+
+    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+        return super().look(packet, question)[0], 0.01
+
+
+class WordlessSpeaker(FakeSpeaker):
+    """Has no word for yes."""
+
+    def check_until(self, question: str) -> None:
+        raise ModelError("no single token for yes")
 
 
 class PickySpeaker(FakeSpeaker):

@@ -22,7 +22,7 @@ from stream.published import AnyPublished, Published, topic_of
 from stream.sinks.publish import KEPT, PublishSink, published
 from stream.transport import publisher as publisher_module
 from stream.vitals import Vitals
-from tests.event_maker import answer, frame, summary
+from tests.event_maker import answer, frame, look, summary, turned
 from tests.listener import listening
 from tests.watched_run import WatchedRun
 
@@ -41,6 +41,8 @@ EVENTS: list[Event] = [
     frame(0, 0.5, map=MAP, slot=3),
     AnswerText(answer=0, text="a ", pts_s=0.5),
     answer(0.5, "a cat"),
+    look(0.5),
+    turned(0.5),
     Cut(frame_index=1, pts_s=0.6, score=0.5),
     Asked(query="Where?"),
     Skipped(frame_index=1, pts_s=0.6, what="packet 3", reason="bad"),
@@ -90,7 +92,8 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
         while not heard or heard[-1]["topic"] != "summary":
             heard.append(listener.next())
     topics = [one["topic"] for one in heard if one["topic"] not in ("stats", "status")]
-    assert topics == ["notice", "frame", "text", "answer", "cut", "asked", "restarted", "outage", "summary"]
+    told = ["notice", "frame", "text", "answer", "look", "turned", "cut", "asked", "restarted", "outage", "summary"]
+    assert topics == told
     assert [one["state"] for one in heard if one["topic"] == "status"][-2:] == ["outage", "ended"]
     for one in heard:
         assert next(iter(one)) == "topic"

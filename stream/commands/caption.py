@@ -57,7 +57,7 @@ def caption(
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
     summary = _run(config, _journal(config, resume=resume), resume=resume)
     report_written([*config.output.paths, *filter(None, [config.output.heatmap])])
-    return exit_status(summary)
+    return exit_status(summary, watching=config.answer.until.question is not None)
 
 
 def _journal(config: Config, *, resume: bool) -> Journal | None:

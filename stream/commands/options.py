@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from stream.commands.until import check_watching
 from stream.config import DEFAULT_BUDGET, DEFAULT_QUERY, Config
 from stream.layers import Layer, build_config, file_layer, option_layer, presets, set_layer
 
@@ -21,6 +22,7 @@ KEYS = {
     "strategy": "allocate.strategy",
     "encode": "answer.encode",
     "window": "answer.window.frames",
+    "until": "answer.until.question",
     "max_frames": "capture.max_frames",
     "stream": "capture.stream",
     "server": "answer.server",
@@ -68,6 +70,13 @@ class RunOptions:
     window: Annotated[str | None, _text("--window", metavar="N", help="How many frames an answer speaks of. [1]")] = (
         None
     )
+    until: Annotated[
+        str | None,
+        _text("--until", metavar="QUESTION", help="End when yes answers this; asked where something changes. [off]"),
+    ] = None
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="With --until: go on after a yes, and tell every turn of the answer.")
+    ] = False
     max_frames: Annotated[
         str | None, _text("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
     ] = None
@@ -143,6 +152,10 @@ class RunOptions:
             text = getattr(self, name)
             if text is not None:
                 layers.append(option_layer(f"--{name.replace('_', '-')}", key, text))
+        if self.until is not None and self.query is not None:
+            layers.append(Layer("--query", {"answer.until.captions": True}))
+        if self.go_on:
+            layers.append(Layer("--go-on", {"answer.until.go_on": True}))
         if self.heatmap is not None:
             layers.append(Layer("--heatmap", {"output.heatmap": self.heatmap}))
         if self.realtime:
@@ -153,7 +166,9 @@ class RunOptions:
             layers.append(Layer("--plain-tcp", {"network.plain_tcp": True}))
         if self.restart is not None:
             layers.append(Layer("--restart", {"pipeline.restart": self.restart}))
-        return build_config([*layers, *top])
+        config = build_config([*layers, *top])
+        check_watching(config, go_on=self.go_on)
+        return config
 
 
 def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:

@@ -19,12 +19,18 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 """Ended by Ctrl-C: 128 + SIGINT, as shells count."""
 
+NOT_FOUND = 3
+"""What was watched for did not come: the answer to the standing question was never yes."""
+
 READER_GONE = 141
 """Whoever read stdout has gone: 128 + SIGPIPE."""
 
 
-def exit_status(summary: Summary) -> int:
-    return INTERRUPTED if summary.ended in ("interrupted", "cancelled") else 0
+def exit_status(summary: Summary, *, watching: bool = False) -> int:
+    """`watching`: the run had a standing question."""
+    if summary.ended in ("interrupted", "cancelled"):
+        return INTERRUPTED
+    return NOT_FOUND if watching and not summary.found else 0
 
 
 def report_written(paths: Sequence[str]) -> None:

@@ -90,7 +90,7 @@ def watch(
     finally:
         display.close()
     report_written([*config.output.paths, *filter(None, [config.output.heatmap])])
-    return exit_status(summary)
+    return exit_status(summary, watching=config.answer.until.question is not None)
 
 
 def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) -> Display:

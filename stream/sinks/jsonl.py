@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stream.events import Answer, AnswerText, Event, FrameReady, Summary, encode_event
+from stream.events import Answer, AnswerText, Event, FrameReady, Looked, Summary, encode_event
 from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
 
@@ -23,7 +23,7 @@ class JsonlSink(Sink):
     def write(self, event: Event) -> None:
         if isinstance(event, (FrameReady, AnswerText)):
             return
-        if isinstance(event, (Answer, Summary)) and not self._timing:
+        if isinstance(event, (Answer, Looked, Summary)) and not self._timing:
             event = replace(event, timing=None)
         self._file.append(encode_event(event) + "\n")
         if isinstance(event, Summary) and event.ended == "finished":

@@ -7,7 +7,7 @@ import sys
 import threading
 
 from stream.clock import Clock, MonotonicClock
-from stream.events import Answer, Event, Summary
+from stream.events import Answer, Event, Summary, Turned
 from stream.live_figures import Figures
 from stream.logs import write_now
 from stream.questions import QuestionReader
@@ -49,7 +49,7 @@ class LinesSink(Display):
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"
         entry = self._state.add(event)
-        if isinstance(event, Answer):
+        if isinstance(event, (Answer, Turned)):
             if entry is not None:
                 print_answer(entry.at, entry.text)
         elif entry is not None:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
-from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Notice, Outage, Restarted, Skipped, Summary
+from stream.events import (
+    Answer,
+    AnswerText,
+    Asked,
+    Event,
+    FrameReady,
+    Notice,
+    Outage,
+    Restarted,
+    Skipped,
+    Summary,
+    Turned,
+)
 from stream.logs import json_line, write_line, write_now
 from stream.sinks.base import Display
 from stream.sinks.cells import printable
-from stream.sinks.remarks import clock_text
+from stream.sinks.remarks import clock_text, turned_text
 from stream.sinks.terminal import print_answer
 
 QUIET_NOTICES = {"loading"}
@@ -29,6 +41,8 @@ class LogSink(Display):
             return
         fields = msgspec.to_builtins(event)
         write_line(json_line(level_of(event), {"event": fields.pop("type"), **fields}))
+        if self._captions and isinstance(event, Turned):
+            print_answer(clock_text(event.pts_s), turned_text(event))
         if self._captions and isinstance(event, Answer):
             text = printable(" ".join(event.text.split()))
             if text:

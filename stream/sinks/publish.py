@@ -15,10 +15,12 @@ from stream.events import (
     Cut,
     Event,
     FrameReady,
+    Looked,
     Notice,
     Outage,
     Restarted,
     Summary,
+    Turned,
 )
 from stream.published import (
     Published,
@@ -26,12 +28,14 @@ from stream.published import (
     PublishedAsked,
     PublishedCut,
     PublishedFrame,
+    PublishedLook,
     PublishedNotice,
     PublishedOutage,
     PublishedRestarted,
     PublishedStatus,
     PublishedSummary,
     PublishedText,
+    PublishedTurned,
     topic_of,
 )
 from stream.sinks.base import Sink
@@ -39,7 +43,7 @@ from stream.transport.curve import server_curve
 from stream.transport.publisher import Publisher, TopicMessage
 from stream.vitals import Vitals
 
-KEPT = ("status", "answer", "frame", "stats")
+KEPT = ("status", "answer", "look", "turned", "frame", "stats")
 """Topics whose last message a newcomer gets."""
 
 COPIED: dict[type[Event], type[Published]] = {
@@ -47,6 +51,8 @@ COPIED: dict[type[Event], type[Published]] = {
     AnswerText: PublishedText,
     Asked: PublishedAsked,
     Cut: PublishedCut,
+    Looked: PublishedLook,
+    Turned: PublishedTurned,
     Notice: PublishedNotice,
     Outage: PublishedOutage,
     Restarted: PublishedRestarted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped
+from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped, Turned
 from stream.sinks.cells import printable
 
 SKIPS_SHOWN = 3
@@ -18,6 +18,12 @@ def clock_text(at_s: float) -> str:
     hours, minutes = divmod(minutes, 60)
     seconds = f"{tenths // 10:02}.{tenths % 10}"
     return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+
+
+def turned_text(event: Turned) -> str:
+    """The turn of a standing answer, with how probable that is: `yes (97 %): is there a red car?`."""
+    chance = event.yes if event.to == "yes" else 1 - event.yes
+    return printable(f"{event.to} ({chance:.0%}): {event.question}".replace("%", " %", 1))
 
 
 class Remarks:

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from stream.errors import OutputFailed, ReaderGone
-from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary
+from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary, Turned
 from stream.logs import write_now
 from stream.sinks.base import Display, Watched
 from stream.sinks.cells import printable
-from stream.sinks.remarks import Remarks, clock_text
+from stream.sinks.remarks import Remarks, clock_text, turned_text
 
 SPOKEN_LINES = 2
 """Lines for the answer that is being spoken."""
@@ -70,7 +70,9 @@ class TerminalSink(Display):
             self._spoken += event.text
         elif isinstance(event, Answer):
             self._spoken = ""
-            self._caption(event)
+            self._caption(event.pts_s, printable(event.text))
+        elif isinstance(event, Turned):
+            self._caption(event.pts_s, turned_text(event))
         elif isinstance(event, Summary):
             self.close()
             if event.frames or event.error is None:
@@ -96,17 +98,16 @@ class TerminalSink(Display):
         first_ns, last_ns = self._ready_ns or (0, 0)
         return (summary.frames - 1) * 1e9 / (last_ns - first_ns) if last_ns > first_ns else None
 
-    def _caption(self, event: Answer) -> None:
-        text = printable(event.text)
+    def _caption(self, pts_s: float, text: str) -> None:
         if not self._captions or not text:
             return
         if not sys.stdout.isatty():
-            print_answer(clock_text(event.pts_s), text)
+            print_answer(clock_text(pts_s), text)
             return
         line = Table.grid(padding=(0, 2))
         line.add_column(justify="right", style="cyan", no_wrap=True)
         line.add_column(overflow="fold")
-        line.add_row(clock_text(event.pts_s), Text(text))
+        line.add_row(clock_text(pts_s), Text(text))
         (self._err if self._live is not None else Console(highlight=False)).print(line)
 
     def _say(self, event: Event) -> None:
@@ -165,7 +166,7 @@ def summary_text(summary: Summary, pace: float | None) -> str:
     if pace is not None:
         parts.append(f"{pace:.0f} frames a second")
     parts.append(f"{summary.backend} texture")
-    if summary.ended not in ("finished", "elapsed"):
+    if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)
     return " · ".join(parts)
 

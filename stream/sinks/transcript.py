@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, AnswerText, Event, FrameReady, Restarted
+from stream.events import Answer, AnswerText, Event, FrameReady, Restarted, Turned
 from stream.sinks.cells import printable
-from stream.sinks.remarks import Remarks, clock_text
+from stream.sinks.remarks import Remarks, clock_text, turned_text
 
 ENTRIES_KEPT = 200
 
@@ -80,6 +80,8 @@ class Transcript:
             self._hush()
             text = printable(event.text)
             entry = Entry(self._times.of(event.pts_s), text) if text else None
+        elif isinstance(event, Turned):
+            entry = Entry(self._times.of(event.pts_s), turned_text(event))
         else:
             if isinstance(event, Restarted):
                 self._hush()

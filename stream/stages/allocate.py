@@ -86,6 +86,7 @@ class AllocateStage:
             learn=lambda feedback: self._allocator.apply_feedback(feedback),
             emit=self._emit,
             gather=self._gather,
+            looked=lambda: self._allocator.mark_looked(),
             asked=lambda: self._allocator.mark_answered(),
         )
         self._talk = Conversation(wiring.speak, wiring.answer, wiring.manners, listener, control)
@@ -135,7 +136,8 @@ class AllocateStage:
             if isinstance(received.message, Lost):
                 self._emit(_outage(received.message))
             elif isinstance(received.message, Changed):
-                self._take(received.message)
+                if not self._control.found:
+                    self._take(received.message)
                 self._texture.offer(Credit())
 
     def _take(self, changed: Changed) -> None:
@@ -167,7 +169,9 @@ class AllocateStage:
         )
         time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
         cut = changed.cut_score is not None
-        self._talk.observe(frame.stamp, time_ns, change=frame.change_since, cut=cut)
+        self._talk.observe(
+            frame.stamp, time_ns, change=frame.change_since, cut=cut, change_since_look=frame.change_since_look
+        )
 
     def _read(self, look: Callable[[TextureView], T]) -> T:
         """What `look` makes of the texture; it looks again where the hardware under it gave up."""
@@ -216,7 +220,13 @@ class AllocateStage:
         return frame_packet_from(view, frame) if self._policy.whole_frames else packet_from(view, frame)
 
     def _finish(self, end: End) -> None:
-        """Gives the last answer, and waits until the answer stage has done all that it was sent."""
+        """Gives the last answer, and waits until the answer stage has done all that it was sent.
+
+        Where what was watched for has been found, what was read beyond that is not told.
+        """
+        if self._control.found:
+            self._talk.finish(last_answer=False)
+            return
         stamp = None if self._last is None else self._last.stamp
         at_s = 0.0 if stamp is None else stamp.media_ns / NS_PER_S
         self._tell_skipped(end.skipped, 0 if stamp is None else stamp.frame_index + 1, at_s)

@@ -28,6 +28,7 @@ from stream.messages import (
     Join,
     Lapsed,
     Leave,
+    Looked,
     Message,
     Text,
     Tokens,
@@ -190,12 +191,14 @@ class AnswerStage:
                     f"{self._place.encode} here, or start it with --encode {message.encode}"
                 )
             asking = self._asking(client, message.query)
+            if message.until is not None:
+                self._speaker.check_until(message.until)
         except (ArrCocError, StreamError) as error:
             self._send(client, _failed(error))
             self._speaker.forget(client)
             return
         speaker = self._speaker
-        self._guests.join(client, message.query)
+        self._guests.join(client, message.query, message.until)
         hello = Hello(
             model_id=speaker.model_id,
             knows_levels=speaker.knows_levels,
@@ -256,10 +259,14 @@ class AnswerStage:
             self._speaking_to = None
 
     def _answer(self, client: Client, guest: Guest, received: Received) -> None:
-        number, packet = self._packet_of(received)
+        number, packet, speak = self._packet_of(received)
         query = guest.query
         pieces: list[str] = []
         self._speaker.attend(client)
+        if guest.until is not None:
+            self._look(client, guest, number, packet)
+        if not speak or self._unwanted:
+            return
         for piece in self._speaker.answer(packet, query, self._must_stop):
             pieces.append(piece)
             if not self._unwanted:
@@ -287,15 +294,39 @@ class AnswerStage:
         guest.answers += 1
         self._send(client, answered, [*arrays])
 
-    def _packet_of(self, received: Received) -> tuple[int, Packet]:
+    def _look(self, client: Client, guest: Guest, number: int, packet: Packet) -> None:
+        """Looks whether the guest's standing question is answered with yes."""
+        assert guest.until is not None
+        yes, certain = self._speaker.look(packet, guest.until)
+        self._listen(0)
+        if self._unwanted:
+            return
+        spoken = self._speaker.last
+        feedback = spoken.feedback if guest.until == guest.query else None
+        arrays = feedback_arrays(feedback)
+        looked = Looked(
+            answer=number,
+            yes=yes,
+            certain=certain,
+            tokens_used=spoken.tokens_used,
+            encode_ms=spoken.encode_ms,
+            prefill_ms=spoken.prefill_ms,
+            kept_bytes=spoken.kept_bytes,
+            feedback_stamp=None if feedback is None else feedback.stamp,
+            arrays=specs_of(*arrays),
+        )
+        self._send(client, looked, [*arrays])
+
+    def _packet_of(self, received: Received) -> tuple[int, Packet, bool]:
+        """The number of the answer, what it is about, and whether it is to be spoken."""
         message, parts = received.message, received.parts
         if isinstance(message, Tokens):
-            return message.answer, token_packet(message, parts)
+            return message.answer, token_packet(message, parts), message.speak
         assert isinstance(message, WholeFrame)
         grid, image = message.grid, None
         if message.in_snapshot and self._snapshot is not None:
             image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
-        return message.answer, frame_packet(message, parts, image)
+        return message.answer, frame_packet(message, parts, image), message.speak
 
     def _must_stop(self) -> bool:
         """Asked between tokens: whether nobody wants to hear the rest."""

@@ -57,6 +57,7 @@ class Control:
 
     def __init__(self) -> None:
         self.ending = False
+        self.found = False
         self.cancelled = False
         self.failure: Exception | None = None
         self._questions: deque[str] = deque(maxlen=1)
@@ -74,6 +75,12 @@ class Control:
         """No new frames; what is in flight is finished."""
         self.ending = True
 
+    def find(self) -> None:
+        """What the run watched for is there: it ends, unless it was told to before."""
+        if not self.ending:
+            self.found = True
+            self.end()
+
     def cancel(self) -> None:
         """Everything stops; what is in flight is dropped."""
         self.ending = True
@@ -87,11 +94,13 @@ class Control:
 
     @property
     def outcome(self) -> str:
-        """How the run ends, as things stand: "finished", "interrupted", "cancelled" or "error"."""
+        """How the run ends, as things stand: "finished", "found", "interrupted", "cancelled" or "error"."""
         if self.failure is not None:
             return "error"
         if self.cancelled:
             return "cancelled"
+        if self.found:
+            return "found"
         return "interrupted" if self.ending else "finished"
 
     def check(self) -> None:
