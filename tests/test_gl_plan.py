@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.ops.gl.plan import SMALL_TILES, UploadPlan, Way, cheaper, plan_upload, tiles_in
+from arr_coc.ops.gl.plan import SMALL_TILES, UploadPlan, Way, cheaper, plan_upload
 from arr_coc.ops.rectangles import cover
 
 SHAPE = (34, 60)
@@ -70,7 +70,3 @@ def test_the_box_is_taken_where_it_costs_less(cost: float, box: bool) -> None:
     """Two tiles of a box of 7: apart they cost 2 × (cost + 1), the box costs its 7 and cost."""
     apart = ((0, 0, 1, 1), (0, 6, 1, 7))
     assert cheaper(apart, cost) == (((0, 0, 1, 7),) if box else apart)
-
-
-def test_tiles_come_row_by_row() -> None:
-    assert tiles_in((1, 2, 3, 4)).tolist() == [[1, 2], [1, 3], [2, 2], [2, 3]]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from arr_coc.ops.rectangles import cover
+from arr_coc.ops.rectangles import area, box_around, cover, tiles_of
 
 GRIDS = st.tuples(st.integers(1, 12), st.integers(1, 12))
 
@@ -34,3 +34,20 @@ def test_a_block_is_one_rectangle() -> None:
 def test_runs_of_other_columns_are_not_joined() -> None:
     dirty = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1]], bool)
     assert set(cover(dirty)) == {(0, 0, 1, 2), (1, 0, 2, 3), (3, 0, 4, 3)}
+
+
+@given(arrays(bool, GRIDS))
+def test_their_tiles_are_those_that_were_covered(dirty: npt.NDArray[np.bool_]) -> None:
+    rectangles = cover(dirty)
+    assert tiles_of(rectangles).shape == (dirty.sum(), 2)
+    assert sorted(tiles_of(rectangles).tolist()) == np.argwhere(dirty).tolist()
+    assert sum(map(area, rectangles)) == dirty.sum()
+
+
+def test_a_box_holds_all_and_no_more() -> None:
+    assert box_around([(4, 1, 5, 3), (2, 2, 3, 9)]) == (2, 1, 5, 9)
+
+
+def test_tiles_come_rectangle_by_rectangle_and_row_by_row() -> None:
+    assert tiles_of([(1, 2, 3, 4)]).tolist() == [[1, 2], [1, 3], [2, 2], [2, 3]]
+    assert tiles_of([(5, 0, 6, 2), (1, 2, 2, 3)]).tolist() == [[5, 0], [5, 1], [1, 2]]

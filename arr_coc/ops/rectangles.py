@@ -1,6 +1,8 @@
-"""Which rectangles of tiles cover a set of dirty tiles."""
+"""Rectangles of tiles: which cover a set of dirty tiles, and what lies in them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -34,3 +36,35 @@ def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
             tops[index] = (tops[index][0], start, row + 1, end)
         index_of[row + 1, start, end] = index
     return tuple(tops)
+
+
+def area(rectangle: Rectangle) -> int:
+    """How many tiles it has."""
+    row0, col0, row1, col1 = rectangle
+    return (row1 - row0) * (col1 - col0)
+
+
+def box_around(rectangles: Sequence[Rectangle]) -> Rectangle:
+    """The smallest rectangle that holds all of them, of which there is at least one."""
+    row0, col0, row1, col1 = zip(*rectangles, strict=True)
+    return min(row0), min(col0), max(row1), max(col1)
+
+
+def mask_of(rectangles: Sequence[Rectangle], box: Rectangle) -> npt.NDArray[np.bool_]:
+    """Which tiles of the box the rectangles cover: bool [rows, cols]."""
+    top, left, bottom, right = box
+    mask = np.zeros((bottom - top, right - left), bool)
+    for row0, col0, row1, col1 in rectangles:
+        mask[row0 - top : row1 - top, col0 - left : col1 - left] = True
+    return mask
+
+
+def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
+    """Every tile of disjoint rectangles, one after another and row by row: int [n, 2] (row, col)."""
+    if len(rectangles) == 1:
+        ((row0, col0, row1, col1),) = rectangles
+        return np.mgrid[row0:row1, col0:col1].reshape(2, -1).T
+    tiles = [
+        (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)
+    ]
+    return np.array(tiles, np.intp).reshape(-1, 2)

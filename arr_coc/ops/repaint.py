@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.ops.colour import ColourConverter
 from arr_coc.ops.mipmaps import allocate_levels, refresh
 from arr_coc.ops.planes import Plane, PlaneCopy, PlaneFormat, Rectangle, tiled
+from arr_coc.ops.rectangles import area, box_around, mask_of, tiles_of
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes
 
 STRIP_TILES = 64
@@ -43,15 +42,15 @@ class Repainter:
 
     def repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         """Takes the rectangles from `planes` and recomputes their texels on all levels."""
-        areas = [(row1 - row0) * (col1 - col0) for row0, col0, row1, col1 in rectangles]
-        box = _box_around(rectangles)
-        if sum(_cost(area) for area in areas) > RECTANGLE_COST + _area(box):
-            self.planes.take_some(planes, box, _mask(rectangles, box))
+        areas = [area(rectangle) for rectangle in rectangles]
+        box = box_around(rectangles)
+        if sum(map(_cost, areas)) > RECTANGLE_COST + area(box):
+            self.planes.take_some(planes, box, mask_of(rectangles, box))
             large, tiles = [box], tiles_of(())
         else:
             sized = list(zip(areas, rectangles, strict=True))
-            large = [rectangle for area, rectangle in sized if area >= SMALL_TILES]
-            tiles = tiles_of([rectangle for area, rectangle in sized if area < SMALL_TILES])
+            large = [rectangle for tiles_in, rectangle in sized if tiles_in >= SMALL_TILES]
+            tiles = tiles_of([rectangle for tiles_in, rectangle in sized if tiles_in < SMALL_TILES])
             for rectangle in large:
                 self.planes.take(planes, rectangle)
             self.planes.take_tiles(planes, tiles)
@@ -82,33 +81,6 @@ def _allocate(fmt: PlaneFormat, rows: int, cols: int, count: int) -> tuple[tuple
     return levels, PlaneCopy.allocate(fmt.steps(), rows, cols)
 
 
-def _cost(area: int) -> int:
+def _cost(tiles: int) -> int:
     """Of a rectangle by itself, in place or as tiles of a strip."""
-    return RECTANGLE_COST + area if area >= SMALL_TILES else STRIP_COST * area
-
-
-def _area(rectangle: Rectangle) -> int:
-    row0, col0, row1, col1 = rectangle
-    return (row1 - row0) * (col1 - col0)
-
-
-def _box_around(rectangles: tuple[Rectangle, ...]) -> Rectangle:
-    row0, col0, row1, col1 = zip(*rectangles, strict=True)
-    return min(row0), min(col0), max(row1), max(col1)
-
-
-def _mask(rectangles: Sequence[Rectangle], box: Rectangle) -> npt.NDArray[np.bool_]:
-    """Which tiles of the box the rectangles cover: bool [rows, cols]."""
-    top, left, bottom, right = box
-    mask = np.zeros((bottom - top, right - left), bool)
-    for row0, col0, row1, col1 in rectangles:
-        mask[row0 - top : row1 - top, col0 - left : col1 - left] = True
-    return mask
-
-
-def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
-    """int [n, 2] (row, col) of every tile."""
-    tiles = [
-        (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)
-    ]
-    return np.array(tiles, np.intp).reshape(-1, 2)
+    return RECTANGLE_COST + tiles if tiles >= SMALL_TILES else STRIP_COST * tiles

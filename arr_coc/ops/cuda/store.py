@@ -31,8 +31,8 @@ from arr_coc.ops.cuda.view import CudaTexels, CudaView
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.packing import TilePacker
 from arr_coc.ops.planes import Plane, PlaneFormat, Rectangle
-from arr_coc.ops.rectangles import cover
-from arr_coc.ops.repaint import Repainter, tiles_of
+from arr_coc.ops.rectangles import cover, tiles_of
+from arr_coc.ops.repaint import Repainter
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid
 
 SLOTS = 3

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.ops.planes import Rectangle
-from arr_coc.ops.repaint import tiles_of
+from arr_coc.ops.rectangles import area, box_around, tiles_of
 
 Tiles = npt.NDArray[np.intp]
 Way = Literal["parts", "box", "whole"]
@@ -56,39 +56,19 @@ def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: 
     """
     if way == "whole":
         everything = (0, 0, *shape)
-        return UploadPlan("whole", (Block(everything, tiles_in(everything)),), _none())
-    small = [rectangle for rectangle in rectangles if _area(rectangle) < SMALL_TILES]
-    large = [rectangle for rectangle in rectangles if _area(rectangle) >= SMALL_TILES]
-    box = _box_around(rectangles)
-    partly = sum(BLOCK_COST + _area(rectangle) for rectangle in large) + STRIP_COST * sum(map(_area, small))
-    if way == "box" or (way is None and partly > BLOCK_COST + _area(box)):
-        return UploadPlan("box", (Block(box, tiles_of(rectangles)),), _none())
-    blocks = tuple(Block(rectangle, tiles_in(rectangle)) for rectangle in large)
-    return UploadPlan("parts", blocks, tiles_of(small) if small else _none())
+        return UploadPlan("whole", (Block(everything, tiles_of([everything])),), tiles_of(()))
+    small = [rectangle for rectangle in rectangles if area(rectangle) < SMALL_TILES]
+    large = [rectangle for rectangle in rectangles if area(rectangle) >= SMALL_TILES]
+    box = box_around(rectangles)
+    partly = sum(BLOCK_COST + area(rectangle) for rectangle in large) + STRIP_COST * sum(map(area, small))
+    if way == "box" or (way is None and partly > BLOCK_COST + area(box)):
+        return UploadPlan("box", (Block(box, tiles_of(rectangles)),), tiles_of(()))
+    blocks = tuple(Block(rectangle, tiles_of([rectangle])) for rectangle in large)
+    return UploadPlan("parts", blocks, tiles_of(small))
 
 
 def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[Rectangle, ...]:
     """The rectangles, or the box around them where that costs less; a rectangle's cost is in tiles, beside its own."""
-    box = _box_around(rectangles)
-    apart = sum(rectangle_cost + _area(rectangle) for rectangle in rectangles)
-    return (box,) if apart > rectangle_cost + _area(box) else rectangles
-
-
-def tiles_in(rectangle: Rectangle) -> Tiles:
-    """Every tile of a rectangle, row by row: int [n, 2] (row, col)."""
-    row0, col0, row1, col1 = rectangle
-    return np.mgrid[row0:row1, col0:col1].reshape(2, -1).T
-
-
-def _none() -> Tiles:
-    return np.empty((0, 2), np.intp)
-
-
-def _area(rectangle: Rectangle) -> int:
-    row0, col0, row1, col1 = rectangle
-    return (row1 - row0) * (col1 - col0)
-
-
-def _box_around(rectangles: tuple[Rectangle, ...]) -> Rectangle:
-    row0, col0, row1, col1 = zip(*rectangles, strict=True)
-    return min(row0), min(col0), max(row1), max(col1)
+    box = box_around(rectangles)
+    apart = sum(rectangle_cost + area(rectangle) for rectangle in rectangles)
+    return (box,) if apart > rectangle_cost + area(box) else rectangles
