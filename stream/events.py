@@ -110,7 +110,8 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(Event, frozen=True, tag="answer"):
     """One whole answer. It speaks of `frames` frames from `start_s` to `end_s`; `trigger` says why it was given.
 
-    `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question.
+    `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `target_ms`: the latency
+    that is held, if one is, and `budget` the tokens that frames get for it from here on.
     """
 
     answer: int
@@ -126,6 +127,8 @@ class Answer(Event, frozen=True, tag="answer"):
     text_tokens: int
     frames: int = 1
     kept_bytes: int = 0
+    target_ms: float | None = None
+    budget: int | None = None
     timing: AnswerTiming | None = None
 
 

@@ -24,6 +24,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+BUDGETLESS = ("full", "weighted")
+"""Ways of encoding that cost the same at every budget."""
+
 PRESETS = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -47,9 +50,16 @@ def build_config(layers: Sequence[Layer]) -> Config:
             origins[key] = layer.origin
             _put(tree, key, None if value == "none" and _may_be_none(fields[key]) else value)
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_invalid(error, fields, origins)) from error
+    answer = config.answer
+    if answer.target_ms is not None and answer.encode in BUDGETLESS:
+        raise ConfigError(
+            f"{origins['answer.target_ms']}: answer.target_ms moves the budget, which answer.encode = {answer.encode} "
+            "pays no heed to; give --encode sparse, incremental or prune"
+        )
+    return config
 
 
 def file_layer(name: str) -> Layer:

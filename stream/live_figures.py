@@ -22,6 +22,9 @@ RATE_NS = 2 * NS_PER_S
 FRAMES_KEPT = 4096
 """Ten seconds at 400 frames a second; of a faster source, the newest frames of the window."""
 
+ANSWERS_KEPT = 60
+"""What p95 of the time to the first token is of."""
+
 READY, CAPTURE, PTS, DIRTY = range(4)
 """Columns of the table of recent frames; DIRTY is in millionths of the grid."""
 
@@ -41,8 +44,9 @@ class Figures:
     """A run at one moment; None where there is nothing yet to measure by.
 
     `latency`, `interarrival_ms`, `interval_std_ms` and `misses_percent` are of the last ten seconds, `fps_now` and
-    `dirty_percent` of the last two, `misses` of the run; `ttft_ms` and `total_ms` of the last answer. `tokens` and
-    `tiles` are those of the newest frame, `media_s` its time.
+    `dirty_percent` of the last two, `misses` of the run; `ttft_ms` and `total_ms` of the last answer, `ttft_p95_ms` of
+    the last sixty. `tokens` and `tiles` are those of the newest frame, `media_s` its time. `target_ms` and `budget`:
+    the latency that is held, and the budget for it.
     """
 
     uptime_s: float
@@ -68,6 +72,9 @@ class Figures:
     restarts: int
     dropped: Mapping[str, int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
+    ttft_p95_ms: float | None = None
+    target_ms: float | None = None
+    budget: int | None = None
 
 
 class LiveFigures:
@@ -84,6 +91,7 @@ class LiveFigures:
         self._first_ready_ns = 0
         self._newest: FrameReady | None = None
         self._answer: Answer | None = None
+        self._ttft_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
         self._frames = self._answers = self._cuts = self._misses = self._outages = self._restarts = 0
         self._outages_s = 0.0
         self._lost: tuple[str, int] | None = None
@@ -94,6 +102,8 @@ class LiveFigures:
         elif isinstance(event, Answer):
             self._answer = event
             self._answers += 1
+            if event.timing is not None:
+                self._ttft_ms.append(event.timing.ttft_ms)
         elif isinstance(event, Cut):
             self._cuts += 1
         elif isinstance(event, Outage):
@@ -107,6 +117,7 @@ class LiveFigures:
         table = table[table[:, READY] > now_ns - WINDOW_NS]
         newest, timing = self._newest, None if self._answer is None else self._answer.timing
         latency_ms = (table[:, READY] - table[:, CAPTURE]) / 1e6
+        ttft = Percentiles.of(self._ttft_ms)
         return Figures(
             uptime_s=(now_ns - self._start_ns) / NS_PER_S,
             frames=self._frames,
@@ -131,6 +142,9 @@ class LiveFigures:
             restarts=self._restarts,
             dropped={queue: count for queue, count in dropped.items() if count},
             memory=dict(memory),
+            ttft_p95_ms=None if ttft is None else ttft.p95,
+            target_ms=None if self._answer is None else self._answer.target_ms,
+            budget=None if self._answer is None else self._answer.budget,
         )
 
     def _frame(self, event: FrameReady) -> None:

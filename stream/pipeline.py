@@ -32,11 +32,13 @@ from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
 from stream.supervisor import Supervisor
 from stream.tally import Tally
+from stream.target import target_off
 from stream.transport import EventSource, Transport
 from stream.wiring import (
     allocate_policy,
     allocator_for,
     capture_policy,
+    latency_target,
     manners,
     restarts,
     speak_policy,
@@ -144,6 +146,8 @@ class Pipeline:
             if self._store_lost is not None:
                 yield self._store_lost
             yield Notice(code="loading", message=f"loading {self._model}")
+            if self._config.answer.target_ms is not None and latency_target(self._config, self._info) is None:
+                yield target_off()
             for event in _received(source, supervisor):
                 tally.add(event)
                 yield event
@@ -228,6 +232,7 @@ class Pipeline:
             overlays=self._overlays if config.output.heatmap else None,
             lease=self._updater.lease,
             make_allocator=lambda hello: allocator_for(config, self._info, hello),
+            target=latency_target(config, self._info),
         )
         supervisor.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),

@@ -40,6 +40,8 @@ class PublishedAnswer(Published, frozen=True, tag="answer"):
     text_tokens: int
     frames: int
     kept_bytes: int
+    target_ms: float | None
+    budget: int | None
     timing: AnswerTiming | None
 
 
@@ -183,6 +185,9 @@ class PublishedStats(Published, frozen=True, tag="stats"):
     deadline_misses: int | None
     ttft_ms: float | None
     total_ms: float | None
+    ttft_p95_ms: float | None
+    target_ms: float | None
+    budget: int | None
     tokens: int
     tiles: int
     dirty_share: float | None

@@ -18,6 +18,7 @@ from stream.sources import SourceInfo
 from stream.sources.open import SCENE_PREFIX
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.capture import CapturePolicy
+from stream.target import LatencyTarget
 from stream.triggers import TriggerRules
 from stream.watching import WatchPolicy
 
@@ -89,6 +90,13 @@ def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) ->
         reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
         watch=watch_policy(answer.until, holds),
     )
+
+
+def latency_target(config: Config, info: SourceInfo) -> LatencyTarget | None:
+    """What holds `answer.target_ms`; None where none is set, and in lockstep: what adapts to the clock is off there."""
+    if config.answer.target_ms is None or speak_policy(config, info).lockstep:
+        return None
+    return LatencyTarget(config.answer.target_ms, config.allocate.budget)
 
 
 def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journal | None) -> Manners:

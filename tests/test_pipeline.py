@@ -136,6 +136,13 @@ def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None
         assert other == first
 
 
+def test_a_target_is_left_alone_where_every_run_gives_the_same(video: str) -> None:
+    targeted = run(configured(video, answer=AnswerConfig(every_s=1.0, target_ms=0.001)))
+    plain = run(configured(video))
+    (off,) = [event for event in targeted.of(Notice) if event.code == "target-off"]
+    assert without_timing([event for event in targeted.events if event is not off]) == without_timing(plain.events)
+
+
 def test_latencies_count_from_the_capture_of_the_answers_frame(video: str) -> None:
     for answer in run(configured(video)).of(Answer):
         assert answer.timing is not None

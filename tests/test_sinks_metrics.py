@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream.clock import FakeClock
@@ -120,6 +121,15 @@ def test_jitter_is_told_of_a_source_with_a_schedule(served: Served) -> None:
     assert told["arr_coc_jitter_interval_std_seconds"] == pytest.approx(0, abs=1e-6)
     assert told["arr_coc_jitter_interarrival_seconds"] == pytest.approx(0, abs=1e-6)
     assert told["arr_coc_deadline_misses_total"] == 0
+
+
+def test_target_and_budget_are_told_where_a_latency_is_held(served: Served) -> None:
+    served.take(answer(1.0, "a"))
+    assert served.samples().keys().isdisjoint({"arr_coc_budget", "arr_coc_ttft_target_seconds"})
+    served.take(replace(answer(2.0, "b"), target_ms=500.0, budget=212))
+    told = served.samples()
+    assert (told["arr_coc_budget"], told["arr_coc_ttft_target_seconds"]) == (212, 0.5)
+    assert told["arr_coc_ttft_p95_seconds"] == pytest.approx(0.04)
 
 
 def test_health_follows_the_run(served: Served) -> None:

@@ -44,6 +44,7 @@ from stream.slots import Slots
 from stream.sources.base import SkippedItem
 from stream.stages.allocate import AllocatePolicy, AllocateStage, AllocateWiring
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
+from stream.target import LatencyTarget
 from stream.transport import Received
 from stream.triggers import TriggerRules
 from tests.stage_runner import LIMIT_MS, StageRunner, expect, stage_runner
@@ -75,6 +76,7 @@ class Fixture:
         manners: Manners = REPEAT,
         *,
         overlays: Slots[Overlay] | None = None,
+        target: LatencyTarget | None = None,
     ) -> None:
         self.updater = TextureUpdater()
         self.hello: Hello | None = None
@@ -93,6 +95,7 @@ class Fixture:
             overlays=overlays,
             lease=self.updater.lease,
             make_allocator=self._make_allocator,
+            target=target,
         )
         self.clock = FakeClock()
         self.stage = AllocateStage(policy, wiring, runner.control, self.clock)

@@ -19,6 +19,7 @@ KEYS = {
     "model": "answer.model",
     "every": "answer.every_s",
     "budget": "allocate.budget",
+    "target_ms": "answer.target_ms",
     "strategy": "allocate.strategy",
     "encode": "answer.encode",
     "window": "answer.window.frames",
@@ -54,6 +55,10 @@ class RunOptions:
     ] = None
     budget: Annotated[
         str | None, _text("--budget", metavar="N", help=f"Visual tokens a frame, or adaptive. [{DEFAULT_BUDGET}]")
+    ] = None
+    target_ms: Annotated[
+        str | None,
+        _text("--target-ms", metavar="MS", help="Move the budget so that answers begin within this time (p95). [off]"),
     ] = None
     strategy: Annotated[
         str | None,

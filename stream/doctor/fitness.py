@@ -15,7 +15,7 @@ FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
 """What the two processes take at 1080p without a model: Python, torch and the frames; measured."""
 
 ADAPTIVE_TOKENS = 400
-"""The most that `allocate.budget = "adaptive"` takes."""
+"""The most that `allocate.budget = "adaptive"` and `answer.target_ms` take."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -110,7 +110,7 @@ def _fits(said: str, needed: int, free: int) -> Check:
 def tokens_of(config: Config) -> tuple[int, int]:
     """A prompt's visual tokens, and its others with the answer's."""
     budget = config.allocate.budget
-    visual = ADAPTIVE_TOKENS if budget == "adaptive" else budget
+    visual = ADAPTIVE_TOKENS if budget == "adaptive" or config.answer.target_ms is not None else budget
     return visual, PROMPT_TOKENS + len(config.answer.query) // 3 + config.answer.max_tokens
 
 

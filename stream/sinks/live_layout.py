@@ -62,10 +62,12 @@ def figure_lines(figures: Figures, width: int) -> list[Line]:
 def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
     """Each row's name and its figures, the most telling first."""
     latency = figures.latency
+    target = [] if figures.target_ms is None else [("target", _target(figures))]
     return [
         ("frames", _frames(figures)),
         ("latency", [] if latency is None else _milliseconds(p50=latency.p50, p95=latency.p95, max=latency.max)),
         ("answers", _answers(figures)),
+        *target,
         ("jitter", _jitter(figures)),
         ("tokens", _tokens(figures)),
         ("dropped", _dropped(figures)),
@@ -83,6 +85,12 @@ def _answers(figures: Figures) -> list[str]:
     if figures.ttft_ms is None or figures.total_ms is None:
         return [str(figures.answers)]
     return [str(figures.answers), f"first token {figures.ttft_ms:.0f} ms", f"last token {figures.total_ms:.0f} ms"]
+
+
+def _target(figures: Figures) -> list[str]:
+    """What of the first token is held, and how far it is from that."""
+    now = [] if figures.ttft_p95_ms is None else [f"first token p95 {figures.ttft_p95_ms:.0f} ms"]
+    return [f"{figures.target_ms:.0f} ms", *now, f"budget {figures.budget}"]
 
 
 def _jitter(figures: Figures) -> list[str]:

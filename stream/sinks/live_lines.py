@@ -84,6 +84,9 @@ def figures_text(figures: Figures) -> str:
         parts.append(f"frame p50 {one.p50:.1f} p95 {one.p95:.1f} max {one.max:.1f} ms")
     if figures.ttft_ms is not None and figures.total_ms is not None:
         parts.append(f"answer {figures.ttft_ms:.0f} to {figures.total_ms:.0f} ms")
+    if figures.target_ms is not None:
+        p95 = "" if figures.ttft_p95_ms is None else f" p95 {figures.ttft_p95_ms:.0f}"
+        parts.append(f"first token{p95} for {figures.target_ms:.0f} ms, budget {figures.budget}")
     if figures.interarrival_ms is not None and figures.interval_std_ms is not None:
         parts.append(f"interval_std {figures.interval_std_ms:.2f} interarrival {figures.interarrival_ms:.2f} ms")
     if figures.misses_percent is not None:

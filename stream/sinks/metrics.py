@@ -138,6 +138,11 @@ def _gauges(stats: PublishedStats) -> Iterator[Metric]:
         ("tokens", "Visual tokens of the newest frame."): stats.tokens,
         ("tiles", "Tiles of the newest frame."): stats.tiles,
         ("dirty_share", "Share of tiles that changed, over the last two seconds."): stats.dirty_share,
+        ("budget", "Tokens that frames get to hold the target."): stats.budget,
+        ("ttft_target_seconds", "What p95 of the time to the first token is held below."): _seconds(stats.target_ms),
+        ("ttft_p95_seconds", "From a frame's capture to the first token, over the last 60 answers."): _seconds(
+            stats.ttft_p95_ms
+        ),
     }
     if stats.jitter is not None:
         over = "over the last ten seconds"
@@ -153,6 +158,10 @@ def _gauges(stats: PublishedStats) -> Iterator[Metric]:
             yield GaugeMetricFamily(f"arr_coc_{name}", help_text, value=value)
     memory = GaugeMetricFamily("arr_coc_resident_memory_bytes", "Resident memory.", labels=["process"])
     yield _labelled(memory, stats.memory_bytes)
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1e3
 
 
 def _labelled(

@@ -22,12 +22,13 @@ from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.dialogue import Manners
-from stream.events import Cut, Event, FrameMap, FrameReady, Notice, Outage, Skipped, pack_event, store_lost
+from stream.events import Answer, Cut, Event, FrameMap, FrameReady, Notice, Outage, Skipped, pack_event, store_lost
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
 from stream.slots import Slots
 from stream.sources.base import SkippedItem
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, WAIT_MS, Control, describe
+from stream.target import LatencyTarget
 from stream.transport import Transport, Waiter
 
 NS_PER_MS = 1_000_000
@@ -55,7 +56,7 @@ class AllocateWiring:
     """What this stage shares with others.
 
     `answer` is who answers, `speak` when, `manners` how. `lease` gives the texture's view; `make_allocator` is called
-    with the answer stage's greeting, because the best strategy depends on its model.
+    with the answer stage's greeting, because the best strategy depends on its model. `target` holds a latency.
     """
 
     transport: Transport
@@ -65,6 +66,7 @@ class AllocateWiring:
     overlays: Slots[Overlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
     make_allocator: Callable[[Hello], StreamAllocator]
+    target: LatencyTarget | None = None
 
 
 class AllocateStage:
@@ -84,10 +86,10 @@ class AllocateStage:
         listener = Listener(
             meet=self._meet,
             learn=lambda feedback: self._allocator.apply_feedback(feedback),
-            emit=self._emit,
+            emit=self._heard,
             gather=self._gather,
             looked=lambda: self._allocator.mark_looked(),
-            asked=lambda: self._allocator.mark_answered(),
+            asked=self._asked,
         )
         self._talk = Conversation(wiring.speak, wiring.answer, wiring.manners, listener, control)
 
@@ -116,6 +118,18 @@ class AllocateStage:
             self._allocator = self._wiring.make_allocator(hello)
             self._hello = hello
         self._allocator.set_query(embedding)
+
+    def _asked(self) -> None:
+        """The newest frame is being answered about."""
+        self._allocator.mark_answered()
+        if (target := self._wiring.target) is not None and self._last is not None:
+            target.asked(self._last.allocation.tokens)
+
+    def _heard(self, event: Event) -> None:
+        """Passes on what the conversation tells; what an answer took sets the budget of the next frames."""
+        target = self._wiring.target
+        for told in target.heard(event) if target is not None and isinstance(event, Answer) else [event]:
+            self._emit(told)
 
     def _follow(self) -> End:
         """Takes frames, and speaks where that is due, until the last one; returns what came after it."""
@@ -196,7 +210,9 @@ class AllocateStage:
     def _allocated(self, view: TextureView, changed: Changed) -> FrameAllocation:
         """The frame's allocation; all of its tiles where that fails, because a frame is better answered than lost."""
         try:
-            return self._allocator.allocate(view, changed.shift)
+            target = self._wiring.target
+            budget, at_most = (None, None) if target is None else target.limits(view.grid.tiles)
+            return self._allocator.allocate(view, changed.shift, budget, at_most)
         except StoreError:
             raise
         except Exception as error:

@@ -1,0 +1,72 @@
+"""Holding `answer.target_ms`: what answers took becomes the budget of the frames that follow."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from arr_coc.budget import DEFAULT_TOKENS, LEAST_TOKENS, MOST_TOKENS
+from arr_coc.latency_budget import LatencyBudget
+from stream.events import Answer, Event, Notice
+
+MISSED, MET, OFF = "target-missed", "target-met", "target-off"
+"""Codes of the notices: the target cannot be met; it can again; it is not looked after in this run."""
+
+
+class LatencyTarget:
+    """One run's target, for the thread that allocates. What is held is p95 of an answer's `ttft_ms`.
+
+    A fixed `budget` is where the search begins. An adaptive one goes on choosing by the spread of relevance, and what
+    the target allows is its limit.
+    """
+
+    def __init__(self, target_ms: float, budget: int | Literal["adaptive"]) -> None:
+        self._adaptive = budget == "adaptive"
+        self._held = LatencyBudget(target_ms, DEFAULT_TOKENS if budget == "adaptive" else budget)
+        self._tokens = 0
+
+    def limits(self, tiles: int) -> tuple[int | None, int]:
+        """Of a frame of so many tiles: its budget, None where that is adaptive, and what it may cost at most."""
+        tokens = self._held.budget_for(tiles)
+        return None if self._adaptive else tokens, tokens
+
+    def asked(self, tokens: int) -> None:
+        """A frame of so many tokens is being answered about."""
+        self._tokens = tokens
+
+    def heard(self, answer: Answer) -> list[Event]:
+        """The answer with the target and the budget that comes of it, and behind it what the user should know.
+
+        A frame that was shown whole because its allocation failed says nothing about budgets.
+        """
+        tiles, told = answer.tokens_total, None
+        if answer.timing is not None and 0 < self._tokens <= MOST_TOKENS:
+            told = self._held.observe(answer.timing.ttft_ms, self._tokens, tiles)
+        events: list[Event] = [
+            replace(answer, target_ms=self._held.target_ms, budget=self._held.budget_for(tiles)),
+        ]
+        if told is not None:
+            events.append(self._missed(tiles) if told == "missed" else self._met())
+        return events
+
+    def _missed(self, tiles: int) -> Notice:
+        least = min(LEAST_TOKENS, tiles)
+        message = (
+            f"answer.target_ms = {self._held.target_ms:g} cannot be met: even with {least} tokens one answer in twenty "
+            f"takes {self._held.p95_ms(least):.0f} ms or more from its frame's capture to its first token; raise it, "
+            "or give a smaller model or another device"
+        )
+        return Notice(code=MISSED, message=message)
+
+    def _met(self) -> Notice:
+        return Notice(code=MET, message=f"answer.target_ms = {self._held.target_ms:g} can be met again")
+
+
+def target_off() -> Notice:
+    """The notice that a run in lockstep does not look after its target."""
+    message = (
+        "answer.target_ms is left alone: a file that is read frame by frame gets the same answers on every run; give "
+        "--realtime to hold it"
+    )
+    return Notice(code=OFF, message=message)
