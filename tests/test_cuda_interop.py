@@ -59,7 +59,6 @@ def drawn(gl: gl_device.Device, name: int, height: int, width: int) -> npt.NDArr
     out = np.full((height, width, 4), 1, np.uint8)
     with gl.current():
         names = gl.library.gl
-        names.glBindBuffer(names.GL_PIXEL_PACK_BUFFER, 0)
         names.glGetTextureImage(name, 0, names.GL_RGBA, names.GL_UNSIGNED_BYTE, out.nbytes, out)
     return out
 
