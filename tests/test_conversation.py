@@ -15,11 +15,14 @@ from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.dialogue import Manners
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import Answer, Asked, Event, Notice
-from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Message, Tokens, Turn, Want
+from stream.events import Looked as LookedEvent
+from stream.looks import LookRules, VerdictRules
+from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Looked, Message, Tokens, Turn, Want
 from stream.packets import specs_of
 from stream.stages.base import ALLOCATE_ANSWER, CancelledError, Control
 from stream.transport import Port, Transport, ipc_endpoint, private_directory
 from stream.triggers import TriggerRules
+from stream.watching import WatchPolicy
 
 S = 1_000_000_000
 GRID = TileGrid.of(64, 64)
@@ -53,6 +56,7 @@ class Peer:
     known_world: str | None = None
     heard: list[Message] = field(default_factory=list)
     turn: int = 0
+    looks: bool = False
     client: bytes = b""
 
     def step(self) -> None:
@@ -75,7 +79,11 @@ class Peer:
             self.turn += 1
             self.send(Turn(turn=self.turn))
         elif isinstance(message, Tokens) and self.answers:
-            self.answer(message.answer)
+            if self.looks:
+                figures = {"tokens_used": 1, "encode_ms": 1.0, "prefill_ms": 1.0}
+                self.send(Looked(answer=message.answer, yes=0.01, certain=1.0, **figures))  # type: ignore[arg-type]
+            if message.speak:
+                self.answer(message.answer)
 
     def answer(self, number: int) -> None:
         figures = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
@@ -98,11 +106,11 @@ class Talk:
         self.met: list[tuple[Hello, QueryEmbedding]] = []
         self.learnt: list[Feedback] = []
         self.events: list[Event] = []
-        self.asked = 0
+        self.asked = self.looked = 0
         self.hung = 0
         self.there = True
         self._newest = 0
-        self.peer = Peer(transport.port(ALLOCATE_ANSWER))
+        self.peer = Peer(transport.port(ALLOCATE_ANSWER), looks="watch" in policy)
         self.control.step = self._step
         values = {
             "rules": TriggerRules(every_ns=2 * S),
@@ -115,8 +123,10 @@ class Talk:
         self.talk = Conversation(
             SpeakPolicy(**values),  # type: ignore[arg-type]
             AnswerReach(ALLOCATE_ANSWER, hung=self._hang),
-            Manners(rejoin=rejoin, repeat=bool(values["lockstep"])),
-            Listener(self._meet, self.learnt.append, self.events.append, self._gather, self._answering),
+            Manners(
+                rejoin=rejoin, repeat=bool(values["lockstep"]), until="is it there?" if "watch" in policy else None
+            ),
+            Listener(self._meet, self.learnt.append, self.events.append, self._gather, self._answering, self._looking),
             self.control,
         )
         self._transport = transport
@@ -129,10 +139,10 @@ class Talk:
         self.begin().talk.greet()
         return self
 
-    def show(self, index: int, *, cut: bool = False, change: float = 0.0) -> None:
+    def show(self, index: int, *, cut: bool = False, change: float = 0.0, since_look: float = 0.0) -> None:
         """The next frame, a second after the one before it in number."""
-        self._newest = index
-        self.talk.observe(FrameStamp(index, index * S, 0), index * S, change=change, cut=cut)
+        self._newest, stamp = index, FrameStamp(index, index * S, 0)
+        self.talk.observe(stamp, index * S, change=change, cut=cut, change_since_look=since_look)
 
     def go_on(self, times: int = 2) -> None:
         """What happens between two frames."""
@@ -154,6 +164,9 @@ class Talk:
 
     def _answering(self) -> None:
         self.asked += 1
+
+    def _looking(self) -> None:
+        self.looked += 1
 
     def _step(self) -> None:
         self.clock.advance(S // 20)
@@ -323,6 +336,54 @@ def test_a_model_of_a_small_world_is_named_once(
     if told:
         assert notices[0].code == "model-world"
         assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
+
+
+def watched(*, alone: bool) -> WatchPolicy:
+    return WatchPolicy("is it there?", LookRules(on_change=0.5), VerdictRules(), alone=alone, stop=False)
+
+
+def spoken(talk: Talk) -> list[tuple[int, bool]]:
+    """Which frames were sent, and whether an answer was wanted."""
+    return [(message.stamp.frame_index, message.speak) for message in talk.peer.heard if isinstance(message, Tokens)]
+
+
+def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> None:
+    talk = opened(watch=watched(alone=False)).greet()
+    for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6, 0.0]):
+        talk.show(index, since_look=since_look)
+    assert spoken(talk) == [(0, True), (2, True), (3, False), (4, True)]
+    assert (talk.asked, talk.looked) == (3, 4)
+    assert talk.triggers() == ["start", "every", "every"]
+    assert [event.trigger for event in talk.events if isinstance(event, LookedEvent)] == [
+        "start",
+        "every",
+        "change",
+        "every",
+    ]
+
+
+def test_alone_nothing_else_is_asked_and_looks_count_as_answers(opened: Opener) -> None:
+    talk = opened(watch=watched(alone=True)).greet()
+    for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6]):
+        talk.show(index, cut=index == 2, change=1.0, since_look=since_look)
+    talk.talk.finish(last_answer=True)
+    assert spoken(talk) == [(0, False), (2, False), (3, False)]
+    assert (talk.asked, talk.looked) == (3, 3)
+
+
+def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
+    talk = opened(watch=watched(alone=True), rejoin=True, lockstep=False).greet()
+    talk.peer.answers = False
+    talk.show(0)
+    talk.go_on()
+    assert spoken(talk) == [(0, False)]
+    talk.talk._talk.lose("gone")
+    talk.peer.answers = True
+    talk.go_on(3)
+    talk.show(1)
+    talk.go_on(3)
+    assert spoken(talk) == [(0, False), (1, False)]
+    assert [event.trigger for event in talk.events if isinstance(event, LookedEvent)] == ["again"]
 
 
 def test_an_answer_stage_that_says_nothing_ends_the_run(opened: Opener) -> None:

@@ -14,6 +14,7 @@ from stream.clock import FakeClock
 from stream.dialogue import FAILURES_MAX, Dialogue, Manners
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Notice
+from stream.events import Looked as LookedEvent
 from stream.journal import Recalled
 from stream.messages import (
     Alive,
@@ -27,6 +28,7 @@ from stream.messages import (
     Join,
     Lapsed,
     Leave,
+    Looked,
     Message,
     Text,
     Tokens,
@@ -192,6 +194,77 @@ def answer(number: int, frame_index: int = 5) -> Answer:
         tokens_total=4,
         text_tokens=3,
     )
+
+
+def looked(number: int, **fields: Any) -> Looked:
+    values = {"yes": 0.75, "certain": 0.5, "tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
+    return Looked(answer=number, **values)
+
+
+def test_a_look_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: FakeClock) -> None:
+    talk = opened(until="is it there?")
+    talk.grant()
+    talk.dialogue.ask(tokens(), "", speak=False, look_trigger="change")
+    message = talk.expect(Tokens)
+    assert (message.answer, message.speak) == (0, False)
+    clock.advance(50 * MS)
+    (event,) = talk.hear(looked(0))
+    assert isinstance(event, LookedEvent)
+    assert event.timing is not None
+    assert (event.frame_index, event.pts_s, event.trigger, event.question) == (5, 2.5, "change", "is it there?")
+    assert (event.yes, event.certain, event.holds) == (0.75, 0.5, None)
+    assert (event.tokens_used, event.tokens_total, event.timing.total_ms) == (2, 4, 100.0)
+    assert not talk.dialogue.busy
+    assert talk.ask(turn=2) == 0
+
+
+def test_a_look_beside_an_answer_leaves_it_open(opened: Opener) -> None:
+    talk = opened(until="is it there?")
+    assert talk.ask() == 0
+    assert len(talk.hear(looked(0))) == 1
+    assert talk.dialogue.busy
+    assert len(talk.hear(answered(0))) == 1
+    assert not talk.dialogue.busy
+
+
+def test_a_look_that_is_repeated_with_its_question_is_told_once(opened: Opener) -> None:
+    talk = opened(until="is it there?", rejoin=True, repeat=True)
+    talk.ask()
+    assert len(talk.hear(looked(0))) == 1
+    talk.lose()
+    talk.hear()
+    talk.expect(Join)
+    talk.hear(Hello(model_id="m", knows_levels=False, known_world=None))
+    talk.asking()
+    talk.expect(Want)
+    talk.hear(Turn(turn=1))
+    assert talk.expect(Tokens).speak
+    assert talk.hear(looked(0)) == []
+    assert len(talk.hear(answered(0))) == 1
+
+
+def test_a_look_teaches_where_it_has_something_to_teach(opened: Opener) -> None:
+    talk = opened(until="is it there?")
+    talk.ask()
+    arrays = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
+    talk.hear(looked(0, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
+    feedback = talk.dialogue.take_feedback()
+    assert feedback is not None
+    assert feedback.stamp == STAMP
+
+
+@pytest.mark.parametrize(("until", "number"), [(None, 0), ("is it there?", 1)])
+def test_a_look_that_nobody_asked_for_is_refused(opened: Opener, until: str | None, number: int) -> None:
+    talk = opened(until=until)
+    talk.ask()
+    with pytest.raises(TransportError):
+        talk.hear(looked(number))
+
+
+def test_it_joins_with_its_standing_question(opened: Opener) -> None:
+    talk = opened(greeted=False, until="is it there?")
+    talk.hear()
+    assert talk.expect(Join).until == "is it there?"
 
 
 def test_it_joins_once_with_its_question_and_is_ready_when_that_is_known(opened: Opener) -> None:

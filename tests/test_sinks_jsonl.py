@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from stream.events import AnswerText, Cut, Event, Notice, Skipped
 from stream.sinks.jsonl import JsonlSink
-from tests.event_maker import answer, frame, summary
+from tests.event_maker import answer, frame, look, summary, turned
 
 EVENTS: list[Event] = [
     Notice(code="x", message="hello"),
@@ -42,11 +44,17 @@ def test_times_are_rounded_to_microseconds(tmp_path: Path) -> None:
 
 
 def test_without_timing_nothing_depends_on_the_clock(tmp_path: Path) -> None:
-    slow = [answer(0, "a"), summary(timing={"wall_s": 9.0})]
-    fast = [answer(0, "a", timing=None), summary()]
+    slow = [answer(0, "a"), look(0), summary(timing={"wall_s": 9.0})]
+    fast = [answer(0, "a", timing=None), replace(look(0), timing=None), summary()]
     first, second = lines(tmp_path / "a.jsonl", slow, timing=False), lines(tmp_path / "b.jsonl", fast, timing=False)
     assert first == second
     assert not any("timing" in line for line in first)
+
+
+def test_looks_and_turns_are_told(tmp_path: Path) -> None:
+    first, second = map(json.loads, lines(tmp_path / "a.jsonl", [look(0.5, 0.25, None), turned(0.5, "no")]))
+    assert (first["type"], first["yes"], first["holds"], first["timing"]["total_ms"]) == ("look", 0.25, None, 60.0)
+    assert (second["type"], second["to"], second["question"]) == ("turned", "no", "is it here?")
 
 
 def test_each_line_is_there_as_soon_as_it_happens(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from stream.errors import ReaderGone
 from stream.events import AnswerText, Asked, Notice, Outage, Restarted, Skipped
 from stream.sinks.remarks import SKIPS_SHOWN
 from stream.sinks.terminal import TerminalSink, summary_text
-from tests.event_maker import answer, frame, summary
+from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 
 
@@ -45,6 +45,18 @@ def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert out == "1:02.0  " + " ".join(["a", "[bold]", "line"] * 20) + "\n"
     assert err == ""
+
+
+@pytest.mark.parametrize("captions", [True, False])
+def test_a_turn_is_told_on_stdout_or_where_captions_go_to_files_on_stderr(
+    captions: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = TerminalSink(captions=captions)
+    sink.write(turned(62.04))
+    sink.write(turned(63, "no", 0.04))
+    sink.close()
+    told = "1:02.0  yes (97 %): is it here?\n1:03.0  no (96 %): is it here?\n"
+    assert tuple(capsys.readouterr()) == ((told, "") if captions else ("", told))
 
 
 def test_captions_that_go_to_files_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:

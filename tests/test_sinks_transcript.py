@@ -8,7 +8,7 @@ import pytest
 
 from stream.events import AnswerText, Asked, Event, Restarted
 from stream.sinks.transcript import ENTRIES_KEPT, Entry, TimeText, Transcript
-from tests.event_maker import answer, frame
+from tests.event_maker import answer, frame, look, turned
 
 
 @pytest.fixture
@@ -28,6 +28,12 @@ def test_an_answer_grows_and_is_then_an_entry(transcript: Transcript) -> None:
     assert transcript.add(answer(2.0, " a red circle. ")) == Entry("0:02.0", "a red circle.")
     assert transcript.spoken is None
     assert transcript.entries == (Entry("0:02.0", "a red circle."),)
+
+
+def test_a_turn_is_an_entry_and_a_look_is_none(transcript: Transcript) -> None:
+    assert transcript.add(look(2.0)) is None
+    assert transcript.add(turned(2.0)) == Entry("0:02.0", "yes (97 %): is it here?")
+    assert len(transcript.entries) == 1
 
 
 def test_text_without_a_time_has_none(transcript: Transcript) -> None:

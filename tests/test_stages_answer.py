@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import pytest
 
-from arr_coc.errors import ContextLengthError, ModelNotFound
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream import guests as guests_module
 from stream.config import Config
@@ -30,6 +30,7 @@ from stream.messages import (
     Join,
     Lapsed,
     Leave,
+    Looked,
     Message,
     Text,
     Turn,
@@ -192,6 +193,49 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
     assert feedback is not None
     assert feedback.stamp == STAMP
     np.testing.assert_array_equal(feedback.attention, np.array([1, 0], np.float32))
+
+
+class LookingSpeaker(FakeSpeaker):
+    """Its looks teach."""
+
+    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+        list(self.answer(packet, question, lambda: False))
+        return 0.75, 0.5
+
+
+@pytest.mark.parametrize(("until", "teaches"), [("what is it", True), ("is it there", False)])
+def test_a_look_alone_is_the_whole_answer(runner: StageRunner, until: str, teaches: bool) -> None:
+    serve(runner, LookingSpeaker)
+    client = Client(runner, until=until).greeted()
+    message, arrays = token_message(3, client.turn(), tokens(), speak=False)
+    client.link.send(message, arrays)
+    looked, received = client.expect_whole(Looked)
+    assert (looked.answer, looked.yes, looked.certain, looked.tokens_used) == (3, 0.75, 0.5, 2)
+    assert (feedback_of(looked, received.parts) is not None) == teaches
+    assert client.quiet()
+
+
+def test_a_standing_question_is_looked_at_before_every_answer(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner, until="is it there").greeted()
+    client.ask(3)
+    assert client.expect(Looked).answer == 3
+    assert client.hear_answer().text == f"frame 7 sum {SUM}"
+
+
+def test_a_look_that_is_not_wanted_any_more_is_not_told(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(runner)
+    client = Client(runner, until="is it there").greeted()
+    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: client.link.send(Cancel()))
+    client.ask(3)
+    assert client.quiet()
+
+
+def test_a_model_that_cannot_look_says_so_when_it_is_joined(runner: StageRunner) -> None:
+    serve(runner, fake_speaker.WordlessSpeaker)
+    failed = Client(runner, until="is it there").expect(Failed)
+    assert (failed.error, failed.message) == (ModelError.__name__, "no single token for yes")
+    Client(runner).greeted()
 
 
 class RememberingSpeaker(FakeSpeaker):

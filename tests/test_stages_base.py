@@ -22,6 +22,21 @@ def test_a_control_knows_how_the_run_ends() -> None:
         control.check()
 
 
+def test_a_run_that_found_what_it_watched_for_ends_with_that() -> None:
+    control = Control()
+    control.find()
+    assert control.ending
+    assert control.outcome == "found"
+
+
+def test_a_run_that_was_told_to_end_before_was_interrupted() -> None:
+    control = Control()
+    control.end()
+    control.find()
+    assert control.outcome == "interrupted"
+    assert not control.found
+
+
 def test_the_first_failure_is_the_one_that_is_reported() -> None:
     control = Control()
     first = StageDied("texture", "first")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stream.events import Answer, Cut, FrameReady, Notice, Skipped
 from stream.tally import Tally
+from tests.event_maker import look
 
 S = 1_000_000_000
 
@@ -61,3 +62,17 @@ def test_a_run_without_frames_has_a_summary_too() -> None:
     assert (summary.frames, summary.duration_s, summary.mean_tokens) == (0, 0.0, 0.0)
     assert summary.timing == {"wall_s": 0.0, "fps": 0.0}
     assert (summary.ended, summary.error) == ("error", "the capture stage died: …")
+
+
+def test_what_was_watched_for_was_found_or_not() -> None:
+    tally = Tally(0)
+
+    def found() -> bool | None:
+        return tally.summary("finished", None, {}, 0, "cpu").found
+
+    assert found() is None
+    tally.add(look(0.0, holds=None))
+    assert found() is False
+    tally.add(look(0.0, holds="yes"))
+    tally.add(look(0.0, holds="no"))
+    assert found() is True

@@ -72,7 +72,7 @@ class TerminalSink(Display):
             self._spoken = ""
             self._caption(event.pts_s, printable(event.text))
         elif isinstance(event, Turned):
-            self._caption(event.pts_s, turned_text(event))
+            self._turned(event)
         elif isinstance(event, Summary):
             self.close()
             if event.frames or event.error is None:
@@ -109,6 +109,14 @@ class TerminalSink(Display):
         line.add_column(overflow="fold")
         line.add_row(clock_text(pts_s), Text(text))
         (self._err if self._live is not None else Console(highlight=False)).print(line)
+
+    def _turned(self, event: Turned) -> None:
+        """What a run was watched for is told in any case."""
+        if self._captions:
+            self._caption(event.pts_s, turned_text(event))
+        else:
+            line = f"{clock_text(event.pts_s)}  {turned_text(event)}"
+            self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
 
     def _say(self, event: Event) -> None:
         if isinstance(event, Notice) and event.code == "loading":
