@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from arr_coc.allocator import FrameAllocation
 from arr_coc.budget import DEFAULT_TOKENS, LEAST_TOKENS, MOST_TOKENS
 from arr_coc.latency_budget import LatencyBudget
 from stream.events import Answer, Event, Notice
@@ -24,6 +25,7 @@ class LatencyTarget:
     def __init__(self, target_ms: float, budget: int | Literal["adaptive"]) -> None:
         self._adaptive = budget == "adaptive"
         self._held = LatencyBudget(target_ms, DEFAULT_TOKENS if budget == "adaptive" else budget)
+        self._asked: FrameAllocation | None = None
         self._tokens = 0
 
     def limits(self, tiles: int) -> tuple[int | None, int]:
@@ -31,14 +33,16 @@ class LatencyTarget:
         tokens = self._held.budget_for(tiles)
         return None if self._adaptive else tokens, tokens
 
-    def asked(self, tokens: int) -> None:
-        """A frame of so many tokens is being answered about."""
-        self._tokens = tokens
+    def asked(self, frame: FrameAllocation) -> None:
+        """This frame is being answered about."""
+        before, self._asked = self._asked, frame
+        self._tokens = 0 if before is not None and _same(before, frame) else frame.allocation.tokens
 
     def heard(self, answer: Answer) -> list[Event]:
         """The answer with the target and the budget that comes of it, and behind it what the user should know.
 
-        A frame that was shown whole because its allocation failed says nothing about budgets.
+        A frame that was shown whole because its allocation failed says nothing about budgets, and neither does one that
+        shows what the one before it showed: the model has that in memory.
         """
         tiles, told = answer.tokens_total, None
         if answer.timing is not None and 0 < self._tokens <= MOST_TOKENS:
@@ -61,6 +65,13 @@ class LatencyTarget:
 
     def _met(self) -> Notice:
         return Notice(code=MET, message=f"answer.target_ms = {self._held.target_ms:g} can be met again")
+
+
+def _same(before: FrameAllocation, now: FrameAllocation) -> bool:
+    """Whether a frame shows the same tokens as the one that was answered about before it."""
+    if now is before:
+        return True
+    return now.change_since == 0 and now.allocation.regions.equal(before.allocation.regions)
 
 
 def target_off() -> Notice:

@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 
-from arr_coc.types import NS_PER_S
+from arr_coc.allocator import FrameAllocation
+from arr_coc.types import NS_PER_S, Allocation, FrameStamp
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
 from stream.doctor import fitness
 from stream.errors import ConfigError
@@ -38,11 +41,21 @@ def took(ttft_ms: float, tiles: int = 1024) -> Answer:
     return replace(answer(1.0, "a", timing=timing), tokens_total=tiles)
 
 
+def showing(tokens: int, change_since: float = 1.0) -> FrameAllocation:
+    """A frame's allocation, as far as it matters here: its tokens, and how much changed since the last answer."""
+    regions = torch.zeros(tokens, 3, dtype=torch.int64)
+    allocation = Allocation(regions, torch.ones(tokens), torch.ones(tokens, dtype=torch.bool))
+    nothing, levels = torch.zeros(0), np.zeros((0, 0), np.int8)
+    return FrameAllocation(
+        FrameStamp(0, 0, 0), allocation, nothing, nothing, nothing, levels, 0.0, change_since, "topk"
+    )
+
+
 def answers(target: LatencyTarget, ttft_ms: float, count: int, tiles: int = 1024) -> list[Notice]:
     """What is told while answers about frames of the budget take so long."""
     told: list[Any] = []
     for _ in range(count):
-        target.asked(target.limits(tiles)[1])
+        target.asked(showing(target.limits(tiles)[1]))
         told += target.heard(took(ttft_ms, tiles))[1:]
     return told
 
@@ -57,7 +70,7 @@ def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> N
 def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
     target = LatencyTarget(500, 200)
     for _ in range(4):
-        target.asked(target.limits(1024)[1])
+        target.asked(showing(target.limits(1024)[1]))
         (told,) = target.heard(took(900))
     assert isinstance(told, Answer)
     assert told.target_ms == 500
@@ -78,11 +91,27 @@ def test_it_is_told_once_what_cannot_be_met_and_once_when_it_can() -> None:
 def test_frames_shown_whole_and_answers_without_a_time_teach_nothing() -> None:
     target = LatencyTarget(500, 200)
     for _ in range(10):
-        target.asked(1024)
+        target.asked(showing(1024))
         assert target.heard(took(5000)) == [replace(took(5000), target_ms=500.0, budget=200)]
-        target.asked(200)
+        target.asked(showing(200))
         target.heard(replace(took(1), timing=None))
         assert target.limits(1024) == (200, 200)
+
+
+def test_frames_that_the_model_has_in_memory_teach_nothing() -> None:
+    target, frame = LatencyTarget(500, 200), showing(200)
+    for again in (frame, showing(200, change_since=0.0)):
+        target.asked(showing(190))
+        target.asked(frame)
+        for _ in range(10):
+            target.asked(again)
+            target.heard(took(5))
+            assert target.limits(1024) == (200, 200)
+    for _ in range(5):
+        target.asked(showing(190, change_since=0.0))
+        target.asked(showing(200, change_since=0.0))
+        target.heard(took(5))
+    assert target.limits(1024) == (400, 400)
 
 
 @pytest.mark.parametrize(

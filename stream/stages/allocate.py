@@ -123,7 +123,7 @@ class AllocateStage:
         """The newest frame is being answered about."""
         self._allocator.mark_answered()
         if (target := self._wiring.target) is not None and self._last is not None:
-            target.asked(self._last.allocation.tokens)
+            target.asked(self._last)
 
     def _heard(self, event: Event) -> None:
         """Passes on what the conversation tells; what an answer took sets the budget of the next frames."""
