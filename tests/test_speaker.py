@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_coc.errors import ContextLengthError, ModelNotFound, OptionError
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
@@ -41,6 +41,24 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     assert spoken.feedback is not None
     assert spoken.feedback.stamp == packet().stamp
     assert text == "".join(speaker.answer(packet(), "what?", lambda: False))
+
+
+def test_a_qwen_model_looks_as_its_session_does() -> None:
+    qwen = tiny_qwen()
+    qwen.tokenizer.add_tokens(["yes", "no"])
+    speaker, session = QwenSpeaker(AnswerSession(qwen)), AnswerSession(qwen)
+    speaker.check_until("is it?")
+    found = session.look(packet(), "is it?")
+    assert speaker.look(packet(), "is it?") == (found.yes, found.certain)
+    assert (speaker.last.tokens_used, speaker.last.text_tokens) == (4, 0)
+
+
+def test_a_standing_question_must_fit_the_model() -> None:
+    speaker = QwenSpeaker(AnswerSession(tiny_qwen()))
+    with pytest.raises(ModelError, match="no single token for yes"):
+        speaker.check_until("is it?")
+    with pytest.raises(ContextLengthError):
+        speaker.check_until("why " * speaker._session.qwen.max_context_tokens)
 
 
 def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_frame() -> None:

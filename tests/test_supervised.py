@@ -17,9 +17,17 @@ import torch
 
 from arr_coc.errors import BackendMissing, ModelNotFound
 from stream.clock import FakeClock
-from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, PipelineConfig, TextureConfig
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    CaptureConfig,
+    Config,
+    PipelineConfig,
+    TextureConfig,
+    UntilConfig,
+)
 from stream.errors import SourceNotFound, StageDied, TransportError
-from stream.events import Answer, Asked, Event, FrameReady, Notice, Restarted, Started
+from stream.events import Answer, Asked, Event, FrameReady, Looked, Notice, Restarted, Started, Turned
 from stream.pipeline import Pipeline
 from stream.renumbering import Renumbering
 from stream.reports import Broke, pack_report
@@ -365,6 +373,35 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 
 
 @pytest.mark.slow
+def watching(*, go_on: bool) -> Config:
+    """The scene has a bright star in it all the time, which this speaker takes for what is watched for."""
+    given = config()
+    until = UntilConfig(question="is it there?", go_on=go_on, every_s=0.2)
+    return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})
+
+
+def test_the_answer_that_held_before_a_death_is_not_told_again() -> None:
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", bool(seen.of(Turned))):
+            seen.signal("frames")
+        if seen.of(Restarted) and isinstance(event, Looked):
+            seen.run.end()
+
+    seen = watch(open_supervised(given=watching(go_on=True)), on_event)
+    assert seen.error is None
+    assert len(seen.restarts()) == 1
+    assert [event.to for event in seen.of(Turned)] == ["yes"]
+    assert seen.of(Looked)[-1].holds == "yes"
+    assert (seen.summary.ended, seen.summary.found) == ("interrupted", True)
+
+
+def test_a_run_that_watches_ends_when_it_has_found_that() -> None:
+    seen = watch(open_supervised(given=watching(go_on=False)), lambda seen, event: None)
+    assert seen.error is None
+    assert (seen.summary.ended, seen.summary.found) == ("found", True)
+    assert isinstance(seen.of(Looked)[-1], Looked)
+
+
 def test_a_reader_that_stops_reading_stops_everything() -> None:
     events = open_supervised().run()
     for event in events:
