@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from arr_coc.balancing import AdaptiveTensionBalancer, weighted
-from arr_coc.errors import NonFiniteError
+from arr_coc.errors import DeviceLost, NonFiniteError
 from arr_coc.knowing import Heard, InformationScorer, ParticipatoryScorer, PerspectivalScorer
 from arr_coc.texture import TextureArray
 from arr_coc.types import QueryEmbedding
@@ -108,8 +108,15 @@ class SteadyRelevance:
         """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
 
         It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
-        object. Raises NonFiniteError.
+        object. Raises NonFiniteError, and DeviceLost where that device has no memory left.
         """
+        try:
+            return self._made(texture, prior)
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+            raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
+
+    def _made(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
         done, same_picture = self._realised, texture is self._texture
         if done is not None and same_picture and prior is self._prior:
             return done

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.errors import NonFiniteError
+from arr_coc.errors import DeviceLost, NonFiniteError
 from arr_coc.relevance import RelevanceRealiser, SteadyRelevance
 from arr_coc.texture import TextureArray
 from arr_coc.types import QueryEmbedding
@@ -91,3 +91,16 @@ def test_what_is_not_finite_is_named(broken: str) -> None:
         )
     with pytest.raises(NonFiniteError, match=broken):
         realiser(picture, query, known)
+
+
+def test_a_device_without_memory_is_lost_and_another_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady, picture = SteadyRelevance(RelevanceRealiser()), texture()
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nand much more")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RelevanceRealiser, "forward", full)
+        with pytest.raises(DeviceLost, match=r"no memory is left on cpu to score frames: CUDA out of memory\.$"):
+            steady.of(picture, None)
+    assert steady.of(picture, None).relevance.shape == (5, 6)
