@@ -120,6 +120,15 @@ def test_a_look_at_a_window_sees_its_frames() -> None:
     assert second.yes != first.yes
 
 
+def test_what_looks_keep_does_not_grow() -> None:
+    looking = session()
+    kept = []
+    for seed in range(6):
+        looking.look(packet(seed), QUESTION)
+        kept.append(looking.last.kept_bytes)
+    assert len(set(kept)) == 1
+
+
 def test_a_question_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ContextLengthError, match="ask a shorter question"):
         session().look(packet(), "why " * 4000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from stream.config import AnswerConfig, Config, UntilConfig
@@ -58,6 +60,24 @@ def test_another_answer_than_yes_or_no_is_told_once() -> None:
     assert notice.code == NO_YES_OR_NO
     assert notice.message.startswith("the model answers 'is it here?' with neither yes nor no")
     assert len(second) == 1
+
+
+def test_a_long_watch_keeps_memory_flat() -> None:
+    watch = watching(stop=False)
+
+    def look_often(times: int) -> int:
+        for index in range(times):
+            watch.triggers.observe(index * 10**9, change=1.0, cut=index % 7 == 0)
+            watch.triggers.fire()
+            watch.take(look(float(index), (0.01, 0.8, 0.99, 0.5)[index % 4]))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before_bytes = look_often(200)
+        assert look_often(2000) - before_bytes < 4096
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_watched_for_comes_from_the_configuration() -> None:
