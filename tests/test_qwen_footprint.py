@@ -6,11 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen.footprint import HEADER_LIMIT_BYTES, Footprint, ModelFacts
+from arr_coc.qwen.footprint import FRAME_TEXT_TOKENS, HEADER_LIMIT_BYTES, Footprint, Load, ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, cached_folder
+from arr_coc.qwen.kept_vision import RegionSize
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from tests.tiny_qwen import tiny_folder
 
 
@@ -45,14 +48,62 @@ def test_parameters_are_those_that_are_loaded(tmp_path: Path) -> None:
 
 def test_memory_is_weights_keys_and_values_and_activations() -> None:
     facts = ModelFacts.read(bundled_model_path(), "bundled")
-    exact = Footprint.of(facts, "float32", 273, 100)
+    exact = Footprint.of(facts, "float32", Load(273, 100))
     assert exact.weights == facts.parameters * 4
     assert exact.cache == 2 * 4 * 3 * 64 * 373 * 4
     assert exact.total == exact.weights + exact.cache + exact.activations
-    half = Footprint.of(facts, "bfloat16", 273, 100)
-    assert half == Footprint.of(facts, "auto", 273, 100)
+    half = Footprint.of(facts, "bfloat16", Load(273, 100))
+    assert half == Footprint.of(facts, "auto", Load(273, 100))
     assert (half.weights * 2, half.cache * 2) == (exact.weights, exact.cache)
-    assert Footprint.of(facts, "float32", 546, 100).activations > exact.activations
+    assert Footprint.of(facts, "float32", Load(546, 100)).activations > exact.activations
+
+
+def test_frames_of_a_window_count_in_the_prompt_and_kept() -> None:
+    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    one, four = Load(100, 50), Load(100, 50, window=4, kept=6)
+    assert (one.prompt_tokens, four.prompt_tokens) == (150, 4 * (100 + FRAME_TEXT_TOKENS) + 50)
+    a_token = 2 * 4 * 3 * 64 * 4
+    told = Footprint.of(facts, "float32", four)
+    assert told.cache == a_token * four.prompt_tokens
+    assert told.kept == 6 * (a_token * (100 + FRAME_TEXT_TOKENS) + 100 * (192 * 4 + 3 * 32 * 32))
+    assert Footprint.of(facts, "float32", one).kept == 0
+    assert told.activations < Footprint.of(facts, "float32", Load(400, 50)).activations
+
+
+def test_a_kept_frame_takes_what_is_reckoned(tmp_path: Path) -> None:
+    """A real window of two frames, beside what its folder alone tells."""
+    from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+    from arr_coc.qwen.loading import load_qwen
+    from arr_coc.qwen.session import AnswerSession
+
+    path = tiny_folder(tmp_path)
+    window, session = FrameWindow(WindowOptions(frames=2)), AnswerSession(load_qwen(path, dtype="float32"))
+    for frame in (0, 1):
+        pixels = np.full((6, 3, 32, 32), 40 * frame, np.uint8)
+        regions = np.array([[0, row, col] for row in range(2) for col in range(3)], np.int32)
+        stamp = FrameStamp(frame, frame * 10**9, 0, 1)
+        packet = TokenPacket(stamp, TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
+        "".join(session.answer(packet, "what?", window=window))
+    reckoned = Footprint.of(ModelFacts.read(path, "tiny"), "float32", Load(6, 0, window=2, kept=2)).kept
+    text = window.frames[0].tokens - 6
+    a_token = sum(rows.numel() * 4 for rows in (*window.frames[0].keys, *window.frames[0].values)) // (6 + text)
+    assert sum(frame.bytes for frame in window.frames) == reckoned + 2 * (text - FRAME_TEXT_TOKENS) * a_token
+
+
+def test_incremental_encoding_keeps_what_is_reckoned() -> None:
+    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    a_region = RegionSize(4, 3, 64, 2, 192, 4, 3 * 32 * 32)
+    for limit_mb in (1000.0, 1.5 * 100 * a_region.bytes / 1e6, 0.5 * 100 * a_region.bytes / 1e6, 0.0):
+        kept = Footprint.of(facts, "float32", Load(100, 50, kept_vision_mb=limit_mb)).kept
+        assert kept == a_region.slots_within(limit_mb, 100) * a_region.bytes
+
+
+def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:
+    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    few, whole = Load(100, 50), Load(100, 50, encoded_tokens=2040)
+    less, more = (Footprint.of(facts, "float32", load) for load in (few, whole))
+    assert more.activations > 5 * less.activations
+    assert (more.cache, more.kept) == (less.cache, less.kept)
 
 
 def test_what_is_not_told_is_reckoned(folder: Path) -> None:

@@ -20,6 +20,12 @@ _CHECKPOINT_DTYPES = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2}
 PATCHES_A_TOKEN = 4
 """Patches that the vision encoder merges into one visual token."""
 
+PIXELS_A_TOKEN = 3 * 32 * 32
+"""Bytes of the pixels of one visual token."""
+
+FRAME_TEXT_TOKENS = 16
+"""About what the heading of a frame in a window takes ("<3.2 seconds>"), and its closing."""
+
 HEADER_LIMIT_BYTES = 100_000_000
 """safetensors' own bound for a header."""
 
@@ -30,7 +36,10 @@ bundled model with 64 to 2040 tokens: within a tenth."""
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored."""
+    """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored.
+
+    `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level.
+    """
 
     family: Family
     parameters: int
@@ -44,6 +53,8 @@ class ModelFacts:
     vocabulary: int
     vision_hidden: int
     vision_intermediate: int
+    vision_layers: int
+    outputs: int
     known_world: str | None
 
     @classmethod
@@ -70,6 +81,8 @@ class ModelFacts:
                 vocabulary=int(text["vocab_size"]),
                 vision_hidden=vision_hidden,
                 vision_intermediate=int(vision.get("intermediate_size") or 4 * vision_hidden),
+                vision_layers=int(vision["depth"]),
+                outputs=1 + len(vision.get("deepstack_visual_indexes") or ()),
                 known_world=config.get("arr_coc_world"),
             )
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
@@ -77,32 +90,72 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a model is asked: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
+    `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
+    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not."""
+
+    visual_tokens: int
+    other_tokens: int
+    window: int = 1
+    kept: int = 1
+    encoded_tokens: int | None = None
+    kept_vision_mb: float = 0.0
+
+    @property
+    def frame_tokens(self) -> int:
+        """One frame's, with its heading and closing in a window."""
+        return self.visual_tokens + (FRAME_TEXT_TOKENS if self.window > 1 else 0)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the longest prompt, with its answer."""
+        return self.window * self.frame_tokens + self.other_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes that a model takes: its weights, the keys and values of one prompt and answer, and activations at their
-    largest."""
+    """Bytes that a model takes: its weights, the keys and values of one prompt and answer, activations at their
+    largest, and what it keeps of earlier frames and of the vision encoder's work."""
 
     weights: int
     cache: int
     activations: int
+    kept: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.cache + self.activations
+        return self.weights + self.cache + self.activations + self.kept
 
     @classmethod
-    def of(cls, facts: ModelFacts, dtype: str, visual_tokens: int, other_tokens: int) -> Footprint:
-        """For prompts of so many visual tokens, and all other tokens of prompt and answer together.
+    def of(cls, facts: ModelFacts, dtype: str, load: Load) -> Footprint:
+        """`dtype` as `loading.DTYPES` names them, or `auto` for the checkpoint's own.
 
-        `dtype` as `loading.DTYPES` names them, or `auto` for the checkpoint's own. The largest activations are the
-        vision encoder's or the prefill's, whichever are more.
+        The largest activations are the vision encoder's or the prefill's, whichever are more; a window's frames are
+        prefilled one by one. Its frames count twice, as `room.py` counts them: kept, and in their slots.
         """
         size = BYTES.get(dtype) or max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
-        tokens = visual_tokens + other_tokens
-        cache = 2 * facts.layers * facts.kv_heads * facts.head_dim * tokens * size
-        patches = visual_tokens * PATCHES_A_TOKEN
-        vision = patches * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
+        a_token = 2 * facts.layers * facts.kv_heads * facts.head_dim * size
+        cache = a_token * load.prompt_tokens
+        encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
+        vision = encoded * PATCHES_A_TOKEN * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
+        tokens = load.frame_tokens + load.other_tokens
         prefill = tokens * (6 * facts.hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
-        return cls(facts.parameters * size, cache, LIVE * max(vision, prefill))
+        kept = _vision_bytes(facts, load, size)
+        if load.window > 1:
+            kept += load.kept * (
+                a_token * load.frame_tokens + load.visual_tokens * (facts.hidden * size + PIXELS_A_TOKEN)
+            )
+        return cls(facts.parameters * size, cache, LIVE * max(vision, prefill), kept)
+
+
+def _vision_bytes(facts: ModelFacts, load: Load, size: int) -> int:
+    """What incremental encoding keeps, as `kept_vision.py` allots it: a frame's regions and as many that left; nothing
+    where one frame alone exceeds the limit."""
+    values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
+    a_region = values * size + PIXELS_A_TOKEN
+    fitting = int(load.kept_vision_mb * 1e6) // a_region
+    return min(fitting, 2 * load.visual_tokens) * a_region if fitting >= load.visual_tokens else 0
 
 
 def _counted(folder: Path, name: str) -> tuple[int, int]:

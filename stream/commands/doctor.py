@@ -30,6 +30,11 @@ def doctor(
     model: Annotated[str | None, _text("--model", "-m", metavar="NAME", help="The model to look at. [bundled]")] = None,
     budget: Annotated[str | None, _text("--budget", metavar="N", help="Visual tokens a frame. [273]")] = None,
     dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None,
+    window: Annotated[str | None, _text("--window", metavar="N", help="Frames that an answer speaks of. [1]")] = None,
+    encode: Annotated[
+        str | None,
+        _text("--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"),
+    ] = None,
     backend: Annotated[
         str | None, _text("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
     ] = None,
@@ -43,6 +48,8 @@ def doctor(
         ("--model", "answer.model", model),
         ("--budget", "allocate.budget", budget),
         ("--dtype", "answer.dtype", dtype),
+        ("--window", "answer.window.frames", window),
+        ("--encode", "answer.encode", encode),
         ("--backend", "texture.backend", backend),
         ("--device", "answer.device", device),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from stream.config import Config
-from stream.doctor import fitness, hardware, software
+from stream.doctor import cards, fitness, hardware, software
 from stream.doctor.check import Check
 
 STORES = ("cpu", "gl", "cuda")
@@ -36,6 +36,7 @@ def examine(config: Config) -> list[Check]:
         ("cuda", partial(hardware.cuda, config.answer.device)),
         ("model", partial(fitness.model, config)),
         ("memory", partial(fitness.memory, config)),
+        ("cards", partial(cards.cards, config)),
     )
     return [_checked(part, check) for part, check in checks]
 

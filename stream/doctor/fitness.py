@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arr_coc.errors import ArrCocError
-from arr_coc.qwen.footprint import Footprint, ModelFacts
+from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, cached_folder, local_folder
+from arr_coc.types import NEEDS_TOKENS_ONLY, TileGrid
 from stream.config import Config
 from stream.doctor.check import Check
 
@@ -25,6 +26,10 @@ CGROUP_FILES = (
 )
 """A container's limit and use, in version 2 and version 1."""
 
+USUAL_SIZE = "1920x1080"
+
+REMEDY = "close other programs, or give --dtype bfloat16, a lower --budget, fewer frames (--window) or a smaller model"
+
 PROMPT_TOKENS = 64
 """About what the chat template and a short question take."""
 
@@ -38,15 +43,17 @@ def model(config: Config) -> Check:
         return Check("model", "broken", problem or remedy, remedy if problem else None)
     if facts is None:
         return Check("model", "absent", f"{name} is not on this machine yet", "the first run downloads it")
-    visual, other = tokens_of(config)
+    load = load_of(config)
+    visual, needed = load.visual_tokens, load.prompt_tokens
     known = f"; only knows {facts.known_world}" if facts.known_world else ""
     said = (
         f"{name}: {facts.family.title}, {facts.parameters / 1e6:,.1f} M parameters, "
         f"{visual} visual tokens a frame, context of {facts.context_tokens}{known}"
     )
-    if visual + other > facts.context_tokens:
-        found = f"{said}: too short for the {visual + other} tokens of frame, question and answer"
-        return Check("model", "broken", found, "lower --budget")
+    if needed > facts.context_tokens:
+        found = f"{said}: too short for the {needed} tokens of frame, question and answer"
+        remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"
+        return Check("model", "broken", found, remedy)
     return Check("model", "works", said)
 
 
@@ -59,19 +66,25 @@ def memory(config: Config, free: Callable[[], int] | None = None) -> Check:
     except ArrCocError:
         facts = None
     if facts is None:
-        return _fits(f"{_size(processes)} and the model needed, {_size(free_bytes)} free", processes, free_bytes)
+        return _fits(
+            f"{size_text(processes)} and the model needed, {size_text(free_bytes)} free", processes, free_bytes
+        )
     on_cpu = not _on_cuda(config.answer.device)
     dtype = "float32" if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
-    parts = Footprint.of(facts, dtype, *tokens_of(config))
-    listed = (
-        f"weights {_size(parts.weights)}, keys and values {_size(parts.cache)}, activations {_size(parts.activations)}"
-    )
+    parts = Footprint.of(facts, dtype, load_of(config))
+    named = {
+        "weights": parts.weights,
+        "keys and values": parts.cache,
+        "activations": parts.activations,
+        "kept of frames": parts.kept,
+    }
+    listed = ", ".join(f"{name} {size_text(count)}" for name, count in named.items() if count)
     if on_cpu:
         needed = processes + parts.total
-        said = f"about {_size(needed)} needed ({listed}, processes {_size(processes)}), {_size(free_bytes)} free"
-        return _fits(said, needed, free_bytes)
+        said = f"about {size_text(needed)} needed ({listed}, processes {size_text(processes)})"
+        return _fits(f"{said}, {size_text(free_bytes)} free", needed, free_bytes)
     free_there = _free_on_cuda(config.answer.device)
-    said = f"about {_size(parts.total)} needed on the GPU ({listed}), {_size(free_there)} free there"
+    said = f"about {size_text(parts.total)} needed on the GPU ({listed}), {size_text(free_there)} free there"
     return _fits(said, parts.total, free_there)
 
 
@@ -99,12 +112,32 @@ def free_memory(cgroup: Path = CGROUP) -> int:
     return free
 
 
+def load_of(config: Config) -> Load:
+    """What the model is asked at its most. A frame that comes whole is as large as `capture.size` says, else 1080p."""
+    answer, window = config.answer, config.answer.window
+    visual, other = tokens_of(config)
+    whole = tiles_of(config)
+    return Load(
+        visual_tokens=whole if answer.encode in ("full", "weighted") else visual,
+        other_tokens=other,
+        window=window.frames,
+        kept=max(window.frames, window.kept or 0),
+        encoded_tokens=None if answer.encode in NEEDS_TOKENS_ONLY else whole,
+        kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" else 0.0,
+    )
+
+
+def tiles_of(config: Config) -> int:
+    """Tiles of a frame, as far as the configuration tells."""
+    width_px, height_px = map(int, (config.capture.size or USUAL_SIZE).split("x"))
+    tiles = TileGrid.of(height_px, width_px).tiles
+    return min(tiles, config.capture.max_tiles or tiles)
+
+
 def _fits(said: str, needed: int, free: int) -> Check:
     if needed <= free:
         return Check("memory", "works", said)
-    return Check(
-        "memory", "broken", said, "close other programs, or give --dtype bfloat16, a lower --budget or a smaller model"
-    )
+    return Check("memory", "broken", said, REMEDY)
 
 
 def tokens_of(config: Config) -> tuple[int, int]:
@@ -126,5 +159,5 @@ def _on_cuda(device: str) -> bool:
     return (device == "auto" or device.startswith("cuda")) and torch.cuda.is_available()
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,76 @@
+"""What a model needs on cards of usual sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
+from arr_coc.qwen.hub import bundled_model_path
+from stream.config import Config
+from stream.doctor import cards, fitness
+
+BUNDLED = ModelFacts.read(bundled_model_path(), "bundled")
+LARGE = dataclasses.replace(
+    BUNDLED, parameters=8_800_000_000, checkpoint_bytes=17_600_000_000, context_tokens=262_144, layers=36, kv_heads=8
+)
+
+
+def config(**sections: Any) -> Config:
+    return Config.model_validate(sections)
+
+
+def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
+    check = cards.cards(config())
+    assert check.state == "works"
+    assert check.found.startswith(
+        "26 MB for sparse, 273 visual tokens; 16 GB up to --window 27, 24 GB up to --window 27"
+    )
+    window = config(answer={"window": {"frames": 4}, "encode": "incremental"})
+    assert " for incremental, 273 visual tokens in each of 4 frames; " in cards.cards(window).found
+
+
+def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "facts_of", lambda config: (LARGE, "large"))
+    found = cards.cards(config(answer={"dtype": "bfloat16"})).found
+    assert "16 GB too small, 24 GB up to --window " in found
+    sizes = [int(part.rsplit(" ", 1)[1]) for part in found.split("; ")[1].split(", ")[1:]]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+
+
+def test_the_largest_window_is_the_last_that_fits() -> None:
+    load = Load(273, 200)
+    free = 22 << 30
+    most = cards.most_frames(LARGE, "bfloat16", load, free)
+    for frames, fits in ((most, True), (most + 1, False)):
+        needed = Footprint.of(LARGE, "bfloat16", dataclasses.replace(load, window=frames, kept=frames)).total
+        assert (needed <= free) == fits
+    assert cards.most_frames(LARGE, "bfloat16", load, 1 << 30) == 0
+    assert cards.most_frames(dataclasses.replace(LARGE, context_tokens=600), "bfloat16", load, free) == 1
+
+
+def test_of_a_model_that_is_not_here_nothing_is_said(tmp_path: Path) -> None:
+    assert cards.cards(config(answer={"model": str(tmp_path)})).state == "absent"
+    assert cards.cards(config(answer={"model": "nobody/has-this"})).state == "absent"
+
+
+def test_what_a_run_asks_of_a_model() -> None:
+    assert fitness.load_of(config()).visual_tokens == 273
+    full = fitness.load_of(config(answer={"encode": "full"}, capture={"size": "640x480"}))
+    assert (full.visual_tokens, full.encoded_tokens, full.kept_vision_mb) == (300, 300, 0)
+    prune = fitness.load_of(config(answer={"encode": "prune"}))
+    assert (prune.visual_tokens, prune.encoded_tokens) == (273, 2040)
+    limited = fitness.load_of(config(answer={"encode": "prune"}, capture={"max_tiles": 900}))
+    assert limited.encoded_tokens == 900
+    several = fitness.load_of(config(answer={"window": {"frames": 4, "kept": 9}, "encode": "incremental"}))
+    assert (several.window, several.kept, several.encoded_tokens, several.kept_vision_mb) == (4, 9, None, 1024)
+
+
+def test_a_window_beyond_the_context_is_broken() -> None:
+    assert fitness.model(config(answer={"window": {"frames": 27}})).state == "works"
+    broken = fitness.model(config(answer={"window": {"frames": 28}}))
+    assert (broken.state, broken.remedy) == ("broken", "lower --budget, or show fewer frames (--window)")
