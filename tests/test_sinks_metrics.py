@@ -18,7 +18,7 @@ from stream.config import Config, OutputConfig
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.sinks.metrics import Histogram, MetricsSink
 from stream.vitals import Vitals
-from tests.event_maker import answer, frame, summary
+from tests.event_maker import answer, frame, look, summary
 from tests.watched_run import WatchedRun
 
 NS_PER_S = 1_000_000_000
@@ -112,6 +112,16 @@ def test_metrics_count_what_happened(served: Served) -> None:
     assert told["arr_coc_frame_latency_seconds_sum"] == pytest.approx(0.075)
     assert told["arr_coc_resident_memory_bytes{frames}"] > 2**20
     assert "arr_coc_resident_memory_bytes{answers}" not in told
+
+
+def test_looks_are_counted_and_what_holds_is_told(served: Served) -> None:
+    assert "arr_coc_watched_for" not in served.samples()
+    served.take(look(0.5, holds="no"), look(1.0, holds="yes"))
+    told = served.samples()
+    assert (told["arr_coc_look_seconds_count"], told["arr_coc_look_seconds_sum"]) == (2, 0.12)
+    assert told["arr_coc_watched_for"] == 1
+    served.take(look(2.0, holds="no"))
+    assert served.samples()["arr_coc_watched_for"] == 0
 
 
 def test_jitter_is_told_of_a_source_with_a_schedule(served: Served) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from stream.config import Config
-from stream.events import Answer, Event, FrameReady
+from stream.events import Answer, Event, FrameReady, Looked
 from stream.published import PublishedStats
 from stream.sinks.base import Sink
 from stream.sinks.http import HttpServer, Page
@@ -94,17 +94,27 @@ class RunCollector(Collector):
         self._vitals = vitals
         self._latency = Histogram(FRAME_BUCKETS_S)
         self._ttft = Histogram(TTFT_BUCKETS_S)
+        self._look = Histogram(TTFT_BUCKETS_S)
+        self._holds: str | None = None
 
     def add(self, event: Event) -> None:
         if isinstance(event, FrameReady):
             self._latency.add(max(0, event.ready_ns - event.capture_ns) / 1e9)
         elif isinstance(event, Answer) and event.timing is not None:
             self._ttft.add(event.timing.ttft_ms / 1e3)
+        elif isinstance(event, Looked) and event.timing is not None:
+            self._holds = event.holds
+            self._look.add(event.timing.total_ms / 1e3)
 
     def collect(self) -> Iterator[Metric]:
         stats, health = self._vitals.stats(), self._vitals.health()
         yield self._latency.family("arr_coc_frame_latency_seconds", "From a frame's capture to its allocation.")
         yield self._ttft.family("arr_coc_ttft_seconds", "From a frame's capture to the answer's first token.")
+        yield self._look.family("arr_coc_look_seconds", "From a frame's capture to its look at a standing question.")
+        if self._holds is not None:
+            yield GaugeMetricFamily(
+                "arr_coc_watched_for", "1 while yes answers a standing question.", value=float(self._holds == "yes")
+            )
         yield from _counters(stats)
         yield from _gauges(stats)
         yield GaugeMetricFamily(
