@@ -59,8 +59,8 @@ def _obstacle(config: Config) -> str | None:
         return "--resume needs a run that drops nothing: set pipeline.frames=lossless and pipeline.answers=lockstep"
     if config.answer.encode == "incremental":
         return (
-            "--resume needs answers that do not build on what earlier ones left in memory: give --encode sparse instead "
-            "of incremental"
+            "--resume needs answers that do not build on what earlier ones left in memory: "
+            "give --encode sparse instead of incremental"
         )
     if config.answer.window.frames > 1:
         return "--resume needs answers that speak of one frame each: leave answer.window.frames at 1"
