@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from stream.events import Event, Looked, Notice, Turned
 from stream.looks import LookRules, LookTriggers, StandingAnswer, VerdictRules
+
+QUESTION_CHARS = 60
+"""Of a question, so much is repeated in a notice."""
 
 NO_YES_OR_NO = "no-yes-or-no"
 """The code of the notice that the model answers a standing question with something else."""
@@ -72,7 +76,8 @@ def _word(answer: bool) -> str:
 
 
 def _off_topic_text(look: Looked) -> str:
+    question = textwrap.shorten(look.question, QUESTION_CHARS, placeholder="…")
     return (
-        f"the model answers {look.question!r} with neither yes nor no (both together have {look.certain:.1%} of the "
+        f"the model answers {question!r} with neither yes nor no (both together have {100 * look.certain:.1f} % of the "
         "probability); such looks turn nothing: ask something that yes or no answers"
     )

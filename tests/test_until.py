@@ -126,7 +126,7 @@ def test_neither_yes_nor_no_is_told_once_and_turns_nothing(video: str) -> None:
     events = run(configured(video), "TalkativeSpeaker")
     notices = [event.message for event in events if isinstance(event, Notice) and event.code == NO_YES_OR_NO]
     assert len(notices) == 1
-    assert "'is there a light?' with neither yes nor no (both together have 1.0%" in notices[0]
+    assert "'is there a light?' with neither yes nor no (both together have 1.0 %" in notices[0]
     assert turns(events) == []
     assert {holds for _, _, holds in looks(events)} == {None}
 

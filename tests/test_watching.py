@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
+from msgspec.structs import replace
 
 from stream.config import AnswerConfig, Config, UntilConfig
 from stream.events import Looked, Notice, Turned
@@ -52,7 +53,7 @@ def test_an_unsure_look_asks_for_another_one() -> None:
 
 def test_another_answer_than_yes_or_no_is_told_once() -> None:
     watch = watching()
-    off = Looked(**{**{name: getattr(look(0.0), name) for name in Looked.__struct_fields__}, "certain": 0.02})
+    off = replace(look(0.0), certain=0.02)
     first, second = watch.take(off), watch.take(off)
     assert [type(event) for event in first] == [Looked, Notice]
     notice = first[1]
@@ -60,6 +61,13 @@ def test_another_answer_than_yes_or_no_is_told_once() -> None:
     assert notice.code == NO_YES_OR_NO
     assert notice.message.startswith("the model answers 'is it here?' with neither yes nor no")
     assert len(second) == 1
+
+
+def test_a_long_question_is_not_repeated_whole() -> None:
+    off = replace(look(0.0), certain=0.0, question="is it there " * 50)
+    notice = watching().take(off)[1]
+    assert isinstance(notice, Notice)
+    assert len(notice.message) < 240
 
 
 def test_a_long_watch_keeps_memory_flat() -> None:
