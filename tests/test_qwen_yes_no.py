@@ -120,6 +120,14 @@ def test_a_look_at_a_window_sees_its_frames() -> None:
     assert second.yes != first.yes
 
 
+def test_a_frame_that_is_looked_at_and_answered_about_enters_a_window_once() -> None:
+    speaking, window = session(), FrameWindow(WindowOptions(2))
+    speaking.look(packet(0), QUESTION, window)
+    "".join(speaking.answer(packet(0), CAPTION, None, window))
+    assert speaking.last.prefilled_tokens == len(speaking._question(CAPTION))
+    assert len(window.frames) == 1
+
+
 def test_what_looks_keep_does_not_grow() -> None:
     looking = session()
     kept = []
