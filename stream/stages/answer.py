@@ -19,7 +19,6 @@ from stream.guests import Guest, Guests
 from stream.messages import (
     PROTOCOL,
     Alive,
-    Answered,
     Ask,
     Asking,
     Cancel,
@@ -28,7 +27,6 @@ from stream.messages import (
     Join,
     Lapsed,
     Leave,
-    Looked,
     Message,
     Text,
     Tokens,
@@ -36,9 +34,10 @@ from stream.messages import (
     Want,
     WholeFrame,
 )
-from stream.packets import feedback_arrays, frame_packet, specs_of, token_packet
+from stream.packets import frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader
 from stream.speaker import Packet, Speaker
+from stream.spoken import answered_message, looked_message
 from stream.stages.base import WAIT_MS, CancelledError, Control, describe
 from stream.transport import Client, Received, Transport
 from stream.transport.curve import ServerCurve
@@ -274,48 +273,19 @@ class AnswerStage:
         self._listen(0)
         if self._unwanted:
             return
-        spoken = self._speaker.last
-        arrays = feedback_arrays(spoken.feedback)
-        answered = Answered(
-            answer=number,
-            query=query,
-            text="".join(pieces),
-            tokens_used=spoken.tokens_used,
-            text_tokens=spoken.text_tokens,
-            encode_ms=spoken.encode_ms,
-            prefill_ms=spoken.prefill_ms,
-            decode_ms=spoken.decode_ms,
-            frames=spoken.frames,
-            since_ns=spoken.since_ns,
-            kept_bytes=spoken.kept_bytes,
-            feedback_stamp=None if spoken.feedback is None else spoken.feedback.stamp,
-            arrays=specs_of(*arrays),
-        )
+        answered, arrays = answered_message(number, query, "".join(pieces), self._speaker.last)
         guest.answers += 1
-        self._send(client, answered, [*arrays])
+        self._send(client, answered, arrays)
 
     def _look(self, client: Client, guest: Guest, number: int, packet: Packet) -> None:
         """Looks whether the guest's standing question is answered with yes."""
         assert guest.until is not None
-        yes, certain = self._speaker.look(packet, guest.until)
+        look = self._speaker.look(packet, guest.until)
         self._listen(0)
-        if self._unwanted:
-            return
-        spoken = self._speaker.last
-        feedback = spoken.feedback if guest.until == guest.query else None
-        arrays = feedback_arrays(feedback)
-        looked = Looked(
-            answer=number,
-            yes=yes,
-            certain=certain,
-            tokens_used=spoken.tokens_used,
-            encode_ms=spoken.encode_ms,
-            prefill_ms=spoken.prefill_ms,
-            kept_bytes=spoken.kept_bytes,
-            feedback_stamp=None if feedback is None else feedback.stamp,
-            arrays=specs_of(*arrays),
-        )
-        self._send(client, looked, [*arrays])
+        if not self._unwanted:
+            teaches = guest.until == guest.query
+            looked, arrays = looked_message(number, look, self._speaker.last, teaches=teaches)
+            self._send(client, looked, arrays)
 
     def _packet_of(self, received: Received) -> tuple[int, Packet, bool]:
         """The number of the answer, what it is about, and whether it is to be spoken."""
