@@ -180,6 +180,27 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenReason:
+    """One region of an allocation and what speaks for it; all but `rank` are means over its tiles.
+
+    `scores` in [0, 1], by their names in `arr_coc.why`; `shares`: how much of `now` each gave, 1 in all (0 where `now`
+    is 0). `now` is this frame's relevance, the scores balanced by their weights; `memory` what blending over time adds
+    to it, and `relevance` the two together. `rank`: 1 for the most relevant token of the frame; equals in token order.
+    A token of a low rank is there for coverage or exploration, or because the budget reached it.
+    """
+
+    level: int
+    row: int
+    col: int
+    rank: int
+    relevance: float
+    now: float
+    memory: float
+    scores: dict[str, float]
+    shares: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenPacket:
     """The chosen tokens of one frame, complete in itself.
 

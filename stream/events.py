@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from arr_coc.types import TokenReason
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower):
     """Base of all events."""
@@ -171,6 +173,19 @@ class Turned(Event, frozen=True, tag="turned"):
     certain: float
 
 
+class Why(Event, frozen=True, tag="why"):
+    """Why the tokens of a frame that is being answered about were chosen; where a run writes this down.
+
+    `weights`: each score's in the balance, 1 in all; `tokens` in token order.
+    """
+
+    frame_index: int
+    pts_s: float
+    strategy: str
+    weights: dict[str, float]
+    tokens: list[TokenReason]
+
+
 class FrameMap(msgspec.Struct, frozen=True, kw_only=True):
     """What was relevant in a frame and what was chosen of it.
 
@@ -236,6 +251,8 @@ def encode_event(event: Event) -> str:
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
     return round(value, 6) if isinstance(value, float) else value
 
 
@@ -251,6 +268,7 @@ AnyEvent: TypeAlias = (
     | Answer
     | Looked
     | Turned
+    | Why
     | FrameReady
     | Summary
 )

@@ -8,6 +8,7 @@ import typing
 import msgspec
 import pytest
 
+from arr_coc.types import TokenReason
 from stream.events import (
     Answer,
     AnswerText,
@@ -27,12 +28,14 @@ from stream.events import (
     Started,
     Summary,
     Turned,
+    Why,
     encode_event,
     pack_event,
     unpack_event,
 )
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
+REASON = TokenReason(0, 1, 2, 1, 0.5, 0.25, 0.25, {"information": 0.5}, {"information": 1.0})
 ANSWER = Answer(
     answer=1,
     frame_index=2,
@@ -70,6 +73,7 @@ EVENTS: list[Event] = [
         timing=LookTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
     ),
     Turned(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
+    Why(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     FrameReady(
         frame_index=0,
         pts_s=0.0,

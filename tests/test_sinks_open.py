@@ -13,6 +13,7 @@ from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink
 from stream.sinks.jsonl import JsonlSink
 from stream.sinks.open import open_sinks
+from stream.sinks.why import WhySink
 
 
 def no_overlay(slot: int) -> Overlay:
@@ -21,9 +22,13 @@ def no_overlay(slot: int) -> Overlay:
 
 def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
     names = ["a.vtt", "b.srt", "c.JSONL"]
-    config = OutputConfig(paths=tuple(str(tmp_path / name) for name in names), heatmap=str(tmp_path / "d.mp4"))
+    config = OutputConfig(
+        paths=tuple(str(tmp_path / name) for name in names),
+        heatmap=str(tmp_path / "d.mp4"),
+        why=str(tmp_path / "e.jsonl"),
+    )
     sinks = open_sinks(config, "in.mp4", no_overlay)
-    assert [type(sink) for sink in sinks] == [CaptionSink, CaptionSink, JsonlSink, HeatmapSink]
+    assert [type(sink) for sink in sinks] == [CaptionSink, CaptionSink, JsonlSink, HeatmapSink, WhySink]
     for sink in sinks:
         sink.close()
     assert list(tmp_path.iterdir()) == []
@@ -36,7 +41,9 @@ def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
         (OutputConfig(paths=("a",)), "no suffix; captions can be"),
         (OutputConfig(paths=("a.mp4",)), "goes to --heatmap"),
         (OutputConfig(heatmap="a.vtt"), r"the heat map can be \.mp4 \(captions go to -o"),
+        (OutputConfig(why="a.json"), r"the reasons for tokens can be \.jsonl \(captions go to -o"),
         (OutputConfig(paths=("a.vtt", "./a.vtt")), "given twice"),
+        (OutputConfig(paths=("a.jsonl",), why="./a.jsonl"), "given twice"),
     ],
 )
 def test_outputs_that_make_no_sense_are_refused(config: OutputConfig, message: str) -> None:

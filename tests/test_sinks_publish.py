@@ -17,7 +17,20 @@ import pytest
 
 from stream.config import Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError
-from stream.events import AnswerText, AnyEvent, Asked, Cut, Event, FrameMap, Notice, Outage, Restarted, Skipped, Started
+from stream.events import (
+    AnswerText,
+    AnyEvent,
+    Asked,
+    Cut,
+    Event,
+    FrameMap,
+    Notice,
+    Outage,
+    Restarted,
+    Skipped,
+    Started,
+    Why,
+)
 from stream.published import AnyPublished, Published, topic_of
 from stream.sinks.publish import KEPT, PublishSink, published
 from stream.transport import publisher as publisher_module
@@ -48,6 +61,7 @@ EVENTS: list[Event] = [
     Skipped(frame_index=1, pts_s=0.6, what="packet 3", reason="bad"),
     Restarted(process="answers", cause="killed by SIGKILL", count=1),
     Outage(frame_index=1, pts_s=0.6, reason="timed out"),
+    Why(frame_index=0, pts_s=0.0, strategy="mixed", weights={}, tokens=[]),
     summary(),
 ]
 
@@ -80,7 +94,7 @@ def output() -> Iterator[Output]:
 def test_every_event_is_published_or_told_otherwise() -> None:
     assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent))
     untold = {type(event) for event in EVENTS if published(event) is None}
-    assert untold == {Started, Skipped}
+    assert untold == {Started, Skipped, Why}
 
 
 def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> None:

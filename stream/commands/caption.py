@@ -56,7 +56,7 @@ def caption(
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
     summary = _run(config, _journal(config, resume=resume), resume=resume)
-    report_written([*config.output.paths, *filter(None, [config.output.heatmap])])
+    report_written([*config.output.paths, *filter(None, [config.output.heatmap, config.output.why])])
     return exit_status(summary, watching=config.answer.until.question is not None)
 
 

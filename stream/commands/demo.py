@@ -45,6 +45,6 @@ def demo(
     finally:
         terminal.close()
         summary_file.close()
-    report_written([*config.output.paths, summary_path, *filter(None, [config.output.heatmap])])
+    report_written([*config.output.paths, summary_path, *filter(None, [config.output.heatmap, config.output.why])])
     report_note("In the video, bright tiles were seen sharp, dark ones coarsely or not at all.")
     return exit_status(summary)

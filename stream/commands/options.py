@@ -92,6 +92,9 @@ class RunOptions:
     heatmap: Annotated[
         str | None, _text("--heatmap", metavar="FILE", help="Also write an .mp4 with the allocation drawn.")
     ] = None
+    why: Annotated[
+        str | None, _text("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl.")
+    ] = None
     server: Annotated[
         str | None,
         _text("--server", metavar="ADDRESS", help="Answers from `serve-answers` at tcp://HOST:PORT. [a process here]"),
@@ -163,6 +166,8 @@ class RunOptions:
             layers.append(Layer("--go-on", {"answer.until.go_on": True}))
         if self.heatmap is not None:
             layers.append(Layer("--heatmap", {"output.heatmap": self.heatmap}))
+        if self.why is not None:
+            layers.append(Layer("--why", {"output.why": self.why}))
         if self.realtime:
             layers.append(Layer("--realtime", {"capture.realtime": True}))
         if self.single_process:

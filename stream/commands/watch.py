@@ -89,7 +89,7 @@ def watch(
         summary = run_session(config, display, limit_s=limit_s)
     finally:
         display.close()
-    report_written([*config.output.paths, *filter(None, [config.output.heatmap])])
+    report_written([*config.output.paths, *filter(None, [config.output.heatmap, config.output.why])])
     return exit_status(summary, watching=config.answer.until.question is not None)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stream.events import Answer, AnswerText, Event, FrameReady, Looked, Summary, encode_event
+from stream.events import Answer, AnswerText, Event, FrameReady, Looked, Summary, Why, encode_event
 from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
 
 
 class JsonlSink(Sink):
-    """Writes every event but frames and pieces of text.
+    """Writes every event but frames, their reasons and pieces of text.
 
     Without `timing` nothing that depends on the clock is written: two runs give the same bytes. `resume`: the file is
     that of a run which is continued, see OutputFile.
@@ -21,7 +21,7 @@ class JsonlSink(Sink):
         self._timing = timing
 
     def write(self, event: Event) -> None:
-        if isinstance(event, (FrameReady, AnswerText)):
+        if isinstance(event, (FrameReady, AnswerText, Why)):
             return
         if isinstance(event, (Answer, Looked, Summary)) and not self._timing:
             event = replace(event, timing=None)

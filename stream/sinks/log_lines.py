@@ -1,4 +1,5 @@
-"""The display of a run whose stderr is for machines: every event but frames and pieces of text, one object a line."""
+"""The display of a run whose stderr is for machines: every event but frames, reasons and pieces of text, one object a
+line."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from stream.events import (
     Skipped,
     Summary,
     Turned,
+    Why,
 )
 from stream.logs import json_line, write_line, write_now
 from stream.sinks.base import Display
@@ -37,7 +39,7 @@ class LogSink(Display):
         write_now(json_line("info", {"event": "signal", "message": remark}))
 
     def write(self, event: Event) -> None:
-        if isinstance(event, (FrameReady, AnswerText)):
+        if isinstance(event, (FrameReady, AnswerText, Why)):
             return
         fields = msgspec.to_builtins(event)
         write_line(json_line(level_of(event), {"event": fields.pop("type"), **fields}))

@@ -13,9 +13,11 @@ from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink, TakeOverlay
 from stream.sinks.jsonl import JsonlSink
+from stream.sinks.why import WhySink
 
 CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
 HEATMAP_SUFFIXES = (".mp4",)
+WHY_SUFFIXES = (".jsonl",)
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:
@@ -26,6 +28,9 @@ def check_outputs(config: OutputConfig, source: str) -> None:
     if config.heatmap is not None:
         _check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
         paths.append(config.heatmap)
+    if config.why is not None:
+        _check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
+        paths.append(config.why)
     seen: dict[str, str] = {}
     for path in paths:
         check_not_input(path, source)
@@ -54,6 +59,8 @@ def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, 
         sinks = [_opened(opened, _caption_sink(path, config.timing, resume)) for path in config.paths]
         if config.heatmap is not None:
             sinks.append(_opened(opened, HeatmapSink(config.heatmap, take_overlay)))
+        if config.why is not None:
+            sinks.append(_opened(opened, WhySink(config.why)))
         opened.pop_all()
     return sinks
 

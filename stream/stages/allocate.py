@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
 from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.view import TextureView
@@ -22,7 +20,8 @@ from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.dialogue import Manners
-from stream.events import Answer, Cut, Event, FrameMap, FrameReady, Notice, Outage, Skipped, pack_event, store_lost
+from stream.events import Answer, Cut, Event, FrameReady, Notice, Skipped, pack_event, store_lost
+from stream.frame_events import map_of, outage_of, why_of
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
 from stream.slots import Slots
@@ -43,12 +42,13 @@ class AllocatePolicy:
     """`live`: answer points count capture time, not media time.
 
     `whole_frames`: the answer stage encodes whole frames, not tokens. `with_maps`: frames are told with their relevance
-    and regions.
+    and regions. `with_reasons`: frames that are answered about are told with why their tokens were chosen.
     """
 
     live: bool
     whole_frames: bool
     with_maps: bool = False
+    with_reasons: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,8 @@ class AllocateStage:
         self._allocator.mark_answered()
         if (target := self._wiring.target) is not None and self._last is not None:
             target.asked(self._last)
+        if self._policy.with_reasons and self._last is not None:
+            self._emit(why_of(self._last))
 
     def _heard(self, event: Event) -> None:
         """Passes on what the conversation tells; what an answer took sets the budget of the next frames."""
@@ -148,7 +150,7 @@ class AllocateStage:
             if isinstance(received.message, End):
                 return received.message
             if isinstance(received.message, Lost):
-                self._emit(_outage(received.message))
+                self._emit(outage_of(received.message))
             elif isinstance(received.message, Changed):
                 if not self._control.found:
                     self._take(received.message)
@@ -178,7 +180,7 @@ class AllocateStage:
                 tiles=frame.levels.size,
                 jitter_share=frame.jitter_share,
                 slot=None if overlay is None else self._slot(overlay),
-                map=_map_of(frame) if self._policy.with_maps else None,
+                map=map_of(frame) if self._policy.with_maps else None,
             )
         )
         time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
@@ -280,23 +282,3 @@ class AllocateStage:
         while (slot := self._wiring.overlays.put(overlay, WAIT_MS / 1000)) is None:
             self._control.check()
         return slot
-
-
-def _map_of(frame: FrameAllocation) -> FrameMap:
-    relevance, regions = frame.relevance.numpy(), frame.allocation.regions.numpy()
-    return FrameMap(
-        rows=relevance.shape[0],
-        cols=relevance.shape[1],
-        relevance=np.rint(np.clip(relevance, 0, 1) * 255).astype(np.uint8).tobytes(),
-        regions=regions.astype("<i2").tobytes(),
-    )
-
-
-def _outage(lost: Lost) -> Outage:
-    return Outage(
-        frame_index=lost.frame_index,
-        pts_s=lost.media_ns / NS_PER_S,
-        reason=lost.reason,
-        lasted_s=lost.lasted_s,
-        attempts=lost.attempts,
-    )

@@ -1,0 +1,124 @@
+"""Why a token was chosen: the parts add up to what was decided, and reach the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.ops.regions import region_mean
+from arr_coc.types import Allocation, FrameStamp
+from arr_coc.why import SCORES, explain, weights_of
+from stream.all_tokens import all_tokens
+from stream.config import AnswerConfig, OutputConfig
+from stream.events import Answer, FrameReady, Why
+from stream.sinks.jsonl import JsonlSink
+from stream.sinks.why import WhySink
+from tests.event_maker import answer
+from tests.picture_stream import PictureStream
+from tests.test_pipeline import configured, run
+from tests.video_maker import make_video, moving_square
+
+
+def picture(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (192, 256, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def frame() -> FrameAllocation:
+    """The second of two different frames, in coarse tokens and fine ones."""
+    allocator = StreamAllocator(AllocatorOptions(strategy="foveated", budget=20, levels=True))
+    stream, smooth = PictureStream(), np.full((192, 256, 3), 90, np.uint8)
+    allocator.allocate(stream.show(smooth))
+    half = smooth.copy()
+    half[:96, :96] = picture(1)[:96, :96]
+    return allocator.allocate(stream.show(half))
+
+
+def test_scores_weights_and_memory_add_up_to_the_relevance(frame: FrameAllocation) -> None:
+    regions, weights, reasons = frame.allocation.regions.numpy(), weights_of(frame), explain(frame)
+    assert [(reason.level, reason.row, reason.col) for reason in reasons] == [tuple(region) for region in regions]
+    assert len({reason.level for reason in reasons}) > 1
+    assert sum(weights.values()) == pytest.approx(1)
+    for reason, relevance in zip(reasons, region_mean(regions, frame.relevance.numpy()), strict=True):
+        assert reason.now == pytest.approx(sum(weights[name] * reason.scores[name] for name in SCORES), abs=1e-5)
+        assert reason.now + reason.memory == pytest.approx(reason.relevance, abs=1e-6)
+        assert reason.relevance == pytest.approx(float(relevance))
+        assert sum(reason.shares.values()) == pytest.approx(1)
+        for name in SCORES:
+            assert reason.shares[name] * reason.now == pytest.approx(weights[name] * reason.scores[name], abs=1e-5)
+    assert any(abs(reason.memory) > 1e-3 for reason in reasons)
+
+
+def test_ranks_go_by_relevance_and_of_equals_by_place(frame: FrameAllocation) -> None:
+    reasons = explain(frame)
+    assert sorted(reason.rank for reason in reasons) == list(range(1, len(reasons) + 1))
+    ranked = [reason.relevance for reason in sorted(reasons, key=lambda reason: reason.rank)]
+    assert ranked == sorted(ranked, reverse=True)
+    even = dataclasses.replace(frame, relevance=torch.full_like(frame.relevance, 0.5))
+    assert [reason.rank for reason in explain(even)] == list(range(1, len(reasons) + 1))
+
+
+def test_a_tile_has_the_values_of_its_own_place() -> None:
+    regions = torch.tensor([[0, 0, 1], [0, 1, 0]])
+    scores = torch.arange(12.0).reshape(3, 2, 2) / 12
+    frame = FrameAllocation(
+        stamp=FrameStamp(0, 0, 0),
+        allocation=Allocation(regions, torch.ones(2), torch.ones(2, dtype=torch.bool)),
+        relevance=torch.tensor([[0.0, 0.2], [0.9, 0.0]]),
+        scores=scores,
+        weights=torch.tensor([1.0, 0.5, 0.5]),
+        levels=np.zeros((2, 2), np.int8),
+        jitter_share=0.0,
+        change_since=1.0,
+        strategy="topk",
+    )
+    first, second = explain(frame)
+    assert (first.rank, second.rank) == (2, 1)
+    assert first.scores == pytest.approx({"information": 1 / 12, "perspective": 5 / 12, "participation": 9 / 12})
+    assert first.now == pytest.approx(0.5 / 12 + 0.25 * 5 / 12 + 0.25 * 9 / 12)
+    assert second.relevance == pytest.approx(0.9)
+
+
+def test_a_frame_that_is_shown_whole_has_no_reasons_but_that() -> None:
+    view = PictureStream().show(picture(0))
+    reasons = explain(all_tokens(view))
+    assert len(reasons) == view.grid.tiles
+    assert weights_of(all_tokens(view)) == dict.fromkeys(SCORES, 0.0)
+    assert {reason.now for reason in reasons} == {0.0}
+    assert {sum(reason.shares.values()) for reason in reasons} == {0.0}
+
+
+def test_each_frame_that_is_answered_about_is_told_with_its_reasons(tmp_path: Path) -> None:
+    video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
+    plain = run(configured(video, answer=AnswerConfig(every_s=0.5)))
+    assert plain.of(Why) == []
+    told = run(configured(video, answer=AnswerConfig(every_s=0.5), output=OutputConfig(why=str(tmp_path / "w.jsonl"))))
+    answers, whys = told.of(Answer), told.of(Why)
+    assert [why.frame_index for why in whys] == [one.frame_index for one in answers] == [0, 5, 10, 11]
+    tokens = {frame.frame_index: frame.tokens for frame in told.of(FrameReady)}
+    assert [len(why.tokens) for why in whys] == [tokens[why.frame_index] for why in whys]
+    assert told.events.index(whys[1]) < told.events.index(answers[1])
+    assert [one.text for one in plain.of(Answer)] == [one.text for one in answers]
+    video_file = tmp_path / "a.mp4"
+    video_file.unlink()
+
+
+def test_the_file_holds_reasons_only_and_captions_none(tmp_path: Path, frame: FrameAllocation) -> None:
+    why = Why(frame_index=3, pts_s=0.1, strategy="foveated", weights=weights_of(frame), tokens=explain(frame))
+    for sink in (WhySink(str(tmp_path / "why.jsonl")), JsonlSink(str(tmp_path / "captions.jsonl"))):
+        for event in (why, answer(0.1, "a")):
+            sink.write(event)
+        sink.close()
+    (line,) = (tmp_path / "why.jsonl").read_text("utf-8").splitlines()
+    told = json.loads(line)
+    assert (told["type"], told["frame_index"], set(told["weights"])) == ("why", 3, set(SCORES))
+    assert set(told["tokens"][0]) == {field.name for field in dataclasses.fields(explain(frame)[0])}
+    assert len(line) < 330 * len(told["tokens"])
+    (caption,) = (tmp_path / "captions.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(caption)["type"] == "answer"
