@@ -169,6 +169,8 @@ class AnswerConfig(Section):
     target_ms: float | None = Field(default=None, gt=0)
     """Of twenty answers, nineteen begin within so many milliseconds of their frame's capture: the budget moves for it,
     from 64 to 400 tokens. Not where a file is read frame by frame."""
+    shadow_every: int | None = Field(default=None, ge=1)
+    """After so many answers the frame of the last one is answered about with all of its tokens too, to compare."""
     max_tokens: int = Field(default=64, ge=1)
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)

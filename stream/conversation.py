@@ -35,7 +35,7 @@ class SpeakPolicy:
 
     `silence_limit_s`: how long the answer stage may say nothing while an answer is due; `reach_limit_s`: how long it
     may take to be met. `knows_scenes`: the source is what a model of drawn scenes was made for. `watch`: what is
-    watched for.
+    watched for. `shadow_every`: after so many answers one is checked by another about all of the frame.
     """
 
     rules: TriggerRules
@@ -45,6 +45,7 @@ class SpeakPolicy:
     silence_limit_s: float
     reach_limit_s: float | None = None
     watch: WatchPolicy | None = None
+    shadow_every: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,9 @@ class Listener:
     """Whom a conversation serves.
 
     `meet` learns of a model, and of the question's embedding; `learn` of an answer's feedback; `emit` passes an event
-    on; `gather` makes the newest frame's packet, or None where there is no such frame any more; `asked` says that it is
-    being answered, `looked` that a standing question is asked about it.
+    on; `gather` makes the newest frame's packet, or None where there is no such frame any more; `whole` makes it with
+    all of its tokens and an image of its own; `asked` says that it is being answered, `looked` that a standing question
+    is asked about it.
     """
 
     meet: Callable[[Hello, QueryEmbedding], None]
@@ -82,6 +84,7 @@ class Listener:
     gather: Callable[[], TokenPacket | FramePacket | None]
     asked: Callable[[], None]
     looked: Callable[[], None] = lambda: None
+    whole: Callable[[], FramePacket | None] = lambda: None
 
 
 class Conversation:
@@ -98,7 +101,7 @@ class Conversation:
         self._triggers = Triggers(policy.rules)
         self._watch = None if policy.watch is None else Watch(policy.watch)
         self._speaks = policy.watch is None or not policy.watch.alone
-        self._lost = 0
+        self._lost = self._answers = 0
         self._manners = manners
         self._met = False
         self._asked_text = policy.query
@@ -261,9 +264,16 @@ class Conversation:
         if self._watch is not None:
             look_trigger = self._watch.triggers.fire() or trigger
             self._listener.looked()
-        self._talk.ask(packet, trigger, speak=speak, look_trigger=look_trigger)
+        shadow = self._listener.whole() if speak and self._check_due() else None
+        self._talk.ask(packet, trigger, speak=speak, look_trigger=look_trigger, shadow=shadow)
         if speak or not self._speaks:
             self._listener.asked()
+
+    def _check_due(self) -> bool:
+        """Counts answers; whether this one is to be checked."""
+        self._answers += 1
+        every = self._policy.shadow_every
+        return every is not None and self._answers % every == 0
 
     def _await(self, done: Callable[[], bool]) -> None:
         """Hears the answer stage until `done`; not for longer than the run where it is away, and may stay away."""

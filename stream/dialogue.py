@@ -11,7 +11,7 @@ from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbe
 from stream import errors as stream_errors
 from stream.clock import Clock
 from stream.errors import StageDied, TransportError
-from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Event, Looked, Notice
+from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Event, Looked, Notice, Shadow
 from stream.journal import Journal
 from stream.messages import (
     Alive,
@@ -135,11 +135,18 @@ class Dialogue:
         return True
 
     def ask(
-        self, packet: TokenPacket | FramePacket, trigger: str, *, speak: bool = True, look_trigger: str = ""
+        self,
+        packet: TokenPacket | FramePacket,
+        trigger: str,
+        *,
+        speak: bool = True,
+        look_trigger: str = "",
+        shadow: FramePacket | None = None,
     ) -> None:
         """Sends a packet for the turn that was granted. A FramePacket's image may change once this has returned.
 
-        Without `speak` only the standing question is looked at.
+        Without `speak` only the standing question is looked at. `shadow`: the same frame whole, with an image of its
+        own, which is asked about in a turn of its own after the answer, to compare.
         """
         if isinstance(packet, FramePacket):
             if self._manners.snapshot is not None:
@@ -147,7 +154,7 @@ class Dialogue:
             else:
                 packet = dataclasses.replace(packet, image=packet.image.copy())
         self._question = Question(
-            self._asked, packet, trigger, self._clock.now_ns(), speak=speak, look_trigger=look_trigger
+            self._asked, packet, trigger, self._clock.now_ns(), speak=speak, look_trigger=look_trigger, shadow=shadow
         )
         self._asked += speak
         self._send_question(self._question)
@@ -228,8 +235,8 @@ class Dialogue:
     def _give_up(self) -> None:
         """The open question is late by now, unless it is to be repeated."""
         if not self._manners.repeat and self._question is not None:
+            self.given_up += self._question.checks is None
             self._question = None
-            self.given_up += 1
 
     def _send_question(self, question: Question) -> None:
         assert self._turn is not None
@@ -304,8 +311,10 @@ class Dialogue:
             raise TransportError(f"the answer stage speaks of answer {number}, which was not asked for")
         return self._question
 
-    def _text(self, message: Text) -> AnswerText:
+    def _text(self, message: Text) -> AnswerText | None:
         question = self._asked_for(message.answer)
+        if question.checks is not None:
+            return None
         question.first_text_ns = question.first_text_ns or self._heard_ns
         return AnswerText(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
 
@@ -322,17 +331,28 @@ class Dialogue:
             self._question = None
         return None if known else question.look(message, self._manners.until, self._heard_ns)
 
-    def _answered(self, message: Answered, received: Received) -> Answer:
+    def _answered(self, message: Answered, received: Received) -> Answer | Shadow | None:
         question = self._asked_for(message.answer)
         feedback = feedback_of(message, received.parts)
-        answer = question.answered(message, self._heard_ns)
         self._question = None
         self._failures = 0
         self._without_answers = False
+        if question.checks is not None:
+            return question.checked(message)
+        answer = question.answered(message, self._heard_ns)
         self._feedback = feedback or self._feedback
+        if question.shadow is not None:
+            self._check(answer, question.shadow)
         if self._manners.journal is not None:
             self._manners.journal.keep(answer, feedback)
         return answer
+
+    def _check(self, answer: Answer, frame: FramePacket) -> None:
+        """Wants a turn for the same frame, whole."""
+        if self._manners.snapshot is not None:
+            self._manners.snapshot.write(frame.image)
+        self._question = Question(answer.answer, frame, answer.trigger, self._clock.now_ns(), checks=answer)
+        self.want()
 
     def _failed(self, message: Failed) -> None:
         """Raises what the answer stage met, unless another one may do better."""

@@ -173,6 +173,25 @@ class Turned(Event, frozen=True, tag="turned"):
     certain: float
 
 
+class Shadow(Event, frozen=True, tag="shadow"):
+    """An answer beside the one that the same frame gets with all of its tokens.
+
+    `same`: equal but for case, punctuation and spaces; `words`: share of equal words. `tokens_full` are all of the
+    frame's.
+    """
+
+    answer: int
+    frame_index: int
+    pts_s: float
+    query: str
+    text: str
+    full_text: str
+    same: bool
+    words: float
+    tokens_used: int
+    tokens_full: int
+
+
 class Why(Event, frozen=True, tag="why"):
     """Why the tokens of a frame that is being answered about were chosen; where a run writes this down.
 
@@ -268,6 +287,7 @@ AnyEvent: TypeAlias = (
     | Answer
     | Looked
     | Turned
+    | Shadow
     | Why
     | FrameReady
     | Summary

@@ -53,13 +53,31 @@ def build_config(layers: Sequence[Layer]) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_invalid(error, fields, origins)) from error
+    for key, problem in _contradictions(config):
+        raise ConfigError(f"{origins[key]}: {problem}")
+    return config
+
+
+def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """Keys whose values are right alone and not together, and what to do."""
     answer = config.answer
     if answer.target_ms is not None and answer.encode in BUDGETLESS:
-        raise ConfigError(
-            f"{origins['answer.target_ms']}: answer.target_ms moves the budget, which answer.encode = {answer.encode} "
-            "pays no heed to; give --encode sparse, incremental or prune"
+        yield (
+            "answer.target_ms",
+            f"answer.target_ms moves the budget, which answer.encode = {answer.encode} pays no heed to; give --encode "
+            "sparse, incremental or prune",
         )
-    return config
+    if answer.shadow_every is not None:
+        key, needs = (
+            "answer.shadow_every",
+            "answer.shadow_every compares one frame's answer with that of all its tokens",
+        )
+        if answer.encode == "full":
+            yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
+        if answer.window.frames > 1:
+            yield key, f"{needs}; leave answer.window.frames at 1"
+        if answer.until.question is not None:
+            yield key, f"{needs}; leave --until out"
 
 
 def file_layer(name: str) -> Layer:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted
+from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted, Shadow
 from stream.metrics import Percentiles, deadline_misses_percent, frames_per_second, interarrival_ms, interval_std_ms
 
 WINDOW_NS = 10 * NS_PER_S
@@ -46,7 +46,8 @@ class Figures:
     `latency`, `interarrival_ms`, `interval_std_ms` and `misses_percent` are of the last ten seconds, `fps_now` and
     `dirty_percent` of the last two, `misses` of the run; `ttft_ms` and `total_ms` of the last answer, `ttft_p95_ms` of
     the last sixty. `tokens` and `tiles` are those of the newest frame, `media_s` its time. `target_ms` and `budget`:
-    the latency that is held, and the budget for it.
+    the latency that is held, and the budget for it. `checks`: answers that were compared with those of all tokens,
+    how many of them were the same, and the mean share of equal words.
     """
 
     uptime_s: float
@@ -75,6 +76,9 @@ class Figures:
     ttft_p95_ms: float | None = None
     target_ms: float | None = None
     budget: int | None = None
+    checks: int = 0
+    checks_same: int = 0
+    checks_words: float | None = None
 
 
 class LiveFigures:
@@ -94,6 +98,8 @@ class LiveFigures:
         self._ttft_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
         self._frames = self._answers = self._cuts = self._misses = self._outages = self._restarts = 0
         self._outages_s = 0.0
+        self._checks = self._checks_same = 0
+        self._checks_words = 0.0
         self._lost: tuple[str, int] | None = None
 
     def add(self, event: Event, now_ns: int) -> None:
@@ -106,6 +112,10 @@ class LiveFigures:
                 self._ttft_ms.append(event.timing.ttft_ms)
         elif isinstance(event, Cut):
             self._cuts += 1
+        elif isinstance(event, Shadow):
+            self._checks += 1
+            self._checks_same += event.same
+            self._checks_words += event.words
         elif isinstance(event, Outage):
             self._outage(event, now_ns)
         elif isinstance(event, Restarted):
@@ -145,6 +155,9 @@ class LiveFigures:
             ttft_p95_ms=None if ttft is None else ttft.p95,
             target_ms=None if self._answer is None else self._answer.target_ms,
             budget=None if self._answer is None else self._answer.budget,
+            checks=self._checks,
+            checks_same=self._checks_same,
+            checks_words=self._checks_words / self._checks if self._checks else None,
         )
 
     def _frame(self, event: FrameReady) -> None:

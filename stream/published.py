@@ -99,6 +99,21 @@ class PublishedFrame(Published, frozen=True, tag="frame"):
     regions: bytes | None
 
 
+class PublishedShadow(Published, frozen=True, tag="shadow"):
+    """An answer beside the one that the same frame gets with all of its tokens."""
+
+    answer: int
+    frame_index: int
+    pts_s: float
+    query: str
+    text: str
+    full_text: str
+    same: bool
+    words: float
+    tokens_used: int
+    tokens_full: int
+
+
 class PublishedCut(Published, frozen=True, tag="cut"):
     """A scene cut."""
 
@@ -188,6 +203,9 @@ class PublishedStats(Published, frozen=True, tag="stats"):
     ttft_p95_ms: float | None
     target_ms: float | None
     budget: int | None
+    checks: int
+    checks_same: int
+    checks_words: float | None
     tokens: int
     tiles: int
     dirty_share: float | None
@@ -218,6 +236,7 @@ AnyPublished: TypeAlias = (
     | PublishedLook
     | PublishedTurned
     | PublishedFrame
+    | PublishedShadow
     | PublishedCut
     | PublishedOutage
     | PublishedRestarted

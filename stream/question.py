@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, TokenPacket
-from stream.events import Answer, AnswerTiming, Looked, LookTiming
+from stream.agreement import agreement
+from stream.events import Answer, AnswerTiming, Looked, LookTiming, Shadow
 from stream.messages import Answered
 from stream.messages import Looked as LookedMessage
 
@@ -16,7 +17,8 @@ NS_PER_MS = 1_000_000
 class Question:
     """An answer that is awaited, and the packet that it is about.
 
-    With `speak` off it ends with a look at the standing question. `looked`: that has been told.
+    With `speak` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the whole
+    frame, where the answer is checked by another one about that; `checks`: the answer that this one checks.
     """
 
     number: int
@@ -26,6 +28,8 @@ class Question:
     speak: bool = True
     look_trigger: str = ""
     looked: bool = False
+    shadow: FramePacket | None = None
+    checks: Answer | None = None
     first_text_ns: int | None = None
 
     @property
@@ -51,6 +55,25 @@ class Question:
                 prefill_ms=message.prefill_ms,
                 total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
             ),
+        )
+
+    def checked(self, message: Answered) -> Shadow | None:
+        """What the check found; None where it was asked another question meanwhile."""
+        answer = self.checks
+        if answer is None or message.query != answer.query:
+            return None
+        found = agreement(answer.text, message.text)
+        return Shadow(
+            answer=answer.answer,
+            frame_index=answer.frame_index,
+            pts_s=answer.pts_s,
+            query=answer.query,
+            text=answer.text,
+            full_text=message.text,
+            same=found.same,
+            words=found.words,
+            tokens_used=answer.tokens_used,
+            tokens_full=message.tokens_used,
         )
 
     def answered(self, message: Answered, heard_ns: int) -> Answer:

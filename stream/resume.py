@@ -66,6 +66,8 @@ def _obstacle(config: Config) -> str | None:
         return "--resume needs answers that speak of one frame each: leave answer.window.frames at 1"
     if config.answer.until.question is not None:
         return "--resume goes on with answers, and --until watches: a journal holds no looks"
+    if config.answer.shadow_every is not None:
+        return "--resume does not repeat the checks of answers: leave answer.shadow_every out"
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None

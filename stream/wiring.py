@@ -89,6 +89,7 @@ def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) ->
         knows_scenes=config.source.startswith(SCENE_PREFIX),
         silence_limit_s=config.pipeline.timeout_s,
         reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
+        shadow_every=answer.shadow_every,
         watch=watch_policy(answer.until, holds),
     )
 

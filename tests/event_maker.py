@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stream.events import Answer, AnswerTiming, FrameReady, Looked, LookTiming, Summary, Turned
+from stream.events import Answer, AnswerTiming, FrameReady, Looked, LookTiming, Shadow, Summary, Turned
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -43,6 +43,21 @@ def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> Looked:
 
 def turned(pts_s: float, to: str = "yes", yes: float = 0.97) -> Turned:
     return Turned(frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
+
+
+def shadow(pts_s: float) -> Shadow:
+    return Shadow(
+        answer=0,
+        frame_index=0,
+        pts_s=pts_s,
+        query="What?",
+        text="a cat",
+        full_text="a black cat",
+        same=False,
+        words=0.8,
+        tokens_used=64,
+        tokens_full=240,
+    )
 
 
 def frame(index: int, pts_s: float, **changes: Any) -> FrameReady:

@@ -24,6 +24,7 @@ from stream.events import (
     Notice,
     Outage,
     Restarted,
+    Shadow,
     Skipped,
     Started,
     Summary,
@@ -35,6 +36,18 @@ from stream.events import (
 )
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
+SHADOW = Shadow(
+    answer=1,
+    frame_index=2,
+    pts_s=0.5,
+    query="?",
+    text="a",
+    full_text="b",
+    same=False,
+    words=0.0,
+    tokens_used=3,
+    tokens_full=4,
+)
 REASON = TokenReason(0, 1, 2, 1, 0.5, 0.25, 0.25, {"information": 0.5}, {"information": 1.0})
 ANSWER = Answer(
     answer=1,
@@ -73,6 +86,7 @@ EVENTS: list[Event] = [
         timing=LookTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
     ),
     Turned(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
+    SHADOW,
     Why(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     FrameReady(
         frame_index=0,

@@ -18,7 +18,7 @@ from stream.config import Config, OutputConfig
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.sinks.metrics import Histogram, MetricsSink
 from stream.vitals import Vitals
-from tests.event_maker import answer, frame, look, summary
+from tests.event_maker import answer, frame, look, shadow, summary
 from tests.watched_run import WatchedRun
 
 NS_PER_S = 1_000_000_000
@@ -140,6 +140,13 @@ def test_target_and_budget_are_told_where_a_latency_is_held(served: Served) -> N
     told = served.samples()
     assert (told["arr_coc_budget"], told["arr_coc_ttft_target_seconds"]) == (212, 0.5)
     assert told["arr_coc_ttft_p95_seconds"] == pytest.approx(0.04)
+
+
+def test_agreement_with_all_tokens_is_told(served: Served) -> None:
+    served.take(shadow(1.0))
+    told = served.samples()
+    assert (told["arr_coc_shadow_checks_total"], told["arr_coc_shadow_same_total"]) == (1, 0)
+    assert told["arr_coc_shadow_words_share"] == pytest.approx(0.8)
 
 
 def test_health_follows_the_run(served: Served) -> None:

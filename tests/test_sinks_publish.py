@@ -35,7 +35,7 @@ from stream.published import AnyPublished, Published, topic_of
 from stream.sinks.publish import KEPT, PublishSink, published
 from stream.transport import publisher as publisher_module
 from stream.vitals import Vitals
-from tests.event_maker import answer, frame, look, summary, turned
+from tests.event_maker import answer, frame, look, shadow, summary, turned
 from tests.listener import listening
 from tests.watched_run import WatchedRun
 
@@ -61,6 +61,7 @@ EVENTS: list[Event] = [
     Skipped(frame_index=1, pts_s=0.6, what="packet 3", reason="bad"),
     Restarted(process="answers", cause="killed by SIGKILL", count=1),
     Outage(frame_index=1, pts_s=0.6, reason="timed out"),
+    shadow(0.5),
     Why(frame_index=0, pts_s=0.0, strategy="mixed", weights={}, tokens=[]),
     summary(),
 ]
@@ -106,7 +107,20 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
         while not heard or heard[-1]["topic"] != "summary":
             heard.append(listener.next())
     topics = [one["topic"] for one in heard if one["topic"] not in ("stats", "status")]
-    told = ["notice", "frame", "text", "answer", "look", "turned", "cut", "asked", "restarted", "outage", "summary"]
+    told = [
+        "notice",
+        "frame",
+        "text",
+        "answer",
+        "look",
+        "turned",
+        "cut",
+        "asked",
+        "restarted",
+        "outage",
+        "shadow",
+        "summary",
+    ]
     assert topics == told
     assert [one["state"] for one in heard if one["topic"] == "status"][-2:] == ["outage", "ended"]
     for one in heard:

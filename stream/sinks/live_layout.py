@@ -63,11 +63,13 @@ def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
     """Each row's name and its figures, the most telling first."""
     latency = figures.latency
     target = [] if figures.target_ms is None else [("target", _target(figures))]
+    checks = [] if figures.checks_words is None else [("shadow", _checks(figures.checks_words, figures))]
     return [
         ("frames", _frames(figures)),
         ("latency", [] if latency is None else _milliseconds(p50=latency.p50, p95=latency.p95, max=latency.max)),
         ("answers", _answers(figures)),
         *target,
+        *checks,
         ("jitter", _jitter(figures)),
         ("tokens", _tokens(figures)),
         ("dropped", _dropped(figures)),
@@ -91,6 +93,11 @@ def _target(figures: Figures) -> list[str]:
     """What of the first token is held, and how far it is from that."""
     now = [] if figures.ttft_p95_ms is None else [f"first token p95 {figures.ttft_p95_ms:.0f} ms"]
     return [f"{figures.target_ms:.0f} ms", *now, f"budget {figures.budget}"]
+
+
+def _checks(words: float, figures: Figures) -> list[str]:
+    same = f"{figures.checks_same} of {_count(figures.checks, 'check')} the same"
+    return [same, f"{100 * words:.0f} % of words"]
 
 
 def _jitter(figures: Figures) -> list[str]:

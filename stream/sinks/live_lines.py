@@ -87,6 +87,8 @@ def figures_text(figures: Figures) -> str:
     if figures.target_ms is not None:
         p95 = "" if figures.ttft_p95_ms is None else f" p95 {figures.ttft_p95_ms:.0f}"
         parts.append(f"first token{p95} for {figures.target_ms:.0f} ms, budget {figures.budget}")
+    if figures.checks_words is not None:
+        parts.append(f"shadow {figures.checks_same} of {figures.checks} the same")
     if figures.interarrival_ms is not None and figures.interval_std_ms is not None:
         parts.append(f"interval_std {figures.interval_std_ms:.2f} interarrival {figures.interarrival_ms:.2f} ms")
     if figures.misses_percent is not None:

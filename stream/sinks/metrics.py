@@ -128,6 +128,8 @@ def _counters(stats: PublishedStats) -> Iterator[Metric]:
         ("frames", "Frames allocated.", stats.frames),
         ("answers", "Whole answers.", stats.answers),
         ("cuts", "Scene cuts.", stats.cuts),
+        ("shadow_checks", "Answers compared with those of all tokens.", stats.checks),
+        ("shadow_same", "Of these, answers that were the same.", stats.checks_same),
         ("skipped", "Parts of the source that could not be used.", stats.skipped),
         ("outages", "Times that a live source was lost.", stats.outages),
         ("outage_seconds", "Time that the source was lost, in outages that are over.", stats.outages_s),
@@ -149,6 +151,7 @@ def _gauges(stats: PublishedStats) -> Iterator[Metric]:
         ("tiles", "Tiles of the newest frame."): stats.tiles,
         ("dirty_share", "Share of tiles that changed, over the last two seconds."): stats.dirty_share,
         ("budget", "Tokens that frames get to hold the target."): stats.budget,
+        ("shadow_words_share", "Mean share of equal words in compared answers."): stats.checks_words,
         ("ttft_target_seconds", "What p95 of the time to the first token is held below."): _seconds(stats.target_ms),
         ("ttft_p95_seconds", "From a frame's capture to the first token, over the last 60 answers."): _seconds(
             stats.ttft_p95_ms

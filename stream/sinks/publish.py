@@ -19,6 +19,7 @@ from stream.events import (
     Notice,
     Outage,
     Restarted,
+    Shadow,
     Summary,
     Turned,
 )
@@ -32,6 +33,7 @@ from stream.published import (
     PublishedNotice,
     PublishedOutage,
     PublishedRestarted,
+    PublishedShadow,
     PublishedStatus,
     PublishedSummary,
     PublishedText,
@@ -56,6 +58,7 @@ COPIED: dict[type[Event], type[Published]] = {
     Notice: PublishedNotice,
     Outage: PublishedOutage,
     Restarted: PublishedRestarted,
+    Shadow: PublishedShadow,
     Summary: PublishedSummary,
 }
 """Events that are published field by field."""

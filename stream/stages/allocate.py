@@ -88,6 +88,7 @@ class AllocateStage:
             learn=lambda feedback: self._allocator.apply_feedback(feedback),
             emit=self._heard,
             gather=self._gather,
+            whole=lambda: self._read(_whole_packet),
             looked=lambda: self._allocator.mark_looked(),
             asked=self._asked,
         )
@@ -282,3 +283,9 @@ class AllocateStage:
         while (slot := self._wiring.overlays.put(overlay, WAIT_MS / 1000)) is None:
             self._control.check()
         return slot
+
+
+def _whole_packet(view: TextureView) -> FramePacket:
+    """A frame with all of its tokens and a copy of its image, which may wait for its turn."""
+    packet = frame_packet_from(view, all_tokens(view))
+    return replace(packet, image=packet.image.copy())

@@ -1,0 +1,39 @@
+"""Whether two answers say the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.agreement import Agreement, agreement, words_of
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same", "words"),
+    [
+        ("A red circle.", "  a RED circle ", True, 1),
+        ("a red circle", "a blue circle", False, 2 / 3),
+        ("yes", "no", False, 0),
+        ("", "...", True, 1),
+        ("", "a", False, 0),
+        ("a b c d", "a b", False, 2 * 2 / 6),
+        ("b a", "a b", False, 0.5),
+        ("ein Größenmaß", "Ein GRÖSSENMASS", True, 1),
+        ("赤い 丸", "赤い 四角", False, 0.5),
+    ],
+)
+def test_case_punctuation_and_spaces_do_not_count(one: str, other: str, same: bool, words: float) -> None:
+    assert agreement(one, other) == Agreement(same, pytest.approx(words))
+
+
+def test_what_belongs_to_a_word() -> None:
+    assert words_of("It's 3.5 m, isn’t it?") == ["it's", "3.5", "m", "isn’t", "it"]
+
+
+@given(st.text(), st.text())
+def test_a_text_agrees_with_itself_and_shares_lie_between_0_and_1(one: str, other: str) -> None:
+    assert agreement(one, one) == Agreement(True, 1.0)
+    found = agreement(one, other)
+    assert 0 <= found.words <= 1
+    assert found.same == (found.words == 1)
