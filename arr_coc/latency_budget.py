@@ -30,7 +30,7 @@ ANSWERS = 30
 """Answers that the line is fitted to, at most."""
 
 RATIOS = 60
-"""Answers whose distance from the line says where p95 lies: three of them lie above it."""
+"""Answers whose distance from the line says where p95 lies: three of sixty lie above it."""
 
 STREAK = 3
 """So many answers are looked at before the budget moves; so many in a row beyond the usual mean another load."""
@@ -175,13 +175,13 @@ class LatencyBudget:
         self._budget = max(LEAST_TOKENS, round(bounded))
 
     def _above(self) -> float:
-        """How far p95 lies above the line, as a ratio. The largest of the ratios seen never counts: it may be alone."""
+        """How far p95 lies above the line, as a ratio."""
         count = len(self._ratios)
         if count < STREAK:
             return 1 / AIM
         usual = np.array(self._ratios)
         farthest = float(np.median(usual)) + OUTLIER * max(_deviation(usual), LEAST_DEVIATION)
-        rank = min(math.ceil(PERCENTILE * count) - 1, count - 2)
+        rank = math.ceil(PERCENTILE * count) - 1
         return max(1.0, min(float(np.sort(usual)[rank]), farthest))
 
     def _verdict(self, least: int) -> Verdict | None:

@@ -103,6 +103,7 @@ def test_without_noise_it_ends_in_the_band_or_at_a_limit(
     for scale in (1.0, factor):
         tokens, times = machine.run(base_ms * scale, slope_ms * scale, SETTLED + 5)
         assert np.ptp(tokens[SETTLED:]) == 0
+        assert np.abs(np.diff(np.log2(tokens))).max() < 1.02
         assert times[-1] <= TARGET_MS * 1.001 or tokens[-1] == 64
         assert times[-1] >= 0.9 * LOW * TARGET_MS or tokens[-1] == 400
 
