@@ -30,9 +30,11 @@ from typing import Any
 import av
 import torch
 
+from arr_coc.qwen.hub import bundled_model_path
 from stream.bench.machine import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, UntilConfig
 from stream.events import Looked, Turned
+from stream.identity import fingerprint
 from stream.pipeline import Pipeline
 from stream.scenes.catalogue import MOSS, SAND, SLATE
 from stream.scenes.draw import RGB, gradient
@@ -224,6 +226,7 @@ def main() -> None:
     result = {
         "machine": machine() | {"threads": 1},
         "model": options.model or "bundled",
+        "weights": None if options.model else fingerprint(bundled_model_path() / "model.safetensors"),
         "settings": UntilConfig().model_dump(exclude={"question", "captions", "go_on"}),
         "frames_a_second": FPS,
         "all": summed(measured, options.seconds),

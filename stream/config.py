@@ -132,9 +132,9 @@ class UntilConfig(Section):
     """Look at a scene cut."""
     least_s: float = Field(default=0.25, ge=0)
     """No two looks follow each other sooner, but for a cut."""
-    yes_above: float = Field(default=0.7, ge=0.5, le=1)
+    yes_above: float = Field(default=0.6, ge=0.5, le=1)
     """From this probability on a look says yes."""
-    no_below: float = Field(default=0.3, ge=0, le=0.5)
+    no_below: float = Field(default=0.4, ge=0, le=0.5)
     """Up to this probability it says no; in between it says nothing."""
     sure: float = Field(default=0.95, ge=0.5, le=1)
     """A look of this probability, of yes or of no, turns the answer alone; any other must be confirmed by the next."""

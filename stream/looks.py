@@ -86,8 +86,8 @@ class VerdictRules:
     look. A look says nothing either where yes and no together have less than `certain` of the probability.
     """
 
-    yes_above: float = 0.7
-    no_below: float = 0.3
+    yes_above: float = 0.6
+    no_below: float = 0.4
     sure: float = 0.95
     certain: float = 0.1
 

@@ -110,8 +110,8 @@ def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
         ([0.01, 0.8, 0.1, 0.8, 0.5, 0.8, 0.1], []),
         ([0.99, 0.2, 0.2], [(0, True), (2, False)]),
         ([0.99, 0.2, 0.5, 0.2, 0.9, 0.2], [(0, True)]),
-        ([0.01, 0.69, 0.69, 0.69], []),
-        ([0.99, 0.31, 0.31, 0.31], [(0, True)]),
+        ([0.01, 0.59, 0.59, 0.59], []),
+        ([0.99, 0.41, 0.41, 0.41], [(0, True)]),
         ([0.2, 0.2, 0.8, 0.8], [(3, True)]),
         ([0.2, 0.8], []),
     ],
@@ -121,8 +121,8 @@ def test_the_answer_turns_when_it_is_sure_or_confirmed(chances: list[float], exp
 
 
 def test_thresholds_are_those_that_were_given() -> None:
-    assert turns([0.6, 0.6], yes_above=0.6) == [(1, True)]
-    assert turns([0.99, 0.4, 0.4], no_below=0.4) == [(0, True), (2, False)]
+    assert turns([0.55, 0.55], yes_above=0.55) == [(1, True)]
+    assert turns([0.99, 0.45, 0.45], no_below=0.45) == [(0, True), (2, False)]
     assert turns([0.7], sure=0.7) == [(0, True)]
 
 
