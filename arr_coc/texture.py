@@ -97,6 +97,12 @@ class TextureArrayCache:
             return np.ones(current.frame.shape, dtype=bool)
         return self.versions.stale(current)
 
+    def keep(self, versions: TileVersions, latest: TextureArray) -> TextureArray:
+        """Holds what was computed from these versions, and returns it."""
+        self.versions = TileVersions(versions.epoch, versions.frame.copy())
+        self.latest = latest
+        return latest
+
     def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
         """Tile-local channels, brought up to date where stale: gx, gy, magnitude, variance, entropy, [5, gh, gw]."""
         if self._local.channels.shape[1:] != stale.shape:
@@ -126,9 +132,7 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     channels[SALIENCY] = centre_surround(view.read(4), coarse)
     channels[11] = local[3]
     channels[12] = cluster_distance(coarse)
-    cache.latest = TextureArray(torch.from_numpy(channels), torch.from_numpy(local[4].copy()))
-    cache.versions = TileVersions(view.versions.epoch, view.versions.frame.copy())
-    return cache.latest
+    return cache.keep(view.versions, TextureArray(torch.from_numpy(channels), torch.from_numpy(local[4].copy())))
 
 
 def device_texture_array(view: MipLevels, cache: TextureArrayCache) -> TextureArray:
@@ -138,10 +142,9 @@ def device_texture_array(view: MipLevels, cache: TextureArrayCache) -> TextureAr
     """
     if not isinstance(view, DeviceChannels):
         return texture_array(view, cache=cache)
-    if cache.latest is None or cache.stale(view.versions).any():
-        cache.latest = TextureArray(*view.texture_array())
-        cache.versions = TileVersions(view.versions.epoch, view.versions.frame.copy())
-    return cache.latest
+    if cache.latest is not None and not cache.stale(view.versions).any():
+        return cache.latest
+    return cache.keep(view.versions, TextureArray(*view.texture_array()))
 
 
 def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray:

@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 
 from arr_coc.errors import ContextLengthError, OptionError
+from arr_coc.free_memory import CGROUP, free_memory
 from arr_coc.qwen.encoding import Packet, token_count
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.kept_frame import KeptFrame, Wrapping
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FramePacket, TileGrid
-
-CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +96,11 @@ def kept_size(frame: KeptFrame, window: FrameWindow) -> FrameSize:
 
 
 def free_bytes(device: torch.device, cgroup: Path = CGROUP) -> int:
-    """Memory that can still be had on a device; on the CPU what the system has, or what the container still may."""
+    """Memory that can still be had on a device; on the CPU as `free_memory` has it."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
-    try:
-        left = int((cgroup / "memory.max").read_text()) - int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):  # no container, or one without a limit
-        return free
-    return min(free, max(left, 0))
+    return free_memory(cgroup)
 
 
 def _megabytes(count: int) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from arr_coc.errors import ArrCocError
+from arr_coc.free_memory import free_memory
 from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.types import NEEDS_TOKENS_ONLY, TileGrid
@@ -17,14 +17,6 @@ FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
 
 ADAPTIVE_TOKENS = 400
 """The most that `allocate.budget = "adaptive"` and `answer.target_ms` take."""
-
-CGROUP = Path("/sys/fs/cgroup")
-
-CGROUP_FILES = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-)
-"""A container's limit and use, in version 2 and version 1."""
 
 USUAL_SIZE = "1920x1080"
 
@@ -96,20 +88,6 @@ def facts_of(config: Config) -> tuple[ModelFacts | None, str]:
         return None, str(name)
     shown = name if name is not None and not local_folder(name) else folder.resolve().name
     return ModelFacts.read(folder, shown), shown
-
-
-def free_memory(cgroup: Path = CGROUP) -> int:
-    """Bytes that new processes can have: what the system has, or what the container still may."""
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
-    for limit, used in CGROUP_FILES:
-        try:
-            left = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
-        except (OSError, ValueError):
-            continue
-        free = min(free, max(left, 0))
-    return free
 
 
 def load_of(config: Config) -> Load:
