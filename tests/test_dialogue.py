@@ -232,10 +232,7 @@ def test_a_look_that_is_repeated_with_its_question_is_told_once(opened: Opener) 
     talk.ask()
     assert len(talk.hear(looked(0))) == 1
     talk.lose()
-    talk.hear()
-    talk.expect(Join)
-    talk.hear(Hello(model_id="m", knows_levels=False, known_world=None))
-    talk.asking()
+    talk.greet()
     talk.expect(Want)
     talk.hear(Turn(turn=1))
     assert talk.expect(Tokens).speak

@@ -144,11 +144,12 @@ def test_what_was_current_before_is_so_again() -> None:
 
 def test_what_was_let_go_of_is_deleted_by_who_comes_next() -> None:
     device = shared_device()
+    is_buffer = device.library.gl.glIsBuffer
     with device.current():
         buffer = MappedBuffer(device, 256, "write")
-    buffer.release()
-    buffer.release()
-    is_buffer = device.library.gl.glIsBuffer
+        buffer.release()
+        buffer.release()
+        assert is_buffer(buffer.name)
     with device.current():
         assert not is_buffer(buffer.name)
         other = MappedBuffer(device, 256, "write")

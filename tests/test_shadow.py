@@ -15,7 +15,7 @@ from stream.errors import ConfigError, ResumeError
 from stream.events import Answer, AnswerText, Shadow
 from stream.layers import Layer, build_config
 from stream.live_figures import LiveFigures
-from stream.messages import Ask, Hello, Join, Text, Tokens, Turn, Want, WholeFrame
+from stream.messages import Ask, Text, Tokens, Turn, Want, WholeFrame
 from stream.packets import frame_packet
 from stream.resume import journal_for
 from stream.sinks.live_layout import figure_rows
@@ -113,10 +113,7 @@ def test_in_lockstep_a_check_is_repeated_by_the_successor(opened: Opener) -> Non
     talk.hear(answered(0))
     talk.expect(Want)
     talk.lose()
-    talk.hear()
-    talk.expect(Join)
-    talk.hear(Hello(model_id="m", knows_levels=False, known_world=None))
-    talk.asking()
+    talk.greet()
     talk.expect(Want)
     talk.hear(Turn(turn=1))
     talk.expect(WholeFrame)
