@@ -17,10 +17,10 @@ from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerOptions, AnswerSession
 from arr_coc.relevance import RelevanceRealiser
-from arr_coc.types import NS_PER_S, TILE_PX, Encode, FrameStamp
+from arr_coc.types import TILE_PX, Encode
 from evaluation.errors import EvaluationError
 from evaluation.flops import Flops
-from evaluation.strategies.base import Ask, Reply, Strategy
+from evaluation.strategies.base import Ask, Reply, Strategy, stamps_of
 from evaluation.strategies.packets import packet_flops
 from evaluation.views import View
 
@@ -59,12 +59,11 @@ def _answer_streaming(qwen: QwenVL, ask: Ask) -> Reply:
     views = ask.views(qwen)
     options = AllocatorOptions("auto", ask.budget.of(views[-1].grid.tiles), explore=0.0, levels=qwen.knows_levels)
     gaze = Gaze(qwen.preprocessing, ask.encode, options, qwen.embed_query(ask.text), qwen.realiser)
-    looks = zip((*ask.before, *ask.frames), (*ask.before_s, *ask.times_s), strict=True)
-    stamps = [(frame, FrameStamp(index, round(at_s * NS_PER_S), 0)) for index, (frame, at_s) in enumerate(looks)]
-    for frame, stamp in stamps[: len(ask.before)]:
+    stamps = stamps_of((*ask.before_s, *ask.times_s))
+    for frame, stamp in zip(ask.before, stamps, strict=False):
         gaze.look(frame, stamp)
     started_s = time.perf_counter()
-    packets = [gaze.look(frame, stamp) for frame, stamp in stamps[len(ask.before) :]]
+    packets = [gaze.look(frame, stamp) for frame, stamp in zip(ask.frames, stamps[len(ask.before) :], strict=True)]
     allocate_ms = (time.perf_counter() - started_s) * 1e3
     if gaze.fallbacks:
         raise EvaluationError(FELL_BACK)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -36,10 +36,14 @@ class Ask:
 
     def views(self, qwen: QwenVL) -> list[View]:
         """The frames as the model's processor fits them. Raises ShapeError where one is too narrow."""
-        stamps = (
-            FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(self.times_s)
-        )
-        return [View.fit(qwen.preprocessing, frame, stamp) for frame, stamp in zip(self.frames, stamps, strict=True)]
+        shown = zip(self.frames, stamps_of(self.times_s), strict=True)
+        return [View.fit(qwen.preprocessing, frame, stamp) for frame, stamp in shown]
+
+
+def stamps_of(times_s: Sequence[float]) -> list[FrameStamp]:
+    """The stamps of frames that are captured when they are shown."""
+    times_ns = [round(at_s * NS_PER_S) for at_s in times_s]
+    return [FrameStamp(index, at_ns, at_ns) for index, at_ns in enumerate(times_ns)]
 
 
 @dataclass(frozen=True, slots=True)
