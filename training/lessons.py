@@ -22,9 +22,6 @@ QUESTIONS, FEW_QUESTIONS = 8, 4
 
 SIZES_PX = (*((256, 256),) * 8, *((512, 512),) * 3, (512, 256), (512, 256), (384, 256), (640, 384))
 LARGE_SIZES_PX = ((768, 512), (1024, 1024))
-DEMO_SHARE = 0.25
-"""Of the clips: the plain worlds of the demo, whose captions say how things move."""
-
 READ_SHARE = 0.35
 """Of the batches that ask: those for the text in a small picture. Reading is what takes longest to learn."""
 
@@ -42,8 +39,9 @@ FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
-_SEEING = ((0.3, 0.6), (1.0, 0.3))
-"""Until which share of training how large a share of the batches only sees."""
+_SHARES = ((0.3, 0.6, 0.25), (0.85, 0.3, 0.25), (1.0, 0.15, 0.5))
+"""Until which share of training how large a share of the batches only sees, and how large a share of those that ask shows
+the plain worlds of the demo, whose captions say how things move: these are soon forgotten."""
 
 _HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)
 _KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
@@ -104,14 +102,14 @@ class Teacher:
     def plan(self, progress: float) -> Plan:
         """What the next batch is like, when `progress` in [0, 1] of training is done."""
         rng = self._rng
-        seeing = next(share for until, share in _SEEING if progress <= until)
+        seeing, demo_share = next(shares for until, *shares in _SHARES if progress <= until)
         asks = bool(rng.random() >= seeing)
         if asks and rng.random() < READ_SHARE:
             size_px = one(rng, READ_SIZES_PX)
             reads = one(rng, READ_CHARACTERS)
             return Plan(True, reads, False, False, 1, size_px, _tiles(size_px), "grid")
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
-        demo = bool(asks and rng.random() < DEMO_SHARE)
+        demo = bool(asks and rng.random() < demo_share)
         frames = one(rng, FRAMES) if asks and not demo else 1
         size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
         if asks and frames == 1 and rng.random() < _LARGE_SHARE:
