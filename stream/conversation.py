@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.clock import Clock
-from stream.dialogue import Dialogue, Manners
+from stream.dialogue import Dialogue
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import Asked, Event, Looked, Notice
+from stream.manners import Manners
 from stream.messages import Hello
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import WAIT_MS, Control

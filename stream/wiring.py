@@ -10,9 +10,9 @@ from arr_coc.updater import TextureOptions
 from arr_coc.weights import unpack_realiser
 from stream.config import Config, UntilConfig
 from stream.conversation import AnswerReach, SpeakPolicy
-from stream.dialogue import Manners
 from stream.journal import Journal
 from stream.looks import LookRules, VerdictRules
+from stream.manners import Manners
 from stream.messages import Hello
 from stream.sources import SourceInfo
 from stream.sources.open import SCENE_PREFIX

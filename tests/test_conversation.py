@@ -12,11 +12,11 @@ import pytest
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.clock import FakeClock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
-from stream.dialogue import Manners
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import Answer, Asked, Event, Notice
 from stream.events import Looked as LookedEvent
 from stream.looks import LookRules, VerdictRules
+from stream.manners import Manners
 from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Looked, Message, Tokens, Turn, Want
 from stream.packets import specs_of
 from stream.stages.base import ALLOCATE_ANSWER, CancelledError, Control

@@ -11,11 +11,12 @@ import pytest
 from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.clock import FakeClock
-from stream.dialogue import FAILURES_MAX, Dialogue, Manners
+from stream.dialogue import FAILURES_MAX, Dialogue
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, Answer, AnswerText, Asked, Notice
 from stream.events import Looked as LookedEvent
 from stream.journal import Recalled
+from stream.manners import Manners
 from stream.messages import (
     Alive,
     Answered,

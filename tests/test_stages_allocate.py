@@ -16,9 +16,9 @@ from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.updater import TextureUpdater
 from stream.clock import FakeClock
 from stream.conversation import AnswerReach, SpeakPolicy
-from stream.dialogue import Manners
 from stream.errors import StageDied
 from stream.events import Answer, Asked, Cut, Event, FrameReady, Notice, Outage, Skipped, unpack_event
+from stream.manners import Manners
 from stream.messages import (
     Answered,
     Ask,

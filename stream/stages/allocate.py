@@ -19,9 +19,9 @@ from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
 from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
-from stream.dialogue import Manners
 from stream.events import Answer, Cut, Event, FrameReady, Notice, Skipped, pack_event, store_lost
 from stream.frame_events import map_of, outage_of, why_of
+from stream.manners import Manners
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
 from stream.slots import Slots

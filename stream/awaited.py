@@ -1,0 +1,111 @@
+"""The answer that is awaited, at most one: its number, its packet, and what becomes of it when it is spoken or lost."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp
+from stream.clock import Clock
+from stream.errors import TransportError
+from stream.events import Answer, AnswerText, Event, Looked, Shadow
+from stream.manners import Manners
+from stream.messages import Answered, Text
+from stream.messages import Looked as LookedMessage
+from stream.packets import feedback_of
+from stream.question import Question
+from stream.transport import Received
+
+
+class Awaited:
+    """What is asked, and what comes of it: events, feedback, and entries in the journal.
+
+    `question` is the one that is open; `number` the next answer's. `given_up` counts answers that were lost with an
+    answer stage.
+    """
+
+    def __init__(self, manners: Manners, clock: Clock) -> None:
+        self._manners = manners
+        self._clock = clock
+        self._feedback: Feedback | None = None
+        self.question: Question | None = None
+        self.number = 0
+        self.given_up = 0
+
+    def take_feedback(self) -> Feedback | None:
+        """What the answers have taught since the last call; the newest one where there were several."""
+        feedback, self._feedback = self._feedback, None
+        return feedback
+
+    def recall(self, stamp: FrameStamp) -> list[Event]:
+        """The answer about this frame where the journal holds it, as events; nothing where it is to be asked for."""
+        journal = self._manners.journal
+        found = None if journal is None else journal.recall(self.number, stamp.frame_index)
+        if found is None:
+            return []
+        self.number += 1
+        if found.feedback is not None:
+            self._feedback = dataclasses.replace(found.feedback, stamp=stamp)
+        answer = found.answer
+        return [AnswerText(answer=answer.answer, text=answer.text, pts_s=answer.pts_s), answer]
+
+    def open(self, question: Question) -> None:
+        """Awaits the answer to a question. The image of a whole frame may change once this has returned."""
+        packet = question.packet
+        if isinstance(packet, FramePacket) and not self._lay(packet):
+            question.packet = dataclasses.replace(packet, image=packet.image.copy())
+        self.question = question
+        self.number += question.speak
+
+    def give_up(self) -> None:
+        """The open question is late by now, unless it is to be repeated."""
+        if not self._manners.repeat and self.question is not None:
+            self.given_up += self.question.checks is None
+            self.question = None
+
+    def text(self, message: Text, heard_ns: int) -> AnswerText | None:
+        """A piece of the answer; None of one that only checks another."""
+        question = self._asked_for(message.answer)
+        if question.checks is not None:
+            return None
+        question.first_text_ns = question.first_text_ns or heard_ns
+        return AnswerText(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
+
+    def looked(self, message: LookedMessage, received: Received, heard_ns: int) -> Looked | None:
+        """One look, told once: a question that is repeated is looked at again."""
+        question, feedback = self._asked_for(message.answer), feedback_of(message, received.parts)
+        if self._manners.until is None:
+            raise TransportError("the answer stage looked for something, and nothing was to be looked for")
+        known, question.looked = question.looked, True
+        self._feedback = feedback or self._feedback
+        if not question.speak:
+            self.question = None
+        return None if known else question.look(message, self._manners.until, heard_ns)
+
+    def answered(self, message: Answered, received: Received, heard_ns: int) -> Answer | Shadow | None:
+        """The whole answer. Where it is to be checked, the next question is open then: about the same frame, whole."""
+        question = self._asked_for(message.answer)
+        feedback = feedback_of(message, received.parts)
+        self.question = None
+        if question.checks is not None:
+            return question.checked(message)
+        answer = question.answered(message, heard_ns)
+        self._feedback = feedback or self._feedback
+        if question.shadow is not None:
+            self._lay(question.shadow)
+            self.question = Question(
+                answer.answer, question.shadow, answer.trigger, self._clock.now_ns(), checks=answer
+            )
+        if self._manners.journal is not None:
+            self._manners.journal.keep(answer, feedback)
+        return answer
+
+    def _lay(self, packet: FramePacket) -> bool:
+        """Lays the image of a whole frame into the snapshot, where there is one."""
+        if self._manners.snapshot is not None:
+            self._manners.snapshot.write(packet.image)
+        return self._manners.snapshot is not None
+
+    def _asked_for(self, number: int) -> Question:
+        if self.question is None or self.question.number != number:
+            raise TransportError(f"the answer stage speaks of answer {number}, which was not asked for")
+        return self.question
