@@ -96,7 +96,7 @@ class ARRCOCQwen:
         Raises ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError and NonFiniteError.
         """
         decoding = Decoding(max_tokens, temperature, top_p, seed)
-        self._session.configure(AnswerOptions(encode, decoding, frames=frames))
+        self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
         options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, levels=self.qwen.knows_levels)
         gaze = Gaze(self.qwen.preprocessing, encode, options, self.qwen.embed_query(query), self.qwen.realiser)
         pictures = to_frames(image_or_frames)
@@ -112,7 +112,7 @@ class ARRCOCQwen:
             text=text,
             heatmap=gaze.relevance,
             tokens_used=answer.tokens_used,
-            regions=answer.feedback.regions,
+            regions=answer.regions,
             timings=Timings(allocate_ms, answer.encode_ms, answer.prefill_ms, answer.decode_ms),
             vision=answer.vision,
         )

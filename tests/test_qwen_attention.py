@@ -12,6 +12,7 @@ from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
 
 GRID = TileGrid.of(64, 96)
@@ -61,8 +62,24 @@ def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
     torch.testing.assert_close(looks[0], looks[1], atol=0, rtol=0)
 
 
+def hooked(qwen: QwenVL) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in qwen.model.modules())
+
+
 def test_nothing_stays_hooked() -> None:
     qwen = tiny_qwen()
     with AttentionProbe(qwen, PrefixCache().kv, slice(0, 1)):
         assert all(layer.self_attn._forward_hooks for layer in qwen.language_model.layers[-PROBED_LAYERS:])
-    assert not any(layer.self_attn._forward_hooks for layer in qwen.language_model.layers)
+        assert hooked(qwen) == PROBED_LAYERS
+    assert hooked(qwen) == 0
+
+
+def test_an_answer_that_goes_on_is_let_go_of() -> None:
+    qwen = tiny_qwen()
+    part, cache = PromptPart(qwen, 0, 0), PrefixCache()
+    part.text(qwen.token_ids("Say what happens."))
+    with AttentionProbe(qwen, cache.kv, slice(0, 3)):
+        logits = prefill(qwen, part, cache.kv)
+        options = Decoding(max_tokens=PROBED_TOKENS + 3)
+        left = [hooked(qwen) for _ in decode(qwen, logits, part.position, cache.kv, options)]
+    assert left == [PROBED_LAYERS] * (PROBED_TOKENS - 1) + [0] * 4

@@ -129,6 +129,28 @@ def test_feedback_is_about_what_was_shown(family: str, encode: Any) -> None:
     assert feedback.similarity.std() > 0
 
 
+@pytest.mark.parametrize("frames", ["causal", "window"])
+def test_without_feedback_nothing_is_done_for_it(frames: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taught = session(frames=frames)
+    text = said(taught, packet(), QUERY)
+    assert np.array_equal(taught.last.regions, packet().regions)
+
+    def forbidden(*arguments: object) -> None:
+        raise AssertionError("nothing is to be looked at")
+
+    for work in ("arr_coc.qwen.session.AttentionProbe", "arr_coc.qwen.session.feedback_from"):
+        monkeypatch.setattr(work, forbidden)
+    quiet = session(frames=frames, feedback=False)
+    pieces = []
+    for piece in quiet.answer(packet(), QUERY):
+        pieces.append(piece)
+        assert not any(module._forward_hooks for module in quiet.qwen.model.modules())
+    assert "".join(pieces) == text
+    assert quiet.last.feedback is None
+    assert np.array_equal(quiet.last.regions, packet().regions)
+    assert quiet.last.regions.dtype == np.int32
+
+
 def test_feedback_names_the_frame_that_was_asked_about() -> None:
     """The same pixels again, in a later frame: kept keys, but that frame's stamp."""
     speaking = session()

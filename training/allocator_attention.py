@@ -44,4 +44,5 @@ def _attention(session: AnswerSession, sample: Sample, shape: tuple[int, int]) -
     for _ in session.answer(packets, sample.question):
         pass
     feedback = session.last.feedback
+    assert feedback is not None, "the session's options leave it on"
     return torch.from_numpy(paint(feedback.regions, feedback.attention, shape, 0.0)).float()

@@ -6,8 +6,11 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
+from arr_coc.qwen.prompted import Prompt
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import Feedback
 
 PROBED_LAYERS = 2
 """How many of the last layers are looked at."""
@@ -19,26 +22,30 @@ PROBED_TOKENS = 8
 class AttentionProbe:
     """Sums the attention of an answer's first tokens on the visual tokens, while it is entered.
 
-    Each look costs one query projection and one product with the cached keys; nothing waits for the device, and the
-    model's own attention stays the fused one, which gives no weights.
+    A look is about one token in one layer: one query projection and one product with the cached keys, of which it needs
+    all, since attention is a share. Nothing waits for the device, and the model's own attention stays the fused one,
+    which gives no weights. A layer that has been looked at often enough is let go of.
     """
 
     def __init__(self, qwen: QwenVL, kv: Any, visual: slice) -> None:
         self._layers = qwen.language_model.layers[-PROBED_LAYERS:]
+        self._first = len(qwen.language_model.layers) - len(self._layers)
         self._kv = kv
         self._visual = visual
-        self._looks = 0
-        self._hooks: list[Any] = []
+        self._looks: dict[int, int] = {}
+        self._hooks: dict[int, Any] = {}
         self._sum: torch.Tensor | None = None
 
     def __enter__(self) -> AttentionProbe:
-        self._hooks = [layer.self_attn.register_forward_hook(self._look, with_kwargs=True) for layer in self._layers]
+        for attention in (layer.self_attn for layer in self._layers):
+            self._looks[attention.layer_idx] = 0
+            self._hooks[attention.layer_idx] = attention.register_forward_hook(self._look, with_kwargs=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
 
     def attention(self) -> torch.Tensor:
@@ -49,19 +56,41 @@ class AttentionProbe:
         return total / total.max().clamp(min=torch.finfo(total.dtype).tiny)
 
     @torch.inference_mode()
-    def _look(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if kwargs["past_key_values"] is not self._kv or self._looks >= PROBED_TOKENS * len(self._layers):
+    def see(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
+        """Takes in a token's attention in one layer (its number), if that is looked at and has not been often enough:
+        its query [heads, head_dim] over all keys [kv heads, tokens, head_dim], both rotated."""
+        looks = self._looks.get(layer, PROBED_TOKENS)
+        if looks == PROBED_TOKENS:
             return
-        self._looks += 1
+        self._looks[layer] = looks + 1
+        if self._looks[layer] == PROBED_TOKENS:
+            self._hooks[layer].remove()
+        head_dim = query.shape[-1]
+        scores = torch.einsum("hgd,hld->hgl", query.view(len(keys), -1, head_dim), keys)
+        weights = torch.softmax(scores.float() * head_dim**-0.5, dim=-1)
+        seen = weights[..., self._visual].sum(dim=(0, 1))
+        self._sum = seen if self._sum is None else self._sum + seen.to(self._sum.device)
+
+    @torch.inference_mode()
+    def _look(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if kwargs["past_key_values"] is not self._kv:
+            return
         query = attention.q_proj(kwargs["hidden_states"][:, -1]).view(-1, attention.head_dim)
         if hasattr(attention, "q_norm"):
             query = attention.q_norm(query)
         query = _rotate(query, *kwargs["position_embeddings"])
-        keys = self._kv.layers[attention.layer_idx].keys[0]
-        scores = torch.einsum("hgd,hld->hgl", query.view(len(keys), -1, attention.head_dim), keys)
-        weights = torch.softmax(scores.float() * attention.head_dim**-0.5, dim=-1)
-        seen = weights[..., self._visual].sum(dim=(0, 1))
-        self._sum = seen if self._sum is None else self._sum + seen.to(self._sum.device)
+        self.see(attention.layer_idx, query, self._kv.layers[attention.layer_idx].keys[0])
+
+
+def feedback_from(prompt: Prompt, probe: AttentionProbe, pooled: torch.Tensor) -> Feedback:
+    """What an answer to `prompt` teaches about its newest frame; `pooled` float32 [D] is the question's embedding."""
+    embeds = prompt.embeds.float()
+    return Feedback(
+        stamp=prompt.stamps[-1],
+        regions=prompt.regions.int().cpu().numpy(),
+        attention=probe.attention().numpy(),
+        similarity=F.cosine_similarity(embeds, pooled.to(embeds.device)[None], dim=-1).cpu().numpy(),
+    )
 
 
 def _rotate(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.prompted import Prompt
 from arr_coc.types import Feedback, FrameStamp
@@ -17,7 +20,8 @@ class AnswerResult:
     `tokens_used` are visual tokens, `text_tokens` those of the answer; `prefilled_tokens` had to be computed before it,
     the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
     the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. `shown`: the frames
-    that it speaks of, in the prompt's order. `kept_bytes`: what frames, keys and values take in memory after it.
+    that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest. `feedback` is None
+    where none was wanted. `kept_bytes`: what frames, keys and values take in memory after it.
     `vision`: what incremental encoding took and keeps, where that is how frames were encoded.
     """
 
@@ -29,8 +33,9 @@ class AnswerResult:
     prefill_ms: float
     first_token_ms: float
     decode_ms: float
-    feedback: Feedback
+    feedback: Feedback | None
     shown: tuple[FrameStamp, ...]
+    regions: npt.NDArray[np.int32]
     kept_bytes: int
     vision: VisionReport | None = None
 
@@ -54,7 +59,9 @@ class Record:
         if self.first_s is None:
             self.first_s = time.perf_counter()
 
-    def result(self, prompt: Prompt, feedback: Feedback, kept_bytes: int, vision: VisionReport | None) -> AnswerResult:
+    def result(
+        self, prompt: Prompt, feedback: Feedback | None, kept_bytes: int, vision: VisionReport | None
+    ) -> AnswerResult:
         """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
         ended_s = time.perf_counter()
         first_s = ended_s if self.first_s is None else self.first_s
@@ -69,6 +76,7 @@ class Record:
             decode_ms=(ended_s - first_s) * 1e3,
             feedback=feedback,
             shown=prompt.stamps,
+            regions=prompt.regions.int().cpu().numpy(),
             kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
             vision=vision,
         )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
-from torch.nn import functional as F
 
 from arr_coc.errors import ContextLengthError, OptionError
-from arr_coc.qwen.attention import AttentionProbe
+from arr_coc.qwen.attention import AttentionProbe, feedback_from
 from arr_coc.qwen.cache import Mark, PrefixCache
 from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
 from arr_coc.qwen.encoding import EncodedFrame, Packet, encode_packet, token_count
@@ -28,7 +27,7 @@ from arr_coc.qwen.room import check_context, check_memory, expected_size, kept_s
 from arr_coc.qwen.shown_frame import Ids, Shown
 from arr_coc.qwen.textstream import TextStream
 from arr_coc.qwen.yes_no import Verdict, YesNoTokens, verdict, yes_no_tokens
-from arr_coc.types import Encode, Feedback
+from arr_coc.types import Encode
 
 Frames = Literal["causal", "window"]
 
@@ -40,6 +39,7 @@ class AnswerOptions:
     `incremental`: what is kept, and encoded again, where `encode` is that.
     `frames`: how several frames of one prompt are read. `causal`, as the stock model does: each sees those before it.
     `window`: each sees the prompt's beginning only, so that whichever came, left or changed places costs nothing anew.
+    `feedback`: whether an answer tells what it looked at; without it nothing is computed for that.
     """
 
     encode: Encode = "sparse"
@@ -47,6 +47,7 @@ class AnswerOptions:
     system: str | None = None
     frames: Frames = "causal"
     incremental: IncrementalOptions = field(default_factory=IncrementalOptions)
+    feedback: bool = True
 
     def __post_init__(self) -> None:
         if self.encode not in get_args(Encode):
@@ -168,7 +169,7 @@ class AnswerSession:
                 prompt = self._in_one_run(frames, query, record)
             else:
                 prompt = self._in_slots(frames, query, window, record)
-            with AttentionProbe(self.qwen, self._cache.kv, prompt.places[-1]) as probe:
+            with self._probe(prompt) as probe:
                 logits = prefill(self.qwen, prompt.part, self._cache.kv)
                 self._cache.marks += prompt.marks
 
@@ -176,7 +177,8 @@ class AnswerSession:
                     kept = self._listed if window is None else window.frames
                     kept_bytes = self._cache.bytes + sum(frame.bytes for frame in kept)
                     vision = self.vision.report if self.options.encode == "incremental" else None
-                    self._last = record.result(prompt, self._feedback(prompt, probe, query), kept_bytes, vision)
+                    feedback = None if probe is None else feedback_from(prompt, probe, self._pooled(query))
+                    self._last = record.result(prompt, feedback, kept_bytes, vision)
 
                 try:
                     yield _AskedPrompt(prompt, logits, record)
@@ -187,6 +189,11 @@ class AnswerSession:
         except Exception:
             self._cache = PrefixCache()  # what it holds may be half written, or hold NaN
             raise
+
+    def _probe(self, prompt: Prompt) -> AbstractContextManager[AttentionProbe | None]:
+        """What looks at the decoder's attention on the newest frame, where feedback is wanted."""
+        wanted = self.options.feedback
+        return AttentionProbe(self.qwen, self._cache.kv, prompt.places[-1]) if wanted else nullcontext()
 
     def _in_one_run(self, packets: Sequence[Packet], query: str, record: Record) -> Prompt:
         """The stock layout: each frame is read after those before it. What comes first again is kept."""
@@ -327,13 +334,3 @@ class AnswerSession:
         """The question's embeddings, pooled: float32 [D]."""
         query_ids = self.qwen.plain_token_ids(query) or list(self._ids.after_query)
         return self.qwen.embed(query_ids).float().mean(dim=0)
-
-    def _feedback(self, prompt: Prompt, probe: AttentionProbe, query: str) -> Feedback:
-        embeds = prompt.embeds.float()
-        pooled = self._pooled(query).to(embeds.device)
-        return Feedback(
-            stamp=prompt.stamps[-1],
-            regions=prompt.regions.int().cpu().numpy(),
-            attention=probe.attention().numpy(),
-            similarity=F.cosine_similarity(embeds, pooled[None], dim=-1).cpu().numpy(),
-        )

@@ -71,7 +71,7 @@ def _answer_streaming(qwen: QwenVL, ask: Ask) -> Reply:
     text = "".join(session.answer(packets, ask.text))
     made = session.last
     return _reply(
-        qwen, ask, views, text, made.tokens_used, made.feedback.regions, allocate_ms + made.encode_ms + made.prefill_ms
+        qwen, ask, views, text, made.tokens_used, made.regions, allocate_ms + made.encode_ms + made.prefill_ms
     )
 
 
