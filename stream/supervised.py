@@ -9,31 +9,29 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Generator
 from contextlib import ExitStack
 
 import msgspec
 
-from arr_coc import errors as arr_coc_errors
 from arr_coc.errors import ArrCocError
-from stream import errors as stream_errors
 from stream.answers import ANSWERS, LocalAnswers, restart_rules
-from stream.child import Child
 from stream.clock import Clock, MonotonicClock
-from stream.config import CaptureConfig, Config
+from stream.config import Config
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
-from stream.events import STORE_LOST, Asked, Event, FrameReady, Looked, Notice, Restarted, Started, Summary, Turned
+from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, Turned
+from stream.frame_children import FrameChildren
 from stream.keeper import Keeper
 from stream.overlay import Overlay
-from stream.renumbering import Renumbering
-from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, unpack_report
+from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
 from stream.sources import SourceInfo
 from stream.speaker import QWEN, model_name
 from stream.stages.base import USER_ERRORS, describe
+from stream.succession import Succession
 from stream.tally import Tally
+from stream.told_error import told_error
 from stream.transport import Transport, ipc_endpoint, private_directory
-from stream.watching import NO_YES_OR_NO
 
 POLL_MS = 50
 """How long the main thread waits for a report before it looks after its children."""
@@ -46,9 +44,6 @@ STOP_LIMIT_S = 5.0
 
 FRAMES = "frames"
 """What the frame process is called in events and metrics."""
-
-ONCE = ("loading", "model-world", NO_YES_OR_NO)
-"""Notices that need no repeating by a frame process that was started again."""
 
 log = logging.getLogger(__name__)
 
@@ -66,29 +61,25 @@ class SupervisedRun:
         self._config = config.model_copy(update={"pipeline": pipeline})
         self._ending = self._cancelled = self._over = False
         self._questions: deque[str] = deque(maxlen=8)
-        self._query = config.answer.query
-        self._asked: str | None = None
-        self._holds: bool | None = None
         self._found = False
-        self._drops: Counter[str] = Counter()
-        self._drops_before: Counter[str] = Counter()
-        self._numbers = Renumbering()
-        self._told_once = {"loading"}
-        self._spare: Child | None = None
+        self._goes_on = config.answer.until.go_on
+        self._succession = Succession(self._config, self._clock)
         self._keepers: dict[str, Keeper] = {}
         with ExitStack() as stack:
-            self._directory = stack.enter_context(private_directory())
-            self._reports = ipc_endpoint(self._directory, "reports")
+            directory = stack.enter_context(private_directory())
+            reports = ipc_endpoint(directory, "reports")
             self._transport = Transport()
             stack.callback(self._transport.close)
-            self._source = self._transport.event_source(self._reports)
+            self._source = self._transport.event_source(reports)
             stack.callback(self._source.close)
             self._answers = self._local_answers(stack)
-            self._rules = restart_rules(self._config, restart=True)
+            self._children = FrameChildren(self._succession, self._answers, self._speaker, reports, directory)
             stack.callback(self._stop_children)
-            self._keepers[FRAMES] = Keeper(FRAMES, self._start_frames, self._rules, self._clock)
-            self._info, self._backend = self._opened()
-            self._numbers.live = self._info.live
+            rules = restart_rules(self._config, restart=True)
+            self._keepers[FRAMES] = Keeper(FRAMES, self._children.start, rules, self._clock)
+            opened = self._opened()
+            self._succession.opened(opened)
+            self._info = opened.info
             self._model = self._model_name()
             self._stack = stack.pop_all()
 
@@ -116,7 +107,7 @@ class SupervisedRun:
 
     def drops(self) -> dict[str, int]:
         """What has been dropped so far, by queue and cause; for any thread."""
-        return dict(self._drops_before + self._drops)
+        return self._succession.drops()
 
     def take_overlay(self, slot: int) -> Overlay:
         """Pictures stay in the frame process. Raises TransportError."""
@@ -134,7 +125,7 @@ class SupervisedRun:
                 source=self._info.name,
                 model=self._model,
                 query=self._config.answer.asked,
-                backend=self._backend,
+                backend=self._succession.backend,
             )
             yield Notice(code="loading", message=f"loading {self._model}")
             if self._answers is not None:
@@ -147,9 +138,9 @@ class SupervisedRun:
                 failure = error
         now_ns = self._clock.now_ns()
         if failure is None:
-            yield tally.summary(self._outcome(), None, self.drops(), now_ns, self._backend)
+            yield tally.summary(self._outcome(), None, self.drops(), now_ns, self._succession.backend)
         else:
-            yield tally.summary("error", describe(failure), self.drops(), now_ns, self._backend)
+            yield tally.summary("error", describe(failure), self.drops(), now_ns, self._succession.backend)
             raise failure
 
     def _outcome(self) -> str:
@@ -183,18 +174,20 @@ class SupervisedRun:
                 if self._over:
                     return
             elif not isinstance(report.event, Summary):
-                if not self._told_before(report.event):
-                    yield self._happened(report.event)
+                event = self._succession.take(report.event)
+                if event is not None:
+                    self._heed(event)
+                    yield event
             elif report.event.ended != "error":
-                self._drops = Counter(report.event.dropped)
+                self._succession.dropped(report.event.dropped)
                 return
 
     def _pass_on(self, told: Told) -> Told:
         """Tells the frame process what it has not been told yet."""
         child = self._keepers[FRAMES].child
         while self._questions:
-            self._asked = self._questions.popleft()
-            child.tell(msgspec.json.encode(Told(ask=self._asked)))
+            self._succession.asked = self._questions.popleft()
+            child.tell(msgspec.json.encode(Told(ask=self._succession.asked)))
         wanted = Told(end=self._ending, cancel=self._cancelled)
         if wanted != told:
             child.tell(msgspec.json.encode(wanted))
@@ -215,40 +208,24 @@ class SupervisedRun:
         keeper.mind_silence()
         return keeper.child.death() is not None
 
-    def _told_before(self, event: Event) -> bool:
-        """What every frame process tells as it begins, and the whole run tells once."""
-        if not isinstance(event, Notice) or event.code not in ONCE:
-            return isinstance(event, Started)
-        before = event.code in self._told_once
-        self._told_once.add(event.code)
-        return before
-
-    def _happened(self, event: Event) -> Event:
-        """An event of the frame stages as the whole run counts."""
-        if isinstance(event, Asked):
-            self._asked = None
-            self._query = self._query if event.error is not None else event.query
-        elif isinstance(event, Notice) and event.code == STORE_LOST:
-            self._backend = "cpu"
-        elif isinstance(event, Looked) and event.holds is not None:
-            self._holds = event.holds == "yes"
-        elif isinstance(event, Turned) and self._holds and not self._config.answer.until.go_on and not self._ending:
+    def _heed(self, event: Event) -> None:
+        """What an event of the frame stages means for the children."""
+        if isinstance(event, FrameReady):
+            self._children.keep_spare()
+        elif isinstance(event, Turned) and self._succession.holds and not (self._goes_on or self._ending):
             self._found = self._ending = True
-        elif isinstance(event, FrameReady) and self._spare is None:
-            self._spare = self._new_child()  # now there is time to start the next frame process, up to its orders
-        return self._numbers.apply(event)
 
     def _note(self, report: Report) -> None:
         """Raises the error that the user can put right; another one ends the child, which is then started again."""
         if isinstance(report, Dropped):
-            self._drops = Counter(report.drops)
+            self._succession.dropped(report.drops)
         elif isinstance(report, Opened):
-            self._backend = report.backend
+            self._succession.opened(report)
         elif isinstance(report, AnswersHang) and self._answers is not None:
             self._answers.hung()
         elif isinstance(report, Broke):
             error = _as_raised(report)
-            self._over = isinstance(error, SourceOver) and self._numbers.frames_before > 0
+            self._over = isinstance(error, SourceOver) and self._succession.frames_before > 0
             if self._over:
                 return  # the one before it died in the source's last moments
             if isinstance(error, SourceError) and self._info.live and self._config.capture.reconnect:
@@ -257,49 +234,8 @@ class SupervisedRun:
                 raise error
             log.debug("the frame process broke: %s", report.message)
 
-    def _start_frames(self) -> Child:
-        """A frame process at work: the spare one where there is one, else a new one."""
-        if self._spare is not None and self._spare.death() is not None:
-            self._spare.stop()
-            self._spare = None
-        child, self._spare = self._spare or self._new_child(), None
-        self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
-        self._drops = Counter()
-        answer = self._config.answer.model_copy(update={"query": self._query})
-        config = self._config.model_copy(update={"answer": answer, "capture": self._rest_of_source()})
-        orders = Orders(
-            reports=self._reports,
-            answers="" if self._answers is None else self._answers.endpoint,
-            snapshot=-1 if self._answers is None else self._answers.snapshot.descriptor,
-            pulse=child.pulse_writer,
-            directory=str(self._directory),
-            speaker=self._speaker,
-            config=config.model_dump_json(),
-            holds=self._holds,
-        )
-        child.tell(msgspec.json.encode(orders))
-        if self._asked is not None:
-            child.tell(msgspec.json.encode(Told(ask=self._asked)))
-        return child
-
-    def _rest_of_source(self) -> CaptureConfig:
-        """What is left to be read for the frame process that begins now."""
-        capture = self._config.capture
-        begin_s = self._numbers.begin_again(self._clock.now_ns())
-        if begin_s is None:
-            return capture
-        rest: dict[str, object] = {} if self._info.live else {"start_s": begin_s}
-        if capture.max_frames is not None:
-            rest["max_frames"] = max(1, capture.max_frames - self._numbers.frames_before)
-        return capture.model_copy(update=rest)
-
-    def _new_child(self) -> Child:
-        inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
-        return Child("frame", "stream.frame_process", inherited, {"OMP_NUM_THREADS": "1"})
-
-    def _opened(self) -> tuple[SourceInfo, str]:
-        """Waits until the frame process has opened the source; also tells its texture store. Raises what it could not
-        open it for."""
+    def _opened(self) -> Opened:
+        """Waits until the frame process has opened the source. Raises what it could not open it for."""
         limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
@@ -307,7 +243,7 @@ class SupervisedRun:
             data = self._source.receive(POLL_MS)
             report = None if data is None else unpack_report(data)
             if isinstance(report, Opened):
-                return report.info, report.backend
+                return report
             if isinstance(report, Broke):
                 raise _as_raised(report)
             if report is None and death is not None:
@@ -333,13 +269,8 @@ class SupervisedRun:
     def _stop_children(self) -> None:
         for keeper in self._keepers.values():
             keeper.stop()
-        if self._spare is not None:
-            self._spare.kill()  # it holds nothing, and may still be importing
-            self._spare.stop()
+        self._children.stop_spare()
 
 
 def _as_raised(broke: Broke) -> Exception:
-    kind = getattr(arr_coc_errors, broke.error, None) or getattr(stream_errors, broke.error, None)
-    if isinstance(kind, type) and issubclass(kind, (ArrCocError, StreamError)) and not issubclass(kind, StageDied):
-        return kind(broke.message)
-    return StageDied("frame", broke.message)
+    return told_error(broke.error, broke.message) or StageDied("frame", broke.message)

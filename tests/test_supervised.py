@@ -7,16 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 
 from arr_coc.errors import BackendMissing, ModelNotFound
-from stream.clock import FakeClock
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
@@ -29,14 +26,11 @@ from stream.config import (
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Looked, Notice, Restarted, Started, Turned
 from stream.pipeline import Pipeline
-from stream.renumbering import Renumbering
 from stream.reports import Broke, pack_report
 from stream.supervised import FRAMES, SupervisedRun
 from tests.backends import require
-from tests.event_maker import frame
 from tests.supervised_runner import Seen, config, open_supervised, watch
 from tests.waiting import until
-from tests.watched_run import INFO
 
 BACK_S = 5.0
 """Generous; on an idle machine frames are back within 0.1 s of a kill, answers within 2 s."""
@@ -101,13 +95,14 @@ def test_a_run_outlives_both_of_its_processes() -> None:
 
 def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     run = open_supervised()
-    begin_again = run._numbers.begin_again
+    numbers = run._succession._numbers
+    begin_again = numbers.begin_again
 
     def late(now_ns: int) -> float | None:
         begin_s = begin_again(now_ns)
         return None if begin_s is None else begin_s + 1000.0
 
-    run._numbers.begin_again = late  # type: ignore[method-assign]
+    numbers.begin_again = late  # type: ignore[method-assign]
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", isinstance(event, FrameReady)):
@@ -116,13 +111,6 @@ def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     seen = watch(run, on_event)
     assert seen.error is None
     assert seen.summary.ended == "finished"
-
-
-def test_what_every_frame_process_says_as_it_begins_is_told_once() -> None:
-    run = SimpleNamespace(_told_once={"loading"})
-    world, repaired = (Notice(code=code, message="") for code in ("model-world", "pts-repaired"))
-    told = [event for event in [world, repaired, world, repaired] if not SupervisedRun._told_before(run, event)]  # type: ignore[arg-type]
-    assert told == [world, repaired, repaired]
 
 
 def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -173,20 +161,6 @@ def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None
     run._config, run._source, run._keepers = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
     with pytest.raises(SourceNotFound, match="no such file"):
         run._opened()
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_the_next_frame_process_reads_what_the_one_before_it_left(live: bool) -> None:
-    run = SupervisedRun.__new__(SupervisedRun)
-    run._config = Config(source="a.mp4", capture=CaptureConfig(max_frames=100))
-    run._numbers, run._clock, run._info = Renumbering(live), FakeClock(), replace(INFO, live=live)
-    assert run._rest_of_source() == run._config.capture
-    run._numbers.apply(frame(39, 2.0))
-    rest = run._rest_of_source()
-    assert rest.max_frames == 60
-    assert (rest.start_s == 0) is live
-    run._numbers.apply(frame(59, 3.0))
-    assert run._rest_of_source().max_frames == 1
 
 
 def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:

@@ -1,0 +1,93 @@
+"""What one frame process leaves to the next: numbers and times, the question, what was dropped, what has been told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from stream.clock import Clock
+from stream.config import CaptureConfig, Config
+from stream.events import STORE_LOST, Asked, Event, Looked, Notice, Started
+from stream.renumbering import Renumbering
+from stream.reports import Opened
+from stream.watching import NO_YES_OR_NO
+
+ONCE = ("loading", "model-world", NO_YES_OR_NO)
+"""Notices that need no repeating by a frame process that was started again."""
+
+
+class Succession:
+    """The frame processes of one run, one after another, as if they were one.
+
+    `config` is the whole run's. `backend`: the texture store that runs; `asked`: a question that no answer stage has
+    taken or refused yet; `holds`: the answer to the standing question; None where that is not known.
+    """
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._query = config.answer.query
+        self._numbers = Renumbering()
+        self._told_once = {"loading"}
+        self._drops: Counter[str] = Counter()
+        self._drops_before: Counter[str] = Counter()
+        self.backend = ""
+        self.asked: str | None = None
+        self.holds: bool | None = None
+
+    @property
+    def frames_before(self) -> int:
+        """How many frames there were before the present frame process."""
+        return self._numbers.frames_before
+
+    def opened(self, report: Opened) -> None:
+        """The present frame process has opened its source."""
+        self.backend = report.backend
+        self._numbers.live = report.info.live
+
+    def dropped(self, drops: Mapping[str, int]) -> None:
+        """What the present frame process has dropped so far."""
+        self._drops = Counter(drops)
+
+    def drops(self) -> dict[str, int]:
+        """What has been dropped in all; for any thread."""
+        return dict(self._drops_before + self._drops)
+
+    def take(self, event: Event) -> Event | None:
+        """An event of the present frame process as the whole run counts; None for what has been told before."""
+        if self._told_before(event):
+            return None
+        if isinstance(event, Asked):
+            self.asked = None
+            self._query = self._query if event.error is not None else event.query
+        elif isinstance(event, Notice) and event.code == STORE_LOST:
+            self.backend = "cpu"
+        elif isinstance(event, Looked) and event.holds is not None:
+            self.holds = event.holds == "yes"
+        return self._numbers.apply(event)
+
+    def next(self) -> Config:
+        """The configuration of the frame process that begins now, which goes on from where things stand."""
+        self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
+        self._drops = Counter()
+        answer = self._config.answer.model_copy(update={"query": self._query})
+        return self._config.model_copy(update={"answer": answer, "capture": self._rest_of_source()})
+
+    def _rest_of_source(self) -> CaptureConfig:
+        """What is left to be read."""
+        capture = self._config.capture
+        begin_s = self._numbers.begin_again(self._clock.now_ns())
+        if begin_s is None:
+            return capture
+        rest: dict[str, object] = {} if self._numbers.live else {"start_s": begin_s}
+        if capture.max_frames is not None:
+            rest["max_frames"] = max(1, capture.max_frames - self._numbers.frames_before)
+        return capture.model_copy(update=rest)
+
+    def _told_before(self, event: Event) -> bool:
+        """What every frame process tells as it begins, and the whole run tells once."""
+        if not isinstance(event, Notice) or event.code not in ONCE:
+            return isinstance(event, Started)
+        before = event.code in self._told_once
+        self._told_once.add(event.code)
+        return before
