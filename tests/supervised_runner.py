@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.events import Event, FrameReady, Restarted, Summary
+from stream.events import Answer, Event, FrameReady, Restarted, Summary
 from stream.supervised import SupervisedRun
 
 LIMIT_S = 60.0
@@ -43,6 +43,11 @@ class Seen:
             return False
         self.done.add(what)
         return True
+
+    @property
+    def begun_s(self) -> float:
+        """How long the run took to start its answer process and to give the first answer."""
+        return self.first_after(Answer, self.told_s[0])[1]
 
     def first_after(self, kind: type[E], moment_s: float) -> tuple[E, float]:
         """The first such event after a moment, and how many seconds after it."""

@@ -35,6 +35,9 @@ from tests.waiting import until
 BACK_S = 5.0
 """Generous; on an idle machine frames are back within 0.1 s of a kill, answers within 2 s."""
 
+BACK_BEGINNINGS = 2.0
+"""On a busy machine everything takes longer: so often the time in which the same run began may pass as well."""
+
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
@@ -76,8 +79,8 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     assert seen.frames_rise()
     for process, kind in (("frames", FrameReady), ("answers", Answer)):
         event, back_s = seen.first_after(kind, killed_s[process])
-        report(kind.__name__, back_s)
-        assert back_s < BACK_S
+        report(f"{kind.__name__}, after {seen.begun_s:.2f} s to begin,", back_s)
+        assert back_s < max(BACK_S, BACK_BEGINNINGS * seen.begun_s)
         if isinstance(event, Answer):
             frame = next(f for f in seen.of(FrameReady) if f.frame_index == event.frame_index)
             assert frame.capture_ns / 1e9 > killed_s[process], "an answer about a frame of before"
@@ -346,7 +349,6 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
     assert {answer.query for answer in seen.of(Answer)} == {"Say what happens."}
 
 
-@pytest.mark.slow
 def watching(*, go_on: bool) -> Config:
     """The scene has a bright star in it all the time, which this speaker takes for what is watched for."""
     given = config()
@@ -376,6 +378,7 @@ def test_a_run_that_watches_ends_when_it_has_found_that() -> None:
     assert isinstance(seen.of(Looked)[-1], Looked)
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_reading_stops_everything() -> None:
     events = open_supervised().run()
     for event in events:
