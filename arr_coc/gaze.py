@@ -21,6 +21,7 @@ from arr_coc.types import (
     NEEDS_TOKENS_ONLY,
     TILE_PX,
     Encode,
+    Feedback,
     FramePacket,
     FramePlanes,
     FrameStamp,
@@ -75,6 +76,12 @@ class Gaze:
         if self._encode in NEEDS_TOKENS_ONLY:
             return _with_own_tiles(packet, image, prep.tile_px)
         return FramePacket(packet.stamp, grid, packet.regions, self.relevance, image)
+
+    def answered(self, feedback: Feedback | None) -> None:
+        """The newest picture was answered about; what that teaches draws the tokens of those that follow."""
+        self._allocator.mark_answered()
+        if feedback is not None:
+            self._allocator.apply_feedback(feedback)
 
     def _allocate(self, image: Rgb, stamp: FrameStamp) -> TokenPacket:
         update = self._texture.process(FramePlanes("rgb", (image,)), stamp)

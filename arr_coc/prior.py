@@ -30,19 +30,19 @@ class FeedbackPrior:
         self._known: Map | None = None
         self._learned_ns = np.zeros((0, 0))
         self._prior: Map | None = None
-        self._tick = -1
+        self._tick: int | None = None
 
     def forget(self) -> None:
         """Another question: nothing is known about it."""
         self._known = None
-        self._tick = -1
+        self._tick = None
 
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles; of those that come into view nothing is known."""
         if self._known is not None:
             self._known = carried(self._known, dy_tiles, dx_tiles, 0)
             self._learned_ns = carried(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
-            self._tick = -1
+            self._tick = None
 
     def learn(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
         """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
@@ -56,7 +56,7 @@ class FeedbackPrior:
         mixed = np.where(np.isfinite(self._learned_ns), RENEW * maps + (1 - RENEW) * self._known, maps)
         self._known = np.where(spoken, mixed, self._known).astype(np.float32)
         self._learned_ns = np.where(spoken, float(feedback.stamp.media_ns), self._learned_ns)
-        self._tick = -1
+        self._tick = None
 
     def at(self, media_ns: int) -> Map | None:
         """Attention, similarity and trust at a media time: float32 [3, gh, gw]; None while no answer taught anything.

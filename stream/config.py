@@ -171,6 +171,8 @@ class AnswerConfig(Section):
     from 64 to 400 tokens. Not where a file is read frame by frame."""
     shadow_every: int | None = Field(default=None, ge=1)
     """After so many answers the frame of the last one is answered about with all of its tokens too, to compare."""
+    feedback: bool = True
+    """What an answer looked at draws the tokens of later frames; without it nothing is computed for that."""
     max_tokens: int = Field(default=64, ge=1)
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)

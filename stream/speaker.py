@@ -176,7 +176,8 @@ def open_qwen(config: Config) -> QwenSpeaker:
         max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
     )
     incremental = IncrementalOptions(**answer.incremental.model_dump())
-    session = AnswerSession(qwen, AnswerOptions(answer.encode, decoding, incremental=incremental))
+    options = AnswerOptions(answer.encode, decoding, incremental=incremental, feedback=answer.feedback)
+    session = AnswerSession(qwen, options)
     return QwenSpeaker(session, window)
 
 

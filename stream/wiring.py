@@ -56,6 +56,7 @@ def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
         whole_frames=config.answer.encode not in NEEDS_TOKENS_ONLY,
         with_maps=config.output.publish is not None,
         with_reasons=config.output.why is not None,
+        learns=config.answer.feedback,
     )
 
 

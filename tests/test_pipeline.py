@@ -186,6 +186,9 @@ def test_feedback_of_an_answer_reaches_exactly_the_frames_after_it(video: str, m
     monkeypatch.setattr(StreamAllocator, "apply_feedback", note)
     run(configured(video), "SlowSpeaker")
     assert learnt == [(index, index + 1) for index in (0, 10, 20, 29)]
+    learnt.clear()
+    run(configured(video, answer=AnswerConfig(every_s=1.0, feedback=False)))
+    assert not learnt, "whatever the speaker sends"
 
 
 def test_a_cut_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:

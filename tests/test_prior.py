@@ -60,6 +60,15 @@ def test_it_fades_in_steps() -> None:
     assert trust[2][0, 1, 1] == 1
 
 
+def test_time_may_begin_below_zero() -> None:
+    prior = FeedbackPrior()
+    for row in (1, 2):
+        prior.learn(feedback([(0, row, 1)], [1.0], at_s=-0.1), SHAPE, (0, 0))
+        known = prior.at(-NS_PER_S // 10)
+        assert known is not None
+        assert known[0, row, 1] == 1
+
+
 def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
     prior = FeedbackPrior()
     prior.learn(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), SHAPE, (0, 0))

@@ -15,6 +15,7 @@ from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.errors import ConfigError
 from stream.speaker import QWEN, QwenSpeaker, model_name, open_speaker
+from stream.spoken import answered_message
 from tests.tiny_qwen import tiny_folder, tiny_qwen
 
 
@@ -41,6 +42,14 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     assert spoken.feedback is not None
     assert spoken.feedback.stamp == packet().stamp
     assert text == "".join(speaker.answer(packet(), "what?", lambda: False))
+
+
+def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
+    speaker = open_speaker(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
+    list(speaker.answer(packet(), "what?", lambda: False))
+    assert speaker.last.feedback is None
+    message, arrays = answered_message(0, "what?", "", speaker.last)
+    assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
 
 
 def test_a_qwen_model_looks_as_its_session_does() -> None:

@@ -15,7 +15,7 @@ from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.view import TextureView
 from arr_coc.packets import frame_packet_from, packet_from
-from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
@@ -42,13 +42,15 @@ class AllocatePolicy:
     """`live`: answer points count capture time, not media time.
 
     `whole_frames`: the answer stage encodes whole frames, not tokens. `with_maps`: frames are told with their relevance
-    and regions. `with_reasons`: frames that are answered about are told with why their tokens were chosen.
+    and regions. `with_reasons`: frames that are answered about are told with why their tokens were chosen. `learns`:
+    answers teach later allocations; a server may send feedback to those who want none.
     """
 
     live: bool
     whole_frames: bool
     with_maps: bool = False
     with_reasons: bool = False
+    learns: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class AllocateStage:
         self._store_lost = False
         listener = Listener(
             meet=self._meet,
-            learn=lambda feedback: self._allocator.apply_feedback(feedback),
+            learn=self._learn,
             emit=self._heard,
             gather=self._gather,
             whole=lambda: self._read(_whole_packet),
@@ -119,6 +121,10 @@ class AllocateStage:
             self._allocator = self._wiring.make_allocator(hello)
             self._hello = hello
         self._allocator.set_query(embedding)
+
+    def _learn(self, feedback: Feedback) -> None:
+        if self._policy.learns:
+            self._allocator.apply_feedback(feedback)
 
     def _asked(self) -> None:
         """The newest frame is being answered about."""
