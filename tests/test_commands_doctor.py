@@ -27,8 +27,10 @@ BROKEN = Check("model", "broken", "is not there", "give another")
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     configs: list[Config] = []
 
-    def examine(config: Config) -> list[Check]:
+    def examine(config: Config, streams: int) -> list[Check]:
         configs.append(config)
+        if streams > 1:
+            return [Check("cards", "works", f"{streams} streams")]
         return [*CHECKS, BROKEN] if config.answer.model else CHECKS
 
     monkeypatch.setattr(doctor, "examine", examine)
@@ -52,6 +54,13 @@ def test_something_needed_that_is_broken_is_a_status(asked: list[Config], capsys
     assert (config.answer.model, config.allocate.budget) == ("x", 64)
     assert (config.answer.dtype, config.answer.device, config.texture.backend) == ("bfloat16", "cpu", "gl")
     assert capsys.readouterr().out.splitlines()[-1] == "broken  model         is not there; do: give another"
+
+
+def test_so_many_streams(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--streams", "4"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["works   cards         4 streams"]
+    assert main(["doctor", "--streams", "0"]) == 2
+    assert "--streams" in capsys.readouterr().err
 
 
 def test_as_json(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,16 @@ def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
     assert " for incremental, 273 visual tokens in each of 4 frames; " in cards.cards(window).found
 
 
+def test_each_stream_takes_what_it_keeps() -> None:
+    given = config(answer={"encode": "incremental"})
+    one = Footprint.of(BUNDLED, "auto", fitness.load_of(given))
+    eight = fitness.size_text(one.total + 7 * one.kept)
+    assert cards.cards(given).found.startswith("35 MB for incremental, 273 visual tokens; ")
+    assert cards.cards(given, 8).found.startswith(f"{eight} for incremental, 273 visual tokens, 8 streams; ")
+    assert "kept of 8 streams " in fitness.memory(given, streams=8).found
+    assert "kept of frames " in fitness.memory(given).found
+
+
 def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "facts_of", lambda config: (LARGE, "large"))
     found = cards.cards(config(answer={"dtype": "bfloat16"})).found

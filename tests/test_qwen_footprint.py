@@ -14,6 +14,8 @@ from arr_coc.qwen.footprint import FRAME_TEXT_TOKENS, HEADER_LIMIT_BYTES, Footpr
 from arr_coc.qwen.hub import bundled_model_path, cached_folder
 from arr_coc.qwen.kept_vision import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.config import Config
+from stream.speaker import open_qwen
 from tests.tiny_qwen import tiny_folder
 
 
@@ -96,6 +98,33 @@ def test_incremental_encoding_keeps_what_is_reckoned() -> None:
     for limit_mb in (1000.0, 1.5 * 100 * a_region.bytes / 1e6, 0.5 * 100 * a_region.bytes / 1e6, 0.0):
         kept = Footprint.of(facts, "float32", Load(100, 50, kept_vision_mb=limit_mb)).kept
         assert kept == a_region.slots_within(limit_mb, 100) * a_region.bytes
+
+
+def test_each_stream_keeps_its_own() -> None:
+    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    one, four = (
+        Footprint.of(facts, "float32", Load(100, 50, window=2, kept=3, kept_vision_mb=1000.0, streams=streams))
+        for streams in (1, 4)
+    )
+    assert four.kept == 4 * one.kept
+    assert (four.weights, four.cache, four.activations) == (one.weights, one.cache, one.activations)
+
+
+def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
+    """A real speaker that answers about three streams by turns, beside what its folder alone tells."""
+    path = tiny_folder(tmp_path)
+    speaker = open_qwen(
+        Config.model_validate({"answer": {"model": str(path), "encode": "incremental", "dtype": "float32"}})
+    )
+    regions = np.array([[0, row, col] for row in range(2) for col in range(3)], np.int32)
+    for guest in (b"a", b"b", b"c"):
+        pixels = np.full((6, 3, 32, 32), guest[0], np.uint8)
+        packet = TokenPacket(FrameStamp(0, 0, 0, 1), TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
+        speaker.attend(guest)
+        "".join(speaker.answer(packet, "what?", lambda: False))
+    load = Load(6, 0, kept_vision_mb=1024.0, streams=3)
+    reckoned = Footprint.of(ModelFacts.read(path, "tiny"), "float32", load).kept
+    assert sum(vision.report.held_bytes for vision in speaker._visions.values()) == reckoned > 0
 
 
 def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:

@@ -93,7 +93,8 @@ class ModelFacts:
 class Load:
     """What a model is asked: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
-    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not."""
+    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. Of
+    several `streams`, answered about by turns, each keeps its own."""
 
     visual_tokens: int
     other_tokens: int
@@ -101,6 +102,7 @@ class Load:
     kept: int = 1
     encoded_tokens: int | None = None
     kept_vision_mb: float = 0.0
+    streams: int = 1
 
     @property
     def frame_tokens(self) -> int:
@@ -116,7 +118,7 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Bytes that a model takes: its weights, the keys and values of one prompt and answer, activations at their
-    largest, and what it keeps of earlier frames and of the vision encoder's work."""
+    largest, and what it keeps of all streams: earlier frames, and the vision encoder's work."""
 
     weights: int
     cache: int
@@ -146,7 +148,7 @@ class Footprint:
             kept += load.kept * (
                 a_token * load.frame_tokens + load.visual_tokens * (facts.hidden * size + PIXELS_A_TOKEN)
             )
-        return cls(facts.parameters * size, cache, LIVE * max(vision, prefill), kept)
+        return cls(facts.parameters * size, cache, LIVE * max(vision, prefill), load.streams * kept)
 
 
 def _vision_bytes(facts: ModelFacts, load: Load, size: int) -> int:

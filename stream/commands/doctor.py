@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.outcome import FAILED
+from stream.guests import GUESTS_MAX
 from stream.layers import build_config, option_layer
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ def doctor(
     device: Annotated[
         str | None, _text("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
     ] = None,
+    streams: Annotated[
+        int,
+        typer.Option(
+            "--streams", metavar="N", min=1, max=GUESTS_MAX, help="Served by one answer stage. [1]", show_default=False
+        ),
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> int:
     """Say what works on this machine, and for what does not, what to do."""
@@ -57,7 +64,7 @@ def doctor(
 
     from stream.doctor import all_needed_work, examine
 
-    checks = examine(config)
+    checks = examine(config, streams)
     well = all_needed_work(checks)
     if as_json:
         typer.echo(json.dumps({"works": well, "checks": [asdict(check) for check in checks]}, indent=2))

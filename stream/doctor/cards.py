@@ -16,19 +16,21 @@ OVERHEAD_BYTES = 1 << 30
 """Left for CUDA's context, its libraries' work space, the texture and a screen: an allowance, not a measurement."""
 
 
-def cards(config: Config) -> Check:
-    """What is needed, and for each card whether it fits, and the most frames that a window may show there."""
+def cards(config: Config, streams: int = 1) -> Check:
+    """What is needed for so many streams, and for each card whether it fits, and the most frames that a window may show
+    there."""
     try:
         facts, name = facts_of(config)
     except ArrCocError:
         facts, name = None, "the model"
     if facts is None:
         return Check("cards", "absent", f"{name} is not on this machine, so nothing can be reckoned")
-    load, dtype = load_of(config), config.answer.dtype
+    load, dtype = load_of(config, streams), config.answer.dtype
     parts = Footprint.of(facts, dtype, load)
     fits = ", ".join(f"{size} GB {_fit(facts, dtype, load, size)}" for size in CARDS_GB)
     frames = "" if load.window == 1 else f" in each of {load.window} frames"
-    asked = f"{config.answer.encode}, {load.visual_tokens} visual tokens{frames}"
+    of = "" if streams == 1 else f", {streams} streams"
+    asked = f"{config.answer.encode}, {load.visual_tokens} visual tokens{frames}{of}"
     return Check("cards", "works", f"{size_text(parts.total)} for {asked}; {fits}")
 
 

@@ -16,8 +16,11 @@ STORES = ("cpu", "gl", "cuda")
 log = logging.getLogger(__name__)
 
 
-def examine(config: Config) -> list[Check]:
-    """Every check, in the order in which they are shown. Loads no model and holds nothing; takes a few seconds."""
+def examine(config: Config, streams: int = 1) -> list[Check]:
+    """Every check, in the order in which they are shown. Loads no model and holds nothing; takes a few seconds.
+
+    The memory is that of an answer stage for so many `streams`.
+    """
     checks: tuple[tuple[str, Callable[[], Check]], ...] = (
         ("python", software.python),
         ("libraries", software.libraries),
@@ -35,8 +38,8 @@ def examine(config: Config) -> list[Check]:
         *((f"texture {name}", partial(hardware.texture, name, config.texture.backend)) for name in STORES),
         ("cuda", partial(hardware.cuda, config.answer.device)),
         ("model", partial(fitness.model, config)),
-        ("memory", partial(fitness.memory, config)),
-        ("cards", partial(cards.cards, config)),
+        ("memory", partial(fitness.memory, config, streams=streams)),
+        ("cards", partial(cards.cards, config, streams)),
     )
     return [_checked(part, check) for part, check in checks]
 

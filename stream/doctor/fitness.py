@@ -49,8 +49,8 @@ def model(config: Config) -> Check:
     return Check("model", "works", said)
 
 
-def memory(config: Config, free: Callable[[], int] | None = None) -> Check:
-    """What a run needs against what is free; on a CUDA device the model lies there."""
+def memory(config: Config, free: Callable[[], int] | None = None, streams: int = 1) -> Check:
+    """What a run needs against what is free; on a CUDA device the model lies there. It answers so many streams."""
     free_bytes = (free or free_memory)()
     processes = FRAME_PROCESS_BYTES + (0 if config.pipeline.single_process else ANSWER_PROCESS_BYTES)
     try:
@@ -63,12 +63,12 @@ def memory(config: Config, free: Callable[[], int] | None = None) -> Check:
         )
     on_cpu = not _on_cuda(config.answer.device)
     dtype = "float32" if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
-    parts = Footprint.of(facts, dtype, load_of(config))
+    parts = Footprint.of(facts, dtype, load_of(config, streams))
     named = {
         "weights": parts.weights,
         "keys and values": parts.cache,
         "activations": parts.activations,
-        "kept of frames": parts.kept,
+        "kept of frames" if streams == 1 else f"kept of {streams} streams": parts.kept,
     }
     listed = ", ".join(f"{name} {size_text(count)}" for name, count in named.items() if count)
     if on_cpu:
@@ -90,7 +90,7 @@ def facts_of(config: Config) -> tuple[ModelFacts | None, str]:
     return ModelFacts.read(folder, shown), shown
 
 
-def load_of(config: Config) -> Load:
+def load_of(config: Config, streams: int = 1) -> Load:
     """What the model is asked at its most. A frame that comes whole is as large as `capture.size` says, else 1080p."""
     answer, window = config.answer, config.answer.window
     visual, other = tokens_of(config)
@@ -102,6 +102,7 @@ def load_of(config: Config) -> Load:
         kept=max(window.frames, window.kept or 0),
         encoded_tokens=None if answer.encode in NEEDS_TOKENS_ONLY else whole,
         kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" else 0.0,
+        streams=streams,
     )
 
 
