@@ -56,7 +56,7 @@ def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
         part.text(qwen.token_ids("Say what happens."))
         with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe, AttentionProbe(qwen, None, slice(0, 3)) as other:
             logits = prefill(qwen, part, cache.kv)
-            list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens)))
+            list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens), watch=probe.see))
         looks.append(probe.attention())
         assert other.attention().tolist() == [0, 0, 0]
     torch.testing.assert_close(looks[0], looks[1], atol=0, rtol=0)
@@ -78,8 +78,9 @@ def test_an_answer_that_goes_on_is_let_go_of() -> None:
     qwen = tiny_qwen()
     part, cache = PromptPart(qwen, 0, 0), PrefixCache()
     part.text(qwen.token_ids("Say what happens."))
-    with AttentionProbe(qwen, cache.kv, slice(0, 3)):
+    with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe:
         logits = prefill(qwen, part, cache.kv)
         options = Decoding(max_tokens=PROBED_TOKENS + 3)
-        left = [hooked(qwen) for _ in decode(qwen, logits, part.position, cache.kv, options)]
+        tokens = decode(qwen, logits, part.position, cache.kv, options, watch=probe.see)
+        left = [hooked(qwen) for _ in tokens]
     assert left == [PROBED_LAYERS] * (PROBED_TOKENS - 1) + [0] * 4

@@ -7,6 +7,7 @@ from tiny_qwen import tiny_qwen
 
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.kv_room import ROOM_TOKENS
 
 
 def filled(pieces: list[str]) -> tuple[PrefixCache[str], torch.Tensor]:
@@ -63,7 +64,7 @@ def test_a_cache_that_begins_alike_leaves_this_one_as_it_is() -> None:
 
 def test_its_memory_is_counted() -> None:
     cache, _ = filled(["Say", " what"])
-    assert cache.bytes == 2 * 3 * 32 * 4 * len(cache)
+    assert cache.bytes == 2 * 3 * 32 * 4 * ROOM_TOKENS
     cache.rewind(["Say"])
-    assert cache.bytes == 2 * 3 * 32 * 4 * len(cache)
+    assert cache.bytes == 2 * 3 * 32 * 4 * ROOM_TOKENS
     assert PrefixCache[str]().bytes == 0

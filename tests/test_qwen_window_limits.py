@@ -13,6 +13,7 @@ from test_qwen_session import QUERY, packet, said, whole
 
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+from arr_coc.qwen.kv_room import ROOM_TOKENS
 from arr_coc.qwen.session import AnswerOptions
 
 
@@ -58,7 +59,8 @@ def test_memory_stays_as_it_is_once_the_window_is_full() -> None:
     frame = frame_tokens(speaking, packet(0)) * a_token + 6 * 64 * float32 + 6 * 3 * 32 * 32
     assert window.bytes == 3 * frame
     prompt = len(speaking._ids.head) + 2 * frame_tokens(speaking, packet(0)) + len(speaking._question(QUERY))
-    assert kept[-1] == window.bytes + (prompt + 1) * a_token
+    assert prompt < ROOM_TOKENS
+    assert kept[-1] == window.bytes + ROOM_TOKENS * a_token
 
 
 def test_another_system_prompt_empties_the_window(logits: Logits) -> None:

@@ -40,8 +40,8 @@ ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "de
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
 _SHARES = ((0.3, 0.6, 0.25), (0.85, 0.3, 0.25), (1.0, 0.15, 0.5))
-"""Until which share of training how large a share of the batches only sees, and how large a share of those that ask shows
-the plain worlds of the demo, whose captions say how things move: these are soon forgotten."""
+"""Until which share of training how large a share of the batches only sees, and how large a share of those that ask
+shows the demo's plain worlds, whose captions say how things move: these are soon forgotten."""
 
 _HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)
 _KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)

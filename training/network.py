@@ -129,7 +129,7 @@ class Learner(nn.Module):
         self._shown_loss, self._spelt_loss = self._token_loss, self._spelling_loss
 
     def compile_parts(self) -> None:
-        """Compiles what steps spend their time on, for any shapes: two minutes at first, then 0.6 of the time a step."""
+        """Compiles what steps spend their time on, for any shapes: minutes at first, then 0.6 of the time a step."""
         self._encode = torch.compile(self._encode, dynamic=True)
         self._shown_loss = torch.compile(self._token_loss, dynamic=True)
         self._spelt_loss = torch.compile(self._spelling_loss, dynamic=True)

@@ -65,11 +65,12 @@ class AttentionProbe:
         self._looks[layer] = looks + 1
         if self._looks[layer] == PROBED_TOKENS:
             self._hooks[layer].remove()
-        head_dim = query.shape[-1]
-        scores = torch.einsum("hgd,hld->hgl", query.view(len(keys), -1, head_dim), keys)
-        weights = torch.softmax(scores.float() * head_dim**-0.5, dim=-1)
-        seen = weights[..., self._visual].sum(dim=(0, 1))
-        self._sum = seen if self._sum is None else self._sum + seen.to(self._sum.device)
+        self.add(attention_weights(query, keys).sum(dim=(0, 1)))
+
+    def add(self, seen: torch.Tensor) -> None:
+        """Takes in attention [tokens] on all keys, summed over heads, layers and tokens."""
+        visual = seen[self._visual]
+        self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
 
     @torch.inference_mode()
     def _look(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -80,6 +81,14 @@ class AttentionProbe:
             query = attention.q_norm(query)
         query = _rotate(query, *kwargs["position_embeddings"])
         self.see(attention.layer_idx, query, self._kv.layers[attention.layer_idx].keys[0])
+
+
+def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """The weights of a query [heads, head_dim] on the keys [kv heads, L, head_dim] that `mask` (bool) allows: float32
+    [kv heads, heads / kv heads, L]."""
+    head_dim = query.shape[-1]
+    scores = torch.einsum("hgd,hld->hgl", query.view(len(keys), -1, head_dim), keys).float() * head_dim**-0.5
+    return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
 
 
 def feedback_from(prompt: Prompt, probe: AttentionProbe, pooled: torch.Tensor) -> Feedback:

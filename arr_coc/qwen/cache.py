@@ -25,7 +25,9 @@ class PrefixCache(Generic[Key]):
     """
 
     def __init__(self) -> None:
-        self.kv: Any = _empty()
+        from arr_coc.qwen.kv_room import empty_kv  # transformers takes seconds to import
+
+        self.kv: Any = empty_kv()
         self.marks: list[Mark[Key]] = []
 
     def __len__(self) -> int:
@@ -57,19 +59,13 @@ class PrefixCache(Generic[Key]):
 
     def beginning(self) -> Any:
         """Other keys and values, which begin with the first piece's: for what may see nothing else."""
-        kv, tokens = _empty(), self.marks[0].tokens
+        kv, tokens = PrefixCache[Key]().kv, self.marks[0].tokens
         for index, layer in enumerate(self.kv.layers if tokens else ()):
             kv.update(layer.keys[..., :tokens, :], layer.values[..., :tokens, :], index)
         return kv
 
     @property
     def bytes(self) -> int:
-        """What the keys and values take in memory."""
-        held = [rows for layer in self.kv.layers if len(self) for rows in (layer.keys, layer.values)]
+        """What the keys and values take in memory, with the room to grow."""
+        held = [rows for layer in self.kv.layers for rows in (layer.room_keys, layer.room_values)]
         return sum(rows.numel() * rows.element_size() for rows in held)
-
-
-def _empty() -> Any:
-    from transformers import DynamicCache  # takes seconds to import
-
-    return DynamicCache()

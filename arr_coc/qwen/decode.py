@@ -1,4 +1,4 @@
-"""Own decode loop: prefill, then one token at a time, on the stock language model with an explicit cache.
+"""Own decode loop: prefill on the stock language model with an explicit cache, then one token at a time.
 
 Positions are passed at every call, as three rows, and a cache always: the stock model then builds the plain causal mask
 and keeps no state of its own between calls.
@@ -14,6 +14,7 @@ import torch
 
 from arr_coc.errors import NonFiniteError, OptionError
 from arr_coc.qwen.encoding import EncodedFrame
+from arr_coc.qwen.one_token import OneToken, Watch
 from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL
 
@@ -94,7 +95,10 @@ def prefill(qwen: QwenVL, part: PromptPart, kv: Any) -> torch.Tensor:
 
 @torch.inference_mode()
 def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) -> torch.Tensor:
-    """Adds one token (int64 scalar) at a text position to the cache. Returns the logits [vocabulary] after it."""
+    """Adds one token (int64 scalar) at a text position to the cache, through the stock model's forward.
+
+    Returns the logits [vocabulary] after it. `OneToken` gives the same, sooner.
+    """
     embeds = qwen.language_model.embed_tokens(token.view(1, 1))
     place = torch.full((3, 1, 1), float(position), device=embeds.device)
     hidden = qwen.language_model(
@@ -114,7 +118,10 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
     chances, tokens = torch.softmax(logits.float() / options.temperature, dim=-1).sort(descending=True)
     before = chances.cumsum(0) - chances
     chances = torch.where(before < options.top_p, chances, 0.0)
-    return tokens[torch.multinomial(chances, 1, generator=generator)[0]]
+    race = torch.empty_like(chances).exponential_(
+        generator=generator
+    )  # as multinomial does, which waits for the device
+    return tokens[(chances / race).argmax()]
 
 
 def decode(
@@ -124,21 +131,37 @@ def decode(
     kv: Any,
     options: Decoding,
     should_stop: Callable[[], bool] | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[int]:
     """Token ids after a prefill that gave `logits`, without the end token; ends early once `should_stop` says so.
 
-    The device is waited for once a token. Raises NonFiniteError where logits hold NaN or Inf.
+    The device is waited for once a token. `watch` is told of every query, but where the decoder is spread over devices.
+    Raises NonFiniteError where logits hold NaN or Inf.
     """
     generator = torch.Generator(logits.device).manual_seed(options.seed) if options.temperature else None
+    plainly = OneToken(qwen, position, kv, watch) if qwen.decodes_plainly else None
     for index in range(options.max_tokens):
-        finite = logits.isfinite().all()
-        token = choose(torch.where(finite, logits, 0.0), options, generator)
-        token_id, good = torch.stack([token, finite.to(token.dtype)]).tolist()
+        token, finite = choose_finite(logits, options, generator)
+        token_id, good = torch.stack([token, finite]).tolist()
         if not good:
-            raise NonFiniteError(f"the logits of answer token {index} hold NaN or Inf; try dtype float32 or bfloat16")
+            raise not_finite(index)
         if token_id in qwen.eos_ids:
             return
         yield token_id
         if index + 1 == options.max_tokens or (should_stop is not None and should_stop()):
             return
-        logits = decode_one_token(qwen, token, position + index, kv)
+        logits = plainly(token) if plainly else decode_one_token(qwen, token, position + index, kv)
+
+
+def choose_finite(
+    logits: torch.Tensor, options: Decoding, generator: torch.Generator | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The next token, and whether all logits are finite: two int64 scalars, not waited for."""
+    finite = logits.isfinite().all()
+    token = choose(torch.where(finite, logits, 0.0), options, generator)
+    return token, finite.to(token.dtype)
+
+
+def not_finite(index: int) -> NonFiniteError:
+    """The error of an answer's token number `index`."""
+    return NonFiniteError(f"the logits of answer token {index} hold NaN or Inf; try dtype float32 or bfloat16")

@@ -48,6 +48,14 @@ class QwenVL:
         """Where the language model's embeddings are, and so where prompts are made."""
         return self.language_model.embed_tokens.weight.device
 
+    @cached_property
+    def decodes_plainly(self) -> bool:
+        """Whether the decoder lies on one device with nothing hooked in between, as a device map of several would."""
+        devices = {
+            parameter.device for parameter in [*self.language_model.parameters(), *self.model.lm_head.parameters()]
+        }
+        return len(devices) == 1 and not any(hasattr(module, "_hf_hook") for module in self.language_model.modules())
+
     @property
     def knows_levels(self) -> bool:
         """Whether it was trained with tokens of coarse levels."""

@@ -13,7 +13,8 @@ import torch
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.attention import AttentionProbe, feedback_from
 from arr_coc.qwen.cache import Mark, PrefixCache
-from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
+from arr_coc.qwen.decode import Decoding, PromptPart, prefill
+from arr_coc.qwen.decoder import Decoder
 from arr_coc.qwen.encoding import EncodedFrame, Packet, encode_packet, token_count
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.incremental import IncrementalEncoder
@@ -58,11 +59,12 @@ class AnswerOptions:
 
 @dataclass(frozen=True, slots=True)
 class _AskedPrompt:
-    """A prompt that is in the cache, and the logits [vocabulary] after it."""
+    """A prompt that is in the cache, the logits [vocabulary] after it, and what looks at the decoder's attention."""
 
     prompt: Prompt
     logits: torch.Tensor
     record: Record
+    probe: AttentionProbe | None
 
 
 class AnswerSession:
@@ -80,6 +82,7 @@ class AnswerSession:
         self.vision = IncrementalEncoder()
         self.configure(options or AnswerOptions())
         self._cache: PrefixCache[Ids | Shown | KeptFrame] = PrefixCache()
+        self._decoder = Decoder(qwen)
         self._listed: list[KeptFrame] = []
         self._last: AnswerResult | None = None
 
@@ -138,7 +141,7 @@ class AnswerSession:
         does not fit the memory.
         """
         with self._asked(packets, query, window) as asked:
-            yield from self._speak(asked.logits, asked.prompt.part.position, asked.record, should_stop)
+            yield from self._speak(asked, should_stop)
 
     def look(self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None) -> Verdict:
         """Whether the model would answer `question` with yes: costs what comes before an answer, and no decoding.
@@ -181,7 +184,7 @@ class AnswerSession:
                     self._last = record.result(prompt, feedback, kept_bytes, vision)
 
                 try:
-                    yield _AskedPrompt(prompt, logits, record)
+                    yield _AskedPrompt(prompt, logits, record, probe)
                 except GeneratorExit:
                     conclude()
                     raise
@@ -314,12 +317,10 @@ class AnswerSession:
         heading = self.qwen.token_ids(time_text(packet.stamp.media_ns)) if timed else []
         return (*heading, *self._ids.frame_open)
 
-    def _speak(
-        self, logits: Any, position: int, record: Record, should_stop: Callable[[], bool] | None
-    ) -> Iterator[str]:
-        stream = TextStream(self.qwen.tokenizer)
-        tokens = decode(self.qwen, logits, position, self._cache.kv, self.options.decoding, should_stop)
-        for token in tokens:
+    def _speak(self, asked: _AskedPrompt, should_stop: Callable[[], bool] | None) -> Iterator[str]:
+        record, stream = asked.record, TextStream(self.qwen.tokenizer)
+        position, options = asked.prompt.part.position, self.options.decoding
+        for token in self._decoder.decode(asked.logits, position, self._cache.kv, options, should_stop, asked.probe):
             record.decoded()
             record.text_tokens += 1
             if piece := stream.push(token):

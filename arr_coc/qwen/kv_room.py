@@ -1,0 +1,69 @@
+"""Keys and values with room to grow: what is added is written behind what is there, which is neither moved nor copied.
+
+The stock dynamic cache joins all keys to a new tensor for every token; the stock static one cannot be rewound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+ROOM_TOKENS = 256
+"""A layer's room is a multiple of this, so that it seldom has to grow."""
+
+
+class RoomLayer(DynamicLayer):
+    """One layer's keys and values [1, heads, tokens, head_dim]: views of the beginning of larger tensors.
+
+    Shortening the views, as a rewind does, gives the room behind them back. `room_keys` and `room_values` are those
+    larger tensors; they are replaced only when the room grows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room_keys = torch.empty(0)
+        self.room_values = torch.empty(0)
+        self.is_initialized: bool = False
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Adds keys and values [1, heads, L, head_dim]; returns all that are held."""
+        held = self.get_seq_length()
+        total = held + key_states.shape[-2]
+        self.make_room(total, key_states, value_states)
+        self.room_keys[..., held:total, :] = key_states
+        self.room_values[..., held:total, :] = value_states
+        self.show(total)
+        return self.keys, self.values
+
+    def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
+        """Sees to it that so many tokens fit; what is held stays. The tensors say heads, head_dim, dtype and device."""
+        if self.is_initialized and tokens <= self.room_keys.shape[-2]:
+            return
+        held = self.get_seq_length()
+        room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
+        for name, kept, like in (("room_keys", self.keys, like_keys), ("room_values", self.values, like_values)):
+            # Zeros, because a product with what was never written would turn a weight of 0 into NaN.
+            larger = like.new_zeros(*like.shape[:-2], room, like.shape[-1])
+            if held:
+                larger[..., :held, :] = kept
+            setattr(self, name, larger)
+        self.is_initialized = True
+        self.show(held)
+
+    def show(self, tokens: int) -> None:
+        """Holds the first `tokens` of what was written."""
+        self.keys, self.values = self.room_keys[..., :tokens, :], self.room_values[..., :tokens, :]
+
+
+def empty_kv() -> Any:
+    """An empty cache for the stock language model, without gradients: it is written in place."""
+    return Cache(layer_class_to_replicate=RoomLayer)
+
+
+def differentiable_kv() -> Any:
+    """The stock cache, through which gradients flow."""
+    return DynamicCache()

@@ -1,0 +1,50 @@
+"""Keys and values are written in place, as the stock cache would join them."""
+
+from __future__ import annotations
+
+import torch
+
+from arr_coc.qwen.kv_room import ROOM_TOKENS, differentiable_kv, empty_kv
+
+
+def rows(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, 2, tokens, 4, generator=generator), torch.randn(1, 2, tokens, 4, generator=generator)
+
+
+def test_it_holds_what_the_stock_cache_holds() -> None:
+    own, stock = empty_kv(), differentiable_kv()
+    for seed, tokens in enumerate((3, 1, ROOM_TOKENS, 1)):
+        for kv in (own, stock):
+            kv.update(*rows(tokens, seed), 0)
+            kv.update(*rows(tokens, seed + 9), 1)
+    assert own.get_seq_length() == stock.get_seq_length() == ROOM_TOKENS + 5
+    for mine, theirs in zip(own.layers, stock.layers, strict=True):
+        assert torch.equal(mine.keys, theirs.keys)
+        assert torch.equal(mine.values, theirs.values)
+
+
+def test_what_is_added_moves_nothing() -> None:
+    kv = empty_kv()
+    kv.update(*rows(3, 0), 0)
+    room = kv.layers[0].room_keys
+    kv.update(*rows(ROOM_TOKENS - 3, 1), 0)
+    assert kv.layers[0].room_keys is room
+    kv.update(*rows(1, 2), 0)
+    assert kv.layers[0].room_keys is not room
+    assert kv.layers[0].room_keys.shape[-2] == 2 * ROOM_TOKENS
+
+
+def test_rewinding_gives_room_back() -> None:
+    kv = empty_kv()
+    kv.update(*rows(10, 0), 0)
+    layer = kv.layers[0]
+    layer.keys, layer.values = layer.keys[..., :4, :], layer.values[..., :4, :]
+    keys, _ = kv.update(*rows(2, 1), 0)
+    assert torch.equal(keys, torch.cat([rows(10, 0)[0][..., :4, :], rows(2, 1)[0]], dim=-2))
+
+
+def test_the_room_holds_nothing_that_was_never_written() -> None:
+    kv = empty_kv()
+    kv.update(*rows(3, 0), 0)
+    assert not kv.layers[0].room_values[..., 3:, :].any()
