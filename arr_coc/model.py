@@ -16,12 +16,13 @@ from arr_coc.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_TOKENS, Budget
 from arr_coc.errors import OptionError
 from arr_coc.gaze import Gaze
+from arr_coc.qwen.answer_options import AnswerOptions, Frames
 from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.pictures import Picture, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession, Frames
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp
 
 FRAMES_PER_S = 2.0

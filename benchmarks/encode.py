@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed, model_2b
 from stream.bench.machine import machine

@@ -119,9 +119,9 @@ class QwenSpeaker:
 
     def embed(self, query: str) -> QueryEmbedding:
         """Raises ContextLengthError where the question is too long, alone or beside the guest's window."""
-        self._session.check_length(query, 1)
+        self._session.prompts.check_length(query, 1)
         if self._window is not None:
-            self._session.check_window(query, self._window)
+            self._session.prompts.check_window(query, self._window)
         return self._session.qwen.embed_query(query)
 
     def check_until(self, question: str) -> None:
@@ -164,10 +164,11 @@ def model_name(config: Config) -> str:
 
 def open_qwen(config: Config) -> QwenSpeaker:
     """Loads the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
+    from arr_coc.qwen.answer_options import AnswerOptions
     from arr_coc.qwen.decode import Decoding
     from arr_coc.qwen.loading import load_qwen
     from arr_coc.qwen.refresh import IncrementalOptions
-    from arr_coc.qwen.session import AnswerOptions, AnswerSession
+    from arr_coc.qwen.session import AnswerSession
 
     answer = config.answer
     window = _window_options(config)

@@ -49,4 +49,5 @@ def frames(*seeds: int) -> list[TokenPacket]:
 
 def frame_tokens(speaking: AnswerSession, shown: TokenPacket, *, timed: bool = True) -> int:
     """All tokens of a frame with what is around it."""
-    return len(speaking._opening(shown, timed=timed)) + len(shown.regions) + len(speaking._ids.frame_close)
+    prompts = speaking.prompts
+    return len(prompts.opening(shown, timed=timed)) + len(shown.regions) + len(prompts.ids.frame_close)

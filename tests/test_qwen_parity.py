@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_qwen import FAMILIES, tiny_qwen
 
+from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import Decoding, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
@@ -17,7 +18,7 @@ from arr_coc.qwen.incremental import IncrementalEncoder
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import to_patches, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
 
 GRID = TileGrid.of(4 * 32, 6 * 32)
@@ -82,7 +83,7 @@ def token_packet(qwen: QwenVL, stock: Stock, tiles: torch.Tensor) -> TokenPacket
 
 
 def own_logits(qwen: QwenVL, frame: EncodedFrame) -> torch.Tensor:
-    ids = AnswerSession(qwen)._ids
+    ids = AnswerSession(qwen).prompts.ids
     part = PromptPart(qwen, 0, 0)
     part.text([*ids.head, *ids.frame_open])
     part.frame(frame)

@@ -16,10 +16,11 @@ from test_qwen_session import OTHER_QUERY, QUERY, packet, said, session
 from tiny_qwen import FAMILIES, tiny_qwen
 
 from arr_coc.model import ARRCOCQwen
+from arr_coc.qwen.answer_options import AnswerOptions, Frames
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.result import Record
-from arr_coc.qwen.session import AnswerOptions, AnswerSession, Frames
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp
 
 
@@ -92,7 +93,7 @@ def test_everything_stands_where_the_stock_layout_has_it(family: str, logits: Lo
         if layout == "window":
             logits.of(speaking, frames(3, 0, 1, 2), QUERY)
         logits.of(speaking, frames(0, 1, 2), QUERY)
-        caches.append(speaking._cache)
+        caches.append(speaking.prompts.cache)
     causal, window = (cache.kv.layers[0] for cache in caches)
     torch.testing.assert_close(window.keys, causal.keys, atol=1e-5, rtol=0)
     torch.testing.assert_close(window.values, causal.values, atol=1e-5, rtol=0)
@@ -110,8 +111,8 @@ def test_feedback_is_about_the_same_tokens(family: str) -> None:
     got, expected = speaking.last.feedback, stock.last.feedback
     np.testing.assert_allclose(got.attention, expected.attention, atol=1e-4)
     np.testing.assert_allclose(got.similarity, expected.similarity, atol=1e-5)
-    places = stock._in_one_run(frames(0, 1, 2), QUERY, Record()).places
-    assert speaking._in_slots(frames(0, 1, 2), QUERY, None, Record()).places == places
+    places = stock.prompts._in_one_run(frames(0, 1, 2), QUERY, Record()).places
+    assert speaking.prompts._in_slots(frames(0, 1, 2), QUERY, None, Record()).places == places
 
 
 def test_a_frame_sees_the_prompts_beginning_and_itself_only(logits: Logits) -> None:
@@ -119,10 +120,10 @@ def test_a_frame_sees_the_prompts_beginning_and_itself_only(logits: Logits) -> N
     speaking = apart()
     shown = frames(0, 1, 2)
     logits.of(speaking, shown, QUERY)
-    beside = speaking._listed[2]
+    beside = speaking.prompts.listed[2]
     alone_session = sharing(speaking)
     logits.of(alone_session, [shown[2], shown[0]], QUERY)
-    alone = alone_session._listed[0]
+    alone = alone_session.prompts.listed[0]
     for layer in range(3):
         torch.testing.assert_close(beside.keys[layer], alone.keys[layer], atol=1e-6, rtol=0)
         torch.testing.assert_close(beside.values[layer], alone.values[layer], atol=1e-6, rtol=0)
@@ -130,8 +131,8 @@ def test_a_frame_sees_the_prompts_beginning_and_itself_only(logits: Logits) -> N
 
 def test_only_new_frames_and_the_question_are_prefilled() -> None:
     speaking = apart()
-    head = len(speaking._ids.head)
-    asked, asked_else = len(speaking._question(QUERY)), len(speaking._question(OTHER_QUERY))
+    head = len(speaking.prompts.ids.head)
+    asked, asked_else = len(speaking.prompts.question(QUERY)), len(speaking.prompts.question(OTHER_QUERY))
     sizes = [frame_tokens(speaking, shown) for shown in frames(0, 1, 2, 3)]
 
     def prefilled(query: str, *seeds: int) -> int:
@@ -155,7 +156,7 @@ def test_moving_costs_no_run_of_the_model(monkeypatch: pytest.MonkeyPatch) -> No
     )
     said(speaking, frames(2, 1), QUERY)
     hook.remove()
-    assert runs == [len(speaking._question(QUERY))]
+    assert runs == [len(speaking.prompts.question(QUERY))]
 
 
 def test_a_rolling_window_shows_the_last_frames(logits: Logits) -> None:
@@ -205,7 +206,7 @@ def test_a_window_that_is_not_full_yet_is_read_as_it_will_be(logits: Logits) -> 
     window = FrameWindow(WindowOptions(frames=2))
     said(speaking, packet(0), QUERY, None, window)
     said(speaking, packet(1, media_s=1.0), QUERY, None, window)
-    assert speaking.last.prefilled_tokens == frame_tokens(speaking, packet(1)) + len(speaking._question(QUERY))
+    assert speaking.last.prefilled_tokens == frame_tokens(speaking, packet(1)) + len(speaking.prompts.question(QUERY))
 
 
 def test_another_question_about_the_window_costs_its_own_tokens() -> None:
@@ -214,10 +215,10 @@ def test_another_question_about_the_window_costs_its_own_tokens() -> None:
     for shown in frames(0, 1, 2):
         said(speaking, shown, QUERY, None, window)
     text = said(speaking, [], OTHER_QUERY, None, window)
-    assert speaking.last.prefilled_tokens == len(speaking._question(OTHER_QUERY))
+    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(OTHER_QUERY))
     assert text == said(sharing(speaking), frames(1, 2), OTHER_QUERY)
     said(speaking, frames(2), QUERY, None, window)  # the newest frame comes once more
-    assert speaking.last.prefilled_tokens == len(speaking._question(QUERY))
+    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(QUERY))
     assert len(window.frames) == 2
 
 
@@ -230,7 +231,7 @@ def test_each_question_picks_its_own_frames_from_those_that_are_kept(logits: Log
     for query in (QUERY, OTHER_QUERY, "two green squares", "The cat", QUERY):
         got = logits.of(speaking, [], query, window=window)
         seeds = [stamp.frame_index for stamp in speaking.last.shown]
-        assert seeds == [frame.stamp.frame_index for frame in window.pick(speaking._pooled(query))]
+        assert seeds == [frame.stamp.frame_index for frame in window.pick(speaking.prompts.pooled(query))]
         assert picks.setdefault(query, seeds) == seeds
         torch.testing.assert_close(got, logits.of(sharing(speaking), frames(*seeds), query), atol=1e-5, rtol=0)
     assert len({tuple(seeds) for seeds in picks.values()}) > 1
@@ -293,6 +294,6 @@ def test_the_library_reads_frames_apart_when_asked_to() -> None:
 
     together = generate(0, 1, 2)
     assert generate(1, 2) != together
-    assert model._session.last.prefilled_tokens == len(model._session._question(QUERY))
+    assert model._session.last.prefilled_tokens == len(model._session.prompts.question(QUERY))
     assert generate(0, 1, 2) == together
     assert generate(0, 1, 2, frames="causal") != together

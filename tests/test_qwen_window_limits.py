@@ -12,9 +12,9 @@ from sessions_apart import Logits, apart, frame_tokens, frames, sharing
 from test_qwen_session import QUERY, packet, said, whole
 
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
+from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.kv_room import ROOM_TOKENS
-from arr_coc.qwen.session import AnswerOptions
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def test_positions_depend_on_the_windows_content_alone() -> None:
     for day in range(12):
         said(speaking, packet(day, media_s=1e5 * day + 1e5), QUERY, None, window)
         if day:
-            ends.add((speaking._cache.position, len(speaking._cache)))
+            ends.add((speaking.prompts.cache.position, len(speaking.prompts.cache)))
     short = apart(max_tokens=1)
     said(short, [packet(0, media_s=1.0), packet(1, media_s=2.0)], QUERY)
-    assert max(end[0] for end in ends) < short._cache.position + 24  # times of more digits, no more
+    assert max(end[0] for end in ends) < short.prompts.cache.position + 24  # times of more digits, no more
 
 
 def test_memory_stays_as_it_is_once_the_window_is_full() -> None:
@@ -58,7 +58,8 @@ def test_memory_stays_as_it_is_once_the_window_is_full() -> None:
     a_token = 2 * layers * heads * head_dim * float32
     frame = frame_tokens(speaking, packet(0)) * a_token + 6 * 64 * float32 + 6 * 3 * 32 * 32
     assert window.bytes == 3 * frame
-    prompt = len(speaking._ids.head) + 2 * frame_tokens(speaking, packet(0)) + len(speaking._question(QUERY))
+    prompts = speaking.prompts
+    prompt = len(prompts.ids.head) + 2 * frame_tokens(speaking, packet(0)) + len(prompts.question(QUERY))
     assert prompt < ROOM_TOKENS
     assert kept[-1] == window.bytes + ROOM_TOKENS * a_token
 
@@ -105,7 +106,7 @@ def test_a_window_too_long_for_the_context_is_refused_with_its_first_frame() -> 
     ) as e:
         said(speaking, packet(0), QUERY, None, window)
     fitting = int(str(e.value).split("at most ")[1].split(",")[0])
-    other = len(speaking._ids.head) + len(speaking._question(QUERY)) + 100
+    other = len(speaking.prompts.ids.head) + len(speaking.prompts.question(QUERY)) + 100
     size = frame_tokens(speaking, packet(0))
     assert other + fitting * size <= 4096 < other + (fitting + 1) * size
     assert not window.frames
@@ -133,10 +134,10 @@ def test_a_longer_question_that_leaves_no_room_is_refused_and_nothing_is_lost() 
     window = FrameWindow(WindowOptions(frames=3))
     said(speaking, frames(0), QUERY, None, window)
     unit = len(speaking.qwen.plain_token_ids("a" * 500)) / 500
-    room = 4096 - speaking._other_tokens("") - 2 * frame_tokens(speaking, packet(0))
+    room = 4096 - speaking.prompts.other_tokens("") - 2 * frame_tokens(speaking, packet(0))
     long = "a" * int((room - 2) / unit)
     with pytest.raises(ContextLengthError, match=r"show at most [12],"):
-        speaking.check_window(long, window)
+        speaking.prompts.check_window(long, window)
     with pytest.raises(ContextLengthError, match=r"show at most [12],"):
         said(speaking, [], long, None, window)
     assert said(speaking, frames(1), QUERY, None, window)
@@ -176,11 +177,11 @@ def test_an_unknown_way_to_read_frames() -> None:
 def test_a_prompt_may_begin_with_the_frame(monkeypatch: pytest.MonkeyPatch, logits: Logits) -> None:
     """A chat template that says nothing before it."""
     speaking = apart()
-    speaking._ids = replace(speaking._ids, head=())
+    speaking.prompts.ids = replace(speaking.prompts.ids, head=())
     got = logits.of(speaking, frames(0, 1), QUERY)
     assert torch.isfinite(got).all()
-    assert speaking._cache.marks[0].tokens == 0
+    assert speaking.prompts.cache.marks[0].tokens == 0
     again = sharing(speaking)
-    again._ids = speaking._ids
+    again.prompts.ids = speaking.prompts.ids
     logits.of(again, frames(1, 2), QUERY)
     torch.testing.assert_close(logits.of(again, frames(0, 1), QUERY), got, atol=1e-5, rtol=0)

@@ -10,11 +10,12 @@ import torch
 from tiny_qwen import tiny_qwen
 
 from arr_coc.errors import ContextLengthError, ModelError, NonFiniteError
+from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.yes_no import YesNoTokens, verdict, yes_no_tokens
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 
@@ -101,7 +102,7 @@ def test_looking_costs_its_own_tokens_beside_an_answer() -> None:
     whole_prompt = speaking.last.prefilled_tokens
     assert "".join(speaking.answer(packet(), CAPTION)) == alone
     speaking.look(packet(), QUESTION)
-    assert speaking.last.prefilled_tokens == len(speaking._question(QUESTION))
+    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(QUESTION))
     assert speaking.last.prefilled_tokens < whole_prompt
 
 
@@ -124,7 +125,7 @@ def test_a_frame_that_is_looked_at_and_answered_about_enters_a_window_once() -> 
     speaking, window = session(), FrameWindow(WindowOptions(2))
     speaking.look(packet(0), QUESTION, window)
     "".join(speaking.answer(packet(0), CAPTION, None, window))
-    assert speaking.last.prefilled_tokens == len(speaking._question(CAPTION))
+    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(CAPTION))
     assert len(window.frames) == 1
 
 

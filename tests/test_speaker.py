@@ -146,7 +146,7 @@ def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
     """Alone it would fit."""
     speaker = watching(folder, frames=3)
     long = "a" * 4000
-    while speaker._session._other_tokens(long) < 4096 - 30:
+    while speaker._session.prompts.other_tokens(long) < 4096 - 30:
         long += "a"
     speaker.attend(b"one")
     speaker.embed(long)

@@ -10,9 +10,10 @@ import torch
 from arr_coc.allocator import AllocatorOptions
 from arr_coc.gaze import Gaze
 from arr_coc.ops.regions import paint
+from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp
 from training.allocator_cases import Case, cases_of
 from training.truth import Sample

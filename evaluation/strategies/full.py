@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from arr_coc.qwen.answer_options import Frames
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import Frames
 from evaluation.strategies.base import Ask, Reply, Strategy
 from evaluation.strategies.packets import answer_from
 from evaluation.views import Chosen, View
