@@ -48,10 +48,12 @@ class Costs:
         self._attended = int(layers[0].self_attn.q_proj.out_features)
         self._head = qwen.model.lm_head.weight.numel()
 
-    def encode(self, tokens: int) -> int:
-        """One frame of so many tokens: patches, blocks, merger and deepstack mergers."""
+    def encode(self, tokens: int, among: int | None = None) -> int:
+        """So many tokens of one frame: patches, blocks, merger and deepstack mergers. They attend to each other, or to
+        all of the frame's `among`, where the keys of the others are kept."""
         patches = PATCHES_A_TOKEN * tokens
-        pairs = sum(patches * min(patches, window or patches) for window in self._windows)
+        keys = patches if among is None else PATCHES_A_TOKEN * among
+        pairs = sum(patches * min(keys, window or keys) for window in self._windows)
         return 2 * patches * self._patch + 4 * pairs * self._vision_width + 2 * tokens * self._token
 
     def prefill(self, lengths: Sequence[int]) -> int:

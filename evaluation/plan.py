@@ -11,7 +11,7 @@ from evaluation.errors import ChoiceError
 from evaluation.strategies.base import Strategy
 from evaluation.strategies.catalogue import strategy_named
 
-ENCODES: tuple[Encode, ...] = ("sparse", "prune", "weighted", "full")
+ENCODES: tuple[Encode, ...] = ("sparse", "incremental", "prune", "weighted", "full")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.compare import at_equal_flops, at_equal_tokens
 from evaluation.curves import check_plotting, plot
+from evaluation.effects import effects
 from evaluation.errors import EvaluationError, ResultsError
 from evaluation.journal import Journal, Row, model_hash
 from evaluation.named import named_suite
@@ -31,7 +32,7 @@ from evaluation.report import cells
 from evaluation.runner import Asking, Suite, run_suite
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import SUITES
-from evaluation.table import table
+from evaluation.table import effects_table, table
 from stream.bench.machine import machine
 from stream.errors import StreamError
 
@@ -69,6 +70,7 @@ def evaluate(asking: Asking, suites: Sequence[Suite], ways: Sequence[Way], outpu
         "cells": made,
         "at_equal_tokens": at_equal_tokens(rows),
         "at_equal_flops": at_equal_flops(made),
+        "effects": effects(rows),
     }
     _write(outputs.figures, json.dumps(figures, indent=2) + "\n")
     if outputs.picture is not None:
@@ -87,7 +89,7 @@ def main(
     strategy: Annotated[str, typer.Option(help="Strategies, comma-separated.")] = ",".join(STRATEGIES),
     budget: Annotated[str, typer.Option(help="Tokens a frame: shares of all, or numbers.")] = "27%,10%",
     encode: Annotated[
-        str | None, typer.Option(help="sparse, prune, weighted or full; each strategy's own when absent.")
+        str | None, typer.Option(help="sparse, incremental, prune, weighted or full; each strategy's own when absent.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A folder or a name on the hub; the bundled one if absent.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Questions of each suite; all when absent.")] = None,
@@ -116,6 +118,8 @@ def main(
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(BAD_INPUT) from None
     print(table(figures["cells"]))
+    if figures["effects"]:
+        print("\n" + effects_table(figures["effects"]))
     print(f"wrote {out}" + (f" and {png}" if png else ""), file=sys.stderr)
 
 

@@ -1,8 +1,9 @@
-"""Cells as a table for the terminal."""
+"""Cells and effects as tables for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from evaluation.report import Cell
 
@@ -22,11 +23,21 @@ HEADS = (
     "flips",
 )
 
+EFFECT_HEADS = ("with", "suite", "strategy", "encode", "budget", "points", "95 %", "covered", "other answers", "asked")
+
 
 def table(cells: Sequence[Cell]) -> str:
     """One line a cell, columns aligned."""
-    rows = [HEADS, *(_row(cell) for cell in cells)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    return _aligned([HEADS, *(_row(cell) for cell in cells)])
+
+
+def effects_table(effects: Sequence[Mapping[str, Any]]) -> str:
+    """One line an effect; differences in points."""
+    return _aligned([EFFECT_HEADS, *(_effect_row(effect) for effect in effects)])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
 
 
@@ -45,6 +56,22 @@ def _row(cell: Cell) -> tuple[str, ...]:
         _optional(cell["iou"]),
         _optional(cell["asked_over_distractor"]),
         _optional(cell["flips"]),
+    )
+
+
+def _effect_row(effect: Mapping[str, Any]) -> tuple[str, ...]:
+    covered = effect["covered"]
+    return (
+        effect["part"],
+        effect["suite"],
+        effect["strategy"],
+        effect["encode"],
+        effect["budget"],
+        f"{100 * effect['difference']:+.1f}",
+        f"{100 * effect['low']:+.1f} to {100 * effect['high']:+.1f}",
+        "-" if covered is None else f"{100 * covered:+.1f}",
+        f"{100 * effect['other_answers']:.0f} %",
+        str(effect["count"]),
     )
 
 

@@ -45,6 +45,10 @@ def test_every_combination_is_run_once_and_what_is_random_with_every_seed() -> N
 
 
 def test_strategies_keep_their_own_encoding_where_they_do_not_know_the_one_asked_for() -> None:
+    assert names(plan("arr-coc-again,full", "27%", "incremental", 1)) == [
+        ("arr-coc-again", "27%", "incremental", 0),
+        ("full", "100%", "full", 0),
+    ]
     assert names(plan("arr-coc,fastv,grid", "27%", "sparse,prune", 1)) == [
         ("arr-coc", "27%", "sparse", 0),
         ("arr-coc", "27%", "prune", 0),
@@ -59,9 +63,9 @@ def test_strategies_keep_their_own_encoding_where_they_do_not_know_the_one_asked
     [
         (
             ("best", "27%", None, 1),
-            "unknown strategy 'best'; there are arr-coc, arr-coc-foveated, arr-coc-mixed, arr-coc-stream, full",
+            "unknown strategy 'best'; there are arr-coc, arr-coc-foveated, arr-coc-mixed, arr-coc-stream, arr-coc-",
         ),
-        (("grid", "27%", "dense", 1), "unknown encoding 'dense'; there are sparse, prune, weighted, full"),
+        (("grid", "27%", "dense", 1), "unknown encoding 'dense'; there are sparse, incremental, prune, weighted, full"),
         (("grid,evs", "27%", "weighted", 1), "--encode weighted suits none of the strategies grid, evs"),
         (("grid", "many", None, 1), "got 'many'"),
         (("grid", ",", None, 1), "--budget names nothing"),

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from evaluation.compare import at_equal_flops, at_equal_tokens
+from evaluation.effects import effects
 from evaluation.intervals import wilson
 from evaluation.report import cells
-from evaluation.table import table
+from evaluation.table import effects_table, table
 from tests.evaluation_maker import row
 
 
@@ -116,3 +117,49 @@ def test_the_table_has_a_line_for_each_cell() -> None:
     assert lines[0].startswith("suite")
     assert lines[2].split()[:4] == ["still", "arr-coc", "sparse", "27%"]
     assert "0.25" in lines[2]
+
+
+def test_an_effect_is_told_of_pairs_that_differ_in_one_part_alone() -> None:
+    def rows(count: int = 4, **changes: Any) -> list[dict[str, Any]]:
+        return [row(id=str(number), **changes) for number in range(count)]
+
+    found = effects(
+        [
+            *rows(strategy="arr-coc-feedback", score=1.0, text="Two", covered=0.75),
+            *rows(3, strategy="arr-coc-again", score=0.0, text="one", covered=0.5),
+            row(strategy="arr-coc-again", id="3", score=1.0, text="2"),
+            *rows(strategy="arr-coc-feedback", budget="10%"),
+            *rows(strategy="arr-coc-again", budget="64"),
+            *rows(strategy="arr-coc-feedback", encode="incremental", suite="text"),
+            *rows(strategy="grid", encode="incremental", score=0.0),
+            *rows(2, strategy="grid", score=0.0),
+            *rows(strategy="evs", encode="prune"),
+            *rows(strategy="evs", encode="incremental"),
+        ]
+    )
+    pairs = [(one["part"], one["suite"], one["strategy"], one["budget"], one["encode"]) for one in found]
+    assert pairs == [
+        ("feedback", "still", "arr-coc-feedback", "27%", "sparse"),
+        ("incremental", "still", "grid", "27%", "incremental"),
+    ]
+    taught, unchanged = found
+    assert (taught["difference"], taught["count"], taught["other_answers"]) == (0.75, 4, 0.75)
+    assert 0 < taught["low"] <= 0.75 <= taught["high"] == 1
+    assert taught["covered"] == 0.25
+    assert (unchanged["difference"], unchanged["low"], unchanged["high"], unchanged["count"]) == (0, 0, 0, 2)
+    assert (unchanged["covered"], unchanged["other_answers"]) == (None, 0)
+    lines = effects_table(found).splitlines()
+    low = f"{100 * taught['low']:+.1f}"
+    told = f"feedback still arr-coc-feedback sparse 27% +75.0 {low} to +100.0 +25.0 75 % 4"
+    assert lines[1].split() == told.split()
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_seeds_are_averaged_before_an_effect_is_told() -> None:
+    made = [
+        row(strategy="random", seed=seed, encode=encode, score=score)
+        for encode, scores in (("incremental", (1.0, 0.0)), ("sparse", (0.0, 0.0)))
+        for seed, score in enumerate(scores)
+    ]
+    (effect,) = effects(made)
+    assert (effect["difference"], effect["count"]) == (0.5, 1)

@@ -117,6 +117,26 @@ def test_answers_of_another_model_or_option_are_not_taken(
     assert len(asked) == 3 * 3
 
 
+def test_the_effect_of_feedback_is_told(folder: Path, tmp_path: Path) -> None:
+    Image.fromarray(picture()).save(tmp_path / "own.png")
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"image": "own.png", "question": "What?", "answers": ["x"]}))
+    options = ("--model", str(folder), "--out", str(tmp_path / "out.json"), "--max-tokens", "3", "--budget", "20%")
+    done = command(
+        *("--questions", str(tmp_path / "mine.jsonl"), "--strategy", "arr-coc-again,arr-coc-feedback"),
+        *("--encode", "sparse,incremental", *options),
+    )
+    assert done.exit_code == 0, done.output
+    figures = json.loads((tmp_path / "out.json").read_text())
+    told = [(one["part"], one["strategy"], one["encode"]) for one in figures["effects"]]
+    assert told == [
+        ("feedback", "arr-coc-feedback", "sparse"),
+        ("feedback", "arr-coc-feedback", "incremental"),
+        ("incremental", "arr-coc-again", "incremental"),
+        ("incremental", "arr-coc-feedback", "incremental"),
+    ]
+    assert [line.split()[0] for line in done.stdout.splitlines()[-4:]] == [part for part, _, _ in told]
+
+
 def test_a_users_questions_are_asked(folder: Path, tmp_path: Path) -> None:
     Image.fromarray(picture()).save(tmp_path / "own.png")
     lines = [{"image": "own.png", "question": f"What is {n}?", "answers": ["x"] * 10} for n in range(3)]
@@ -133,6 +153,7 @@ def test_a_users_questions_are_asked(folder: Path, tmp_path: Path) -> None:
         ("mine", "divprune", 2),
     ]
     assert "mine" in done.stdout
+    assert "other answers" not in done.stdout
     assert f"wrote {out}" in done.stderr
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from arr_coc.errors import NonFiniteError
+from arr_coc.gaze import Gaze
 from arr_coc.model import ARRCOCQwen
+from arr_coc.qwen.attention import PROBED_LAYERS
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import FrameStamp
+from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 from evaluation.errors import EvaluationError
 from evaluation.flops import Costs
 from evaluation.prompting import Prompt
@@ -201,3 +204,100 @@ def test_a_stream_remembers_what_it_saw_before(qwen: QwenVL) -> None:
     reply = stream.answer(qwen, after)
     assert not np.array_equal(reply.regions, single.answer(qwen, after).regions)
     assert reply.of_tokens == 70, "only what is asked about is counted"
+
+
+def still(frames: int) -> tuple[np.ndarray, ...]:
+    """The same picture over and over, but for one tile of the last one."""
+    last = picture()
+    last[64:96, 128:160] = 255 - last[64:96, 128:160]
+    return (*[picture()] * (frames - 1), last)
+
+
+@pytest.mark.parametrize("name", ["grid", "arr-coc", "arr-coc-stream"])
+def test_incremental_pays_for_what_changed(qwen: QwenVL, name: str) -> None:
+    costs = Costs(qwen)
+    alone = ask("100%")
+    sparse, incremental = (
+        STRATEGIES[name].answer(qwen, replace(alone, encode=way)) for way in ("sparse", "incremental")
+    )
+    assert incremental.flops == sparse.flops
+    assert incremental.text == sparse.text
+    clip = replace(alone, frames=still(3), times_s=(0.0, 0.5, 1.0), encode="incremental")
+    reply = STRATEGIES[name].answer(qwen, clip)
+    refreshed = 4  # a tenth of 35, rounded up
+    unchanged, changed = costs.encode(refreshed, TILES), costs.encode(refreshed + 1, TILES)
+    assert reply.flops.encode == costs.encode(TILES) + unchanged + changed
+    assert reply.flops.prefill == STRATEGIES[name].answer(qwen, replace(clip, encode="sparse")).flops.prefill
+
+
+def test_a_kept_key_is_attended_to_and_not_paid_again(qwen: QwenVL) -> None:
+    costs = Costs(qwen)
+    assert costs.encode(35, 35) == costs.encode(35)
+    attended = [costs.encode(5, among) for among in (5, 15, 25)]
+    assert attended[0] == costs.encode(5)
+    assert attended[1] - attended[0] == attended[2] - attended[1] > 0
+    assert costs.encode(5, 35) < costs.encode(35) / 5
+
+
+def taught(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FrameStamp, Feedback | None]]:
+    """What allocators are told after each answer from here on, and of which frame it was the newest."""
+    told: list[tuple[FrameStamp, Feedback | None]] = []
+    look, answered = Gaze.look, Gaze.answered
+
+    def note_look(self: Gaze, frame: Any, stamp: FrameStamp) -> Any:
+        told.append((stamp, None))
+        return look(self, frame, stamp)
+
+    def note(self: Gaze, feedback: Feedback | None) -> None:
+        told[-1] = (told[-1][0], feedback)
+        answered(self, feedback)
+
+    monkeypatch.setattr(Gaze, "look", note_look)
+    monkeypatch.setattr(Gaze, "answered", note)
+    return told
+
+
+def test_what_answers_teach_is_all_that_the_pair_differs_in(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = taught(monkeypatch)
+    clip = replace(ask("20%", 2), before=(picture(1),), before_s=(-0.5,))
+    seen = {}
+    for name in ("arr-coc-again", "arr-coc-feedback"):
+        told.clear()
+        reply = STRATEGIES[name].answer(qwen, clip)
+        seen[name] = [stamp for stamp, _ in told]
+        assert [stamp.media_ns / NS_PER_S for stamp in seen[name]] == [-4.5, -2.5, -0.5, 0.0, 0.5]
+        if name == "arr-coc-again":
+            assert all(feedback is None for _, feedback in told)
+        else:
+            assert [feedback.stamp.frame_index for _, feedback in told if feedback] == [0, 1, 2, 3, 4]
+        assert reply.tokens == 14
+    assert seen["arr-coc-again"] == seen["arr-coc-feedback"]
+
+
+def test_what_the_decoder_looked_at_draws_tokens_when_a_scene_is_asked_about_again(
+    qwen: QwenVL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve squares, of which the budget does not pay all: one that was not shown is, once answers looked at it."""
+    squares = np.full((224, 320, 3), 40, np.uint8)
+    places = [(row, col) for row in (1, 3, 5) for col in (1, 3, 5, 8)]
+    for row, col in places:
+        squares[row * 32 + 8 : row * 32 + 24, col * 32 + 8 : col * 32 + 24] = (200, 60, 60)
+    asked = replace(ask("10%"), frames=(squares,))
+    shown = {(row, col) for _, row, col in STRATEGIES["arr-coc-again"].answer(qwen, asked).regions.tolist()}
+    wanted = next(place for place in places if place not in shown)
+
+    def only_there(prompt: Any, probe: Any, pooled: Any) -> Feedback:
+        regions = np.array([(0, row, col) for row in range(7) for col in range(10)], np.int32)
+        there = (regions[:, 1:] == wanted).all(axis=1).astype(np.float32)
+        return Feedback(prompt.stamps[-1], regions, there, np.zeros(70, np.float32))
+
+    monkeypatch.setattr("arr_coc.qwen.session.feedback_from", only_there)
+    assert [0, *wanted] in STRATEGIES["arr-coc-feedback"].answer(qwen, asked).regions.tolist()
+
+
+def test_looking_is_paid_for(qwen: QwenVL) -> None:
+    replies = [STRATEGIES[name].answer(qwen, ask("100%")) for name in ("arr-coc-again", "arr-coc-feedback")]
+    prompt_tokens = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens + TILES
+    looks = (replies[1].flops.choose - replies[0].flops.choose) / Costs(qwen).look(prompt_tokens)
+    assert looks == PROBED_LAYERS * 7, "for six tokens of text, of which the last may be followed by the end"
+    assert replies[0].ttft_ms > 0

@@ -5,24 +5,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-
-import numpy as np
-import numpy.typing as npt
 
 from arr_coc.allocator import AllocatorOptions
 from arr_coc.gaze import Gaze
-from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerOptions, AnswerSession
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.types import TILE_PX, Encode
 from evaluation.errors import EvaluationError
-from evaluation.flops import Flops
 from evaluation.strategies.base import Ask, Reply, Strategy, stamps_of
 from evaluation.strategies.packets import packet_flops
+from evaluation.strategies.speaking import Speaking, Spoken
 from evaluation.views import View
+
+ENCODES: tuple[Encode, ...] = ("sparse", "incremental", "prune", "weighted", "full")
 
 FELL_BACK = "allocating tokens failed, so that all were shown; the log says why"
 
@@ -36,64 +33,50 @@ def choosing_flops(realiser: RelevanceRealiser | None, tiles: int) -> int:
     return tiles * (2 * weights + TEXTURE_OPS_A_PIXEL * TILE_PX * TILE_PX)
 
 
-def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto") -> Reply:
-    views = ask.views(qwen)
-    model = ARRCOCQwen(qwen)
-    made = model.generate(
-        list(ask.frames),
-        ask.text,
-        ask.max_tokens,
-        budget=ask.budget.of(views[-1].grid.tiles),
-        encode=ask.encode,
-        strategy=strategy,
-        times_s=ask.times_s,
+def gaze_for(qwen: QwenVL, ask: Ask, views: Sequence[View], strategy: str = "auto", explore: float = 0.0) -> Gaze:
+    """One stream's allocator, with the budget and the question of `ask`."""
+    budget = ask.budget.of(views[-1].grid.tiles)
+    options = AllocatorOptions(strategy, budget, explore=explore, levels=qwen.knows_levels)
+    return Gaze(qwen.preprocessing, ask.encode, options, qwen.embed_query(ask.text), qwen.realiser)
+
+
+def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[View], spoken: Spoken, allocate_ms: float) -> Reply:
+    """With what was paid for the frames that are asked about."""
+    made = spoken.result
+    of_tokens = sum(view.grid.tiles for view in views)
+    flops = packet_flops(qwen, ask, views, [made.tokens_used / len(views)] * len(views), spoken)
+    return Reply(
+        text=made.text,
+        tokens=made.tokens_used,
+        of_tokens=of_tokens,
+        regions=made.regions,
+        grid=views[-1].grid,
+        flops=replace(flops, choose=choosing_flops(qwen.realiser, of_tokens)),
+        ttft_ms=allocate_ms + made.first_token_ms,
     )
-    if model.fallbacks:
-        raise EvaluationError(FELL_BACK)
-    times = made.timings
-    ttft_ms = times.allocate_ms + times.encode_ms + times.prefill_ms
-    return _reply(qwen, ask, views, made.text, made.tokens_used, made.regions, ttft_ms)
 
 
-def _answer_streaming(qwen: QwenVL, ask: Ask) -> Reply:
-    views = ask.views(qwen)
-    options = AllocatorOptions("auto", ask.budget.of(views[-1].grid.tiles), explore=0.0, levels=qwen.knows_levels)
-    gaze = Gaze(qwen.preprocessing, ask.encode, options, qwen.embed_query(ask.text), qwen.realiser)
-    stamps = stamps_of((*ask.before_s, *ask.times_s))
-    for frame, stamp in zip(ask.before, stamps, strict=False):
-        gaze.look(frame, stamp)
-    started_s = time.perf_counter()
-    packets = [gaze.look(frame, stamp) for frame, stamp in zip(ask.frames, stamps[len(ask.before) :], strict=True)]
-    allocate_ms = (time.perf_counter() - started_s) * 1e3
+def check_allocated(gaze: Gaze) -> None:
+    """Raises EvaluationError where a picture was shown whole because its allocation failed."""
     if gaze.fallbacks:
         raise EvaluationError(FELL_BACK)
-    session = AnswerSession(qwen, AnswerOptions(ask.encode, Decoding(ask.max_tokens)))
-    text = "".join(session.answer(packets, ask.text))
-    made = session.last
-    return _reply(
-        qwen, ask, views, text, made.tokens_used, made.regions, allocate_ms + made.encode_ms + made.prefill_ms
-    )
 
 
-def _reply(
-    qwen: QwenVL,
-    ask: Ask,
-    views: Sequence[View],
-    text: str,
-    tokens: int,
-    regions: npt.NDArray[np.int32],
-    ttft_ms: float,
-) -> Reply:
-    """With what was paid for the frames that are asked about."""
-    of_tokens = sum(view.grid.tiles for view in views)
-    cost = packet_flops(qwen, ask, views, [tokens / len(views)] * len(views), text)
-    flops = Flops(choosing_flops(qwen.realiser, of_tokens), cost.encode, cost.prefill, cost.decode)
-    return Reply(text, tokens, of_tokens, regions, views[-1].grid, flops, ttft_ms)
+def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto", *, streaming: bool = False) -> Reply:
+    views = ask.views(qwen)
+    gaze = gaze_for(qwen, ask, views, strategy)
+    before, before_s = (ask.before, ask.before_s) if streaming else ((), ())
+    stamps = stamps_of((*before_s, *ask.times_s))
+    for frame, stamp in zip(before, stamps, strict=False):
+        gaze.look(frame, stamp)
+    started_s = time.perf_counter()
+    packets = [gaze.look(frame, stamp) for frame, stamp in zip(ask.frames, stamps[len(before) :], strict=True)]
+    allocate_ms = (time.perf_counter() - started_s) * 1e3
+    check_allocated(gaze)
+    return reply_from(qwen, ask, views, Speaking(qwen, ask).answer(packets), allocate_ms)
 
-
-ENCODES: tuple[Encode, ...] = ("sparse", "prune", "weighted", "full")
 
 ARR_COC = Strategy("arr-coc", _answer, encodes=ENCODES)
 ARR_COC_FOVEATED = Strategy("arr-coc-foveated", partial(_answer, strategy="foveated"), encodes=ENCODES)
 ARR_COC_MIXED = Strategy("arr-coc-mixed", partial(_answer, strategy="mixed"), encodes=ENCODES)
-ARR_COC_STREAM = Strategy("arr-coc-stream", _answer_streaming, encodes=ENCODES)
+ARR_COC_STREAM = Strategy("arr-coc-stream", partial(_answer, streaming=True), encodes=ENCODES)

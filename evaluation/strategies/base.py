@@ -76,6 +76,6 @@ class Strategy:
 
     name: str
     answer: Answer
-    encodes: tuple[Encode, ...] = ("sparse", "prune")
+    encodes: tuple[Encode, ...] = ("sparse", "incremental", "prune")
     seeded: bool = False
     budgeted: bool = True

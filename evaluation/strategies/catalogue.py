@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evaluation.errors import ChoiceError
+from evaluation.strategies.again import ARR_COC_AGAIN, ARR_COC_FEEDBACK
 from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_FOVEATED, ARR_COC_MIXED, ARR_COC_STREAM
 from evaluation.strategies.base import Strategy
 from evaluation.strategies.divprune import DIVPRUNE
@@ -21,6 +22,8 @@ STRATEGIES: dict[str, Strategy] = {
         ARR_COC_FOVEATED,
         ARR_COC_MIXED,
         ARR_COC_STREAM,
+        ARR_COC_AGAIN,
+        ARR_COC_FEEDBACK,
         FULL,
         FULL_APART,
         SMALLER,
