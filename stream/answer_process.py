@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from stream.answering import answering
 from stream.child import Child
 from stream.config import Config
 from stream.pulse import Pulse
@@ -64,7 +65,7 @@ def main() -> int:
     transport = Transport()
     stage = AnswerStage(
         lambda: open_speaker(orders.speaker, config),
-        AnswerPlace(orders.endpoint, ready=pulse.ready),
+        AnswerPlace(orders.endpoint, ready=pulse.ready, answering=lambda: answering(config)),
         transport,
         Control(),
         SnapshotReader(orders.snapshot),

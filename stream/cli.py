@@ -29,6 +29,7 @@ from stream.commands.devices import devices
 from stream.commands.doctor import doctor
 from stream.commands.keys import keys
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
+from stream.commands.replay import replay
 from stream.commands.serve_answers import serve_answers
 from stream.commands.watch import watch
 from stream.errors import (
@@ -68,6 +69,8 @@ With serve-answers and keys a run reaches other hosts; to ask it something:
   {program} ask tcp://127.0.0.1:5557 "Is the door open?"
 Frames a second, latency, jitter and drops:
   {program} bench clip.mp4
+The same answers again, from what a run kept with --record FOLDER:
+  {program} replay FOLDER
 What works on this machine; devices lists its cameras:
   {program} doctor
 
@@ -88,6 +91,7 @@ app.command()(watch)
 app.command()(demo)
 app.command()(bench)
 app.command()(ask)
+app.command()(replay)
 app.command()(devices)
 app.command()(doctor)
 app.command()(serve_answers)

@@ -209,6 +209,8 @@ class OutputConfig(Section):
     """A video with the allocation drawn over the frames (.mp4)."""
     why: str | None = None
     """Why each token of each frame that was answered about was chosen (.jsonl)."""
+    record: str | None = Field(default=None, min_length=1)
+    """A folder for a recording of what the answer stage was given and said, for `replay`."""
     publish: str | None = Field(default=None, min_length=1)
     """Where a ZeroMQ PUB socket for robots and AR is bound, such as tcp://127.0.0.1:5556."""
     control: str | None = Field(default=None, min_length=1)

@@ -14,7 +14,7 @@ from stream.manners import Manners
 from stream.messages import Hello
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import WAIT_MS, Control
-from stream.transport import Link, Transport
+from stream.transport import Link, Tap, Transport
 from stream.transport.curve import ClientCurve
 from stream.triggers import TriggerRules, Triggers
 from stream.watching import Watch, WatchPolicy
@@ -54,7 +54,8 @@ class AnswerReach:
     """How the answer stage is reached.
 
     `snapshot` is the memory shared with it, where it is a process of this machine. `supervised`: somebody notices its
-    death. `hung` is called where it says nothing for too long and its successor is looked for.
+    death. `hung` is called where it says nothing for too long and its successor is looked for. `tap` learns all that is
+    said on either side.
     """
 
     endpoint: str
@@ -62,11 +63,12 @@ class AnswerReach:
     snapshot: SnapshotWriter | None = None
     supervised: bool = True
     hung: Callable[[], None] = lambda: None
+    tap: Tap | None = None
 
     def connect(self, transport: Transport, control: Control) -> Link:
         """A new link; for the thread that calls this."""
         watched = not self.endpoint.startswith("inproc://")
-        return transport.link(self.endpoint, check=control.check, curve=self.curve, watched=watched)
+        return transport.link(self.endpoint, check=control.check, curve=self.curve, watched=watched, tap=self.tap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 StreamError
 ├── ConfigError (ValueError)       an unknown key, a value out of range, a file that is not TOML
-│   └── ResumeError                a run that cannot be continued as it was asked for
+│   ├── ResumeError                a run that cannot be continued as it was asked for
+│   └── RecordingError             a recording that cannot be replayed
 ├── SourceError (OSError)          a source that cannot be opened or read
 │   └── SourceNotFound (FileNotFoundError)
 ├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
@@ -26,6 +27,10 @@ class ConfigError(StreamError, ValueError):
 
 class ResumeError(ConfigError):
     """A run that cannot be continued as it was asked for."""
+
+
+class RecordingError(ConfigError):
+    """A recording that is none, is damaged, or cannot be replayed by this program or with this model."""
 
 
 class SourceError(StreamError, OSError):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from arr_coc.qwen.hub import ALLOCATOR_FOLDER, bundled_model_path, local_folder
+from arr_coc.errors import ModelNotFound
+from arr_coc.qwen.hub import ALLOCATOR_FOLDER, WANTED_FILES, bundled_model_path, cached_folder, local_folder
 from stream.config import Config
 
 SCENE_PREFIX = "scene:"
@@ -20,6 +22,9 @@ SCENE_PREFIX = "scene:"
 SAMPLE_BYTES = 1 << 20
 SAMPLES = 16
 """Files up to this many samples are read whole, larger ones at so many places from their beginning to their end."""
+
+UNKNOWN = "unknown"
+"""Stands for the files of a model that are not on this machine, or cannot be read."""
 
 WITHOUT_EFFECT = (
     "source",
@@ -62,6 +67,18 @@ def fingerprint(path: Path) -> str:
     return f"{size} bytes, {digest.hexdigest()[:16]}"
 
 
+def weights_of(name: str | None) -> str:
+    """What a model is by its files, wherever they lie: configuration, weights, tokenizer. None names the bundled one.
+
+    UNKNOWN where they are not on this machine or cannot be read.
+    """
+    try:
+        folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
+        return UNKNOWN if folder is None else _files({path for glob in WANTED_FILES for path in folder.glob(glob)})
+    except (ModelNotFound, OSError):
+        return UNKNOWN
+
+
 def _source(address: str) -> str | None:
     if address.startswith(SCENE_PREFIX):
         return address
@@ -86,7 +103,11 @@ def _model(name: str | None) -> str:
 
 
 def _folder(folder: Path) -> str:
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
+    return _files(path for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
+
+
+def _files(paths: Iterable[Path]) -> str:
+    files = sorted(paths)
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.name} {fingerprint(path)}\n".encode())

@@ -3,8 +3,8 @@
 What is dear in such a run is its answers; everything before them is cheap and comes out the same again. A continued run
 starts at the first frame, and takes those answers from the journal that the model has given already.
 
-The file: `MAGIC`, then records of length and CRC-32 (little-endian uint32 each) and msgpack. The first record is the
-run's identity, each other one an answer with what it taught. A last record that was cut short is dropped.
+The file: `MAGIC`, then records of msgpack as `stream.framing` frames them. The first record is the run's identity, each
+other one an answer with what it taught. A last record that was cut short is dropped.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import fcntl
 import logging
 import os
 import stat
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +23,13 @@ import numpy as np
 from arr_coc.types import Feedback, FrameStamp
 from stream.errors import ResumeError
 from stream.events import Answer
+from stream.framing import framed, read_framed
 
 MAGIC = b"arr-coc journal 1\n"
 """What every journal begins with; its number is raised whenever records change."""
 
 SUFFIX = ".resume"
 """Added to the name of a run's first output."""
-
-FRAMING = struct.Struct("<II")
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +123,7 @@ class Journal:
             os.ftruncate(self._fd, self._end)
             os.lseek(self._fd, self._end, os.SEEK_SET)
             if not self._end:
-                self._append(MAGIC + _framed(msgspec.msgpack.encode(_Identity(self.identity))))
+                self._append(MAGIC + framed(msgspec.msgpack.encode(_Identity(self.identity))))
         except OSError as error:
             self._give_up(error)
 
@@ -153,7 +150,7 @@ class Journal:
             arrays = (feedback.regions, feedback.attention, feedback.similarity)
             kept = _Kept(answer, feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
         try:
-            self._append(_framed(msgspec.msgpack.encode(kept)))
+            self._append(framed(msgspec.msgpack.encode(kept)))
         except OSError as error:
             self._give_up(error)
         else:
@@ -197,30 +194,18 @@ class Journal:
         log.warning("cannot keep %s (%s); if this run is killed, it cannot be continued", self.path, error.strerror)
 
 
-def _framed(payload: bytes) -> bytes:
-    return FRAMING.pack(len(payload), zlib.crc32(payload)) + payload
-
-
 def _read(path: Path) -> tuple[list[bytes], int]:
     """The whole records of a journal, and where the last of them ends. Raises ResumeError."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise OSError(0, "it is not a file")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return [], 0
+            records = list(read_framed(file))
     except OSError as error:
         raise ResumeError(f"cannot read {str(path)!r}: {error.strerror}; leave --resume out to start afresh") from error
-    records: list[bytes] = []
-    end = len(MAGIC)
-    if not data.startswith(MAGIC):
-        return [], 0
-    while end + FRAMING.size <= len(data):
-        length, check = FRAMING.unpack_from(data, end)
-        payload = data[end + FRAMING.size : end + FRAMING.size + length]
-        if len(payload) < length or zlib.crc32(payload) != check:
-            break
-        records.append(payload)
-        end += FRAMING.size + length
-    return records, end
+    return [payload for payload, _ in records], records[-1][1] if records else len(MAGIC)
 
 
 def _recalled(record: bytes) -> Recalled:

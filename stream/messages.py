@@ -16,7 +16,7 @@ from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
 from stream.sources.base import SkippedItem
 
-PROTOCOL = 4
+PROTOCOL = 5
 """What the two ends of the way to the answer stage must share; raised whenever its messages change."""
 
 Count = Annotated[int, Meta(ge=0)]
@@ -138,13 +138,14 @@ class Hello(Message, frozen=True):
     """Answer to allocate: the model is ready for you.
 
     `allocator` holds the weights that its allocator was trained to, as `arr_coc.weights` packs them; empty where there
-    are none.
+    are none. `answering` tells what it answers by, as `stream.answering` writes it.
     """
 
     model_id: str
     knows_levels: bool
     known_world: str | None
     allocator: bytes = b""
+    answering: str = ""
 
 
 class Ask(Message, frozen=True):

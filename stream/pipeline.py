@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import cv2
 import torch
@@ -14,6 +15,7 @@ from arr_coc.ops.store import Backend
 from arr_coc.ops.trial import try_store
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
+from stream.answering import answering
 from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
@@ -21,6 +23,7 @@ from stream.conversation import AnswerReach
 from stream.events import AnyEvent, FrameReady, Notice, Started, store_lost, unpack_event
 from stream.journal import Journal
 from stream.overlay import Overlay
+from stream.recorder import RecordedTalk, Recorder
 from stream.slots import Slots
 from stream.sources import SourceInfo
 from stream.sources.open import open_source
@@ -90,6 +93,7 @@ class Pipeline:
         self._overlays: Slots[Overlay] = Slots(OVERLAYS)
         self._updater = TextureUpdater(texture_options(config, wanted))
         self._supervisor: Supervisor | None = None
+        self._recorder: Recorder | None = None
 
     @property
     def source_info(self) -> SourceInfo:
@@ -139,6 +143,13 @@ class Pipeline:
         Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
         StageDied, which names the stage, or the error that the user can put right.
         """
+        with ExitStack() as stack:
+            if self._config.output.record is not None:
+                self._recorder = Recorder(self._config.output.record, self._info.name)
+                stack.callback(self._recorder.close)
+            yield from self._run()
+
+    def _run(self) -> Generator[AnyEvent, None, None]:
         tally = Tally(self._clock.now_ns())
         with self._stages() as (source, supervisor):
             query = self._config.answer.asked
@@ -153,12 +164,16 @@ class Pipeline:
                 yield event
                 if isinstance(event, FrameReady) and event.slot is not None:
                     self._overlays.discard(event.slot)
+                if self._recorder is not None and (notice := self._recorder.take_notice()) is not None:
+                    yield notice
             outcome = self._control.outcome
         failure = self._control.failure
-        if failure is None:
-            yield tally.summary(outcome, None, supervisor.drops, self._clock.now_ns(), self.backend)
-        else:
-            yield tally.summary("error", describe(failure), supervisor.drops, self._clock.now_ns(), self.backend)
+        ended, error = (outcome, None) if failure is None else ("error", describe(failure))
+        summary = tally.summary(ended, error, supervisor.drops, self._clock.now_ns(), self.backend)
+        if self._recorder is not None:
+            self._recorder.happened(summary)
+        yield summary
+        if failure is not None:
             raise failure
 
     def _try_store(self) -> Backend:
@@ -209,7 +224,7 @@ class Pipeline:
         if self._answers is not None:
             return self._answers
         if self._config.pipeline.single_process:
-            place = AnswerPlace(ALLOCATE_ANSWER)
+            place = AnswerPlace(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
             supervisor.start(
                 AnswerStage(lambda: open_speaker(self._speaker, self._config), place, transport, self._control)
             )
@@ -223,6 +238,8 @@ class Pipeline:
     def _start_frame_stages(self, transport: Transport, answer: AnswerReach, supervisor: Supervisor) -> None:
         config, control, clock = self._config, self._control, self._clock
         planes: Slots[FramePlanes] = Slots(PLANES)
+        if self._recorder is not None:
+            answer = replace(answer, tap=RecordedTalk(self._recorder, answer.snapshot))
         policy = capture_policy(config, self._info)
         wiring = AllocateWiring(
             transport=transport,
@@ -233,6 +250,7 @@ class Pipeline:
             lease=self._updater.lease,
             make_allocator=lambda hello: allocator_for(config, self._info, hello),
             target=latency_target(config, self._info),
+            recorder=self._recorder,
         )
         supervisor.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from stream.answering import answering
 from stream.config import Config
 from stream.errors import ConfigError, TransportError
 from stream.speaker import QWEN, open_speaker
@@ -34,7 +35,14 @@ def serve_answers(
         loaded = True
         ready()
 
-    place = AnswerPlace(endpoint, encode=config.answer.encode, curve=curve, shared=True, ready=loaded_now)
+    place = AnswerPlace(
+        endpoint,
+        encode=config.answer.encode,
+        curve=curve,
+        shared=True,
+        ready=loaded_now,
+        answering=lambda: answering(config),
+    )
     stage = AnswerStage(lambda: open_speaker(speaker, config), place, transport, stopping)
     try:
         if control is None:

@@ -11,6 +11,7 @@ from typing import Protocol
 from stream.config import Config
 from stream.events import Event, Summary
 from stream.overlay import Overlay
+from stream.recording import claimed_folder
 from stream.running import open_run
 from stream.sinks.base import Display, Sink
 from stream.sinks.listeners import open_listeners
@@ -69,6 +70,8 @@ def run_session(
         opened = open_sinks(config.output, config.source, lambda slot: pipeline.take_overlay(slot), resume=resume)
         for sink in opened:
             stack.callback(sink.close)
+        if config.output.record is not None:
+            stack.enter_context(claimed_folder(config.output.record))
         vitals, listeners = open_listeners(config)
         sinks = [*opened, *listeners, *extra]
         for sink in (*listeners, *extra):

@@ -15,7 +15,8 @@ import pytest
 from arr_coc.types import Feedback, FrameStamp
 from stream.errors import ResumeError
 from stream.events import Answer
-from stream.journal import FRAMING, MAGIC, Journal, journal_path
+from stream.framing import FRAMING
+from stream.journal import MAGIC, Journal, journal_path
 from tests.event_maker import answer
 
 IDENTITY = {"source": "clip.mp4 (12 bytes, 00)", "answer.query": '"What?"', "program": "1"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import exit_status, report_note, report_written
+from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer
 
@@ -56,7 +56,7 @@ def caption(
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
     summary = _run(config, _journal(config, resume=resume), resume=resume)
-    report_written([*config.output.paths, *filter(None, [config.output.heatmap, config.output.why])])
+    report_written([*config.output.paths, *also_written(config.output)])
     return exit_status(summary, watching=config.answer.until.question is not None)
 
 

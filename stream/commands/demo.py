@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import exit_status, report_note, report_written
+from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.errors import OutputError
 from stream.layers import Layer, file_layer
 
@@ -45,6 +45,6 @@ def demo(
     finally:
         terminal.close()
         summary_file.close()
-    report_written([*config.output.paths, summary_path, *filter(None, [config.output.heatmap, config.output.why])])
+    report_written([*config.output.paths, summary_path, *also_written(config.output)])
     report_note("In the video, bright tiles were seen sharp, dark ones coarsely or not at all.")
     return exit_status(summary)

@@ -27,6 +27,7 @@ KEYS = {
     "max_frames": "capture.max_frames",
     "stream": "capture.stream",
     "server": "answer.server",
+    "record": "output.record",
     "publish": "output.publish",
     "control": "output.control",
     "metrics_port": "output.metrics_port",
@@ -94,6 +95,9 @@ class RunOptions:
     ] = None
     why: Annotated[
         str | None, _text("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl.")
+    ] = None
+    record: Annotated[
+        str | None, _text("--record", metavar="FOLDER", help="Also record what is asked and answered, for `replay`.")
     ] = None
     server: Annotated[
         str | None,

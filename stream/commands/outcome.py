@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stream import logs
 
 if TYPE_CHECKING:
+    from stream.config import OutputConfig
     from stream.events import Summary
 
 FAILED = 1
@@ -36,6 +37,11 @@ def exit_status(summary: Summary, *, watching: bool = False) -> int:
 def report_written(paths: Sequence[str]) -> None:
     for path in paths:
         logs.say(f"wrote {path}", event="wrote", path=path)
+
+
+def also_written(output: OutputConfig) -> list[str]:
+    """What a run wrote beside its captions."""
+    return [path for path in (output.heatmap, output.why, output.record) if path is not None]
 
 
 def report_error(message: str) -> None:

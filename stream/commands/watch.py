@@ -8,7 +8,7 @@ import typer
 
 from stream.commands.durations import seconds_of
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import exit_status, report_written
+from stream.commands.outcome import also_written, exit_status, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer
 
@@ -89,7 +89,7 @@ def watch(
         summary = run_session(config, display, limit_s=limit_s)
     finally:
         display.close()
-    report_written([*config.output.paths, *filter(None, [config.output.heatmap, config.output.why])])
+    report_written([*config.output.paths, *also_written(config.output)])
     return exit_status(summary, watching=config.answer.until.question is not None)
 
 

@@ -151,9 +151,14 @@ class Stderr(Console):
 
 
 def print_answer(at: str, text: str) -> None:
-    """One plain line on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk."""
+    """An answer as a plain line, with errors as `print_line` raises them."""
+    print_line(f"{at}  {text}")
+
+
+def print_line(line: str) -> None:
+    """A line on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk."""
     try:
-        print(f"{at}  {text}", flush=True)
+        print(line, flush=True)
     except BrokenPipeError as error:
         raise ReaderGone("nobody reads stdout any more") from error
     except OSError as error:

@@ -24,6 +24,7 @@ from stream.frame_events import map_of, outage_of, why_of
 from stream.manners import Manners
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
+from stream.recorder import Recorder
 from stream.slots import Slots
 from stream.sources.base import SkippedItem
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, WAIT_MS, Control, describe
@@ -58,7 +59,8 @@ class AllocateWiring:
     """What this stage shares with others.
 
     `answer` is who answers, `speak` when, `manners` how. `lease` gives the texture's view; `make_allocator` is called
-    with the answer stage's greeting, because the best strategy depends on its model. `target` holds a latency.
+    with the answer stage's greeting, because the best strategy depends on its model. `target` holds a latency;
+    `recorder` takes every event.
     """
 
     transport: Transport
@@ -69,6 +71,7 @@ class AllocateWiring:
     lease: Callable[[], AbstractContextManager[TextureView]]
     make_allocator: Callable[[Hello], StreamAllocator]
     target: LatencyTarget | None = None
+    recorder: Recorder | None = None
 
 
 class AllocateStage:
@@ -265,6 +268,8 @@ class AllocateStage:
 
     def _emit(self, event: Event) -> None:
         """Waits for the sinks, however slow they are, unless the run is cancelled."""
+        if self._wiring.recorder is not None:
+            self._wiring.recorder.happened(event)
         data = pack_event(event)
         while not self._events.send(data, WAIT_MS):
             self._control.check()

@@ -63,7 +63,8 @@ log = logging.getLogger(__name__)
 class AnswerPlace:
     """Where the stage is reached. `shared`: it serves whoever comes, and outlives the failure of one answer.
 
-    `encode` is what it encodes, where its guests may think otherwise.
+    `encode` is what it encodes, where its guests may think otherwise. `answering` says what it answers by, once the
+    model has been loaded.
     """
 
     endpoint: str
@@ -72,6 +73,7 @@ class AnswerPlace:
     shared: bool = False
     ready: Callable[[], None] = lambda: None
     """Called once the model has been loaded."""
+    answering: Callable[[], str] = lambda: ""
 
 
 class AnswerStage:
@@ -113,6 +115,7 @@ class AnswerStage:
             except Exception as error:
                 self._tell_whoever_comes(_failed(error))
                 raise
+            self._answering = self._place.answering()
             self._place.ready()
             while True:
                 self._step()
@@ -203,6 +206,7 @@ class AnswerStage:
             knows_levels=speaker.knows_levels,
             known_world=speaker.known_world,
             allocator=speaker.allocator,
+            answering=self._answering,
         )
         if self._send(client, hello):
             self._send(client, *asking)

@@ -9,7 +9,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from stream.transport.bus import EventSink, EventSource
 from stream.transport.curve import ClientCurve, ServerCurve
-from stream.transport.link import Link
+from stream.transport.link import Link, Tap
 from stream.transport.port import Port
 
 
@@ -40,9 +40,10 @@ class Transport:
         check: Callable[[], None] | None = None,
         curve: ClientCurve | None = None,
         watched: bool = False,
+        tap: Tap | None = None,
     ) -> Link:
         """One end of the channel at `endpoint`; make it in the thread that uses it."""
-        return Link(self._context, endpoint, bind=bind, check=check, curve=curve, watched=watched)
+        return Link(self._context, endpoint, bind=bind, check=check, curve=curve, watched=watched, tap=tap)
 
     def port(self, endpoint: str, curve: ServerCurve | None = None) -> Port:
         """The end of a channel that many links may reach; make it in the thread that uses it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,14 @@ class Received:
     parts: tuple[memoryview, ...] = ()
 
 
+class Tap(Protocol):
+    """Learns what goes over a link, in the thread of the link, which it must not keep."""
+
+    def said(self, message: Message, arrays: Sequence[npt.NDArray[Any]]) -> None: ...
+
+    def heard(self, received: Received) -> None: ...
+
+
 def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -> None:
     """The rest of a message whose first part has been sent: large arrays are not copied."""
     for index, array in enumerate(arrays, 1):
@@ -80,7 +88,8 @@ class Link:
     """One end of a two-way channel between two stages; belongs to the thread that made it.
 
     `check` is called again and again while a message waits for room; it raises to end the wait. A link with `watched`
-    reaches another process, and `lost` tells when that one is gone.
+    reaches another process, and `lost` tells when that one is gone. `tap` learns of every message that was sent or
+    received.
     """
 
     def __init__(
@@ -92,9 +101,11 @@ class Link:
         check: Callable[[], None] | None = None,
         curve: ClientCurve | None = None,
         watched: bool = False,
+        tap: Tap | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._check = check
+        self._tap = tap
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
@@ -153,6 +164,8 @@ class Link:
         except zmq.Again:
             return False
         send_arrays(self._socket, arrays)
+        if self._tap is not None:
+            self._tap.said(message, arrays)
         return True
 
     def receive(self, timeout_ms: int = 0) -> Received | None:
@@ -164,7 +177,10 @@ class Link:
         except zmq.Again:
             return None
         parts = rest_of(self._socket)
-        return Received(decode(head), parts)
+        received = Received(decode(head), parts)
+        if self._tap is not None:
+            self._tap.heard(received)
+        return received
 
     def close(self) -> None:
         """Closes the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""

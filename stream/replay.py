@@ -1,0 +1,244 @@
+"""Answers a recording again: the same packets and questions, in the same order, to the same model.
+
+No source, no texture and no allocation take part. Looks and answers come as events of their own, each beside what was
+recorded; all else that was recorded comes as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from arr_coc.types import NS_PER_S
+from stream.answering import Answering, config_of, read_answering
+from stream.config import Config
+from stream.errors import RecordingError
+from stream.events import Answer, Event, Summary
+from stream.events import Looked as LookedEvent
+from stream.identity import UNKNOWN, weights_of
+from stream.messages import Answered, AnyMessage, Hello, Join, Lapsed, Looked, Tokens, WholeFrame
+from stream.packets import frame_packet, token_packet
+from stream.recording import AnyRecord, Happened, Heard, Recording, Said, unpacked
+from stream.speaker import QWEN, Packet, Speaker, open_speaker
+
+LOOK_TOLERANCE = 1e-3
+"""Probabilities that differ by less are the same: the rest is rounding."""
+
+OF_THE_MODEL = (Answer, LookedEvent)
+"""Recorded events in whose place a replay has its own."""
+
+
+class Replayed(Event, frozen=True, tag="replayed"):
+    """An answer again. `check`: it was not spoken, but compared with the one before, which was about fewer tokens."""
+
+    answer: int
+    frame_index: int
+    pts_s: float
+    query: str
+    recorded: str
+    text: str
+    recorded_tokens: int
+    text_tokens: int
+    check: bool
+    same: bool
+
+
+class LookedAgain(Event, frozen=True, tag="looked-again"):
+    """A look at the standing question again; probabilities as in `Looked`."""
+
+    frame_index: int
+    pts_s: float
+    question: str
+    recorded_yes: float
+    yes: float
+    recorded_certain: float
+    certain: float
+    same: bool
+
+
+class ReplaySummary(Event, frozen=True, tag="replay-summary"):
+    """The end of a replay. `unanswered` packets had no answer yet when the run, or the model, stopped.
+
+    `first_s` is the media time of the first frame of which something differs. `recorded` is the run's own summary, None
+    where the recording does not reach its end; `damage` tells what was cut short or damaged.
+    """
+
+    answers: int
+    looks: int
+    differing: int
+    first_s: float | None
+    unanswered: int
+    damage: tuple[str, ...]
+    recorded: Summary | None
+
+
+class Replay:
+    """Gives a speaker what was recorded, record by record; `summary` may be asked for at any moment.
+
+    `told` is what the recorded answers came of. What a speaker remembers is a guest's own: whenever the run joined an
+    answer stage anew, a new guest comes.
+    """
+
+    def __init__(self, speaker: Speaker, told: Answering) -> None:
+        self._speaker = speaker
+        self._told = told
+        self._guests = 0
+        self._until = ""
+        self._packet: Packet | None = None
+        self._speak = False
+        self._last = -1
+        self._answers = self._looks = self._differing = self._unanswered = 0
+        self._first_s: float | None = None
+        self._recorded: Summary | None = None
+
+    def take(self, record: AnyRecord) -> Iterator[Event]:
+        """The events that a record makes.
+
+        Raises what the speaker raises; TransportError for a packet that is none; RecordingError where another model
+        went on.
+        """
+        if isinstance(record, Said):
+            self._say(record)
+        elif isinstance(record, Heard):
+            yield from self._hear(record.message)
+        elif isinstance(record, Happened):
+            if isinstance(record.event, Summary):
+                self._recorded = record.event
+            elif not isinstance(record.event, OF_THE_MODEL):
+                yield record.event
+
+    def summary(self, damage: list[str]) -> ReplaySummary:
+        """What has been replayed so far."""
+        return ReplaySummary(
+            answers=self._answers,
+            looks=self._looks,
+            differing=self._differing,
+            first_s=self._first_s,
+            unanswered=self._unanswered + (self._packet is not None),
+            damage=tuple(damage),
+            recorded=self._recorded,
+        )
+
+    @property
+    def _guest(self) -> bytes:
+        return b"guest %d" % self._guests
+
+    def _say(self, record: Said) -> None:
+        message = record.message
+        if not isinstance(message, (Join, Tokens, WholeFrame)):
+            return
+        self._unanswered += self._packet is not None
+        self._packet = None
+        if isinstance(message, Join):
+            self._speaker.forget(self._guest)
+            self._guests += 1
+            self._until = message.until or ""
+            return
+        parts = unpacked(record)
+        self._packet = token_packet(message, parts) if isinstance(message, Tokens) else frame_packet(message, parts)
+        self._speak = message.speak
+
+    def _hear(self, message: AnyMessage) -> Iterator[Event]:
+        if isinstance(message, Hello):
+            self._check(read_answering(message.answering))
+        elif isinstance(message, Lapsed):
+            self._packet = None
+        elif self._packet is not None and isinstance(message, Looked):
+            yield self._look(self._packet, message)
+        elif self._packet is not None and isinstance(message, Answered):
+            yield self._answer(self._packet, message)
+
+    def _check(self, now: Answering) -> None:
+        """Raises RecordingError where the run went on with another model, or other settings."""
+        if (now.weights, now.settings) != (self._told.weights, self._told.settings):
+            raise RecordingError(
+                "from here on the recording was answered by another model or by other settings: a server was exchanged "
+                "for another; record it anew to replay all of it"
+            )
+
+    def _look(self, packet: Packet, message: Looked) -> LookedAgain:
+        self._speaker.attend(self._guest)
+        yes, certain = self._speaker.look(packet, self._until)
+        same = max(abs(yes - message.yes), abs(certain - message.certain)) <= LOOK_TOLERANCE
+        self._looks += 1
+        if not self._speak:
+            self._packet = None
+        return LookedAgain(
+            frame_index=packet.stamp.frame_index,
+            pts_s=self._count(packet, same),
+            question=self._until,
+            recorded_yes=message.yes,
+            yes=yes,
+            recorded_certain=message.certain,
+            certain=certain,
+            same=same,
+        )
+
+    def _answer(self, packet: Packet, message: Answered) -> Replayed:
+        self._speaker.attend(self._guest)
+        text = "".join(self._speaker.answer(packet, message.query, lambda: False))
+        tokens = self._speaker.last.text_tokens
+        same = (text, tokens) == (message.text, message.text_tokens)
+        check, self._last = message.answer == self._last, message.answer
+        self._answers += 1
+        self._packet = None
+        return Replayed(
+            answer=message.answer,
+            frame_index=packet.stamp.frame_index,
+            pts_s=self._count(packet, same),
+            query=message.query,
+            recorded=message.text,
+            text=text,
+            recorded_tokens=message.text_tokens,
+            text_tokens=tokens,
+            check=check,
+            same=same,
+        )
+
+    def _count(self, packet: Packet, same: bool) -> float:
+        """Notes what came of a packet; returns its media time in seconds."""
+        pts_s = packet.stamp.media_ns / NS_PER_S
+        if not same:
+            self._differing += 1
+            self._first_s = pts_s if self._first_s is None else self._first_s
+        return pts_s
+
+
+def answered_by(recording: Recording) -> Answering:
+    """What the answers of a recording came of. Raises RecordingError where there is none."""
+    for record in recording.records():
+        if isinstance(record, Heard) and isinstance(record.message, Hello):
+            return read_answering(record.message.answering)
+    raise RecordingError(f"nothing was answered in {str(recording.folder)!r}: the run ended before its model was there")
+
+
+def open_recorded(told: Answering, config: Config, speaker: str = QWEN) -> Speaker:
+    """The model of `config`, which must be the recorded one, with as many threads as it had.
+
+    Raises RecordingError where it is another one, and what `open_speaker` raises.
+    """
+    import torch
+
+    torch.set_num_threads(min(told.threads, os.cpu_count() or 1))
+    name, opened = config.answer.model, None
+    found = weights_of(name)
+    if found == UNKNOWN:  # of the hub, and not here yet
+        opened = open_speaker(speaker, config)
+        found = weights_of(name)
+    if found != told.weights:
+        raise RecordingError(
+            f"recorded with another model than {name or 'the bundled one'}: {told.model or 'the bundled one'} "
+            f"({told.weights}) there, {found} here; give --model the folder or name of that one"
+        )
+    return opened or open_speaker(speaker, config)
+
+
+def replay_config(told: Answering, model: str | None, device: str | None, dtype: str | None) -> Config:
+    """The configuration that answers as the recorded one did; `model` says where its files are now.
+
+    Raises RecordingError.
+    """
+    config = config_of(told)
+    changes = {"model": model or told.model, "device": device, "dtype": dtype}
+    answer = config.answer.model_copy(update={key: value for key, value in changes.items() if value is not None})
+    return config.model_copy(update={"answer": answer})
