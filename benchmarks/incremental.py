@@ -33,6 +33,7 @@ from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater
+from benchmarks.qwen_2b import VISION
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.sources.open import open_source
@@ -70,15 +71,6 @@ POLICIES = {
 
 def model_2b(device: str, dtype: torch.dtype) -> QwenVL:
     """Qwen3-VL-2B's vision encoder with random weights, and next to no language model."""
-    vision = {
-        "depth": 24,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_heads": 16,
-        "out_hidden_size": 2048,
-        "num_position_embeddings": 2304,
-        "deepstack_visual_indexes": [5, 11, 17],
-    }
     text = {
         "vocab_size": 32,
         "hidden_size": 2048,
@@ -91,7 +83,7 @@ def model_2b(device: str, dtype: torch.dtype) -> QwenVL:
     }
     torch.manual_seed(0)
     with torch.device(device):
-        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision)).to(dtype).eval()
+        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=VISION)).to(dtype).eval()
     preprocessing = Preprocessing(16, PixelScale(), 32 * 32, 4096 * 4096)
     return QwenVL(
         model, None, preprocessing, "vision encoder of Qwen3-VL-2B, random weights", family_of("qwen3_vl", "qwen3_vl")

@@ -1,0 +1,220 @@
+"""What an answer costs: every way of encoding at 100, 27 and 10 % of the tokens, beside stock transformers.
+
+    python -m benchmarks.answer [--rounds N] [--device cuda] [--dtype bfloat16] [--out FILE]
+
+Pictures of 1024×1024 from a drawn stream, five a second, are answered with twelve tokens, by turns in every way: the
+bundled model, and Qwen3-VL-2B's dimensions with random weights. On a CPU the latter is measured with one and with two
+blocks of vision and of language, and the difference taken as often as the real model has blocks. Times begin with the
+picture in ordinary memory: image processor, or texture and allocation, included. Peak memory is what answering
+adds to a process that has loaded the model, each way in a process of its own.
+
+Targets, against the stock model, bundled weights, CPU: 4 times the answers a second at 273 tokens, a fifth of the time
+to the first token, less memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arr_coc.qwen.loading import DTYPES, load_qwen
+from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.qwenvl import QwenVL
+from benchmarks.answer_memory import peak_mib
+from benchmarks.answer_plot import plot
+from benchmarks.answer_ways import TEXT_TOKENS, WAYS, Stock, Streamed, Took, Way, speak_on, stock_processor
+from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
+from stream.bench.machine import machine
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
+from stream.sources.open import open_source
+
+RESULTS = Path(__file__).parent / "results" / "answer.json"
+SIZE = "1024x1024"
+EVERY_FRAMES = 5
+WARM_UP = 2
+"""Turns that are not counted; the first one encodes everything."""
+
+ANSWERS_TARGET, FIRST_TOKEN_TARGET = 4.0, 5.0
+GPU_TARGETS_MS = {"first_token_ms p50": 10.0, "first_token_ms p99": 15.0, "answer_ms p50": 35.0}
+TOKENS_TARGET_HZ = 600.0
+JUDGED = "sparse 273"
+
+
+def pictures(count: int) -> list[Rgb]:
+    """Pictures of the drawn stream, a fifth of a second apart."""
+    found: list[Rgb] = []
+    with closing(open_source("scene:demo", CaptureConfig(size=SIZE), MonotonicClock())) as source:
+        for index, frame in enumerate(source.frames()):
+            if index % EVERY_FRAMES == 0:
+                found.append(np.array(frame.planes.planes[0]))
+            if len(found) == count:
+                break
+    return found
+
+
+def all_ways(qwen: QwenVL) -> list[Way]:
+    return [Stock(qwen, stock_processor()), *(Streamed(qwen, encode, tokens) for encode, tokens in WAYS)]
+
+
+def measure(ways: Sequence[Way], rounds: int) -> dict[str, list[Took]]:
+    """The ways by turns, so that what else the machine does falls on all of them."""
+    taken: dict[str, list[Took]] = {way.name: [] for way in ways}
+    for index, picture in enumerate(pictures(rounds + WARM_UP)):
+        for way in ways:
+            taken[way.name].append(way.take(picture, index))
+    return {name: turns[WARM_UP:] for name, turns in taken.items()}
+
+
+def summary(turns: Sequence[Took]) -> dict[str, float]:
+    """Medians; of times to the first token, and of answers, the 99th percentile too."""
+    figures = {field.name: statistics.median(getattr(turn, field.name) for turn in turns) for field in fields(Took)}
+    for name in ("first_token_ms", "answer_ms"):
+        figures[f"{name}_p99"] = float(np.percentile([getattr(turn, name) for turn in turns], 99))
+    return figures
+
+
+def row(way: Way, figures: dict[str, float], text_tokens: int) -> dict[str, Any]:
+    """One line of the table."""
+    return {
+        "way": way.name,
+        "visual_tokens": way.visual_tokens,
+        **{name: round(value, 3) for name, value in figures.items()},
+        "answers_hz": round(1e3 / figures["answer_ms"], 3),
+        "tokens_hz": round(1e3 * (text_tokens - 1) / figures["decode_ms"], 1),
+    }
+
+
+def extrapolated(one: dict[str, float], two: dict[str, float]) -> dict[str, float]:
+    """What the whole model would take, from medians with one block of each kind and with two."""
+    more = {name: max(0.0, two[name] - one[name]) for name in one}
+    whole = {
+        "prepare_ms": one["prepare_ms"],
+        "encode_ms": one["encode_ms"] + (VISION_BLOCKS - 1) * more["encode_ms"],
+        "prefill_ms": one["prefill_ms"] + (LANGUAGE_LAYERS - 1) * more["prefill_ms"],
+        "decode_ms": one["decode_ms"] + (LANGUAGE_LAYERS - 1) * more["decode_ms"],
+    }
+    whole["first_token_ms"] = whole["prepare_ms"] + whole["encode_ms"] + whole["prefill_ms"]
+    whole["answer_ms"] = whole["first_token_ms"] + whole["decode_ms"]
+    return whole
+
+
+def compare(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Each way against the stock model."""
+    stock = rows[0]
+    return {
+        one["way"]: {
+            "answers": round(one["answers_hz"] / stock["answers_hz"], 2),
+            "first_token": round(stock["first_token_ms"] / one["first_token_ms"], 2),
+            "tokens": round(one["tokens_hz"] / stock["tokens_hz"], 2),
+        }
+        for one in rows[1:]
+    }
+
+
+def measure_bundled(device: str, dtype: str, rounds: int) -> dict[str, Any]:
+    qwen = speak_on(load_qwen(None, device=device, dtype=dtype))
+    ways = all_ways(qwen)
+    rows = [
+        row(way, summary(turns), TEXT_TOKENS) for way, turns in zip(ways, measure(ways, rounds).values(), strict=True)
+    ]
+    for one in rows:
+        one["peak_mib"] = peak_mib(one["way"], device, dtype)
+    ratios = compare(rows)
+    judged = next(one for one in rows if one["way"] == JUDGED)
+    return {
+        "model": qwen.model_id,
+        "dtype": str(qwen.model.dtype).removeprefix("torch."),
+        "ways": rows,
+        "against_stock": ratios,
+        "targets": {
+            f"answers a second, {ANSWERS_TARGET:g} times": ratios[JUDGED]["answers"] >= ANSWERS_TARGET,
+            f"first token, {FIRST_TOKEN_TARGET:g} times sooner": ratios[JUDGED]["first_token"] >= FIRST_TOKEN_TARGET,
+            "less memory": judged["peak_mib"] < rows[0]["peak_mib"],
+        },
+    }
+
+
+def measure_2b(device: str, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
+    """Whole on CUDA; on the CPU from one and two blocks."""
+    sizes = [(VISION_BLOCKS, LANGUAGE_LAYERS)] if device.startswith("cuda") else [(1, 1), (2, 2)]
+    measured = []
+    for blocks in sizes:
+        ways = all_ways(speak_on(qwen3_vl_2b(device, dtype, *blocks)))
+        measured.append({name: summary(turns) for name, turns in measure(ways, rounds).items()})
+    rows = []
+    for way in ways:
+        figures = [one[way.name] for one in measured]
+        rows.append(row(way, figures[0] if len(figures) == 1 else extrapolated(*figures), TEXT_TOKENS))
+    report = {
+        "model": "Qwen3-VL-2B's dimensions, random weights",
+        "dtype": str(dtype).removeprefix("torch."),
+        "whole": len(sizes) == 1,
+        "ways": rows,
+        "against_stock": compare(rows),
+    }
+    if len(sizes) == 1:
+        report["targets"] = gpu_targets(next(one for one in rows if one["way"] == JUDGED))
+    return report
+
+
+def gpu_targets(judged: dict[str, Any]) -> dict[str, bool]:
+    """Of an H200-class GPU in bfloat16."""
+    keys = {"first_token_ms p50": "first_token_ms", "first_token_ms p99": "first_token_ms_p99"}
+    met = {f"{name} <= {most:g}": judged[keys.get(name, "answer_ms")] <= most for name, most in GPU_TARGETS_MS.items()}
+    return met | {f"tokens a second >= {TOKENS_TARGET_HZ:g}": judged["tokens_hz"] >= TOKENS_TARGET_HZ}
+
+
+def table(report: dict[str, Any]) -> str:
+    """As it is printed: one line a way."""
+    lines = [f"{report['model']}, {report['dtype']}" + ("" if report.get("whole", True) else ", extrapolated")]
+    lines.append(
+        f"{'way':16}{'tokens':>7}{'prepare':>9}{'encode':>9}{'prefill':>9}{'first':>9}{'answer':>9}{'tok/s':>8}"
+    )
+    for one in report["ways"]:
+        times = (one[f"{name}_ms"] for name in ("prepare", "encode", "prefill", "first_token", "answer"))
+        lines.append(
+            f"{one['way']:16}{one['visual_tokens']:7}"
+            + "".join(f"{t:9.1f}" for t in times)
+            + f"{one['tokens_hz']:8.1f}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12, help="counted answers of each way")
+    parser.add_argument("--rounds-2b", type=int, default=3, help="the same, at the dimensions of Qwen3-VL-2B")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="auto", choices=["auto", *DTYPES], help="of the bundled model")
+    parser.add_argument("--dtype-2b", default="bfloat16", choices=[*DTYPES])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    report: dict[str, Any] = {
+        "benchmark": "answer",
+        "machine": machine() | {"device": arguments.device, "threads": torch.get_num_threads()},
+    }
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "bundled": lambda: measure_bundled(arguments.device, arguments.dtype, arguments.rounds),
+        "qwen3_vl_2b": lambda: measure_2b(arguments.device, DTYPES[arguments.dtype_2b], arguments.rounds_2b),
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        report[name] = part()
+        print(table(report[name]), "\n")
+        arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    plot(report, arguments.out.with_suffix(".png"))
+    print(f"written to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

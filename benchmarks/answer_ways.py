@@ -1,0 +1,201 @@
+"""Ways to answer about a picture, timed part by part: the stock model, and this project's ways of encoding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from arr_coc.allocator import AllocatorOptions
+from arr_coc.gaze import Gaze
+from arr_coc.qwen.answer_options import AnswerOptions
+from arr_coc.qwen.decode import Decoding
+from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.types import Encode, FrameStamp
+
+TEXT_TOKENS = 12
+QUERY = "What do you see?"
+TILES = 1024
+BUDGETS = (TILES, 273, 102)
+"""Of a 1024×1024 picture: 100, 27 and 10 %."""
+
+WAYS: tuple[tuple[Encode, int], ...] = (
+    ("full", TILES),
+    ("prune", 273),
+    ("prune", 102),
+    ("sparse", TILES),
+    ("sparse", 273),
+    ("sparse", 102),
+    ("incremental", 273),
+    ("incremental", 102),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """One answer's times in milliseconds, from a picture in ordinary memory.
+
+    `prepare_ms`: the stock image processor, or texture and allocation. `first_token_ms` counts from the picture, and
+    `answer_ms` until the last of TEXT_TOKENS tokens.
+    """
+
+    prepare_ms: float
+    encode_ms: float
+    prefill_ms: float
+    first_token_ms: float
+    decode_ms: float
+    answer_ms: float
+
+
+class Way(Protocol):
+    """How answers are made; `take` answers about the next picture of a stream. `visual_tokens`: of the last answer."""
+
+    name: str
+    visual_tokens: int
+
+    def take(self, picture: Rgb, index: int) -> Took: ...
+
+
+class Streamed:
+    """This project: texture, allocation, encoding, decoding. Every way keeps its own."""
+
+    def __init__(self, qwen: QwenVL, encode: Encode, tokens: int) -> None:
+        self.name = f"{encode} {tokens}"
+        self.visual_tokens = tokens
+        self._device = qwen.device
+        options = AllocatorOptions(budget=tokens, explore=0.0, levels=qwen.knows_levels)
+        self._gaze = Gaze(qwen.preprocessing, encode, options, qwen.embed_query(QUERY), qwen.realiser)
+        self._session = AnswerSession(qwen, AnswerOptions(encode, Decoding(TEXT_TOKENS)))
+
+    def take(self, picture: Rgb, index: int) -> Took:
+        started = time.perf_counter()
+        packet = self._gaze.look(picture, FrameStamp(index, index * 200_000_000, 0))
+        prepared = time.perf_counter()
+        text = self._session.answer(packet, QUERY)
+        for _ in text:
+            pass
+        _synchronize(self._device)
+        ended = time.perf_counter()
+        told = self._session.last
+        if told.text_tokens != TEXT_TOKENS:
+            raise RuntimeError(f"{self.name} said {told.text_tokens} tokens")
+        self.visual_tokens = told.tokens_used
+        prepare_ms = (prepared - started) * 1e3
+        self._gaze.answered(told.feedback)
+        return Took(
+            prepare_ms,
+            told.encode_ms,
+            told.prefill_ms,
+            prepare_ms + told.first_token_ms,
+            told.decode_ms,
+            (ended - started) * 1e3,
+        )
+
+
+class Stock:
+    """transformers' own image processor and `generate`, greedy, on the same weights."""
+
+    name = f"stock {TILES}"
+    visual_tokens = TILES
+
+    def __init__(self, qwen: QwenVL, processor: Any) -> None:
+        self._qwen = qwen
+        self._processor = processor
+        message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUERY}]}
+        text = qwen.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
+        text = text.replace("<|image_pad|>", "<|image_pad|>" * TILES)
+        self._ids = qwen.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(qwen.device)
+
+    @torch.inference_mode()
+    def take(self, picture: Rgb, index: int) -> Took:
+        qwen, device = self._qwen, self._qwen.device
+        started = time.perf_counter()
+        pixels = self._processor(images=[picture], return_tensors="pt")
+        prepared = time.perf_counter()
+        with _encoded(qwen) as encoded:
+            stream = _Arrivals(device)
+            qwen.model.generate(
+                input_ids=self._ids,
+                attention_mask=torch.ones_like(self._ids),
+                pixel_values=pixels["pixel_values"].to(device, qwen.model.dtype),
+                image_grid_thw=pixels["image_grid_thw"].to(device),
+                mm_token_type_ids=(self._ids == qwen.model.config.image_token_id).int(),
+                max_new_tokens=TEXT_TOKENS,
+                do_sample=False,
+                streamer=stream,
+            )
+        _synchronize(device)
+        ended = time.perf_counter()
+        _, first, *others = stream.times
+        if len(others) != TEXT_TOKENS - 1:
+            raise RuntimeError(f"the stock model said {len(others) + 1} tokens")
+        return Took(
+            *(1e3 * seconds for seconds in (prepared - started, encoded[0] - prepared, first - encoded[0])),
+            *(1e3 * seconds for seconds in (first - started, ended - first, ended - started)),
+        )
+
+
+class _Arrivals:
+    """A streamer of `generate` that notes when the prompt, and then each token, was given to it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.times: list[float] = []
+
+    def put(self, ids: torch.Tensor) -> None:
+        _synchronize(self._device)
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Nothing is kept back."""
+
+
+@contextmanager
+def _encoded(qwen: QwenVL) -> Iterator[list[float]]:
+    """When the vision tower was done, once it was."""
+    times: list[float] = []
+
+    def note(*_: object) -> None:
+        _synchronize(qwen.device)
+        times.append(time.perf_counter())
+
+    hook = qwen.tower.register_forward_hook(note)
+    try:
+        yield times
+    finally:
+        hook.remove()
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def speak_on(qwen: QwenVL) -> QwenVL:
+    """The model with no token that ends an answer, so that all are equally long."""
+    vars(qwen)["eos_ids"] = frozenset()
+    qwen.model.generation_config.eos_token_id = None
+    qwen.model.generation_config.pad_token_id = 0
+    return qwen
+
+
+def stock_processor() -> Any:
+    """transformers' own image processor, as the bundled model's folder describes it."""
+    from transformers import AutoImageProcessor
+
+    return AutoImageProcessor.from_pretrained(bundled_model_path())
+
+
+def way_named(qwen: QwenVL, name: str) -> Way:
+    """The way of this name."""
+    if name == Stock.name:
+        return Stock(qwen, stock_processor())
+    encode, tokens = next(way for way in WAYS if name == f"{way[0]} {way[1]}")
+    return Streamed(qwen, encode, tokens)

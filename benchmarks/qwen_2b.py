@@ -1,0 +1,68 @@
+"""Qwen3-VL-2B's dimensions with random weights: what speed is measured on where there is nothing to download."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from arr_coc.qwen.families import family_of
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.qwenvl import QwenVL
+
+VISION_BLOCKS, LANGUAGE_LAYERS = 24, 28
+VISION = {
+    "depth": VISION_BLOCKS,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_heads": 16,
+    "out_hidden_size": 2048,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [5, 11, 17],
+}
+"""The vision encoder's configuration."""
+
+_MARKS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+
+
+def qwen3_vl_2b(
+    device: str, dtype: torch.dtype, vision_blocks: int = VISION_BLOCKS, language_layers: int = LANGUAGE_LAYERS
+) -> QwenVL:
+    """The model, or one of fewer blocks and layers; it speaks with the bundled model's tokenizer.
+
+    Of fewer vision blocks those that feed the language model directly are the first ones.
+    """
+    fewer = {"depth": vision_blocks, "deepstack_visual_indexes": [0]}
+    vision = VISION if vision_blocks == VISION_BLOCKS else VISION | fewer
+    text = {
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": language_layers,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5_000_000.0,
+            "mrope_section": [24, 20, 20],
+            "mrope_interleaved": True,
+        },
+    }
+    bundled = load_qwen(None, device="cpu")
+    marks = {name: getattr(bundled.model.config, name) for name in _MARKS}
+    torch.manual_seed(0)
+    config = Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **marks)
+    with torch.device(device):
+        model = Qwen3VLForConditionalGeneration(config).to(dtype).eval().requires_grad_(False)
+    return replace(
+        bundled,
+        model=model,
+        preprocessing=Preprocessing(16, PixelScale(), 32 * 32, 4096 * 4096),
+        model_id="Qwen3-VL-2B's dimensions, random weights",
+        family=family_of("qwen3_vl", "qwen3_vl"),
+        realiser=None,
+    )
