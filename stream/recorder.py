@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +47,8 @@ log = logging.getLogger(__name__)
 class Recorder:
     """Takes what a run says, hears and tells, from any thread, and keeps none of them.
 
-    Where the disk is full, slow or gone the recording ends at a whole record, and the run goes on: `take_notice` tells.
+    Nothing is written before a model has greeted: a run that fails to load one leaves no recording. Where the disk is
+    full, slow or gone the recording ends at a whole record, and the run goes on: `take_notice` tells.
     """
 
     def __init__(self, folder: str | Path, source: str) -> None:
@@ -54,7 +56,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[MakeRecord, int]] = deque()
         self._waiting_bytes = 0
-        self._over = False
+        self._met = self._over = False
         self._notice: Notice | None = None
         began = Began(version("arr-coc-stream"), source, datetime.now(timezone.utc).isoformat(timespec="seconds"))
         self._put(lambda: began)
@@ -62,7 +64,7 @@ class Recorder:
         self._thread.start()
 
     def happened(self, event: Event) -> None:
-        """The run tells this. Left out are pieces of text, which the answer has whole, and what frames are drawn from."""
+        """The run tells this. Pieces of text, which the answer has whole, and a frame's picture and map are left out."""
         if isinstance(event, AnswerText):
             return
         if isinstance(event, FrameReady):
@@ -76,6 +78,7 @@ class Recorder:
 
     def heard(self, message: Message, arrays: Arrays) -> None:
         """This came from the answer stage."""
+        self._met = self._met or isinstance(message, Hello)
         size = sum(array.nbytes for array in arrays)
         self._put(lambda: Heard(cast(AnyMessage, message), packed(arrays)), size)
 
@@ -118,12 +121,13 @@ class Recorder:
     def _run(self) -> None:
         """The thread: whatever goes wrong here ends the recording and nothing else."""
         try:
-            part = Part(self._folder)
-            try:
-                while (make := self._next()) is not None:
+            make = self._next()
+            if make is None:
+                return
+            with closing(Part(self._folder)) as part:
+                while make is not None:
                     part.append(make())
-            finally:
-                part.close()
+                    make = self._next()
         except Exception as error:
             log.debug("the recording ends", exc_info=True)
             reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
@@ -134,7 +138,7 @@ class Recorder:
     def _next(self) -> MakeRecord | None:
         """Waits for the next record; None once there will be no more."""
         with self._changed:
-            while not self._waiting:
+            while not self._waiting or not self._met:
                 if self._over:
                     return None
                 self._changed.wait()
