@@ -22,6 +22,7 @@ _OPEN_GATE = 5.0  # sigmoid(5) = 0.993
 _WORD_WIDTH = 64
 _HEADS = 4
 _TINY = 1e-8
+_FAINT = 1e-3  # what was hardly looked at is no proof
 
 
 def centre_surround_saliency(channels: torch.Tensor) -> torch.Tensor:
@@ -152,7 +153,9 @@ class ParticipatoryScorer(nn.Module):
 
     The learned part, `AskedFor`, speaks only where `query` is given, which callers do only for the model that it was
     trained for. The fed-back part is what answers taught (attention history and similarity), and needs no training.
-    Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out.
+    Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out. Alone, what was fed back is
+    the score, and its mean where little is known. Beside a learned score it is evidence, which moves the odds by how
+    many times the mean of what is known it is: a tile that was looked at as usual keeps what was learned.
     """
 
     def __init__(self, channels: int = CHANNELS, query_dim: int = 0) -> None:
@@ -183,18 +186,15 @@ class ParticipatoryScorer(nn.Module):
             if learned is None:
                 return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)
             return learned, torch.ones_like(learned[:, 0, 0])
-        recalled, trust = self._recalled(prior)
-        if learned is None:
-            return recalled, trust.amax(dim=(1, 2))
-        return learned + trust * (recalled - learned) / 2, torch.ones_like(learned[:, 0, 0])
-
-    def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The prior as a score; where little is known, the mean of what is known."""
         trust = prior[:, 2]
         share = self.recall.softmax(dim=0)
         score = share[0] * prior[:, 0] + share[1] * prior[:, 1]
-        known = (score * trust).sum(dim=(1, 2), keepdim=True) / trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
-        return known + trust * (score - known), trust
+        usual = (score * trust).sum(dim=(1, 2), keepdim=True) / trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
+        if learned is None:
+            return usual + trust * (score - usual), trust.amax(dim=(1, 2))
+        evidence = trust * torch.log((score + _FAINT) / (usual + _FAINT))
+        reminded = torch.sigmoid(torch.logit(learned, eps=_FAINT) + evidence)
+        return reminded, torch.ones_like(learned[:, 0, 0])
 
 
 def _bias(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.carrying import carried
-from arr_coc.ops.regions import paint
+from arr_coc.ops.regions import paint, tile_counts
 from arr_coc.types import NS_PER_S, Feedback
 
 FADE_S = 5.0
@@ -16,6 +16,7 @@ RENEW = 0.7
 """Share of the newest answer where an older one spoke of the same tile."""
 
 _TICK_NS = NS_PER_S // 4  # fading goes in steps, so that a still scene has a still prior
+_TINY = 1e-12
 
 Map = npt.NDArray[np.float32]
 
@@ -23,7 +24,9 @@ Map = npt.NDArray[np.float32]
 class FeedbackPrior:
     """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
 
-    Attention is heavy-tailed, so its square root is kept; of similarity, what is above zero.
+    Attention is spread over the tiles of its region, and counts against the tile that has most of it: a coarse region
+    is not looked at because it is large. It is heavy-tailed, so its square root is kept; of similarity, what is above
+    zero.
     """
 
     def __init__(self) -> None:
@@ -46,7 +49,9 @@ class FeedbackPrior:
 
     def learn(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
         """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
-        told = np.stack([np.sqrt(np.clip(feedback.attention, 0, 1)), np.clip(feedback.similarity, 0, 1)])
+        attention = np.clip(feedback.attention, 0, 1) / tile_counts(feedback.regions, shape)
+        attention /= attention.max(initial=_TINY)
+        told = np.stack([np.sqrt(attention), np.clip(feedback.similarity, 0, 1)])
         maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in told])
         maps = carried(maps, *moved_tiles, np.nan)
         spoken = ~np.isnan(maps[0])

@@ -14,6 +14,7 @@ from arr_coc.ops.regions import (
     pool_sum,
     region_mean,
     spread,
+    tile_counts,
 )
 
 SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 70))
@@ -35,6 +36,14 @@ def test_pooling_keeps_sums_and_maxima(shape: tuple[int, int], seed: int) -> Non
             cell = values[2 * row : 2 * row + 2, 2 * col : 2 * col + 2]
             assert sums[row, col] == cell.sum()
             assert largest[row, col] == cell.max()
+
+
+@given(shape=SHAPES, level=st.integers(0, 5))
+def test_tiles_are_counted_as_they_are_painted(shape: tuple[int, int], level: int) -> None:
+    rows, cols = level_shape(shape, level)
+    regions = np.array([(level, row, col) for row in range(rows) for col in range(cols)], np.int32)
+    painted = paint(regions, np.arange(len(regions)), shape, ABSENT)
+    assert tile_counts(regions, shape).tolist() == np.bincount(painted.ravel()).tolist()
 
 
 def test_spread_is_cut_off_at_the_edge() -> None:

@@ -30,7 +30,7 @@ def test_nothing_is_known_at_first() -> None:
 
 def test_regions_speak_for_all_their_tiles() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.25], [0.4, -0.9]), SHAPE, (0, 0))
+    prior.learn(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.0625], [0.4, -0.9]), SHAPE, (0, 0))
     known = prior.at(0)
     assert known is not None
     assert known[0, :2, :2].tolist() == [[1, 1], [1, 1]]
@@ -38,6 +38,24 @@ def test_regions_speak_for_all_their_tiles() -> None:
     assert known[1, 0, 0] == np.float32(0.4)
     assert known[1, 2, 3] == 0
     assert known[2].sum() == 5
+
+
+def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([(2, 0, 0), (0, 0, 5), (1, 1, 2)], [1.0, 0.25, 0.25]), SHAPE, (0, 0))
+    known = prior.at(0)
+    assert known is not None
+    assert known[0, 0, 5] == 1
+    assert known[0, :, :4] == pytest.approx(np.sqrt(1 / 16 / 0.25))
+    assert known[0, 2:, 4:] == pytest.approx(np.sqrt(1 / 4))
+
+
+def test_an_answer_that_looked_at_nothing_is_no_error() -> None:
+    prior = FeedbackPrior()
+    prior.learn(feedback([(0, 0, 0)], [0.0]), SHAPE, (0, 0))
+    known = prior.at(0)
+    assert known is not None
+    assert known[0, 0, 0] == 0
 
 
 def test_it_is_carried_along() -> None:

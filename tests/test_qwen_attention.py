@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_qwen import FAMILIES, tiny_qwen
 
-from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe
+from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
 from arr_coc.qwen.encoding import encode_packet
@@ -44,7 +44,7 @@ def test_attention_equals_the_eager_weights(family: str) -> None:
     weights = qwen.language_model(
         **part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
     ).attentions
-    expected = sum(layer[0, :, -1, visual].sum(0) for layer in weights[-PROBED_LAYERS:])
+    expected = sum(weights[number][0, :, -1, visual].sum(0) for number in probed_layers(len(weights)))
     torch.testing.assert_close(got, expected / expected.max(), atol=1e-5, rtol=0)
 
 
@@ -62,6 +62,11 @@ def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
     torch.testing.assert_close(looks[0], looks[1], atol=0, rtol=0)
 
 
+@pytest.mark.parametrize(("layers", "probed"), [(1, [0]), (2, [0, 1]), (3, [0, 1]), (4, [1, 2]), (28, [13, 14])])
+def test_the_middle_layers_are_looked_at(layers: int, probed: list[int]) -> None:
+    assert list(probed_layers(layers)) == probed
+
+
 def hooked(qwen: QwenVL) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in qwen.model.modules())
 
@@ -69,7 +74,8 @@ def hooked(qwen: QwenVL) -> int:
 def test_nothing_stays_hooked() -> None:
     qwen = tiny_qwen()
     with AttentionProbe(qwen, PrefixCache().kv, slice(0, 1)):
-        assert all(layer.self_attn._forward_hooks for layer in qwen.language_model.layers[-PROBED_LAYERS:])
+        layers = qwen.language_model.layers
+        assert all(layers[number].self_attn._forward_hooks for number in probed_layers(len(layers)))
         assert hooked(qwen) == PROBED_LAYERS
     assert hooked(qwen) == 0
 

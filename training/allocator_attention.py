@@ -24,7 +24,7 @@ _TOKENS = 8
 def attended(samples: Iterable[Sample], qwen: QwenVL) -> Iterator[Case]:
     """Cases of each sample's last frame, `wanted` being the model's attention on it, divided by its largest.
 
-    As for feedback, attention is that of the last two layers at the answer's first eight tokens.
+    As for feedback, attention is that of the middle layers at the answer's first eight tokens.
     """
     session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=_TOKENS)))
     for sample in samples:

@@ -60,6 +60,13 @@ def spread(coarse: npt.NDArray[Any], level: int, shape: tuple[int, int]) -> npt.
     return coarse.repeat(1 << level, axis=0)[: shape[0]].repeat(1 << level, axis=1)[:, : shape[1]]
 
 
+def tile_counts(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """How many tiles of a grid of `shape` each of `regions` [K, 3] covers: int64 [K]."""
+    level, place = regions[:, :1].astype(np.int64), regions[:, 1:].astype(np.int64)
+    sides = np.minimum((place + 1) << level, shape) - (place << level)
+    return sides.prod(axis=1)
+
+
 def paint(
     regions: npt.NDArray[np.integer[Any]], values: npt.NDArray[Any], shape: tuple[int, int], empty: float
 ) -> npt.NDArray[Any]:

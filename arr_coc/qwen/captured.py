@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, attention_weights
+from arr_coc.qwen.attention import PROBED_TOKENS, attention_weights, probed_layers
 from arr_coc.qwen.decode import Decoding, choose_finite, not_finite
 from arr_coc.qwen.kv_room import RoomLayer
 from arr_coc.qwen.one_token import through_layers
@@ -55,7 +55,7 @@ class CapturedStep:
         self._qwen = qwen
         self._rooms = [(layer.room_keys, layer.room_values) for layer in layers]
         room, device = self._rooms[0][0].shape[-2], qwen.device
-        self._probed_from = len(layers) - PROBED_LAYERS
+        self._probed = probed_layers(len(layers))
         self._places = torch.arange(room, device=device)
         self._held = torch.zeros(1, dtype=torch.long, device=device)
         self._position = torch.zeros(3, 1, device=device)
@@ -79,7 +79,7 @@ class CapturedStep:
 
     @property
     def seen(self) -> torch.Tensor:
-        """The attention of an answer's first tokens that were read, in the last layers, summed: float32 [room]."""
+        """The attention of an answer's first tokens that were read, in the layers looked at, summed: float32 [room]."""
         return self._seen[: min(self.read, PROBED_TOKENS - 1)].sum(dim=0)
 
     @torch.inference_mode()
@@ -118,7 +118,7 @@ class CapturedStep:
         keys, values = self._rooms[layer]
         keys.index_copy_(2, self._held, key[None, :, None])
         values.index_copy_(2, self._held, value[None, :, None])
-        if layer >= self._probed_from:
+        if layer in self._probed:
             row = self._index.clamp(max=PROBED_TOKENS - 1)
             self._seen.index_add_(0, row, attention_weights(query, keys[0], self._mask[0]).sum(dim=(0, 1))[None])
         grouped = query.view(1, len(key), -1, query.shape[-1])
