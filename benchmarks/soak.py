@@ -65,16 +65,18 @@ class Samples:
     series: dict[str, list[float]] = field(default_factory=dict)
 
     def look(self, frames: int, processes: dict[str, int], temporary: Path) -> None:
-        self.frames.append(frames)
         found: dict[str, float] = {
             "shared memory files": len(os.listdir(SHARED)) if SHARED.is_dir() else 0,
             "temporary files": len(os.listdir(temporary)),
         }
         for name, pid in processes.items():
             process = psutil.Process(pid)
-            found[f"{name} MiB"] = process.memory_info().rss / 2**20
-            found[f"{name} threads"] = process.num_threads()
-            found[f"{name} descriptors"] = process.num_fds()
+            found |= {f"{name} {what}": value for what, value in process_figures(process).items()}
+        self.add(frames, found)
+
+    def add(self, frames: int, found: dict[str, float]) -> None:
+        """What one look has found, after so many frames."""
+        self.frames.append(frames)
         for name, value in found.items():
             self.series.setdefault(name, []).append(value)
 
@@ -86,6 +88,17 @@ class Samples:
             return 0.0
         return float(np.polyfit(frames, values, 1)[0] * (frames[-1] - frames[0]))
 
+    def growths(self) -> dict[str, float]:
+        return {name: round(self.growth(name), 3) for name in self.series}
+
+    def faults(self) -> list[str]:
+        """What has grown beyond noise."""
+        return [
+            f"{name} grew by {growth:g}"
+            for name, growth in self.growths().items()
+            if growth > (GROWTH_MAX_MIB if name.endswith("MiB") else 0.5)
+        ]
+
 
 @dataclass
 class Soak:
@@ -96,16 +109,14 @@ class Soak:
     answers: int
     cuts: int
 
-    def growths(self) -> dict[str, float]:
-        return {name: round(self.samples.growth(name), 3) for name in self.samples.series}
 
-    def faults(self) -> list[str]:
-        """What has grown beyond noise."""
-        return [
-            f"{name} grew by {growth:g}"
-            for name, growth in self.growths().items()
-            if growth > (GROWTH_MAX_MIB if name.endswith("MiB") else 0.5)
-        ]
+def process_figures(process: psutil.Process) -> dict[str, float]:
+    """What a process takes that might grow."""
+    return {
+        "MiB": process.memory_info().rss / 2**20,
+        "threads": process.num_threads(),
+        "descriptors": process.num_fds(),
+    }
 
 
 def soak(frames: int, *, speaker: str = QWEN, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES) -> Soak:
@@ -139,7 +150,8 @@ def _private_temporary() -> Iterator[Path]:
             tempfile.tempdir = before
 
 
-def _rounded(series: dict[str, list[float]]) -> dict[str, list[float]]:
+def rounded(series: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Fit to be written down."""
     return {name: [round(value, 2) for value in values] for name, values in series.items()}
 
 
@@ -151,10 +163,10 @@ def document(result: Soak) -> dict[str, Any]:
         "cuts": result.cuts,
         "dropped": summary.dropped,
         "fps": round(summary.timing["fps"], 1) if summary.timing else None,
-        "growth": result.growths(),
+        "growth": result.samples.growths(),
         "growth_max_mib": GROWTH_MAX_MIB,
-        "faults": result.faults(),
-        "samples": {"frames": result.samples.frames, **_rounded(result.samples.series)},
+        "faults": result.samples.faults(),
+        "samples": {"frames": result.samples.frames, **rounded(result.samples.series)},
         "machine": machine(),
     }
 

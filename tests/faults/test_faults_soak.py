@@ -16,7 +16,7 @@ def test_nothing_grows_over_many_frames(frames: int, every_s: float) -> None:
     assert result.summary.dropped == {}
     assert result.answers >= frames / 25 / every_s
     assert len(result.samples.frames) == frames // 100
-    assert result.faults() == []
+    assert result.samples.faults() == []
 
 
 def test_growth_is_seen() -> None:
