@@ -1,11 +1,8 @@
-"""What a run tells its sinks: one small frozen object for each thing that happened, in order.
-
-`encode_event` gives the JSON form that JSONL and ZeroMQ carry: `type` first, times in seconds.
-"""
+"""What a run tells its sinks: one small frozen object for each thing that happened, in order."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -259,22 +256,6 @@ class Summary(Event, frozen=True, tag="summary"):
     timing: dict[str, float] | None = None
 
 
-def encode_event(event: Event) -> str:
-    """The event as one line of JSON, without a line break: no `timing` where there is none, floats to six decimals."""
-    data = msgspec.to_builtins(event)
-    if data.get("timing", ...) is None:
-        del data["timing"]
-    return msgspec.json.encode(_rounded(data)).decode()
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return round(value, 6) if isinstance(value, float) else value
-
-
 AnyEvent: TypeAlias = (
     Started
     | Cut
@@ -292,19 +273,3 @@ AnyEvent: TypeAlias = (
     | FrameReady
     | Summary
 )
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyEvent)
-
-
-def pack_event(event: Event) -> bytes:
-    """The event in the form in which it travels between threads."""
-    return _encoder.encode(event)
-
-
-def unpack_event(data: bytes) -> AnyEvent:
-    """The event that `pack_event` packed. Raises msgspec.DecodeError where it is none."""
-    try:
-        return _decoder.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from error

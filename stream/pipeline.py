@@ -20,7 +20,8 @@ from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.conversation import AnswerReach
-from stream.events import AnyEvent, FrameReady, Notice, Started, store_lost, unpack_event
+from stream.event_forms import unpack_event
+from stream.events import AnyEvent, FrameReady, Notice, Started, store_lost
 from stream.journal import Journal
 from stream.overlay import Overlay
 from stream.recorder import RecordedTalk, Recorder

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stream.events import Event, FrameReady, Why, encode_event
+from stream.event_forms import encode_event
+from stream.events import Event, FrameReady, Why
 from stream.replay import LookedAgain, Replayed, ReplaySummary
 from stream.sinks.cells import printable
 from stream.sinks.remarks import clock_text

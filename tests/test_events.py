@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from arr_coc.types import TokenReason
+from stream.event_forms import encode_event, pack_event, unpack_event
 from stream.events import (
     Answer,
     AnswerText,
@@ -30,9 +31,6 @@ from stream.events import (
     Summary,
     Turned,
     Why,
-    encode_event,
-    pack_event,
-    unpack_event,
 )
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.rtsp_server import RtspServer, encode
 from stream.config import AllocateConfig, AnswerConfig, Config, PipelineConfig
-from stream.events import Event, FrameReady, Outage, Started, encode_event
+from stream.event_forms import encode_event
+from stream.events import Event, FrameReady, Outage, Started
 from stream.pipeline import Pipeline
 from stream.sources.address import shown_config
 from tests.video_maker import moving_square

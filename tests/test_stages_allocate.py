@@ -17,7 +17,8 @@ from arr_coc.updater import TextureUpdater
 from stream.clock import FakeClock
 from stream.conversation import AnswerReach, SpeakPolicy
 from stream.errors import StageDied
-from stream.events import Answer, Asked, Cut, Event, FrameReady, Notice, Outage, Skipped, unpack_event
+from stream.event_forms import unpack_event
+from stream.events import Answer, Asked, Cut, Event, FrameReady, Notice, Outage, Skipped
 from stream.manners import Manners
 from stream.messages import (
     Answered,

@@ -37,7 +37,7 @@ def demo(
     terminal = open_display(captions=True)
     summary_file = OutputFile(summary_path)
     try:
-        from stream.events import encode_event
+        from stream.event_forms import encode_event
         from stream.session import run_session
 
         summary = run_session(config, terminal)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stream.events import Answer, AnswerText, Event, FrameReady, Looked, Summary, Why, encode_event
+from stream.event_forms import encode_event
+from stream.events import Answer, AnswerText, Event, FrameReady, Looked, Summary, Why
 from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stream.events import Event, Why, encode_event
+from stream.event_forms import encode_event
+from stream.events import Event, Why
 from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
 

@@ -19,7 +19,8 @@ from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, Token
 from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
-from stream.events import Answer, Cut, Event, FrameReady, Notice, Skipped, pack_event, store_lost
+from stream.event_forms import pack_event
+from stream.events import Answer, Cut, Event, FrameReady, Notice, Skipped, store_lost
 from stream.frame_events import map_of, outage_of, why_of
 from stream.manners import Manners
 from stream.messages import Changed, Credit, End, Hello, Lost

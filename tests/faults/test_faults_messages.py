@@ -17,7 +17,8 @@ import zmq
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.config import Config
 from stream.errors import ResumeError, TransportError
-from stream.events import Asked, Cut, FrameMap, Notice, Outage, Restarted, Skipped, pack_event, unpack_event
+from stream.event_forms import pack_event, unpack_event
+from stream.events import Asked, Cut, FrameMap, Notice, Outage, Restarted, Skipped
 from stream.journal import Journal
 from stream.messages import (
     Answered,
