@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,6 +92,9 @@ def main(
         str | None, typer.Option(help="sparse, incremental, prune, weighted or full; each strategy's own when absent.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A folder or a name on the hub; the bundled one if absent.")] = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="Leave out the allocator's weights that come with the model.")
+    ] = False,
     count: Annotated[int | None, typer.Option(min=1, help="Questions of each suite; all when absent.")] = None,
     out: Annotated[Path, typer.Option(help="Figures; the answers go beside it.")] = Path("evaluation.json"),
     png: Annotated[Path | None, typer.Option(help="A picture of the curves.")] = None,
@@ -112,7 +115,10 @@ def main(
         if png is not None:
             check_plotting()
         qwen = load_qwen(model, device=device, dtype=dtype)
-        asking = Asking(qwen, model_hash(Path(qwen.model.name_or_path)), max_tokens)
+        named = model_hash(Path(qwen.model.name_or_path))
+        asking = Asking(qwen, named, max_tokens)
+        if untrained:
+            asking = Asking(replace(qwen, realiser=None), f"{named} untrained", max_tokens)
         figures = evaluate(asking, suites, ways, Outputs(out, png, fresh))
     except (EvaluationError, ArrCocError, StreamError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

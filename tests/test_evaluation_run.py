@@ -127,6 +127,7 @@ def test_the_effect_of_feedback_is_told(folder: Path, tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     figures = json.loads((tmp_path / "out.json").read_text())
+    assert figures["model"]["hash"] == model_hash(folder)
     told = [(one["part"], one["strategy"], one["encode"]) for one in figures["effects"]]
     assert told == [
         ("feedback", "arr-coc-feedback", "sparse"),
@@ -135,6 +136,19 @@ def test_the_effect_of_feedback_is_told(folder: Path, tmp_path: Path) -> None:
         ("incremental", "arr-coc-feedback", "incremental"),
     ]
     assert [line.split()[0] for line in done.stdout.splitlines()[-4:]] == [part for part, _, _ in told]
+
+
+def test_the_allocators_weights_can_be_left_out(tmp_path: Path) -> None:
+    Image.fromarray(picture()).save(tmp_path / "own.png")
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"image": "own.png", "question": "What?", "answers": ["x"]}))
+    options = ("--questions", str(tmp_path / "mine.jsonl"), "--out", str(tmp_path / "out.json"), "--max-tokens", "2")
+    for untrained in ([], ["--untrained"]):
+        done = command(*options, "--strategy", "arr-coc", "--budget", "20%", *untrained)
+        assert done.exit_code == 0, done.output
+        model = json.loads((tmp_path / "out.json").read_text())["model"]
+        assert model["allocator"] == ("untrained" if untrained else "trained")
+        assert model["hash"].endswith(" untrained") == bool(untrained)
+    assert len((tmp_path / "out.answers.jsonl").read_text().splitlines()) == 2, "the one is not taken for the other"
 
 
 def test_a_users_questions_are_asked(folder: Path, tmp_path: Path) -> None:
