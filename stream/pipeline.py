@@ -146,7 +146,7 @@ class Pipeline:
         """
         with ExitStack() as stack:
             if self._config.output.record is not None:
-                self._recorder = Recorder(self._config.output.record, self._info.name)
+                self._recorder = Recorder(self._config.output.record, self._info.name, live=self._info.live)
                 stack.callback(self._recorder.close)
             yield from self._run()
 
@@ -173,6 +173,7 @@ class Pipeline:
         summary = tally.summary(ended, error, supervisor.drops, self._clock.now_ns(), self.backend)
         if self._recorder is not None:
             self._recorder.happened(summary)
+            self._recorder.close()  # whoever hears the summary may end this process
         yield summary
         if failure is not None:
             raise failure

@@ -51,20 +51,21 @@ class Recorder:
     full, slow or gone the recording ends at a whole record, and the run goes on: `take_notice` tells.
     """
 
-    def __init__(self, folder: str | Path, source: str) -> None:
+    def __init__(self, folder: str | Path, source: str, *, live: bool = False) -> None:
         self._folder = Path(folder)
         self._changed = threading.Condition()
         self._waiting: deque[tuple[MakeRecord, int]] = deque()
         self._waiting_bytes = 0
         self._met = self._over = False
         self._notice: Notice | None = None
-        began = Began(version("arr-coc-stream"), source, datetime.now(timezone.utc).isoformat(timespec="seconds"))
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        began = Began(version("arr-coc-stream"), source, now, live=live)
         self._put(lambda: began)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     def happened(self, event: Event) -> None:
-        """The run tells this. Pieces of text, which the answer has whole, and a frame's picture and map are left out."""
+        """The run tells this. Left out are pieces of text, which the answer has whole, and what shows a frame."""
         if isinstance(event, AnswerText):
             return
         if isinstance(event, FrameReady):

@@ -37,11 +37,15 @@ class Record(msgspec.Struct, frozen=True, tag_field="record", tag=str.lower):
 
 
 class Began(Record, frozen=True):
-    """A process begins to record: version of its program and of the messages, its source, when (UTC, ISO 8601)."""
+    """A process begins to record: version of its program and of the messages, its source, when (UTC, ISO 8601).
+
+    It counts frames and answers anew, and of a `live` source the time.
+    """
 
     program: str
     source: str
     at: str
+    live: bool = False
     protocol: int = PROTOCOL
 
 

@@ -13,18 +13,19 @@ from arr_coc.types import NS_PER_S
 from stream.answering import Answering, config_of, read_answering
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, Summary
+from stream.events import Answer, Event, FrameReady, Summary
 from stream.events import Looked as LookedEvent
 from stream.identity import UNKNOWN, weights_of
 from stream.messages import Answered, AnyMessage, Hello, Join, Lapsed, Looked, Tokens, WholeFrame
 from stream.packets import frame_packet, token_packet
-from stream.recording import AnyRecord, Happened, Heard, Recording, Said, unpacked
+from stream.recording import AnyRecord, Began, Heard, Recording, Said, unpacked
+from stream.renumbering import Renumbering
 from stream.speaker import QWEN, Packet, Speaker, open_speaker
 
 LOOK_TOLERANCE = 1e-3
 """Probabilities that differ by less are the same: the rest is rounding."""
 
-OF_THE_MODEL = (Answer, LookedEvent)
+IN_THEIR_PLACE = (Answer, LookedEvent, Summary)
 """Recorded events in whose place a replay has its own."""
 
 
@@ -59,13 +60,15 @@ class LookedAgain(Event, frozen=True, tag="looked-again"):
 class ReplaySummary(Event, frozen=True, tag="replay-summary"):
     """The end of a replay. `unanswered` packets had no answer yet when the run, or the model, stopped.
 
-    `first_s` is the media time of the first frame of which something differs. `recorded` is the run's own summary, None
+    `frames` is how many the run had, as far as it was recorded; `first_s` the media time of the first one of which
+    something differs. `recorded` is the run's own summary (of its last process, where one was started again), None
     where the recording does not reach its end; `damage` tells what was cut short or damaged.
     """
 
     answers: int
     looks: int
     differing: int
+    frames: int
     first_s: float | None
     unanswered: int
     damage: tuple[str, ...]
@@ -76,7 +79,7 @@ class Replay:
     """Gives a speaker what was recorded, record by record; `summary` may be asked for at any moment.
 
     `told` is what the recorded answers came of. What a speaker remembers is a guest's own: whenever the run joined an
-    answer stage anew, a new guest comes.
+    answer stage anew, a new guest comes. Where a process was started again, numbers and times go on as in its run.
     """
 
     def __init__(self, speaker: Speaker, told: Answering) -> None:
@@ -87,7 +90,8 @@ class Replay:
         self._packet: Packet | None = None
         self._speak = False
         self._last = -1
-        self._answers = self._looks = self._differing = self._unanswered = 0
+        self._numbers = Renumbering()
+        self._frames = self._answers = self._looks = self._differing = self._unanswered = 0
         self._first_s: float | None = None
         self._recorded: Summary | None = None
 
@@ -97,15 +101,19 @@ class Replay:
         Raises what the speaker raises; TransportError for a packet that is none; RecordingError where another model
         went on.
         """
-        if isinstance(record, Said):
+        if isinstance(record, Began):
+            self._numbers.live = record.live
+            self._numbers.begin_again(0)
+            self._recorded = None
+        elif isinstance(record, Said):
             self._say(record)
         elif isinstance(record, Heard):
-            yield from self._hear(record.message)
-        elif isinstance(record, Happened):
-            if isinstance(record.event, Summary):
-                self._recorded = record.event
-            elif not isinstance(record.event, OF_THE_MODEL):
-                yield record.event
+            for event in self._hear(record.message):
+                yield self._counted(self._numbers.apply(event))
+        else:
+            event = self._counted(self._numbers.apply(record.event))
+            if not isinstance(event, IN_THEIR_PLACE):
+                yield event
 
     def summary(self, damage: list[str]) -> ReplaySummary:
         """What has been replayed so far."""
@@ -113,6 +121,7 @@ class Replay:
             answers=self._answers,
             looks=self._looks,
             differing=self._differing,
+            frames=self._frames,
             first_s=self._first_s,
             unanswered=self._unanswered + (self._packet is not None),
             damage=tuple(damage),
@@ -160,12 +169,11 @@ class Replay:
         self._speaker.attend(self._guest)
         yes, certain = self._speaker.look(packet, self._until)
         same = max(abs(yes - message.yes), abs(certain - message.certain)) <= LOOK_TOLERANCE
-        self._looks += 1
         if not self._speak:
             self._packet = None
         return LookedAgain(
             frame_index=packet.stamp.frame_index,
-            pts_s=self._count(packet, same),
+            pts_s=packet.stamp.media_ns / NS_PER_S,
             question=self._until,
             recorded_yes=message.yes,
             yes=yes,
@@ -180,12 +188,11 @@ class Replay:
         tokens = self._speaker.last.text_tokens
         same = (text, tokens) == (message.text, message.text_tokens)
         check, self._last = message.answer == self._last, message.answer
-        self._answers += 1
         self._packet = None
         return Replayed(
             answer=message.answer,
             frame_index=packet.stamp.frame_index,
-            pts_s=self._count(packet, same),
+            pts_s=packet.stamp.media_ns / NS_PER_S,
             query=message.query,
             recorded=message.text,
             text=text,
@@ -195,13 +202,20 @@ class Replay:
             same=same,
         )
 
-    def _count(self, packet: Packet, same: bool) -> float:
-        """Notes what came of a packet; returns its media time in seconds."""
-        pts_s = packet.stamp.media_ns / NS_PER_S
-        if not same:
+    def _counted(self, event: Event) -> Event:
+        """Notes for the summary what comes of a record."""
+        if isinstance(event, Summary):
+            self._recorded = event
+        elif isinstance(event, FrameReady):
+            self._frames += 1
+        elif isinstance(event, Replayed):
+            self._answers += 1
+        elif isinstance(event, LookedAgain):
+            self._looks += 1
+        if isinstance(event, (Replayed, LookedAgain)) and not event.same:
             self._differing += 1
-            self._first_s = pts_s if self._first_s is None else self._first_s
-        return pts_s
+            self._first_s = event.pts_s if self._first_s is None else self._first_s
+        return event
 
 
 def answered_by(recording: Recording) -> Answering:

@@ -43,7 +43,7 @@ def _total(summary: ReplaySummary) -> str:
         parts.append("all the same")
     else:
         parts.append(f"{summary.differing} differ, the first at {clock_text(summary.first_s)}")
+    parts.append(f"of {summary.frames} frames")
     if summary.recorded is not None:
-        parts.append(f"of {summary.recorded.frames} frames")
         parts += [f"{count} dropped at {queue}" for queue, count in summary.recorded.dropped.items()]
     return ", ".join(parts)
