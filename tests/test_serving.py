@@ -16,10 +16,12 @@ import pytest
 
 from arr_coc.errors import ModelNotFound, OptionError
 from stream import serving
-from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, PipelineConfig
+from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, Event, Notice, Restarted
 from stream.pipeline import Pipeline
+from stream.recording import Recording
+from stream.replay import Replay, Replayed, answered_by, replay_config
 from stream.serving import serve_answers
 from stream.stages.base import Control
 from stream.transport.curve import make_keys
@@ -109,6 +111,18 @@ def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoin
             thread.join(LIMIT_S)
     assert [without_clock(together[query]) for query in queries] == alone
     assert alone[0] != alone[1]
+
+
+def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:
+    with serving_at(endpoint, Config(answer=AnswerConfig(max_tokens=7))):
+        events = told(client(endpoint, output=OutputConfig(record=str(tmp_path / "a"))))
+    recording = Recording(tmp_path / "a")
+    by = answered_by(recording)
+    assert replay_config(by, None, None, None).answer.max_tokens == 7
+    replay = Replay(FakeSpeaker(Config()), by)
+    again = [event for record in recording.records() for event in replay.take(record) if isinstance(event, Replayed)]
+    assert [event.text for event in again] == [event.text for event in events if isinstance(event, Answer)]
+    assert all(event.same for event in again)
 
 
 def test_an_answer_that_fails_ends_its_run_and_not_the_stage(endpoint: str) -> None:

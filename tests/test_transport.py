@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.errors import TransportError
-from stream.messages import Cancel, Credit, End, Text, Tokens
+from stream.messages import Cancel, Credit, End, Message, Text, Tokens
 from stream.packets import token_message, token_packet
-from stream.transport import Link, Transport, Waiter, ipc_endpoint, private_directory
+from stream.transport import Link, Received, Transport, Waiter, ipc_endpoint, private_directory
 from stream.transport import bus as bus_module
 from stream.transport import link as link_module
 
@@ -55,6 +55,36 @@ def test_messages_go_both_ways_in_order(ends: tuple[Link, Link]) -> None:
     received = connected.receive(LIMIT_MS)
     assert received is not None
     assert received.message == Cancel()
+
+
+class Notes:
+    """A tap that notes kinds of messages and the sizes of their arrays."""
+
+    def __init__(self) -> None:
+        self.said_to: list[tuple[object, list[int]]] = []
+        self.heard_from: list[tuple[object, list[int]]] = []
+
+    def said(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
+        self.said_to.append((message, [array.nbytes for array in arrays]))
+
+    def heard(self, received: Received) -> None:
+        self.heard_from.append((received.message, [part.nbytes for part in received.parts]))
+
+
+def test_a_tap_learns_what_was_sent_and_received_and_nothing_else() -> None:
+    transport, notes = Transport(), Notes()
+    lonely = transport.link("inproc://test", bind=True, tap=notes)
+    assert not lonely.offer(Cancel()), "nobody is there to take it"
+    other = transport.link("inproc://test")
+    lonely.send(Credit(), [np.zeros(3, np.float32)])
+    other.send(Text(answer=0, text="x"), [np.zeros(5, np.uint8)])
+    other.send(Cancel())
+    assert lonely.receive(LIMIT_MS) is not None
+    lonely.close()
+    other.close()
+    transport.close()
+    assert notes.said_to == [(Credit(), [12])]
+    assert notes.heard_from == [(Text(answer=0, text="x"), [5])]
 
 
 def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from stream.commands.durations import seconds_of
 from stream.commands.options import RunOptions, takes_run_options
-from stream.commands.outcome import INTERRUPTED, report_note, report_written
+from stream.commands.outcome import INTERRUPTED, also_written, report_note, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer, file_layer, set_layer
 
@@ -104,7 +104,7 @@ def bench(
     finally:
         for file in files:
             file.close()
-    report_written([*paths, *filter(None, {config.output.heatmap for config in configs.values()})])
+    report_written([*paths, *sorted({path for config in configs.values() for path in also_written(config.output)})])
     if measured.failure is not None:
         raise measured.failure
     return INTERRUPTED if measured.interrupted else 0
@@ -120,6 +120,10 @@ def _check(config: Config, runs: int) -> None:
         raise ConfigError("no SOURCE to measure; give a video file, or scene:demo for a drawn one")
     if config.source == "-" and runs > 1:
         raise ConfigError(f"standard input can be read only once, not {runs} times; give a file, or --runs 1")
+    if config.output.record is not None and runs > 1:
+        raise ConfigError(
+            f"a folder takes the recording of one run, not of {runs}; leave --record out, or give --runs 1"
+        )
 
 
 def _measured(plan: Plan) -> Measured:
