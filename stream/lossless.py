@@ -38,11 +38,11 @@ def unpack_array(data: bytes, spec: ArraySpec) -> bytes:
     inflater = zlib.decompressobj()
     try:
         flat = inflater.decompress(data, size + 1)
-    except zlib.error as error:
+    except (zlib.error, OverflowError) as error:
         raise TransportError(f"an array of {spec.dtype}{list(spec.shape)} cannot be unpacked: {error}") from None
     if len(flat) != size:
         raise TransportError(f"an array of {spec.dtype}{list(spec.shape)} was packed with another size")
-    array = np.empty(spec.shape, dtype)
+    array = np.empty(spec.shape if size else 0, dtype)
     planes = _planes(array)
     if planes is None:
         return flat

@@ -9,6 +9,7 @@ import pytest
 
 from stream.errors import TransportError
 from stream.lossless import pack_array, unpack_array
+from stream.messages import ArraySpec
 from stream.packets import specs_of
 
 RNG = np.random.default_rng(0)
@@ -67,3 +68,6 @@ def test_what_is_no_such_array_is_told() -> None:
             unpack_array(data, announced)
     with pytest.raises(TransportError, match=r"uint8\[3, 3, 32, 32\] cannot be unpacked"):
         unpack_array(b"garbage", spec)
+    for shape in ((1 << 40, 3, 1 << 40), (0, 3, 1 << 62, 1 << 62)):
+        with pytest.raises(TransportError):
+            unpack_array(packed, ArraySpec("uint8", shape))

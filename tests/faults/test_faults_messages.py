@@ -16,9 +16,10 @@ import zmq
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.config import Config
-from stream.errors import ResumeError, TransportError
+from stream.errors import RecordingError, ResumeError, TransportError
 from stream.event_forms import pack_event, unpack_event
 from stream.events import Asked, Cut, FrameMap, Notice, Outage, Restarted, Skipped
+from stream.framing import framed
 from stream.journal import Journal
 from stream.messages import (
     Answered,
@@ -50,6 +51,7 @@ from stream.packets import (
     token_message,
     token_packet,
 )
+from stream.recording import MAGIC, Began, Happened, Heard, Recording, Said, packed, unpacked
 from stream.sources.base import SkippedItem
 from stream.stages.answer import AnswerPlace, AnswerStage
 from stream.stages.base import Control, StageThread
@@ -203,6 +205,32 @@ def test_a_damaged_journal_gives_answers_or_nothing(tmp_path: Path, count: int) 
         path.write_bytes(data)
         with suppress(ResumeError):
             assert Journal.continued(path, {"source": "x"}).recalls <= 4
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: int) -> None:
+    """Damage below the checksums is told and left out; behind them, as another program may write it, it is refused."""
+    encoder = msgspec.msgpack.Encoder()
+    message, arrays = token_message(2, 1, PACKET)
+    whole, image = frame_message(2, 1, WHOLE, in_snapshot=False)
+    records = [Began("0.1.0", "x", "now"), Said(message, packed(arrays)), Said(whole, packed(image)), Heard(ANSWERED)]
+    payloads = [encoder.encode(record) for record in [*records, Happened(EVENTS[0])]]
+    path, read = tmp_path / "0001.rec", 0
+    for number, data in enumerate(many(payloads, count // 10)):
+        framed_well = MAGIC + b"".join(map(framed, [payloads[0], data, *payloads[1:]]))
+        path.write_bytes(framed_well if number % 2 else MAGIC + framed(payloads[0]) + data)
+        recording = Recording(tmp_path)
+        with suppress(RecordingError):
+            for record in recording.records():
+                if isinstance(record, (Said, Heard)):
+                    with suppress(TransportError):
+                        parts = unpacked(record)
+                        if isinstance(record.message, Tokens):
+                            token_packet(record.message, parts)
+                        elif isinstance(record.message, WholeFrame):
+                            frame_packet(record.message, parts)
+                        read += 1
+    assert read
 
 
 @pytest.fixture(params=["inproc", "ipc"])
