@@ -104,7 +104,7 @@ class Replay:
         if isinstance(record, Began):
             self._numbers.live = record.live
             self._numbers.begin_again(0)
-            self._recorded = None
+            self._last, self._recorded = -1, None
         elif isinstance(record, Said):
             self._say(record)
         elif isinstance(record, Heard):

@@ -324,7 +324,7 @@ def test_a_live_source_that_was_opened_again_goes_on_in_time() -> None:
         told = [frame(number, number / 10, capture_ns=opened_ns + number * second // 10) for number in range(3)]
         return [began, *(Happened(event) for event in told), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
 
-    records = [*part(5 * second), Happened(answer(0.0, "")), *part(65 * second)]
+    records = [*part(5 * second), Happened(answer(0.0, "")), *part(65 * second)]  # the second one's answer is 0 again
     events, replay = take(FakeSpeaker(Config()), *records)
     times = [(e.frame_index, round(e.pts_s, 3)) for e in events if isinstance(e, FrameReady)]
     assert times == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 60.0), (4, 60.1), (5, 60.2)]
@@ -333,4 +333,5 @@ def test_a_live_source_that_was_opened_again_goes_on_in_time() -> None:
         (0, 0, 0.0, True),
         (1, 3, 60.0, True),
     ]
+    assert not any(event.check for event in again)
     assert (replay.summary([]).frames, replay.summary([]).answers) == (6, 2)
