@@ -153,9 +153,8 @@ class ParticipatoryScorer(nn.Module):
 
     The learned part, `AskedFor`, speaks only where `query` is given, which callers do only for the model that it was
     trained for. The fed-back part is what answers taught (attention history and similarity), and needs no training.
-    Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out. Alone, what was fed back is
-    the score, and its mean where little is known. Beside a learned score it is evidence, which moves the odds by how
-    many times the mean of what is known it is: a tile that was looked at as usual keeps what was learned.
+    Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out. What was fed back is the
+    score where nothing is learned; in any case it is `evidence` about the relevance that comes of all scores.
     """
 
     def __init__(self, channels: int = CHANNELS, query_dim: int = 0) -> None:
@@ -174,27 +173,36 @@ class ParticipatoryScorer(nn.Module):
         prior: torch.Tensor | None = None,
         heard: Heard | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention and similarity in [0, 1], trust
-        in [0, 1]).
+        """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention, as its square root, similarity and
+        trust, all in [0, 1]).
 
         `heard` saves computing `hear(query)` again. Returns the score [B, gh, gw] and how far to trust it, [B].
         """
         batch, _, rows, cols = texture.channels.shape
         heard = heard or self.hear(query)
-        learned = None if heard is None or self.asked is None else self.asked(texture, heard)
-        if prior is None:
-            if learned is None:
-                return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)
+        if heard is not None and self.asked is not None:
+            learned = self.asked(texture, heard)
             return learned, torch.ones_like(learned[:, 0, 0])
+        if prior is None:
+            return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)
+        score, usual, trust = self._recalled(prior)
+        return usual + trust * (score - usual), trust.amax(dim=(1, 2))
+
+    def evidence(self, prior: torch.Tensor) -> torch.Tensor:
+        """What was fed back as log odds [B, gh, gw]: how many times the usual attention it is, as far as it is trusted.
+
+        0 where a tile was looked at as usual, and where nothing is known of it.
+        """
+        score, usual, trust = self._recalled(prior)
+        return 2 * trust * torch.log((score + _FAINT) / (usual + _FAINT))  # twice, for a prior holds square roots
+
+    def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A prior's score and trust [B, gh, gw], and what is usual: the mean [B, 1, 1] of what is known."""
         trust = prior[:, 2]
         share = self.recall.softmax(dim=0)
         score = share[0] * prior[:, 0] + share[1] * prior[:, 1]
-        usual = (score * trust).sum(dim=(1, 2), keepdim=True) / trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
-        if learned is None:
-            return usual + trust * (score - usual), trust.amax(dim=(1, 2))
-        evidence = trust * torch.log((score + _FAINT) / (usual + _FAINT))
-        reminded = torch.sigmoid(torch.logit(learned, eps=_FAINT) + evidence)
-        return reminded, torch.ones_like(learned[:, 0, 0])
+        known = trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
+        return score, (score * trust).sum(dim=(1, 2), keepdim=True) / known, trust
 
 
 def _bias(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:

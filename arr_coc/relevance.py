@@ -15,11 +15,14 @@ from arr_coc.knowing import Heard, InformationScorer, ParticipatoryScorer, Persp
 from arr_coc.texture import TextureArray
 from arr_coc.types import QueryEmbedding
 
+DOUBT = 1e-3
+"""Before what answers taught moves it, a relevance is held this far from 0 and 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class Realised:
     """`relevance` [B, gh, gw] in [0, 1], from `scores` [B, 3, gh, gw] (information, perspective, participation) and
-    their `weights` [B, 3]; all without B where the picture came without."""
+    their `weights` [B, 3], its odds moved by what answers taught; all without B where the picture came without."""
 
     relevance: torch.Tensor
     scores: torch.Tensor
@@ -68,6 +71,8 @@ class RelevanceRealiser(nn.Module):
         scores = torch.cat([seen, participation[:, None]], dim=1)
         weights = self.balancer(scores, trust, query)
         relevance = weighted(scores, weights)
+        if prior is not None:
+            relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + self.participation.evidence(prior))
         if not torch.isfinite(relevance).all():
             raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
         return Realised(relevance, scores, weights)

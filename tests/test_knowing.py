@@ -107,41 +107,32 @@ def test_rows_of_zeros_are_no_words(texture: TextureArray) -> None:
     assert torch.allclose(scorer(texture, query=torch.zeros(2, 3, 8))[0], wordless, atol=1e-6)
 
 
-def test_what_was_fed_back_moves_the_odds_of_what_was_learned(texture: TextureArray) -> None:
+def test_what_is_learned_needs_no_recalling(texture: TextureArray) -> None:
     scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
-    learned = scorer(texture, query=query)[0]
+    both, trust = scorer(texture, query=query, prior=torch.rand(2, 3, 7, 9))
+    assert torch.equal(both, scorer(texture, query=query)[0])
+    assert trust.tolist() == [1, 1]
+
+
+def test_evidence_is_how_many_times_the_usual_attention_a_tile_had() -> None:
     prior = torch.zeros(2, 3, 7, 9)
     prior[:, :2] = 0.25
     prior[:, :2, 0, 0] = 0.5
     prior[:, :2, 0, 1] = 0.0
     prior[:, 2] = 1
-    moved, trust = scorer(texture, query=query, prior=prior)
-    assert trust.tolist() == [1, 1]
+    scorer = ParticipatoryScorer()
     usual = (61 * 0.25 + 0.5) / 63
-    odds = torch.exp(torch.logit(moved) - torch.logit(learned))
-    assert odds[:, 0, 0].tolist() == pytest.approx([0.501 / (usual + 1e-3)] * 2, rel=1e-3)
-    assert odds[:, 0, 1].tolist() == pytest.approx([1e-3 / (usual + 1e-3)] * 2, rel=1e-3)
-    assert odds[:, 3].flatten().tolist() == pytest.approx([0.251 / (usual + 1e-3)] * 18, rel=1e-3)
+    odds = scorer.evidence(prior).exp()
+    assert odds[:, 0, 0].tolist() == pytest.approx([(0.501 / (usual + 1e-3)) ** 2] * 2, rel=1e-3)
+    assert odds[:, 0, 1].tolist() == pytest.approx([(1e-3 / (usual + 1e-3)) ** 2] * 2, rel=1e-3)
+    assert odds[:, 3].flatten().tolist() == pytest.approx([(0.251 / (usual + 1e-3)) ** 2] * 18, rel=1e-3)
     prior[:, 2] = 0.5
-    halfway = torch.exp(torch.logit(scorer(texture, query=query, prior=prior)[0]) - torch.logit(learned))
-    assert halfway[:, 0, 0].tolist() == pytest.approx([(0.501 / (usual + 1e-3)) ** 0.5] * 2, rel=1e-3)
+    assert scorer.evidence(prior).exp()[:, 0, 0].tolist() == pytest.approx([0.501 / (usual + 1e-3)] * 2, rel=1e-3)
 
 
-def test_what_was_looked_at_as_usual_or_not_at_all_keeps_what_was_learned(texture: TextureArray) -> None:
-    scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
-    learned = scorer(texture, query=query)[0]
-    prior = torch.zeros(2, 3, 7, 9)
-    assert torch.allclose(scorer(texture, query=query, prior=prior)[0], learned, atol=1e-6)
+def test_what_was_looked_at_as_usual_or_not_at_all_is_no_evidence() -> None:
+    scorer, prior = ParticipatoryScorer(), torch.zeros(2, 3, 7, 9)
+    assert not scorer.evidence(prior).any()
     prior[:, :2, :3] = 0.7
     prior[:, 2, :3] = 1
-    assert torch.allclose(scorer(texture, query=query, prior=prior)[0], learned, atol=1e-6)
-
-
-def test_certainty_stays_finite_whatever_was_fed_back(texture: TextureArray) -> None:
-    scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
-    assert scorer.asked is not None
-    torch.nn.init.constant_(scorer.asked.out.bias, 200.0)
-    prior = torch.zeros(2, 3, 7, 9)
-    prior[:, 2] = 1
-    prior[:, 0, 0, 0] = 1
-    assert torch.isfinite(scorer(texture, query=query, prior=prior)[0]).all()
+    assert scorer.evidence(prior).abs().max() < 1e-5

@@ -32,10 +32,32 @@ def question(model_id: str, seed: int = 0) -> QueryEmbedding:
 
 
 def test_relevance_lies_between_the_scores() -> None:
-    realised = RelevanceRealiser()(batch(texture()), prior=torch.from_numpy(prior())[None])
+    realised = RelevanceRealiser()(batch(texture()))
     assert realised.relevance.shape == (1, 5, 6)
     assert (realised.relevance <= realised.scores.amax(dim=1) + 1e-6).all()
     assert (realised.relevance >= realised.scores.amin(dim=1) - 1e-6).all()
+
+
+def test_what_answers_taught_moves_the_odds_of_relevance() -> None:
+    torch.manual_seed(0)
+    realiser, query, known = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8), torch.from_numpy(prior())[None]
+    known[:, 0] += 0.1
+    before, after = realiser(batch(texture()), query), realiser(batch(texture()), query, known)
+    assert torch.equal(after.scores, before.scores)
+    moved = torch.logit(after.relevance) - torch.logit(before.relevance)
+    assert torch.allclose(moved, realiser.participation.evidence(known), atol=1e-4)
+    assert moved[0, 2, 3] > 1
+    assert moved[0, 0, 0] < 0
+
+
+def test_nothing_is_beyond_doubt() -> None:
+    dull = TextureArray(torch.zeros(1, 13, 5, 6), torch.zeros(1, 5, 6))
+    realiser, known = RelevanceRealiser(), torch.from_numpy(prior())[None]
+    known[:, 0] = 0
+    known[:, 1, 2, 3] = 1
+    relevance = realiser(dull, prior=known).relevance
+    assert torch.isfinite(relevance).all()
+    assert relevance[0, 2, 3] > relevance[0, 0, 0]
 
 
 def test_looking_once_is_enough() -> None:
