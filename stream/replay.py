@@ -22,6 +22,9 @@ from stream.recording import AnyRecord, Began, Heard, Recording, Said, unpacked
 from stream.renumbering import Renumbering
 from stream.speaker import QWEN, Packet, Speaker, open_speaker
 
+GUEST = b"replay"
+"""The only guest of the speaker."""
+
 LOOK_TOLERANCE = 1e-3
 """Probabilities that differ by less are the same: the rest is rounding."""
 
@@ -78,14 +81,13 @@ class ReplaySummary(Event, frozen=True, tag="replay-summary"):
 class Replay:
     """Gives a speaker what was recorded, record by record; `summary` may be asked for at any moment.
 
-    `told` is what the recorded answers came of. What a speaker remembers is a guest's own: whenever the run joined an
-    answer stage anew, a new guest comes. Where a process was started again, numbers and times go on as in its run.
+    `told` is what the recorded answers came of. What a speaker remembers is forgotten whenever the run joined an answer
+    stage anew. Where a process was started again, numbers and times go on as in its run.
     """
 
     def __init__(self, speaker: Speaker, told: Answering) -> None:
         self._speaker = speaker
         self._told = told
-        self._guests = 0
         self._until = ""
         self._packet: Packet | None = None
         self._speak = False
@@ -128,10 +130,6 @@ class Replay:
             recorded=self._recorded,
         )
 
-    @property
-    def _guest(self) -> bytes:
-        return b"guest %d" % self._guests
-
     def _say(self, record: Said) -> None:
         message = record.message
         if not isinstance(message, (Join, Tokens, WholeFrame)):
@@ -139,8 +137,7 @@ class Replay:
         self._unanswered += self._packet is not None
         self._packet = None
         if isinstance(message, Join):
-            self._speaker.forget(self._guest)
-            self._guests += 1
+            self._speaker.forget(GUEST)
             self._until = message.until or ""
             return
         parts = unpacked(record)
@@ -166,7 +163,7 @@ class Replay:
             )
 
     def _look(self, packet: Packet, message: Looked) -> LookedAgain:
-        self._speaker.attend(self._guest)
+        self._speaker.attend(GUEST)
         yes, certain = self._speaker.look(packet, self._until)
         same = max(abs(yes - message.yes), abs(certain - message.certain)) <= LOOK_TOLERANCE
         if not self._speak:
@@ -183,7 +180,7 @@ class Replay:
         )
 
     def _answer(self, packet: Packet, message: Answered) -> Replayed:
-        self._speaker.attend(self._guest)
+        self._speaker.attend(GUEST)
         text = "".join(self._speaker.answer(packet, message.query, lambda: False))
         tokens = self._speaker.last.text_tokens
         same = (text, tokens) == (message.text, message.text_tokens)

@@ -126,6 +126,18 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(
     assert len(recorded(tmp_path)) == 100
 
 
+def test_what_was_written_waits_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
+    recorder = met(tmp_path)
+    for number in range(10):
+        message, arrays = token_message(number, number, token_packet_of(2))
+        recorder.said(message, arrays)
+        until(lambda: not recorder._waiting)
+    recorder.close()
+    assert recorder.take_notice() is None
+    assert len(recorded(tmp_path)) == 10
+
+
 def test_where_the_disk_cannot_follow_it_ends_after_what_waits(
     tmp_path: Path, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +175,7 @@ def test_a_full_disk_ends_it_at_a_whole_record(tmp_path: Path, monkeypatch: pyte
     told = recorder.take_notice()
     assert told is not None
     assert "(No space left on device)" in told.message
+    assert not recorder._waiting, "what cannot be written is not kept"
     recorder.close()
     assert recorded(tmp_path) == [Happened(notice(0)), Happened(notice(1))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,18 @@ def test_a_recorded_run_gives_the_same_answers_again(video: str, tmp_path: Path,
     assert (summary.answers, summary.looks, summary.differing, summary.unanswered) == (4, 0, 0, 0)
     assert (summary.damage, summary.first_s) == ((), None)
     assert summary.recorded == told[-1]
+
+
+def test_a_recording_is_whole_when_its_run_tells_the_summary(video: str, tmp_path: Path) -> None:
+    whole: list[AnyRecord] = []
+
+    def look(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, Summary):
+            assert not any(thread.name == "recorder" for thread in threading.enumerate())
+            whole.extend(Recording(tmp_path / "a").records())
+
+    events = record(video, tmp_path / "a", look)
+    assert whole[-1] == Happened(events[-1])  # type: ignore[arg-type]
 
 
 def test_what_the_run_tells_and_its_captions_are_those_of_a_run_that_records_nothing(
@@ -215,7 +228,7 @@ def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay
 JOIN = Said(Join(query="q", until="u"))
 
 
-def test_who_joins_anew_is_another_guest_and_the_one_before_is_forgotten() -> None:
+def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
     speaker = Forgetful()
     first = [JOIN, packet_record(1), answered(1, "q 1"), packet_record(2), answered(2, "q 2")]
     events, _ = take(speaker, *first, JOIN, packet_record(3), answered(3, "q 1"))
@@ -316,22 +329,23 @@ def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_p
     assert [event.answer for event in again] == sorted({event.answer for event in again})
 
 
-def test_a_live_source_that_was_opened_again_goes_on_in_time() -> None:
+@pytest.mark.parametrize(("live", "later_s"), [(True, 60.0), (False, 0.0)])
+def test_a_live_source_that_was_opened_again_goes_on_in_time_and_a_file_has_its_own(live: bool, later_s: float) -> None:
     second = 10**9
 
     def part(opened_ns: int) -> list[AnyRecord]:
-        began = Began("0.1.0", "camera", "2026-01-01", live=True)
+        began = Began("0.1.0", "camera", "2026-01-01", live=live)
         told = [frame(number, number / 10, capture_ns=opened_ns + number * second // 10) for number in range(3)]
         return [began, *(Happened(event) for event in told), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
 
     records = [*part(5 * second), Happened(answer(0.0, "")), *part(65 * second)]  # the second one's answer is 0 again
     events, replay = take(FakeSpeaker(Config()), *records)
     times = [(e.frame_index, round(e.pts_s, 3)) for e in events if isinstance(e, FrameReady)]
-    assert times == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 60.0), (4, 60.1), (5, 60.2)]
+    assert times == [(number, round(number % 3 / 10 + (number > 2) * later_s, 3)) for number in range(6)]
     again = [event for event in events if isinstance(event, Replayed)]
     assert [(e.answer, e.frame_index, round(e.pts_s, 3), e.same) for e in again] == [
         (0, 0, 0.0, True),
-        (1, 3, 60.0, True),
+        (1, 3, later_s, True),
     ]
     assert not any(event.check for event in again)
     assert (replay.summary([]).frames, replay.summary([]).answers) == (6, 2)
