@@ -37,7 +37,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt scenedetect imagezmq vidgear kornia kornia_rs
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt colorlog requests simplejpeg tqdm
-	for name in texture precision hierarchical cuts allocate encode transport hops pipeline live until answer; do $(BIN)/python -m benchmarks.$$name || exit 1; done
+	for name in texture precision hierarchical cuts allocate encode transport hops pipeline live until answer feedback; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf $(VENV) demo

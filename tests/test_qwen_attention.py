@@ -18,33 +18,38 @@ from arr_coc.types import FramePacket, FrameStamp, TileGrid
 GRID = TileGrid.of(64, 96)
 
 
+@pytest.mark.parametrize("tokens", [1, 4, PROBED_TOKENS + 2])
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_attention_equals_the_eager_weights(family: str) -> None:
+def test_attention_equals_the_eager_weights(family: str, tokens: int) -> None:
     qwen = tiny_qwen(family)
+    vars(qwen)["eos_ids"] = frozenset()
     image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     regions = grid_regions(GRID).numpy().astype(np.int32)
     packet = FramePacket(FrameStamp(0, 0, 0), GRID, regions, np.ones(GRID.shape, np.float32), image)
 
-    def prompt() -> tuple[PromptPart, slice]:
+    def prompt(said: list[int]) -> tuple[PromptPart, slice]:
         part = PromptPart(qwen, 0, 0)
         part.text(qwen.token_ids("Say"))
         visual = part.frame(encode_packet(qwen, packet, "full"))
-        part.text(qwen.token_ids(" what happens."))
+        part.text([*qwen.token_ids(" what happens."), *said])
         return part, visual
 
-    part, visual = prompt()
+    part, visual = prompt([])
     cache = PrefixCache()
     with AttentionProbe(qwen, cache.kv, visual) as probe:
-        prefill(qwen, part, cache.kv)
-    got = probe.attention()
+        logits = prefill(qwen, part, cache.kv)
+        said = list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens), watch=probe.see))
+        assert len(said) == tokens
+        got = probe.attention()
 
     qwen.language_model.set_attn_implementation("eager")
-    part, _ = prompt()
+    part, _ = prompt(said[:-1])
     weights = qwen.language_model(
         **part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
     ).attentions
-    expected = sum(weights[number][0, :, -1, visual].sum(0) for number in probed_layers(len(weights)))
+    looked = slice(-tokens, part.tokens - tokens + min(tokens, PROBED_TOKENS))
+    expected = sum(weights[number][0, :, looked, visual].sum((0, 1)) for number in probed_layers(len(weights)))
     torch.testing.assert_close(got, expected / expected.max(), atol=1e-5, rtol=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -30,26 +31,26 @@ def probed_layers(layers: int) -> range:
 
 
 class AttentionProbe:
-    """Sums the attention of an answer's first tokens on the visual tokens, while it is entered.
+    """Notes what an answer's first tokens ask for in a few layers, while it is entered, and what they looked at.
 
-    A look is about one token in one layer: one query projection and one product with the cached keys, of which it needs
-    all, since attention is a share. Nothing waits for the device, and the model's own attention stays the fused one,
-    which gives no weights. A layer that has been looked at often enough is let go of.
+    A note is one token's query in one layer. What it looked at is worked out in one go when the answer has ended: its
+    product with all cached keys, since attention is a share. So a token costs next to nothing, nothing waits for the
+    device, and the model's own attention stays the fused one, which gives no weights. A layer that has been looked at
+    often enough is let go of.
     """
 
     def __init__(self, qwen: QwenVL, kv: Any, visual: slice) -> None:
         layers = qwen.language_model.layers
         self._layers = [layers[number] for number in probed_layers(len(layers))]
-        self._first = len(qwen.language_model.layers) - len(self._layers)
         self._kv = kv
         self._visual = visual
-        self._looks: dict[int, int] = {}
+        self._notes: dict[int, _Notes] = {}
         self._hooks: dict[int, Any] = {}
         self._sum: torch.Tensor | None = None
 
     def __enter__(self) -> AttentionProbe:
         for attention in (layer.self_attn for layer in self._layers):
-            self._looks[attention.layer_idx] = 0
+            self._notes[attention.layer_idx] = _Notes()
             self._hooks[attention.layer_idx] = attention.register_forward_hook(self._look, with_kwargs=True)
         return self
 
@@ -59,24 +60,32 @@ class AttentionProbe:
         for hook in self._hooks.values():
             hook.remove()
 
+    @torch.inference_mode()
     def attention(self) -> torch.Tensor:
-        """Attention on each visual token divided by its largest: float32 [K] on the CPU, in [0, 1]."""
+        """Attention on each visual token divided by its largest: float32 [K] on the CPU, in [0, 1].
+
+        Asked for when the answer has ended, and before the cache is used for anything else.
+        """
+        for notes in self._notes.values():
+            if notes.queries:
+                self.add(notes.seen())
+        self._notes = {}
         if self._sum is None:
             return torch.zeros(self._visual.stop - self._visual.start)
         total = self._sum.cpu()
         return total / total.max().clamp(min=torch.finfo(total.dtype).tiny)
 
-    @torch.inference_mode()
     def see(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
-        """Takes in a token's attention in one layer (its number), if that is looked at and has not been often enough:
-        its query [heads, head_dim] over all keys [kv heads, tokens, head_dim], both rotated."""
-        looks = self._looks.get(layer, PROBED_TOKENS)
-        if looks == PROBED_TOKENS:
+        """Notes a token in one layer (its number), if that is looked at and has not been often enough: its query
+        [heads, head_dim], and all keys so far [kv heads, tokens, head_dim], both rotated. Neither is copied."""
+        notes = self._notes.get(layer)
+        if notes is None or len(notes.queries) == PROBED_TOKENS:
             return
-        self._looks[layer] = looks + 1
-        if self._looks[layer] == PROBED_TOKENS:
+        notes.queries.append(query)
+        notes.lengths.append(keys.shape[1])
+        notes.keys = keys
+        if len(notes.queries) == PROBED_TOKENS:
             self._hooks[layer].remove()
-        self.add(attention_weights(query, keys).sum(dim=(0, 1)))
 
     def add(self, seen: torch.Tensor) -> None:
         """Takes in attention [tokens] on all keys, summed over heads, layers and tokens."""
@@ -94,11 +103,29 @@ class AttentionProbe:
         self.see(attention.layer_idx, query, self._kv.layers[attention.layer_idx].keys[0])
 
 
+@dataclass(slots=True)
+class _Notes:
+    """One layer's queries [heads, head_dim], how many keys there were for each, and those that the last one had."""
+
+    queries: list[torch.Tensor] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    keys: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def seen(self) -> torch.Tensor:
+        """The attention on every key, summed over heads and queries: float32 [tokens]."""
+        tokens, head_dim = len(self.queries), self.queries[0].shape[-1]
+        by_head = torch.stack(self.queries, dim=1).view(len(self.keys), -1, tokens, head_dim)
+        lengths = torch.tensor(self.lengths, device=self.keys.device)
+        there = torch.arange(self.keys.shape[1], device=self.keys.device) < lengths[:, None]
+        mask = there.expand(by_head.shape[1], -1, -1).flatten(0, 1)
+        return attention_weights(by_head.reshape(-1, head_dim), self.keys, mask).sum(dim=(0, 1))
+
+
 def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
     """The weights of a query [heads, head_dim] on the keys [kv heads, L, head_dim] that `mask` (bool) allows: float32
     [kv heads, heads / kv heads, L]."""
     head_dim = query.shape[-1]
-    scores = torch.einsum("hgd,hld->hgl", query.view(len(keys), -1, head_dim), keys).float() * head_dim**-0.5
+    scores = (query.view(len(keys), -1, head_dim) @ keys.mT).float() * head_dim**-0.5
     return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
 
 
