@@ -21,7 +21,7 @@ from arr_coc.ops.view import TextureView
 from arr_coc.prior import FeedbackPrior
 from arr_coc.relevance import RelevanceRealiser, SteadyRelevance
 from arr_coc.temporal import TAU_MS, RelevanceBlend
-from arr_coc.texture import TextureArrayCache, device_texture_array, texture_array
+from arr_coc.texture import TextureArray, TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import Allocation, Feedback, FrameStamp, QueryEmbedding, TileVersions
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,8 @@ class StreamAllocator:
         self._versions: TileVersions | None = None
         self._since_answer, self._since_look = ChangeSince(), ChangeSince(lasting=True)
         self._change = 1.0
+        self._seen: TextureArray | None = None
+        self._looks = np.zeros((0, 0, 0), np.float32)
         self._warned = False
 
     def set_query(self, query: QueryEmbedding) -> None:
@@ -133,6 +135,7 @@ class StreamAllocator:
             self._since_answer.mark(self._versions)
             self._change = 0.0
             self._scene.exploration.shown(self._last.levels)
+            self._scene.prior.ask(self._last.stamp.frame_index, self._looks)
 
     def mark_looked(self) -> None:
         """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
@@ -157,8 +160,9 @@ class StreamAllocator:
         make = device_texture_array if self.options.on_device else texture_array
         texture = make(view, cache=self._texture)
         self._versions = self._texture.versions
-        realised = self._relevance.of(texture, scene.prior.at(stamp.media_ns))
-        relevance = scene.blend.step(realised.relevance, texture.appearance.cpu(), stamp.media_ns)
+        looks = self._looks_of(texture)
+        realised = self._relevance.of(texture, scene.prior.at(stamp.media_ns, looks))
+        relevance = scene.blend.step(realised.relevance, torch.from_numpy(looks[:-1]), stamp.media_ns)
         neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
         self._say_clamped(wanted, relevance.size)
         choice = scene.chooser.choose(relevance, wanted, neglect, at_most)
@@ -190,6 +194,14 @@ class StreamAllocator:
             )
             self._last = None
         return self._scene
+
+    def _looks_of(self, texture: TextureArray) -> npt.NDArray[np.float32]:
+        """The newest picture's appearance and, last, its entropy [C, gh, gw]; the same array object while nothing
+        moves."""
+        if texture is not self._seen:
+            self._seen = texture
+            self._looks = torch.cat([texture.appearance, texture.entropy[None]]).cpu().numpy()
+        return self._looks
 
     def _say_clamped(self, budget: Budget, tiles: int) -> None:
         if not self._warned and budget != "adaptive" and budget > tiles:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from arr_coc.carrying import carried
 from arr_coc.ops.regions import paint, tile_counts
+from arr_coc.temporal import RENEWAL
 from arr_coc.types import NS_PER_S, Feedback
 
 FADE_S = 5.0
@@ -26,14 +27,18 @@ class FeedbackPrior:
 
     Attention is spread over the tiles of its region, and counts against the tile that has most of it: a coarse region
     is not looked at because it is large. It is heavy-tailed, so its square root is kept; of similarity, what is above
-    zero.
+    zero. What was learned of a tile is trusted less, the more its appearance has changed since the answer's frame:
+    whatever came into it has not been looked at.
     """
 
     def __init__(self) -> None:
         self._known: Map | None = None
         self._learned_ns = np.zeros((0, 0))
+        self._learned_looks = np.zeros((0, 0, 0), np.float32)
+        self._asked: tuple[int, Map] | None = None
         self._prior: Map | None = None
         self._tick: int | None = None
+        self._looks: Map | None = None
 
     def forget(self) -> None:
         """Another question: nothing is known about it."""
@@ -45,7 +50,15 @@ class FeedbackPrior:
         if self._known is not None:
             self._known = carried(self._known, dy_tiles, dx_tiles, 0)
             self._learned_ns = carried(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
+            self._learned_looks = carried(self._learned_looks, dy_tiles, dx_tiles, np.nan)
             self._tick = None
+        if self._asked is not None:
+            frame_index, looks = self._asked
+            self._asked = frame_index, carried(looks, dy_tiles, dx_tiles, np.nan)
+
+    def ask(self, frame_index: int, looks: Map) -> None:
+        """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
+        self._asked = frame_index, looks
 
     def learn(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
         """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
@@ -55,24 +68,36 @@ class FeedbackPrior:
         maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in told])
         maps = carried(maps, *moved_tiles, np.nan)
         spoken = ~np.isnan(maps[0])
+        looks = self._looks_of(feedback.stamp.frame_index, shape)
         if self._known is None:
             self._known = np.zeros((2, *shape), np.float32)
             self._learned_ns = np.full(shape, -np.inf)
+            self._learned_looks = np.full_like(looks, np.nan)
         mixed = np.where(np.isfinite(self._learned_ns), RENEW * maps + (1 - RENEW) * self._known, maps)
         self._known = np.where(spoken, mixed, self._known).astype(np.float32)
         self._learned_ns = np.where(spoken, float(feedback.stamp.media_ns), self._learned_ns)
+        self._learned_looks = np.where(spoken, looks, self._learned_looks)
         self._tick = None
 
-    def at(self, media_ns: int) -> Map | None:
-        """Attention, similarity and trust at a media time: float32 [3, gh, gw]; None while no answer taught anything.
+    def at(self, media_ns: int, looks: Map) -> Map | None:
+        """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];
+        None while no answer taught anything.
 
-        The same array object for a quarter of a second, unless something was learned or carried.
+        The same array object for a quarter of a second, unless something was learned or carried, or `looks` is another.
         """
         if self._known is None:
             return None
         tick = media_ns // _TICK_NS
-        if tick != self._tick or self._prior is None:
-            self._tick = tick
+        if tick != self._tick or looks is not self._looks or self._prior is None:
+            self._tick, self._looks = tick, looks
             age_s = np.maximum(tick * _TICK_NS - self._learned_ns, 0) / NS_PER_S
-            self._prior = np.concatenate([self._known, np.exp(-age_s / FADE_S)[None].astype(np.float32)])
+            change = np.nan_to_num(np.abs(looks - self._learned_looks).max(axis=0))
+            trust = np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
+            self._prior = np.concatenate([self._known, trust[None].astype(np.float32)])
         return self._prior
+
+    def _looks_of(self, frame_index: int, shape: tuple[int, int]) -> Map:
+        """What the tiles of a frame looked like, carried along since; unknown where nobody told."""
+        if self._asked is not None and self._asked[0] == frame_index:
+            return self._asked[1]
+        return np.full((1, *shape), np.nan, np.float32)

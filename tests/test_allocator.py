@@ -132,6 +132,27 @@ def test_feedback_draws_later_allocations() -> None:
     assert taught.levels[row, col] < first.levels[row, col]
 
 
+def test_what_comes_where_nobody_looked_is_seen_at_once() -> None:
+    """An answer looked at one tile alone; that holds for the frame it was about, not for what comes into another."""
+    picture = scenery(ROWS, COLS)
+    after = picture.copy()
+    after[9 * 32 : 11 * 32, 15 * 32 : 17 * 32] = np.random.default_rng(0).integers(0, 256, (64, 64, 3))
+    frames = []
+    for teaches in (False, True):
+        stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+        first = allocator.allocate(stream.show(picture))
+        allocator.mark_answered()
+        if teaches:
+            allocator.apply_feedback(feedback_on(first, 1, 1))
+        for _ in range(10):
+            allocator.allocate(stream.show(picture))
+        frames.append(allocator.allocate(stream.show(after)))
+    untaught, taught = ((frame.levels[9:11, 15:17] == 0).mean() for frame in frames)
+    assert taught >= untaught > 0
+    relevance = [frame.relevance[9:11, 15:17].mean() for frame in frames]
+    assert relevance[1] > relevance[0] / 2
+
+
 def test_feedback_follows_the_camera() -> None:
     stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, budget=ROWS * COLS))
     first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
