@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from tiny_qwen import FAMILIES, tiny_qwen
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe
 from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.captured import AHEAD_TOKENS, Capture, cuda_graph
+from arr_coc.qwen.captured import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedStep, cuda_graph
 from arr_coc.qwen.decode import Decoding, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.decoder import Decoder
 from arr_coc.qwen.kv_room import ROOM_TOKENS
 from arr_coc.qwen.one_token import OneToken
 from arr_coc.qwen.qwenvl import QwenVL
 
+
+def run_first(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """As a capture does, which needs a few calls before it."""
+    for _ in range(WARM_UP_STEPS):
+        step()
+    return step
+
+
 CAPTURES = [
-    pytest.param(lambda step, device: step, "cpu", id="repeated"),
+    pytest.param(run_first, "cpu", id="repeated"),
     pytest.param(
         cuda_graph,
         "cuda",
@@ -108,6 +119,46 @@ def test_one_capture_serves_answer_after_answer(capture: Capture, device: str) -
     long = Decoding(max_tokens=ROOM_TOKENS)
     assert next(decoder.decode(logits, part.position, cache.kv, long)) == first[0]
     assert captured == 2
+
+
+@pytest.mark.parametrize(("capture", "device"), CAPTURES)
+def test_what_is_held_stays_where_the_room_is_full(capture: Capture, device: str) -> None:
+    qwen = model(device)
+    words = "a" * (ROOM_TOKENS - 1)
+    assert len(qwen.token_ids(words)) == ROOM_TOKENS - 1
+    assert answer(qwen, capture, Decoding(max_tokens=1), words) == answer(qwen, None, Decoding(max_tokens=1), words)
+
+
+class NothingOfTheHost(TorchDispatchMode):
+    """Refuses operations that read or make a tensor elsewhere than on the model's device."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, made)) if isinstance(leaf, torch.Tensor)]
+        assert {tensor.device.type for tensor in tensors} == {"meta"}, operation
+        return made
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_can_be_captured(family: str) -> None:
+    """Nothing of it waits for the device or comes from the host; tensors without values tell by refusing both."""
+    qwen = tiny_qwen(family)
+    _, _, cache = prompted(qwen)
+    qwen.model.to("meta")
+    for layer in cache.kv.layers:
+        layer.room_keys, layer.room_values = layer.room_keys.to("meta"), layer.room_values.to("meta")
+    steps = 0
+
+    def watched(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+        nonlocal steps
+        with torch.inference_mode(), NothingOfTheHost():
+            step()
+        steps += 1
+        return step
+
+    vars(qwen)["device"] = torch.device("meta")
+    CapturedStep(qwen, cache.kv.layers, watched)
+    assert steps == 1
 
 
 def test_it_stops_when_asked_and_at_the_end_token() -> None:

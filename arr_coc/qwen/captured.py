@@ -7,6 +7,7 @@ and its token lie in tensors that the graph itself advances.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,30 +23,41 @@ from arr_coc.qwen.rotation import rotation
 AHEAD_TOKENS = 2
 """How many tokens are computed while the first of them is read; so many are in vain where an answer ends."""
 
+WARM_UP_STEPS = 3
+"""How often a step is run before it is captured, as libraries set themselves up at their first calls."""
+
 _MAIL_ROWS = 2 * AHEAD_TOKENS + 2
 
 Capture = Callable[[Callable[[], None], torch.device], Callable[[], None]]
-"""Makes of a step, which reads and writes the same tensors every time, what repeats it."""
+"""Makes of a step, which reads and writes the same tensors every time, what repeats it. May run the step for that,
+WARM_UP_STEPS times at most."""
 
 
 @torch.inference_mode()
 def cuda_graph(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """The step as a CUDA graph. It is run a few times for that, as libraries set themselves up at their first call."""
-    beside = torch.cuda.Stream(device)
+    """The step as a CUDA graph."""
+    beside, graph = _beside(device), torch.cuda.CUDAGraph()
     beside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(beside):
-        for _ in range(3):
+        for _ in range(WARM_UP_STEPS):
+            step()
+        # Other threads may allocate on the device meanwhile, as a texture there does: only this one may not.
+        with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
             step()
     torch.cuda.current_stream(device).wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
     return graph.replay
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """The stream for captures on a device: always the same, as cuBLAS keeps memory for each that it has seen."""
+    return torch.cuda.Stream(device)
 
 
 class CapturedStep:
     """One token of an answer on the cache's tensors as they are now; `fits` says whether they still are the same.
 
+    They have room for WARM_UP_STEPS tokens more than they hold.
     The last step made `logits` [vocabulary] and `choice` int64 [2] (the likeliest token, and whether all logits are
     finite); `read` says how many steps led to a token that was read.
     """
@@ -57,7 +69,8 @@ class CapturedStep:
         room, device = self._rooms[0][0].shape[-2], qwen.device
         self._probed = probed_layers(len(layers))
         self._places = torch.arange(room, device=device)
-        self._held = torch.zeros(1, dtype=torch.long, device=device)
+        # Behind what is held, for a capture may run the step, which writes there.
+        self._held = torch.full((1,), layers[0].keys.shape[-2], dtype=torch.long, device=device)
         self._position = torch.zeros(3, 1, device=device)
         self._index = torch.zeros(1, dtype=torch.long, device=device)
         self._token = torch.zeros(1, dtype=torch.long, device=device)

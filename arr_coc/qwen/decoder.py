@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from arr_coc.qwen.attention import AttentionProbe
-from arr_coc.qwen.captured import Capture, CapturedStep, cuda_graph, decode_captured
+from arr_coc.qwen.captured import WARM_UP_STEPS, Capture, CapturedStep, cuda_graph, decode_captured
 from arr_coc.qwen.decode import Decoding, decode
 from arr_coc.qwen.qwenvl import QwenVL
 
@@ -53,8 +53,9 @@ class Decoder:
         """The captured step for this cache, made anew where its tensors are others; None where there is to be none."""
         if self._capture is None:
             return None
+        tokens = kv.get_seq_length() + max(max_tokens, WARM_UP_STEPS)
         for layer in kv.layers:
-            layer.make_room(kv.get_seq_length() + max_tokens, layer.keys, layer.values)
+            layer.make_room(tokens, layer.keys, layer.values)
         if self._step is None or not self._step.fits(kv.layers):
             self._step = None  # frees its memory before the next one takes more
             try:
