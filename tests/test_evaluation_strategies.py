@@ -295,6 +295,14 @@ def test_what_the_decoder_looked_at_draws_tokens_when_a_scene_is_asked_about_aga
     assert [0, *wanted] in STRATEGIES["arr-coc-feedback"].answer(qwen, asked).regions.tolist()
 
 
+@pytest.mark.parametrize("encode", STRATEGIES["arr-coc-feedback"].encodes)
+def test_answers_teach_whatever_the_encoder_sees(qwen: QwenVL, encode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = taught(monkeypatch)
+    reply = STRATEGIES["arr-coc-feedback"].answer(qwen, ask("20%", 2, encode=encode))
+    assert [len(feedback.regions) for _, feedback in told if feedback] == [35 if encode == "weighted" else 7] * 4
+    assert reply.tokens == (70 if encode == "weighted" else 14)
+
+
 def test_looking_is_paid_for(qwen: QwenVL) -> None:
     replies = [STRATEGIES[name].answer(qwen, ask("100%")) for name in ("arr-coc-again", "arr-coc-feedback")]
     prompt_tokens = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens + TILES
