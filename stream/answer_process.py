@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
+from stream.answer_place import AnswerPlace
 from stream.answering import answering
 from stream.child import Child
 from stream.config import Config
 from stream.pulse import Pulse
 from stream.snapshot import SnapshotReader
 from stream.speaker import open_speaker
-from stream.stages.answer import AnswerPlace, AnswerStage
+from stream.stages.answer import AnswerStage
 from stream.stages.base import CancelledError, Control
 from stream.transport import Transport
 

@@ -7,8 +7,27 @@ import numpy as np
 from arr_coc.allocator import FrameAllocation
 from arr_coc.types import NS_PER_S
 from arr_coc.why import explain, weights_of
-from stream.events import FrameMap, Outage, Why
-from stream.messages import Lost
+from stream.events import FrameMap, FrameReady, Notice, Outage, Why
+from stream.messages import Changed, End, Lost
+
+NS_PER_MS = 1_000_000
+
+
+def ready_of(frame: FrameAllocation, changed: Changed, start_ns: int, ready_ns: int, slot: int | None) -> FrameReady:
+    """A frame was allocated from `start_ns` to `ready_ns`; `slot` is where a picture of it lies for the sinks."""
+    return FrameReady(
+        frame_index=changed.stamp.frame_index,
+        pts_s=changed.stamp.media_ns / NS_PER_S,
+        capture_ns=changed.stamp.capture_ns,
+        ready_ns=ready_ns,
+        texture_ms=changed.texture_ms,
+        allocate_ms=(ready_ns - start_ns) / NS_PER_MS,
+        dirty_share=changed.dirty_share,
+        tokens=frame.allocation.tokens,
+        tiles=frame.levels.size,
+        jitter_share=frame.jitter_share,
+        slot=slot,
+    )
 
 
 def map_of(frame: FrameAllocation) -> FrameMap:
@@ -39,3 +58,12 @@ def outage_of(lost: Lost) -> Outage:
         lasted_s=lost.lasted_s,
         attempts=lost.attempts,
     )
+
+
+def repaired_of(end: End) -> Notice | None:
+    """That frame times were made or corrected, if any were."""
+    made, clamped = end.made_pts, end.clamped_pts
+    if not made and not clamped:
+        return None
+    message = f"repaired {made + clamped} frame times from the frame rate ({made} missing, {clamped} going back)"
+    return Notice(code="pts-repaired", message=message)

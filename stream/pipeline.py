@@ -15,6 +15,7 @@ from arr_coc.ops.store import Backend
 from arr_coc.ops.trial import try_store
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
+from stream.answer_place import AnswerPlace
 from stream.answering import answering
 from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
@@ -30,7 +31,7 @@ from stream.sources import SourceInfo
 from stream.sources.open import open_source
 from stream.speaker import QWEN, model_name, open_speaker
 from stream.stages.allocate import AllocateStage, AllocateWiring
-from stream.stages.answer import AnswerPlace, AnswerStage
+from stream.stages.answer import AnswerStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Control, describe
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from stream.answer_place import AnswerPlace
 from stream.answering import answering
 from stream.config import Config
 from stream.errors import ConfigError, TransportError
 from stream.speaker import QWEN, open_speaker
-from stream.stages.answer import AnswerPlace, AnswerStage
+from stream.stages.answer import AnswerStage
 from stream.stages.base import CancelledError, Control
 from stream.transport import Transport
 from stream.transport.curve import server_curve

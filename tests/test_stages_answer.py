@@ -15,6 +15,7 @@ import pytest
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream import guests as guests_module
+from stream.answer_place import AnswerPlace
 from stream.config import Config
 from stream.errors import ConfigError, StageDied
 from stream.messages import (
@@ -40,7 +41,7 @@ from stream.packets import embedding_of, feedback_of, frame_message, token_messa
 from stream.snapshot import SnapshotReader, SnapshotWriter
 from stream.speaker import Packet, Speaker, open_speaker
 from stream.stages import answer as answer_module
-from stream.stages.answer import AnswerPlace, AnswerStage
+from stream.stages.answer import AnswerStage
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Link, Received
 from tests import fake_speaker

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from msgspec import structs
+
 from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.view import TextureView
@@ -20,8 +22,8 @@ from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.event_forms import pack_event
-from stream.events import Answer, Cut, Event, FrameReady, Notice, Skipped, store_lost
-from stream.frame_events import map_of, outage_of, why_of
+from stream.events import Answer, Cut, Event, Notice, Skipped, store_lost
+from stream.frame_events import map_of, outage_of, ready_of, repaired_of, why_of
 from stream.manners import Manners
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
@@ -31,8 +33,6 @@ from stream.sources.base import SkippedItem
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, WAIT_MS, Control, describe
 from stream.target import LatencyTarget
 from stream.transport import Transport, Waiter
-
-NS_PER_MS = 1_000_000
 
 T = TypeVar("T")
 
@@ -178,22 +178,9 @@ class AllocateStage:
         self._tell_skipped(changed.skipped, stamp.frame_index, at_s)
         if changed.cut_score is not None:
             self._emit(Cut(frame_index=stamp.frame_index, pts_s=at_s, score=changed.cut_score))
-        self._emit(
-            FrameReady(
-                frame_index=stamp.frame_index,
-                pts_s=at_s,
-                capture_ns=stamp.capture_ns,
-                ready_ns=ready_ns,
-                texture_ms=changed.texture_ms,
-                allocate_ms=(ready_ns - start_ns) / NS_PER_MS,
-                dirty_share=changed.dirty_share,
-                tokens=frame.allocation.tokens,
-                tiles=frame.levels.size,
-                jitter_share=frame.jitter_share,
-                slot=None if overlay is None else self._slot(overlay),
-                map=map_of(frame) if self._policy.with_maps else None,
-            )
-        )
+        slot = None if overlay is None else self._slot(overlay)
+        ready = ready_of(frame, changed, start_ns, ready_ns, slot)
+        self._emit(structs.replace(ready, map=map_of(frame)) if self._policy.with_maps else ready)
         time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
         cut = changed.cut_score is not None
         self._talk.observe(
@@ -259,12 +246,8 @@ class AllocateStage:
         stamp = None if self._last is None else self._last.stamp
         at_s = 0.0 if stamp is None else stamp.media_ns / NS_PER_S
         self._tell_skipped(end.skipped, 0 if stamp is None else stamp.frame_index + 1, at_s)
-        made, clamped = end.made_pts, end.clamped_pts
-        if made or clamped:
-            message = (
-                f"repaired {made + clamped} frame times from the frame rate ({made} missing, {clamped} going back)"
-            )
-            self._emit(Notice(code="pts-repaired", message=message))
+        if (repaired := repaired_of(end)) is not None:
+            self._emit(repaired)
         self._talk.finish(last_answer=end.reason == "finished")
 
     def _emit(self, event: Event) -> None:

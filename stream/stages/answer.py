@@ -7,23 +7,21 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from arr_coc.errors import ArrCocError, OptionError
+from arr_coc.errors import ArrCocError
 from arr_coc.types import NS_PER_S
+from stream.answer_place import AnswerPlace, check_joining, greeting
 from stream.errors import StreamError, TransportError
 from stream.guests import Guest, Guests
 from stream.messages import (
-    PROTOCOL,
     Alive,
     Ask,
     Asking,
     Cancel,
     Failed,
-    Hello,
     Join,
     Lapsed,
     Leave,
@@ -40,7 +38,6 @@ from stream.speaker import Packet, Speaker
 from stream.spoken import answered_message, looked_message
 from stream.stages.base import WAIT_MS, CancelledError, Control, describe
 from stream.transport import Client, Received, Transport
-from stream.transport.curve import ServerCurve
 
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
@@ -57,23 +54,6 @@ LAST_WORDS_NS = 5 * NS_PER_S
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerPlace:
-    """Where the stage is reached. `shared`: it serves whoever comes, and outlives the failure of one answer.
-
-    `encode` is what it encodes, where its guests may think otherwise. `answering` says what it answers by, once the
-    model has been loaded.
-    """
-
-    endpoint: str
-    encode: str | None = None
-    curve: ServerCurve | None = None
-    shared: bool = False
-    ready: Callable[[], None] = lambda: None
-    """Called once the model has been loaded."""
-    answering: Callable[[], str] = lambda: ""
 
 
 class AnswerStage:
@@ -180,18 +160,7 @@ class AnswerStage:
     def _welcome(self, client: Client, message: Join) -> None:
         """Takes a client in, or tells it why not."""
         try:
-            if message.protocol != PROTOCOL:
-                raise TransportError(
-                    f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version "
-                    f"{message.protocol}; install the same version at both ends"
-                )
-            if self._guests.full:
-                raise TransportError(f"the answer stage serves {len(self._guests)} others already; try another one")
-            if self._place.encode not in (None, message.encode):
-                raise OptionError(
-                    f"the answer stage encodes {self._place.encode}, not {message.encode}; give --encode "
-                    f"{self._place.encode} here, or start it with --encode {message.encode}"
-                )
+            check_joining(message, self._place, self._guests)
             asking = self._asking(client, message.query)
             if message.until is not None:
                 self._speaker.check_until(message.until)
@@ -199,16 +168,8 @@ class AnswerStage:
             self._send(client, _failed(error))
             self._speaker.forget(client)
             return
-        speaker = self._speaker
         self._guests.join(client, message.query, message.until)
-        hello = Hello(
-            model_id=speaker.model_id,
-            knows_levels=speaker.knows_levels,
-            known_world=speaker.known_world,
-            allocator=speaker.allocator,
-            answering=self._answering,
-        )
-        if self._send(client, hello):
+        if self._send(client, greeting(self._speaker, self._answering)):
             self._send(client, *asking)
 
     def _change_question(self, client: Client, guest: Guest, query: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
+from stream.answer_place import AnswerPlace
 from stream.config import Config
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.event_forms import pack_event, unpack_event
@@ -53,7 +54,7 @@ from stream.packets import (
 )
 from stream.recording import MAGIC, Began, Happened, Heard, Recording, Said, packed, unpacked
 from stream.sources.base import SkippedItem
-from stream.stages.answer import AnswerPlace, AnswerStage
+from stream.stages.answer import AnswerStage
 from stream.stages.base import Control, StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.event_maker import answer, frame, summary
