@@ -1,6 +1,7 @@
 """Records in a file that may end in the middle of one.
 
-Each is its length and CRC-32 (little-endian uint32 both), then the payload.
+Each is its length and CRC-32 (little-endian uint32 both), then the payload, which is never empty: zeros are what a file
+ends with where a machine went down before the disk had all of it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def read_framed(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     while end + FRAMING.size <= size:
         length, check = FRAMING.unpack(file.read(FRAMING.size))
         end += FRAMING.size + length
-        if end > size:
+        if not length or end > size:
             return
         payload = file.read(length)
         if zlib.crc32(payload) != check:

@@ -175,11 +175,11 @@ def claimed_folder(folder: str) -> Iterator[None]:
     Raises OutputError where it cannot be made or written, and where it holds a recording already.
     """
     path = Path(folder)
-    made = not path.exists()
+    made = not os.path.lexists(path)
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
-        reason = "it is a file" if path.exists() else error.strerror
+        reason = "it is a file" if os.path.isfile(path) else error.strerror
         raise OutputError(f"cannot record into {folder!r}: {reason}; name a folder, new or empty") from error
     if parts_of(path):
         raise OutputError(f"{folder!r} holds a recording already; name another folder")

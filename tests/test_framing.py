@@ -8,7 +8,7 @@ import pytest
 
 from stream.framing import FRAMING, framed, read_framed
 
-PAYLOADS = [b"one", b"", b"three" * 100]
+PAYLOADS = [b"one", b"2", b"three" * 100]
 WHOLE = b"".join(map(framed, PAYLOADS))
 ENDS = [len(b"".join(map(framed, PAYLOADS[: count + 1]))) for count in range(len(PAYLOADS))]
 
@@ -39,3 +39,7 @@ def test_a_damaged_record_ends_the_reading(at: int) -> None:
 
 def test_a_length_beyond_the_file_is_not_believed() -> None:
     assert read(framed(b"a") + FRAMING.pack(4_000_000_000, 0) + b"rest") == [(b"a", FRAMING.size + 1)]
+
+
+def test_zeros_in_place_of_what_never_reached_the_disk_are_no_records() -> None:
+    assert [payload for payload, _ in read(WHOLE + bytes(3 * FRAMING.size))] == PAYLOADS

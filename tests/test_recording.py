@@ -181,6 +181,7 @@ def test_a_folder_that_cannot_take_a_recording_is_refused(tmp_path: Path, monkey
         ("a", "holds a recording already; name another folder"),
         ("file", "cannot record into .*: it is a file; name a folder"),
         ("absent/deep", "cannot record into .*: No such file or directory; name a folder"),
+        ("a" * 300, "cannot record into .*: File name too long; name a folder"),
         ("locked", "cannot record into .*: it cannot be written; name another folder"),
     ):
         with pytest.raises(OutputError, match=message), claimed_folder(str(tmp_path / folder)):
