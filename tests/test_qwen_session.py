@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -191,6 +193,15 @@ def test_times_add_up() -> None:
     last = speaking.last
     assert min(last.encode_ms, last.prefill_ms, last.decode_ms) > 0
     assert last.first_token_ms == pytest.approx(last.encode_ms + last.prefill_ms)
+
+
+def test_what_is_learnt_after_the_last_token_is_no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaking = session()
+    seconds = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: float(next(seconds)))
+    monkeypatch.setattr("arr_coc.qwen.result.time", clock)
+    said(speaking, packet(), QUERY)
+    assert speaking.last.decode_ms == 1e3 * speaking.last.text_tokens, "a step for each, and one for the end"
 
 
 def test_the_question_cannot_end_its_own_turn() -> None:

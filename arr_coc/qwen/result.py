@@ -47,6 +47,7 @@ class Record:
     started_s: float = field(default_factory=time.perf_counter)
     encoded_s: float = 0.0
     first_s: float | None = None
+    last_s: float = 0.0
     pieces: list[str] = field(default_factory=list)
     text_tokens: int = 0
 
@@ -56,15 +57,15 @@ class Record:
 
     def decoded(self) -> None:
         """One more step of the decoder is done; the first may also be the answer's end."""
+        self.last_s = time.perf_counter()
         if self.first_s is None:
-            self.first_s = time.perf_counter()
+            self.first_s = self.last_s
 
     def result(
         self, prompt: Prompt, feedback: Feedback | None, kept_bytes: int, vision: VisionReport | None
     ) -> AnswerResult:
         """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
-        ended_s = time.perf_counter()
-        first_s = ended_s if self.first_s is None else self.first_s
+        first_s = time.perf_counter() if self.first_s is None else self.first_s
         return AnswerResult(
             text="".join(self.pieces),
             text_tokens=self.text_tokens,
@@ -73,7 +74,7 @@ class Record:
             encode_ms=(self.encoded_s - self.started_s) * 1e3,
             prefill_ms=(first_s - self.encoded_s) * 1e3,
             first_token_ms=(first_s - self.started_s) * 1e3,
-            decode_ms=(ended_s - first_s) * 1e3,
+            decode_ms=(max(self.last_s, first_s) - first_s) * 1e3,
             feedback=feedback,
             shown=prompt.stamps,
             regions=prompt.regions.int().cpu().numpy(),
