@@ -12,7 +12,7 @@ help:
 	@echo "make test-slow  run the long suites"
 	@echo "make check      format, lint, types"
 	@echo "make format     format the code"
-	@echo "make bench      run every benchmark; results in benchmarks/results/"
+	@echo "make bench      run the benchmarks of docs/measuring.md; results in benchmarks/results/"
 	@echo "make clean      remove the environment and what the demo made"
 
 demo: $(READY)
