@@ -56,7 +56,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[MakeRecord, int]] = deque()
         self._waiting_bytes = 0
-        self._met = self._over = False
+        self._met = self._over = self._closed = False
         self._notice: Notice | None = None
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         began = Began(version("arr-coc-stream"), source, now, live=live)
@@ -90,10 +90,12 @@ class Recorder:
             return notice
 
     def close(self) -> None:
-        """The run is over: waits until all is written, with a limit."""
+        """The run is over: waits until all is written, with a limit; once, however often it is called."""
         with self._changed:
-            self._over = True
+            closed, self._closed, self._over = self._closed, True, True
             self._changed.notify()
+        if closed:
+            return
         self._thread.join(CLOSE_LIMIT_S)
         if self._thread.is_alive():
             log.warning("the recording in %s lacks its end: the disk does not take it", self._folder)
