@@ -23,7 +23,7 @@ _FORGET_PEAK = "5"
 def peak_mib(way: str, device: str, dtype: str) -> float | None:
     """In a process of its own; None where the system does not tell (other than Linux)."""
     command = [sys.executable, "-m", "benchmarks.answer_memory", way, device, dtype]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
     return None if said == "None" else float(said)
 
 

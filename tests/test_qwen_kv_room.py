@@ -38,8 +38,7 @@ def test_what_is_added_moves_nothing() -> None:
 def test_rewinding_gives_room_back() -> None:
     kv = empty_kv()
     kv.update(*rows(10, 0), 0)
-    layer = kv.layers[0]
-    layer.keys, layer.values = layer.keys[..., :4, :], layer.values[..., :4, :]
+    kv.layers[0].show(4)
     keys, _ = kv.update(*rows(2, 1), 0)
     assert torch.equal(keys, torch.cat([rows(10, 0)[0][..., :4, :], rows(2, 1)[0]], dim=-2))
 

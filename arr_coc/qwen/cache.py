@@ -50,7 +50,7 @@ class PrefixCache(Generic[Key]):
         tokens = self.marks[-1].tokens if self.marks else 0
         if tokens < len(self):
             for layer in self.kv.layers:
-                layer.keys, layer.values = layer.keys[..., :tokens, :], layer.values[..., :tokens, :]
+                layer.show(tokens)
         return kept
 
     def mark(self, key: Key, tokens: int, position: int) -> None:

@@ -118,9 +118,8 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
     chances, tokens = torch.softmax(logits.float() / options.temperature, dim=-1).sort(descending=True)
     before = chances.cumsum(0) - chances
     chances = torch.where(before < options.top_p, chances, 0.0)
-    race = torch.empty_like(chances).exponential_(
-        generator=generator
-    )  # as multinomial does, which waits for the device
+    # The draw of `multinomial`, which would wait for the device.
+    race = torch.empty_like(chances).exponential_(generator=generator)
     return tokens[(chances / race).argmax()]
 
 

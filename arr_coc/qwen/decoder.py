@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class Decoder:
     """Decodes answers on one cache after another; a captured step is kept while the cache's tensors stay.
 
-    `capture`: what makes a step repeatable; None decodes with one call a token.
+    `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing: a token is a call then.
     """
 
     def __init__(self, qwen: QwenVL, capture: Capture | None = None) -> None:

@@ -17,7 +17,7 @@ ROOM_TOKENS = 256
 class RoomLayer(DynamicLayer):
     """One layer's keys and values [1, heads, tokens, head_dim]: views of the beginning of larger tensors.
 
-    Shortening the views, as a rewind does, gives the room behind them back. `room_keys` and `room_values` are those
+    To `show` fewer, as a rewind does, gives the room behind them back. `room_keys` and `room_values` are those
     larger tensors; they are replaced only when the room grows.
     """
 

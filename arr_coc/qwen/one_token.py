@@ -21,8 +21,7 @@ _TABLE_TOKENS = 64
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """What a layer (its number) makes of one token's query [heads, head_dim], key and value [kv heads, head_dim], all
-rotated: [heads, head_dim]."""
-
+rotated: heads * head_dim numbers, in any shape."""
 
 Watch = Callable[[int, torch.Tensor, torch.Tensor], None]
 """Is told of each layer (its number) the rotated query [heads, head_dim] and the keys [kv heads, L, head_dim]."""
