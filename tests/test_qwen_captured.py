@@ -142,6 +142,7 @@ class NothingOfTheHost(TorchDispatchMode):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_step_can_be_captured(family: str) -> None:
     """Nothing of it waits for the device or comes from the host; tensors without values tell by refusing both."""
+    pytest.importorskip("transformers", "5.0", "before, rotations asked for an autocast that such tensors do not have")
     qwen = tiny_qwen(family)
     _, _, cache = prompted(qwen)
     qwen.model.to("meta")
