@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_qwen import FAMILIES, tiny_qwen
@@ -12,14 +13,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from arr_coc.errors import NonFiniteError
+from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.captured import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedStep, cuda_graph
 from arr_coc.qwen.decode import Decoding, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.decoder import Decoder
+from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.kv_room import ROOM_TOKENS
 from arr_coc.qwen.one_token import OneToken
+from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.types import NS_PER_S, FrameStamp, TileGrid, TokenPacket
 
 
 def run_first(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
@@ -209,6 +215,38 @@ def test_what_the_first_tokens_looked_at_is_the_same(tokens: int, read: int) -> 
     qwen = tiny_qwen()
     captured = looked_at(qwen, lambda step, device: step, tokens, read)
     torch.testing.assert_close(captured, looked_at(qwen, None, tokens, read), atol=1e-5, rtol=0)
+
+
+def packet(seed: int) -> TokenPacket:
+    grid, random = TileGrid.of(64, 96), np.random.default_rng(seed)
+    regions = grid_regions(grid).numpy().astype(np.int32)
+    pixels = random.integers(0, 256, (grid.tiles, 3, 32, 32), dtype=np.uint8)
+    return TokenPacket(
+        FrameStamp(seed, seed * NS_PER_S, 0, epoch=1), grid, regions, np.ones(grid.tiles, np.float32), pixels
+    )
+
+
+@pytest.mark.parametrize("window", [None, WindowOptions(frames=2)], ids=["a frame", "window"])
+@pytest.mark.parametrize(("capture", "device"), CAPTURES)
+def test_a_session_says_and_learns_the_same(capture: Capture, device: str, window: WindowOptions | None) -> None:
+    """Over frames and questions, of which one makes the room of the cache grow."""
+    options = AnswerOptions(decoding=Decoding(max_tokens=12))
+    captured, plain = (AnswerSession(model(device), options) for _ in range(2))
+    captured._decoder = Decoder(captured.qwen, capture)
+    vars(plain.qwen)["decodes_plainly"] = False  # the stock forward, on a GPU too
+    plain._decoder = Decoder(plain.qwen)
+    windows = [None if window is None else FrameWindow(window) for _ in range(2)]
+    long = "Is the cat sleeping? " * 60
+    for seed, query in ((0, "What is it?"), (1, "What is it?"), (1, "And now?"), (2, long), (3, "What is it?")):
+        said = [
+            "".join(session.answer(packet(seed), query, window=seen))
+            for session, seen in zip((captured, plain), windows, strict=True)
+        ]
+        assert said[0] == said[1]
+        learnt = [torch.from_numpy(session.last.feedback.attention) for session in (captured, plain)]  # type: ignore[union-attr]
+        torch.testing.assert_close(*learnt, atol=1e-5, rtol=0)
+    assert captured.last.kept_bytes == plain.last.kept_bytes
+    assert captured.prompts.cache.kv.layers[0].room_keys.shape[-2] == 2 * ROOM_TOKENS
 
 
 def test_logits_that_are_not_finite_end_it() -> None:
