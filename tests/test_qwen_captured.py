@@ -205,7 +205,7 @@ def looked_at(qwen: QwenVL, capture: Capture | None, tokens: int, read: int) -> 
         )
         taken: Iterator[int] = (token for token, _ in zip(decoding, range(read), strict=False))
         list(taken)
-        decoding.close()  # type: ignore[attr-defined]
+        decoding.close()
     return probe.attention()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -36,8 +36,11 @@ class Decoder:
         options: Decoding,
         should_stop: Callable[[], bool] | None = None,
         probe: AttentionProbe | None = None,
-    ) -> Iterator[int]:
-        """Token ids of one answer, as `arr_coc.qwen.decode.decode`; `probe` is told what they look at."""
+    ) -> Generator[int, None, None]:
+        """Token ids of one answer, as `arr_coc.qwen.decode.decode`.
+
+        `probe` knows what they looked at once this has ended or was closed.
+        """
         step = self._captured(kv, options.max_tokens)
         if step is None:
             watch = None if probe is None else probe.see

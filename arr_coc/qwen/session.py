@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -149,12 +149,14 @@ class AnswerSession:
     def _speak(self, asked: _AskedPrompt, should_stop: Callable[[], bool] | None) -> Iterator[str]:
         record, stream = asked.record, TextStream(self.qwen.tokenizer)
         position, kv, options = asked.prompt.part.position, self.prompts.cache.kv, self.options.decoding
-        for token in self._decoder.decode(asked.logits, position, kv, options, should_stop, asked.probe):
-            record.decoded()
-            record.text_tokens += 1
-            if piece := stream.push(token):
-                record.pieces.append(piece)
-                yield piece
+        # Closed at once where this is closed: only then does the probe know what a captured step looked at.
+        with closing(self._decoder.decode(asked.logits, position, kv, options, should_stop, asked.probe)) as tokens:
+            for token in tokens:
+                record.decoded()
+                record.text_tokens += 1
+                if piece := stream.push(token):
+                    record.pieces.append(piece)
+                    yield piece
         record.decoded()
         if piece := stream.finish():
             record.pieces.append(piece)
