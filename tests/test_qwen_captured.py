@@ -178,6 +178,15 @@ def test_it_stops_when_asked_and_at_the_end_token() -> None:
     assert list(decoder.decode(ended, part.position, cache.kv, Decoding())) == []
 
 
+def test_a_decoder_that_needs_the_stock_forward_gets_it() -> None:
+    usual = answer(tiny_qwen(), None, Decoding(max_tokens=5))
+    sliding, hooked = tiny_qwen("qwen2_vl"), tiny_qwen()
+    sliding.language_model.layers[1].self_attn.sliding_window = 4
+    hooked.language_model.layers[1]._hf_hook = object()  # as accelerate has where a model is spread over devices
+    assert [one.decodes_plainly for one in (tiny_qwen("qwen2_vl"), sliding, hooked)] == [True, False, False]
+    assert answer(hooked, None, Decoding(max_tokens=5)) == usual
+
+
 def test_so_many_steps_are_ahead_of_what_is_read() -> None:
     qwen = tiny_qwen()
     steps = 0

@@ -50,11 +50,14 @@ class QwenVL:
 
     @cached_property
     def decodes_plainly(self) -> bool:
-        """Whether the decoder lies on one device with nothing hooked in between, as a device map of several would."""
+        """Whether the decoder lies on one device with nothing hooked in between, as a device map of several would, and
+        every layer sees all tokens before its own."""
         devices = {
             parameter.device for parameter in [*self.language_model.parameters(), *self.model.lm_head.parameters()]
         }
-        return len(devices) == 1 and not any(hasattr(module, "_hf_hook") for module in self.language_model.modules())
+        hooked = any(hasattr(module, "_hf_hook") for module in self.language_model.modules())
+        sliding = any(getattr(layer.self_attn, "sliding_window", None) for layer in self.language_model.layers)
+        return len(devices) == 1 and not hooked and not sliding
 
     @property
     def knows_levels(self) -> bool:
