@@ -43,7 +43,8 @@ class Took:
     """One answer's times in milliseconds, from a picture in ordinary memory.
 
     `prepare_ms`: the stock image processor, or texture and allocation. `first_token_ms` counts from the picture, and
-    `answer_ms` until the last of TEXT_TOKENS tokens.
+    `answer_ms` until the last of TEXT_TOKENS tokens. On a GPU the stock model is waited for after encoding, this
+    project's ways are not: there much of their encoding counts as `prefill_ms`.
     """
 
     prepare_ms: float

@@ -19,9 +19,11 @@ class AnswerResult:
 
     `tokens_used` are visual tokens, `text_tokens` those of the answer; `prefilled_tokens` had to be computed before it,
     the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
-    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. `shown`: the frames
-    that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest. `feedback` is None
-    where none was wanted. `kept_bytes`: what frames, keys and values take in memory after it.
+    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. No device is waited
+    for in between, so on a GPU much of encoding counts as prefill.
+
+    `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
+    `feedback` is None where none was wanted. `kept_bytes`: what frames, keys and values take in memory after it.
     `vision`: what incremental encoding took and keeps, where that is how frames were encoded.
     """
 
