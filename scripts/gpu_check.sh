@@ -1,12 +1,13 @@
 #!/bin/sh
 # Checks the CUDA store on the GPU that is here: builds the kernels where nvcc is, holds the store against the CPU store
-# byte for byte, measures it, and says what does not leak. A few minutes, nothing from the network. Called as:
+# byte for byte, measures it, and says what does not leak. Then decoding from a captured graph: held against the stock
+# model's forward, and measured beside it. A few minutes, nothing from the network. Called as:
 #
 #     sh scripts/gpu_check.sh [OUT.json]
 #
-# OUT.json is benchmarks/results/gpu.json unless told; it is written only where both halves of parity passed. PYTHON names
-# the Python to use: by default the checkout's .venv/bin/python, or else python3; it needs torch with CUDA and what
-# `pip install -e '.[dev]'` installs.
+# OUT.json is benchmarks/results/gpu.json unless told; it is written only where both halves of parity passed. Decoding's
+# figures lie beside it, in answer_cuda.json. PYTHON names the Python to use: by default the checkout's .venv/bin/python,
+# or else python3; it needs torch with CUDA and what `pip install -e '.[dev]'` installs.
 set -eu
 
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
@@ -58,3 +59,7 @@ ARR_COC_NVCC=no "$PYTHON" -m pytest -q tests/test_cuda_store.py tests/test_cuda_
 
 echo "== Speed and leaks"
 "$PYTHON" -m benchmarks.gpu --out "$OUT"
+
+echo "== Decoding from a captured graph"
+"$PYTHON" -m pytest -q -rs tests/test_qwen_captured.py
+"$PYTHON" -m benchmarks.answer --device cuda --rounds 60 --rounds-2b 60 --out "$(dirname "$OUT")/answer_cuda.json"
