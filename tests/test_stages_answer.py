@@ -275,6 +275,19 @@ def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: Sta
     assert list(RememberingSpeaker.seen.values()) == [2]
 
 
+def test_whoever_asks_during_anothers_look_is_not_taken_for_it(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RememberingSpeaker.seen.clear()
+    serve(runner, RememberingSpeaker)
+    one, other = Client(runner, until="is it there").greeted(), Client(runner).greeted()
+    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: other.link.send(Ask(query="another")))
+    one.ask()
+    one.expect(Looked)
+    one.hear_answer()
+    assert list(RememberingSpeaker.seen.values()) == [1, 0]
+
+
 def test_who_is_not_let_in_is_not_remembered(runner: StageRunner) -> None:
     class Exacting(RememberingSpeaker):
         def embed(self, query: str) -> QueryEmbedding:

@@ -226,11 +226,11 @@ class AnswerStage:
         number, packet, speak = self._packet_of(received)
         query = guest.query
         pieces: list[str] = []
-        self._speaker.attend(client)
         if guest.until is not None:
             self._look(client, guest, number, packet)
         if not speak or self._unwanted:
             return
+        self._speaker.attend(client)  # anew, as others may have asked something during the look
         for piece in self._speaker.answer(packet, query, self._must_stop):
             pieces.append(piece)
             if not self._unwanted:
@@ -245,6 +245,7 @@ class AnswerStage:
     def _look(self, client: Client, guest: Guest, number: int, packet: Packet) -> None:
         """Looks whether the guest's standing question is answered with yes."""
         assert guest.until is not None
+        self._speaker.attend(client)
         look = self._speaker.look(packet, guest.until)
         self._listen(0)
         if not self._unwanted:
