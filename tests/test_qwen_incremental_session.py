@@ -13,6 +13,7 @@ from tiny_qwen import FAMILIES, tiny_folder, tiny_qwen
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.decode import Decoding
+from arr_coc.qwen.incremental import IncrementalEncoder
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.session import AnswerSession
@@ -78,6 +79,16 @@ def test_another_question_about_the_same_frame_encodes_nothing() -> None:
     before = speaking.last
     said(speaking, packet, "Say what happens.")
     assert speaking.last.prefilled_tokens < before.prefilled_tokens - 12
+
+
+def test_an_answer_tells_of_its_own_stream_whoever_asks_meanwhile() -> None:
+    speaking = session()
+    pieces = speaking.answer(frames(1)[0], QUERY)
+    next(pieces)
+    speaking.vision = IncrementalEncoder(IncrementalOptions())
+    list(pieces)
+    assert speaking.last.vision is not None
+    assert speaking.last.vision.held_regions == 12
 
 
 def test_a_cut_empties_what_is_kept() -> None:

@@ -120,6 +120,7 @@ class AnswerSession:
             raise OptionError("there is no frame to speak about")
         self.prompts.check_fits(frames, query, window)
         record = Record()
+        vision = self.vision  # another stream's may stand there when the answer has ended
         try:
             prompt = self.prompts.make(frames, query, window, record)
             with self._probe(prompt) as probe:
@@ -127,9 +128,9 @@ class AnswerSession:
                 self.prompts.cache.marks += prompt.marks
 
                 def conclude() -> None:
-                    vision = self.vision.report if self.options.encode == "incremental" else None
+                    encoded = vision.report if self.options.encode == "incremental" else None
                     feedback = None if probe is None else feedback_from(prompt, probe, self.prompts.pooled(query))
-                    self._last = record.result(prompt, feedback, self.prompts.kept_bytes(window), vision)
+                    self._last = record.result(prompt, feedback, self.prompts.kept_bytes(window), encoded)
 
                 try:
                     yield _AskedPrompt(prompt, logits, record, probe)
