@@ -64,6 +64,7 @@ class Decoder:
             try:
                 self._step = CapturedStep(self._qwen, kv.layers, self._capture)
             except RuntimeError as error:
-                _log.warning("decoding goes on without a captured graph: %s", str(error).strip().splitlines()[0])
+                reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
+                _log.warning("decoding goes on without a captured graph: %s", reason)
                 self._capture = None
         return self._step
