@@ -71,7 +71,7 @@ class RegionChooser:
         unmoved = relevance is self._relevance and neglect is self._neglect and tokens == self._tokens
         if unmoved and self._choice is not None:
             return self._choice
-        strategy = resolve(self._strategy, relevance, self._levels, self._void_threshold())
+        strategy = resolve(self._strategy, relevance, tokens, self._levels, self._void_threshold())
         memory = Memory(self._previous, neglect, self._tensions.explore)
         allocation = allocate_frame(Request(relevance, tokens, self._tensions.coverage, self._seed, memory), strategy)
         levels = level_map(allocation.regions.numpy(), relevance.shape)

@@ -112,6 +112,8 @@ def test_random_is_seeded() -> None:
 def test_auto_follows_the_model_and_the_semantic_void() -> None:
     assert (levels_of(blob(), 200, "auto", levels=True) == levels_of(blob(), 200, "foveated")).all()
     assert (levels_of(blob(), 200, "auto") == levels_of(blob(), 200, "mixed")).all()
+    assert (levels_of(blob(), 64, "auto", levels=True) == levels_of(blob(), 64, "foveated")).all()
+    assert (levels_of(blob(), 63, "auto", levels=True) == levels_of(blob(), 63, "mixed")).all()
     noise = torch.from_numpy(np.random.default_rng(0).random((34, 60), dtype=np.float32))
     for void in (noise, torch.full((34, 60), 0.8)):
         assert (levels_of(void, 200, "auto", levels=True) == levels_of(void, 200, "grid")).all()
