@@ -160,10 +160,13 @@ def test_a_missing_shard(tmp_path: Path) -> None:
         load_qwen(folder)
 
 
-def test_a_truncated_weight_file(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("kept", "said"), [(1000, r"model\.safetensors of tiny is damaged"), (-1000, "tiny cannot be loaded: ")]
+)
+def test_a_truncated_weight_file(kept: int, said: str, folder: Path) -> None:
     weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelError, match=r"tiny cannot be loaded: .*; download the model again"):
+    weights.write_bytes(weights.read_bytes()[:kept])
+    with pytest.raises(ModelError, match=said + ".*; download the model again"):
         load_qwen(folder)
 
 

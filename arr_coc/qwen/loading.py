@@ -13,7 +13,9 @@ from safetensors import SafetensorError
 from arr_coc.errors import ModelError
 from arr_coc.qwen.checkpoint import check_folder, read_config
 from arr_coc.qwen.families import family_of
+from arr_coc.qwen.footprint import ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, download, local_folder, quiet
+from arr_coc.qwen.precision import dtype_on_cpu
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.weights import bundled_realiser
@@ -36,8 +38,8 @@ def load_qwen(
 
     Allocator weights in its folder `arr_coc` come along where they were trained for these very weights.
 
-    `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is float32 on the CPU, elsewhere the
-    checkpoint's own. `device_map`, as accelerate's, spreads the model over several devices in place of `device`.
+    `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU what
+    `dtype_on_cpu` says. `device_map`, as accelerate's, spreads the model over several devices in place of `device`.
     `token`: for private and gated models on the hub.
     Raises ModelNotFound (no such folder or name, no weights, no network) and ModelError (gated, another architecture,
     damaged files, a device or dtype that is not there, too little memory).
@@ -50,8 +52,10 @@ def load_qwen(
         family_of(read_config(download(model_id, token, ("config.json",))).get("model_type"), model_id)
         folder = download(model_id, token)
     family = check_folder(folder, model_id)
+    if dtype == "auto" and target.type == "cpu" and device_map is None:
+        dtype = dtype_on_cpu(ModelFacts.read(folder, model_id))
     with quiet():
-        model = _load_model(folder, model_id, _dtype(dtype, target, device_map), target, device_map)
+        model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
     realiser = bundled_realiser(folder, model.get_input_embeddings().weight, model_id)
@@ -69,9 +73,9 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device, device_map: object) -> torch.dtype | str:
+def _dtype(name: str) -> torch.dtype | str:
     if name == "auto":
-        return torch.float32 if device.type == "cpu" and device_map is None else "auto"
+        return name
     if name not in DTYPES:
         raise ModelError(f"unknown dtype {name!r}; there are auto, {', '.join(DTYPES)}")
     return DTYPES[name]

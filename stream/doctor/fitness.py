@@ -61,8 +61,10 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         return _fits(
             f"{size_text(processes)} and the model needed, {size_text(free_bytes)} free", processes, free_bytes
         )
+    from arr_coc.qwen.precision import dtype_on_cpu  # torch takes seconds to import
+
     on_cpu = not _on_cuda(config.answer.device)
-    dtype = "float32" if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
+    dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
     parts = Footprint.of(facts, dtype, load_of(config, streams))
     named = {
         "weights": parts.weights,
