@@ -56,8 +56,8 @@ def found(relevance: torch.Tensor, wanted: torch.Tensor, levels: bool) -> Found:
 
 
 def fine_tiles(relevance: torch.Tensor, share: float, levels: bool) -> Tiles:
-    """The tiles that a share of the tokens shows at level 0: bool [gh, gw]. A model that knows levels has the whole frame
-    covered, which leaves the fewest."""
+    """The tiles that a share of the tokens shows at level 0: bool [gh, gw]. A model that knows levels has the whole
+    frame covered, which leaves the fewest."""
     strategy = "foveated" if levels else "mixed"
     return _tiles(relevance, max(1, round(share * relevance.numel())), strategy, levels)
 
