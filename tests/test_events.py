@@ -116,7 +116,8 @@ EVENTS: list[Event] = [
 
 
 def test_every_kind_is_tried_here() -> None:
-    assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent)) == set(Event.__subclasses__())
+    of_a_run = {kind for kind in Event.__subclasses__() if kind.__module__ == Event.__module__}
+    assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent)) == of_a_run
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
