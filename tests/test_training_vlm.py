@@ -100,6 +100,18 @@ def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
         Trainer(Recipe(begin_with=str(tmp_path)), tmp_path / "run")
 
 
+@pytest.mark.slow  # compiling takes most of a minute
+@pytest.mark.filterwarnings("ignore")  # of what torch's compiler does
+def test_a_compiled_step_has_the_same_losses(tmp_path: Path) -> None:
+    batches = SameBatch()
+    losses = []
+    for compiled in (False, True):
+        trainer = Trainer(Recipe(compiled=compiled), tmp_path / str(compiled))
+        losses.append([trainer.step(batches).total.item() for _ in range(3)])  # type: ignore[arg-type]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[1][2] < losses[1][0]
+
+
 @pytest.mark.usefixtures("one_second_a_step")
 def test_the_commands_train_resume_and_export(tmp_path: Path) -> None:
     runner = CliRunner()
