@@ -100,6 +100,7 @@ class StreamAllocator:
             check_budget(self.options.budget, tiles=1)
         self._relevance = SteadyRelevance(realiser or RelevanceRealiser())
         self._texture = TextureArrayCache()
+        self._query: QueryEmbedding | None = None
         self._scene: _Scene | None = None
         self._last: FrameAllocation | None = None
         self._versions: TileVersions | None = None
@@ -110,7 +111,11 @@ class StreamAllocator:
         self._warned = False
 
     def set_query(self, query: QueryEmbedding) -> None:
-        """Ask another question: what answers to the old one taught is forgotten."""
+        """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
+        when the model that was asked died and its successor is told."""
+        if self._query is not None and _same(self._query, query):
+            return
+        self._query = query
         self._relevance.ask(query)
         if self._scene is not None:
             self._scene.prior.forget()
@@ -207,3 +212,7 @@ class StreamAllocator:
         if not self._warned and budget != "adaptive" and budget > tiles:
             self._warned = True
             log.warning("a budget of %d tokens is more than the frame's %d tiles: all of them are shown", budget, tiles)
+
+
+def _same(one: QueryEmbedding, other: QueryEmbedding) -> bool:
+    return (one.text, one.model_id) == (other.text, other.model_id) and np.array_equal(one.tokens, other.tokens)

@@ -177,8 +177,9 @@ def test_another_question_forgets_what_answers_taught() -> None:
     allocator.set_query(query)
     first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
     allocator.apply_feedback(feedback_on(first, 5, 4))
-    assert allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
-    allocator.set_query(query)
+    allocator.set_query(replace(query, tokens=query.tokens.copy()))
+    assert allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any(), "the same one is no other"
+    allocator.set_query(replace(query, text="where now?"))
     assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
 
 
