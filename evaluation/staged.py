@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from arr_coc.qwen.attention import attention_weights, last_query
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.qwenvl import QwenVL
@@ -98,12 +99,5 @@ def _last_token_attention(
     layer: Any, entering: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], keys: torch.Tensor
 ) -> torch.Tensor:
     """Attention of the last token on each of `keys` [kv heads, L, head_dim], mean over heads: float32 [L]."""
-    attention = layer.self_attn
-    query = attention.q_proj(layer.input_layernorm(entering[:, -1])).view(-1, attention.head_dim)
-    if hasattr(attention, "q_norm"):
-        query = attention.q_norm(query)
-    cos, sin = (part.flatten(0, -2)[-1] for part in rotary)  # of text, whose three M-RoPE rows agree
-    first, second = query.chunk(2, dim=-1)
-    query = query * cos + torch.cat([-second, first], dim=-1) * sin
-    scores = torch.einsum("hgd,hld->hgl", query.view(len(keys), -1, attention.head_dim), keys)
-    return torch.softmax(scores.float() * attention.head_dim**-0.5, dim=-1).mean(dim=(0, 1))
+    query = last_query(layer.self_attn, layer.input_layernorm(entering[:, -1:]), rotary)
+    return attention_weights(query, keys).mean(dim=(0, 1))

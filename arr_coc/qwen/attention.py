@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from arr_coc.qwen.prompted import Prompt
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.rotation import turned
 from arr_coc.types import Feedback
 
 PROBED_LAYERS = 2
@@ -96,10 +97,7 @@ class AttentionProbe:
     def _look(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if kwargs["past_key_values"] is not self._kv:
             return
-        query = attention.q_proj(kwargs["hidden_states"][:, -1]).view(-1, attention.head_dim)
-        if hasattr(attention, "q_norm"):
-            query = attention.q_norm(query)
-        query = _rotate(query, *kwargs["position_embeddings"])
+        query = last_query(attention, kwargs["hidden_states"], kwargs["position_embeddings"])
         self.see(attention.layer_idx, query, self._kv.layers[attention.layer_idx].keys[0])
 
 
@@ -121,6 +119,16 @@ class _Notes:
         return attention_weights(by_head.reshape(-1, head_dim), self.keys, mask).sum(dim=(0, 1))
 
 
+def last_query(attention: Any, entering: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """The rotated query [heads, head_dim] of the last of the tokens that enter an attention [1, L, D]; it must be text,
+    whose three M-RoPE rows agree, whatever shape they come in."""
+    query = attention.q_proj(entering[:, -1]).view(-1, attention.head_dim)
+    if hasattr(attention, "q_norm"):
+        query = attention.q_norm(query)
+    cos, sin = (part.flatten(0, -2)[-1] for part in rotary)
+    return turned(query, cos, sin)
+
+
 def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
     """The weights of a query [heads, head_dim] on the keys [kv heads, L, head_dim] that `mask` (bool) allows: float32
     [kv heads, heads / kv heads, L]."""
@@ -138,10 +146,3 @@ def feedback_from(prompt: Prompt, probe: AttentionProbe, pooled: torch.Tensor) -
         attention=probe.attention().numpy(),
         similarity=F.cosine_similarity(embeds, pooled.to(embeds.device)[None], dim=-1).cpu().numpy(),
     )
-
-
-def _rotate(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """The rotation of the last token, which is text: its three M-RoPE rows agree, whatever shape they come in."""
-    cos, sin = cos.flatten(0, -2)[-1], sin.flatten(0, -2)[-1]
-    first, second = query.chunk(2, dim=-1)
-    return query * cos + torch.cat([-second, first], dim=-1) * sin

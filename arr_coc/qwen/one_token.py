@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from arr_coc.qwen.positions import text_positions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.rotation import rotation
+from arr_coc.qwen.rotation import rotation, turned
 
 _TABLE_TOKENS = 64
 """How many rotations are made at once."""
@@ -40,7 +40,7 @@ def through_layers(
         value = attention.v_proj(entering).view(-1, attention.head_dim)
         if hasattr(attention, "q_norm"):
             query, key = attention.q_norm(query), attention.k_norm(key)
-        mixed = attend(index, _rotated(query, cos, sin), _rotated(key, cos, sin), value)
+        mixed = attend(index, turned(query, cos, sin), turned(key, cos, sin), value)
         hidden = hidden + attention.o_proj(mixed.reshape(1, -1))
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
     logits: torch.Tensor = qwen.model.lm_head(qwen.language_model.norm(hidden))[0]
@@ -80,8 +80,3 @@ def rotations(qwen: QwenVL, position: int, count: int) -> tuple[torch.Tensor, to
     cos, sin = rotation(qwen, text_positions(position, count))
     dtype = qwen.language_model.embed_tokens.weight.dtype
     return cos.to(dtype), sin.to(dtype)
-
-
-def _rotated(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = rows.chunk(2, dim=-1)
-    return rows * cos + torch.cat([-second, first], dim=-1) * sin

@@ -52,11 +52,14 @@ def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Keys [..., L, head_dim] rotated in float32, in the dtype in which they came."""
-    wide = keys.float()
-    first, second = wide.chunk(2, dim=-1)
-    cos, sin = cos.to(wide.device), sin.to(wide.device)
-    return (wide * cos + torch.cat([-second, first], dim=-1) * sin).to(keys.dtype)
+    """Queries or keys [..., head_dim] rotated in float32, in the dtype in which they came."""
+    return turned(keys.float(), cos.to(keys.device), sin.to(keys.device)).to(keys.dtype)
+
+
+def turned(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Queries or keys [..., head_dim] rotated in the dtype in which they came, as the stock decoder does."""
+    first, second = rows.chunk(2, dim=-1)
+    return rows * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 def _composed(language_model: Any, rows: torch.Tensor) -> torch.Tensor:

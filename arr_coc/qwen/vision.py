@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.qwen.positions import MERGE, patch_positions
 from arr_coc.qwen.preprocess import PixelScale, fit_tiles, to_patches
+from arr_coc.qwen.rotation import rotate
 from arr_coc.qwen.windows import Windows
 from arr_coc.types import TileGrid
 
@@ -181,11 +182,5 @@ def _projected(attention: Any, hidden: torch.Tensor, rows: Rows) -> tuple[torch.
     """Rotated query and key, and value, each [B, N, heads, head_dim]."""
     batch, patches, _ = hidden.shape
     mixed = attention.qkv(hidden).view(batch, patches, 3, attention.num_heads, -1)
-    query, key = _rotate(mixed[:, :, :2], rows.cos, rows.sin).unbind(2)
+    query, key = rotate(mixed[:, :, :2], rows.cos, rows.sin).unbind(2)
     return query, key, mixed[:, :, 2]
-
-
-def _rotate(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    wide = rows.float()
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat([-second, first], dim=-1) * sin).to(rows.dtype)
