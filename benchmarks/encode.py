@@ -28,6 +28,7 @@ from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from benchmarks.answer_ways import speak_on
 from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed, model_2b
 from stream.bench.machine import machine
 
@@ -81,7 +82,7 @@ def measure_encoding(qwen: QwenVL, repeats: int) -> dict[str, Any]:
 
 def measure_answers(qwen: QwenVL, repeats: int) -> dict[str, Any]:
     """Answers of exactly 12 tokens about 64 tokens of a frame that was never seen before."""
-    vars(qwen)["eos_ids"] = frozenset()
+    speak_on(qwen)
     session = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=12)))
     grid = TileGrid.of(512, 512)
     packets = [noise_packet(grid, 64, seed) for seed in range(repeats + 1)]

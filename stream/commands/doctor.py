@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.outcome import FAILED
+from stream.commands.text_option import text_option
 from stream.guests import GUESTS_MAX
 from stream.layers import build_config, option_layer
 
@@ -22,25 +23,28 @@ if TYPE_CHECKING:
 STYLES = {"works": "green", "absent": "yellow", "broken": "bold red"}
 
 
-def _text(*names: str, metavar: str, help: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(*names, metavar=metavar, help=help, show_default=False)
-    return option
-
-
 def doctor(
-    model: Annotated[str | None, _text("--model", "-m", metavar="NAME", help="The model to look at. [bundled]")] = None,
-    budget: Annotated[str | None, _text("--budget", metavar="N", help="Visual tokens a frame. [273]")] = None,
-    dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None,
-    window: Annotated[str | None, _text("--window", metavar="N", help="Frames that an answer speaks of. [1]")] = None,
+    model: Annotated[
+        str | None, text_option("--model", "-m", metavar="NAME", help="The model to look at. [bundled]")
+    ] = None,
+    budget: Annotated[str | None, text_option("--budget", metavar="N", help="Visual tokens a frame. [273]")] = None,
+    dtype: Annotated[
+        str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")
+    ] = None,
+    window: Annotated[
+        str | None, text_option("--window", metavar="N", help="Frames that an answer speaks of. [1]")
+    ] = None,
     encode: Annotated[
         str | None,
-        _text("--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"),
+        text_option(
+            "--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"
+        ),
     ] = None,
     backend: Annotated[
-        str | None, _text("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
+        str | None, text_option("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
     ] = None,
     device: Annotated[
-        str | None, _text("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
+        str | None, text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
     ] = None,
     streams: Annotated[
         int,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from stream.commands.text_option import text_option
 from stream.commands.until import check_watching
 from stream.config import DEFAULT_BUDGET, DEFAULT_QUERY, Config
 from stream.layers import Layer, build_config, file_layer, option_layer, presets, set_layer
@@ -39,31 +40,32 @@ KEYS = {
 """Options that are another word for one key of the configuration."""
 
 
-def _text(*names: str, metavar: str, help: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """What the user asked for on the command line; None where nothing was said."""
 
-    query: Annotated[str | None, _text("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]")] = None
+    query: Annotated[
+        str | None, text_option("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]")
+    ] = None
     model: Annotated[
-        str | None, _text("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]")
+        str | None,
+        text_option("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]"),
     ] = None
     every: Annotated[
-        str | None, _text("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]")
+        str | None, text_option("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]")
     ] = None
     budget: Annotated[
-        str | None, _text("--budget", metavar="N", help=f"Visual tokens a frame, or adaptive. [{DEFAULT_BUDGET}]")
+        str | None, text_option("--budget", metavar="N", help=f"Visual tokens a frame, or adaptive. [{DEFAULT_BUDGET}]")
     ] = None
     target_ms: Annotated[
         str | None,
-        _text("--target-ms", metavar="MS", help="Move the budget so that answers begin within this time (p95). [off]"),
+        text_option(
+            "--target-ms", metavar="MS", help="Move the budget so that answers begin within this time (p95). [off]"
+        ),
     ] = None
     strategy: Annotated[
         str | None,
-        _text(
+        text_option(
             "--strategy",
             metavar="NAME",
             help="How tokens are chosen: topk, mixed, foveated, fixation, grid, uniform, random. [auto]",
@@ -71,66 +73,81 @@ class RunOptions:
     ] = None
     encode: Annotated[
         str | None,
-        _text("--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"),
+        text_option(
+            "--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"
+        ),
     ] = None
-    window: Annotated[str | None, _text("--window", metavar="N", help="How many frames an answer speaks of. [1]")] = (
-        None
-    )
+    window: Annotated[
+        str | None, text_option("--window", metavar="N", help="How many frames an answer speaks of. [1]")
+    ] = None
     until: Annotated[
         str | None,
-        _text("--until", metavar="QUESTION", help="End when yes answers this; asked where something changes. [off]"),
+        text_option(
+            "--until", metavar="QUESTION", help="End when yes answers this; asked where something changes. [off]"
+        ),
     ] = None
     go_on: Annotated[
         bool, typer.Option("--go-on", help="With --until: go on after a yes, and tell every turn of the answer.")
     ] = False
     max_frames: Annotated[
-        str | None, _text("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
+        str | None, text_option("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
     ] = None
     stream: Annotated[
         str | None,
-        _text("--stream", metavar="N", help="Which video stream of a file that has several, from 0. [its default]"),
+        text_option(
+            "--stream", metavar="N", help="Which video stream of a file that has several, from 0. [its default]"
+        ),
     ] = None
     heatmap: Annotated[
-        str | None, _text("--heatmap", metavar="FILE", help="Also write an .mp4 with the allocation drawn.")
+        str | None, text_option("--heatmap", metavar="FILE", help="Also write an .mp4 with the allocation drawn.")
     ] = None
     why: Annotated[
-        str | None, _text("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl.")
+        str | None, text_option("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl.")
     ] = None
     record: Annotated[
-        str | None, _text("--record", metavar="FOLDER", help="Also record what is asked and answered, for `replay`.")
+        str | None,
+        text_option("--record", metavar="FOLDER", help="Also record what is asked and answered, for `replay`."),
     ] = None
     server: Annotated[
         str | None,
-        _text("--server", metavar="ADDRESS", help="Answers from `serve-answers` at tcp://HOST:PORT. [a process here]"),
+        text_option(
+            "--server", metavar="ADDRESS", help="Answers from `serve-answers` at tcp://HOST:PORT. [a process here]"
+        ),
     ] = None
     publish: Annotated[
         str | None,
-        _text("--publish", metavar="ENDPOINT", help="Tell other programs over ZeroMQ: tcp://127.0.0.1:5556."),
+        text_option("--publish", metavar="ENDPOINT", help="Tell other programs over ZeroMQ: tcp://127.0.0.1:5556."),
     ] = None
     control: Annotated[
-        str | None, _text("--control", metavar="ENDPOINT", help="Take questions over ZeroMQ: tcp://127.0.0.1:5557.")
+        str | None,
+        text_option("--control", metavar="ENDPOINT", help="Take questions over ZeroMQ: tcp://127.0.0.1:5557."),
     ] = None
     metrics_port: Annotated[
-        str | None, _text("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1.")
+        str | None,
+        text_option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1."),
     ] = None
     keys: Annotated[
         str | None,
-        _text("--keys", metavar="FOLDER", help="CURVE keys, made by `keys`, for sockets that leave this machine."),
+        text_option(
+            "--keys", metavar="FOLDER", help="CURVE keys, made by `keys`, for sockets that leave this machine."
+        ),
     ] = None
     backend: Annotated[
-        str | None, _text("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
+        str | None, text_option("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
     ] = None
     device: Annotated[
-        str | None, _text("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
+        str | None, text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
     ] = None
-    dtype: Annotated[str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")] = None
+    dtype: Annotated[
+        str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")
+    ] = None
     config: Annotated[
         str | None,
-        _text("--config", "-c", metavar="FILE", help=f"TOML file or preset: {', '.join(presets())}."),
+        text_option("--config", "-c", metavar="FILE", help=f"TOML file or preset: {', '.join(presets())}."),
     ] = None
     set: Annotated[
         list[str] | None,
-        _text("--set", "-s", metavar="KEY=VALUE", help="Any key of the configuration; may be repeated."),
+        text_option("--set", "-s", metavar="KEY=VALUE", help="Any key of the configuration; may be repeated."),
     ] = None
     realtime: Annotated[
         bool, typer.Option("--realtime", help="Play a file at its own pace; late frames are dropped.")

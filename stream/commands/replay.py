@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from stream.commands.outcome import FAILED, report_note
+from stream.commands.text_option import text_option
 from stream.errors import RecordingError
-
-
-def _text(*names: str, metavar: str, help: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
 
 
 def replay(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="What the run was given with --record.")],
     model: Annotated[
-        str | None, _text("--model", "-m", metavar="NAME", help="Where the recorded model is now. [where it was]")
+        str | None, text_option("--model", "-m", metavar="NAME", help="Where the recorded model is now. [where it was]")
     ] = None,
     device: Annotated[
-        str | None, _text("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [as recorded]")
+        str | None,
+        text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [as recorded]"),
     ] = None,
     dtype: Annotated[
-        str | None, _text("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [as recorded]")
+        str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [as recorded]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
