@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from tests.waiting import until
-from training.batches import IGNORED, TOKENS_ASKED, BackgroundBatches, Prompter, _dropped, random_batches
-from training.lessons import FEW_QUESTIONS, QUESTIONS
+from training.batches import IGNORED, TOKENS_ASKED, BackgroundBatches, Prompter, _dropped, asked_places, random_batches
+from training.lessons import FEW_QUESTIONS, QUESTIONS, Lesson
 from training.scenes import random_clip
 from training.tokenizer import scenes_tokenizer
-from training.views import Viewer
+from training.views import UNKNOWN, Viewer
 
 
 def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
@@ -41,6 +41,27 @@ def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
             assert "?" not in answer
             asked += 1
     assert asked
+
+
+def test_places_are_told_of_one_or_two_things_in_the_first_frame_and_in_the_last() -> None:
+    clip = random_clip(np.random.default_rng(1), (240, 120), 3)
+    left, right, low = (0.0, 0.0, 24.0, 24.0), (200.0, 0.0, 240.0, 20.0), (100.0, 100.0, 120.0, 120.0)
+    appears = ((), (left,), (left,))
+    moves = ((left,), (), (right,))
+    two = ((left, right),) * 3
+    many = ((left, right, low),) * 3
+    questions = (("?", "."),) * 6
+    rows = asked_places(Lesson(clip, questions, (appears, moves, two, many, (), ((), (), ()))))
+    nothing = [UNKNOWN] * 2
+    assert rows == [
+        [*nothing, *nothing, 1, 2, *nothing],
+        [1, 2, *nothing, 22, 2, *nothing],
+        [1, 2, 22, 2] * 2,
+        [IGNORED] * 8,
+        [IGNORED] * 8,
+        nothing * 4,
+    ]
+    assert asked_places(Lesson(clip, questions[:2])) == [[IGNORED] * 8] * 2
 
 
 def test_the_same_seed_gives_the_same_batches() -> None:

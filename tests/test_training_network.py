@@ -30,7 +30,8 @@ def learner() -> Learner:
 def batch(request: pytest.FixtureRequest) -> Batch:
     """Two clips of so many frames, with questions."""
     for whole in random_batches(5, SimpleNamespace(value=1.0)):
-        if whole.ids.numel() and whole.regions.shape[1] == request.param and whole.regions.shape[2] < 120:
+        told = bool((whole.places[:2] != IGNORED).any())
+        if told and whole.regions.shape[1] == request.param and whole.regions.shape[2] < 120:
             return Batch(whole.grid, *(tensor[:2] for tensor in whole.tensors))  # frames see those before them
     raise AssertionError
 
@@ -65,14 +66,27 @@ def test_packed_questions_have_the_logits_of_each_question_asked_alone(learner: 
             torch.testing.assert_close(packed[clip, question, first - 1], alone.flatten(), atol=3e-4, rtol=1e-3)
 
 
-def test_both_losses_reach_the_vision_tower_and_the_language_model(learner: Learner, batch: Batch) -> None:
+def test_all_losses_reach_the_vision_tower_and_the_language_model(learner: Learner, batch: Batch) -> None:
     losses = learner(batch)
-    assert losses.total.item() == pytest.approx(losses.answer + losses.token, rel=1e-4)
+    assert losses.total.item() == pytest.approx(losses.answer + losses.place + losses.token, rel=1e-4)
     losses.total.backward()
-    towers = (learner.model.model.visual, learner.model.model.language_model, learner.head)
+    towers = (learner.model.model.visual, learner.model.model.language_model, learner.head, learner.locator)
     for tower in towers:
         assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in tower.parameters())
     learner.zero_grad()
+
+
+def test_where_things_are_is_asked_of_the_last_token_before_each_answer(learner: Learner, batch: Batch) -> None:
+    clips, questions, steps = batch.ids.shape
+    hidden = torch.zeros(clips, 50 + questions * steps, 192)
+    asked = hidden[:, -questions * steps :].unflatten(1, (questions, steps))
+    blind = learner._place_loss(batch, hidden).item()
+    last = ((batch.labels != IGNORED).int().argmax(-1) - 1)[..., None, None].expand(-1, -1, 1, 192)
+    asked.scatter_(2, last, 1.0)
+    assert learner._place_loss(batch, hidden).item() != pytest.approx(blind), "what stands there counts"
+    hidden += 1.0
+    asked.scatter_(2, last, 0.0)
+    assert learner._place_loss(batch, hidden).item() == pytest.approx(blind), "nothing else does"
 
 
 def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:

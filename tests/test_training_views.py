@@ -38,7 +38,7 @@ def test_targets_tell_what_each_region_shows() -> None:
     found = [dict(zip(NAMES, row, strict=True)) for row in token_targets([word, circle], (128, 256), regions).tolist()]
     told = {"what": WHATS.index("circle"), "colour": COLOUR_NAMES.index("blue"), "movement": 1, "order": 0}
     assert told.items() <= found[0].items()
-    assert (found[0]["across"], found[0]["down"], found[0]["left"]) == (2, 2, UNKNOWN)
+    assert (found[0]["across"], found[0]["down"], found[0]["left"]) == (6, 6, UNKNOWN)
     assert set(found[1].values()) == {UNKNOWN}
     assert [found[2][slot] for slot in ("left", "middle", "right")] == [
         CHARACTERS.index("F"),

@@ -20,7 +20,7 @@ from arr_coc.types import NS_PER_S, TileGrid
 from training.lessons import Lesson, Plan, Teacher
 from training.tokenizer import scenes_tokenizer
 from training.truth import Clip
-from training.views import View, Viewer
+from training.views import UNKNOWN, View, Viewer, place_of
 
 TOKENS_A_BATCH = 1024
 """Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
@@ -33,6 +33,9 @@ TEXT_TOKENS = 5
 
 IGNORED = -100
 
+ASKED_THINGS = 2
+"""Of what a question is about, as many things are asked for their places."""
+
 _QUEUED = 8
 _WAIT_S = 120.0
 
@@ -43,8 +46,8 @@ class Batch:
 
     `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 14]; `times`
     int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, Q, S] (query, template, answer,
-    end of turn, padding), `labels` like it, `IGNORED` but on the answer. Q is 0 where nothing is asked. `apart`: frames
-    do not see each other, as in the window of a stream.
+    end of turn, padding), `labels` like it, `IGNORED` but on the answer; `places` int8 [C, Q, 8] of `asked_places`. Q
+    is 0 where nothing is asked. `apart`: frames do not see each other, as in the window of a stream.
     """
 
     grid: TileGrid
@@ -54,17 +57,18 @@ class Batch:
     times: torch.Tensor
     ids: torch.Tensor
     labels: torch.Tensor
+    places: torch.Tensor
     apart: bool = False
 
     @classmethod
     def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], apart: bool) -> Batch:
         """From `tensors` in the order of the property."""
-        pixels, regions, targets, times, ids, labels = tensors
-        return cls(grid, pixels, regions, targets, times, ids, labels, apart)
+        pixels, regions, targets, times, ids, labels, places = tensors
+        return cls(grid, pixels, regions, targets, times, ids, labels, places, apart)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return (self.pixels, self.regions, self.targets, self.times, self.ids, self.labels)
+        return (self.pixels, self.regions, self.targets, self.times, self.ids, self.labels, self.places)
 
     def to(self, device: torch.device | str) -> Batch:
         return Batch.of(self.grid, [tensor.to(device) for tensor in self.tensors], self.apart)
@@ -135,8 +139,25 @@ def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng
         times=torch.tensor([prompter.times(lesson.clip) for lesson in lessons], dtype=torch.long),
         ids=ids,
         labels=labels,
+        places=torch.tensor([asked_places(lesson) for lesson in lessons], dtype=torch.int8),
         apart=plan.apart,
     )
+
+
+def asked_places(lesson: Lesson) -> list[list[int]]:
+    """For every question, where across and down the one or two things are that it is about: those in the first frame,
+    then those in the last, in 24ths; `UNKNOWN` where nothing is; `IGNORED` if it is not told or there are more things.
+    """
+    width, height = lesson.clip.size_px
+    known = 2 * ASKED_THINGS
+    rows = []
+    for boxes in lesson.about or [()] * len(lesson.questions):
+        if not boxes or max(map(len, boxes)) > ASKED_THINGS:
+            rows.append([IGNORED] * (2 * known))
+            continue
+        found = [[at for box in shown for at in place_of(box, (height, width))] for shown in (boxes[0], boxes[-1])]
+        rows.append([at for row in found for at in row + [UNKNOWN] * (known - len(row))])
+    return rows
 
 
 def _stacked(rows: list[list[npt.NDArray[Any]]]) -> torch.Tensor:

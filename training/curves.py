@@ -7,7 +7,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-NAMES = {"token": "what each token shows", "answer": "answers", "right_share": "answer tokens right"}
+NAMES = {
+    "token": "what each token shows",
+    "place": "where what is asked about is",
+    "answer": "answers",
+    "right_share": "answer tokens right",
+}
 
 
 def draw_curve(log: Path, picture: Path) -> None:

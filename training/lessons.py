@@ -14,7 +14,7 @@ from training.casting import ClipOptions, one
 from training.crowds import random_crowd
 from training.questions import ask
 from training.samples import plan_sample
-from training.truth import KINDS, Box, Clip, Kind, Seen
+from training.truth import KINDS, Box, Clip, Kind, Sample, Seen
 from training.views import HOWS, How
 
 QUESTIONS, FEW_QUESTIONS = 8, 4
@@ -22,7 +22,7 @@ QUESTIONS, FEW_QUESTIONS = 8, 4
 
 SIZES_PX = (*((256, 256),) * 8, *((512, 512),) * 3, (512, 256), (512, 256), (384, 256), (640, 384))
 LARGE_SIZES_PX = ((768, 512), (1024, 1024))
-READ_SHARE = 0.35
+READ_SHARE = 0.3
 """Of the batches that ask: those for the text in a small picture. Reading is what takes longest to learn."""
 
 READ_CHARACTERS = (1, 2, 3, 4, 5)
@@ -30,6 +30,15 @@ READ_CHARACTERS = (1, 2, 3, 4, 5)
 
 READ_SIZES_PX = ((160, 96), (192, 96), (160, 160), (256, 128))
 _READING = ClipOptions(things=(1, 2), text_share=1.0, void_share=0.0)
+
+COMPARE_SHARE = 0.4
+"""Of the other batches that ask: those that compare places, of two things or of one at two times, in small pictures."""
+
+COMPARE_SIZES_PX = ((160, 160), (192, 192), (256, 128), (256, 256))
+COMPARE_FRAMES = (1, 1, 2, 2, 2, 3, 4)
+_COMPARING = ClipOptions(
+    things=(1, 3), sizes_px=(26.0, 48.0), text_share=0.1, moving_share=0.6, drift_share=0.2, void_share=0.0
+)
 
 DESCRIBE_SHARE = 0.25
 """Of the batches that ask: those in which every clip is described."""
@@ -39,7 +48,7 @@ FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
-_SHARES = ((0.3, 0.6, 0.25), (0.85, 0.3, 0.25), (1.0, 0.15, 0.5))
+_SHARES = ((0.3, 0.6, 0.25), (0.85, 0.25, 0.25), (1.0, 0.15, 0.5))
 """Until which share of training how large a share of the batches only sees, and how large a share of those that ask
 shows the demo's plain worlds, whose captions say how things move: these are soon forgotten."""
 
@@ -68,6 +77,7 @@ class Plan:
     budget: int
     how: How
     apart: bool = False
+    compares: bool = False
 
     @property
     def questions(self) -> int:
@@ -78,19 +88,31 @@ class Plan:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What may be asked."""
+        if self.compares:
+            return ("movement", "movement", "event", "event", "relation") if self.frames > 1 else ("relation",)
         return ANSWERED_SHORTLY if self.frames > 1 else STILL_KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A clip and (question, answer) pairs about it. `about`: where, in each frame, what they ask about is."""
+    """A clip and (question, answer) pairs about it.
+
+    `about`: for every question, as in `Sample`, where what it asks about is in each frame; nothing if that is not told.
+    """
 
     clip: Clip
     questions: tuple[tuple[str, str], ...] = ()
-    about: tuple[tuple[Box, ...], ...] = ()
+    about: tuple[tuple[tuple[Box, ...], ...], ...] = ()
+
+    @classmethod
+    def of(cls, clip: Clip, samples: Sequence[Sample]) -> Lesson:
+        """The samples' questions, with another clip in place of theirs."""
+        pairs = tuple((sample.question, sample.answer) for sample in samples)
+        return cls(clip, pairs, tuple(sample.boxes for sample in samples))
 
     def asked_in(self, frame: int) -> tuple[Box, ...]:
-        return self.about[frame] if self.about else ()
+        """Where in a frame anything is that the questions are about."""
+        return tuple(box for boxes in self.about if boxes for box in boxes[frame])
 
 
 class Teacher:
@@ -108,6 +130,10 @@ class Teacher:
             size_px = one(rng, READ_SIZES_PX)
             reads = one(rng, READ_CHARACTERS)
             return Plan(True, reads, False, False, 1, size_px, _tiles(size_px), "grid")
+        if asks and rng.random() < COMPARE_SHARE:
+            size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
+            apart = frames > 1 and bool(rng.random() < APART_SHARE)
+            return Plan(True, 0, False, False, frames, size_px, _tiles(size_px), "grid", apart, compares=True)
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
         demo = bool(asks and rng.random() < demo_share)
         frames = one(rng, FRAMES) if asks and not demo else 1
@@ -132,18 +158,16 @@ class Teacher:
         if plan.reads:
             return _reading_lesson(rng, plan)
         first = "describe" if plan.describes else one(rng, plan.kinds)
-        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, ClipOptions())
+        drawn, sample = plan_sample(
+            rng, plan.size_px, plan.frames, "train", first, _COMPARING if plan.compares else ClipOptions()
+        )
         samples = [sample]
         blank = drawn.facts()
         while len(samples) < plan.questions:
             another = ask(rng, blank, one(rng, plan.kinds), "train")
             if another is not None:
                 samples.append(another)
-        about = tuple(
-            tuple(box for sample in samples if sample.boxes for box in sample.boxes[frame])
-            for frame in range(plan.frames)
-        )
-        return Lesson(drawn.draw(), tuple((sample.question, sample.answer) for sample in samples), about)
+        return Lesson.of(drawn.draw(), samples)
 
 
 def _tiles(size_px: tuple[int, int]) -> int:
@@ -157,7 +181,7 @@ def _reading_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
         kind: Kind = "number" if plan.reads == 1 or rng.random() < 0.4 else "word"
         drawn, sample = plan_sample(rng, plan.size_px, 1, "train", kind, _READING)
         if len(sample.answer.rstrip(".")) <= plan.reads:
-            return Lesson(drawn.draw(), ((sample.question, sample.answer),), sample.boxes)
+            return Lesson.of(drawn.draw(), [sample])
 
 
 def _demo_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:

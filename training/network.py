@@ -3,7 +3,8 @@
 It learns through the same sparse encoder and at the same positions that answers are given with. Linear heads on every
 visual token say what that token shows; without this the model stays on a plateau for long. One of them spells the text
 that the token belongs to, in the language model's own embeddings of the characters, so that answers need only copy
-them. The heads are not part of what is saved.
+them. Another says, before the last layer and before the first word of an answer, where the things are that are asked
+about: to compare places, both must be found first. The heads are not part of what is saved.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
 from arr_coc.qwen.vision import VisualTokens, encode_regions
-from training.batches import IGNORED, Batch, Prompter
+from training.batches import ASKED_THINGS, IGNORED, Batch, Prompter
 from training.tokenizer import SPECIAL_TOKENS, special_ids
-from training.views import CHARACTERS, SPELLED, TARGETS, UNKNOWN
+from training.views import CHARACTERS, PLACES_A_SIDE, SPELLED, TARGETS, UNKNOWN
 
 PREFIX = -1
 """The number of what belongs to no frame, or to no question."""
@@ -28,6 +29,12 @@ PREFIX = -1
 VOCABULARY = 640
 CONTEXT_TOKENS = 8192
 _WIDTH = 192
+
+_LOCATING_LAYER = 2
+"""After which layer of the language model it must be known where the things are that a question is about."""
+
+_PLACES = 2 * 2 * ASKED_THINGS
+"""Across and down, of every thing, in the first frame and in the last."""
 
 _BACKGROUND_WEIGHT = 0.1
 _SHOWN = {name: count for name, count in TARGETS.items() if name not in SPELLED}
@@ -106,12 +113,28 @@ def _spread_weights(model: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What is minimised, its two parts, and the share of answer tokens that are right; None where nothing was asked."""
+    """What is minimised, its parts, and the share of answer tokens that are right; None where nothing was asked."""
 
     total: torch.Tensor
     answer: float | None
+    place: float | None
     token: float
     right_share: float | None
+
+
+class _Kept:
+    """A hook that keeps what a layer gives until it is taken."""
+
+    def __init__(self) -> None:
+        self._hidden: torch.Tensor | None = None
+
+    def __call__(self, layer: nn.Module, given: Any, hidden: torch.Tensor) -> None:
+        self._hidden = hidden
+
+    def take(self) -> torch.Tensor:
+        hidden, self._hidden = self._hidden, None
+        assert hidden is not None, "the layer has not run"
+        return hidden
 
 
 class Learner(nn.Module):
@@ -122,6 +145,9 @@ class Learner(nn.Module):
         self.model = model
         self.head = nn.Linear(_WIDTH, sum(count + 1 for count in _SHOWN.values()))
         self.speller = nn.Linear(_WIDTH, len(SPELLED) * (_WIDTH + 1))
+        self.locator = nn.Linear(_WIDTH, _PLACES * (PLACES_A_SIDE + 1))
+        self._located = _Kept()
+        model.model.language_model.layers[_LOCATING_LAYER].register_forward_hook(self._located)
         prompter = Prompter()
         self.register_buffer("_characters", torch.tensor(prompter.ids(CHARACTERS)), persistent=False)
         self._before, self._open, self._close = prompter.head, prompter.open, prompter.close
@@ -145,14 +171,16 @@ class Learner(nn.Module):
         token_loss = torch.stack([self._shown_loss(embeds, targets) for embeds in depths]).mean()
         token_loss = token_loss + self._spelt_loss(visual.embeds, targets)
         if batch.ids.numel() == 0:
-            return Losses(token_loss, None, token_loss.item(), None)
+            return Losses(token_loss, None, None, token_loss.item(), None)
         logits = self._answers(batch, visual)
         labels = batch.labels[..., 1:].flatten()
         learned = labels != IGNORED
         logits = logits[:, :, :-1].flatten(0, 2)[learned]
         answer_loss = F.cross_entropy(logits.float(), labels[learned])
         right = (logits.argmax(-1) == labels[learned]).float().mean()
-        return Losses(answer_loss + token_loss, answer_loss.item(), token_loss.item(), right.item())
+        place_loss = self._place_loss(batch, self._located.take())
+        total = answer_loss + place_loss + token_loss
+        return Losses(total, answer_loss.item(), place_loss.item(), token_loss.item(), right.item())
 
     def _token_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The weighted mean of what is shown: each target's own cross-entropy."""
@@ -171,6 +199,16 @@ class Learner(nn.Module):
         characters = self.model.model.language_model.embed_tokens(self._characters)
         logits = torch.cat([wanted @ characters.to(wanted.dtype).T, nothing], dim=-1).float()
         return _known_loss(logits, targets[..., -len(SPELLED) :])
+
+    def _place_loss(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
+        """How badly the last token before each answer knows where the things are that the question is about."""
+        questions, steps = batch.ids.shape[1:]
+        hidden = hidden[:, -questions * steps :].unflatten(1, (questions, steps))
+        last = (batch.labels != IGNORED).int().argmax(-1) - 1
+        at = last[..., None, None].expand(-1, -1, 1, hidden.shape[-1])
+        logits = self.locator(hidden.gather(2, at).squeeze(2)).float().unflatten(-1, (_PLACES, -1))
+        places = batch.places.long()
+        return _known_loss(logits, places) if bool((places != IGNORED).any()) else logits.sum() * 0
 
     def _answers(self, batch: Batch, visual: VisualTokens) -> torch.Tensor:
         """Logits [C, Q, S, vocabulary]: all questions about a clip share its frames and do not see each other."""

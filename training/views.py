@@ -26,7 +26,7 @@ from training.truth import Box, Image, Seen
 
 WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-PLACES_A_SIDE = 8
+PLACES_A_SIDE = 24
 SLOTS = ("left", "middle", "right")
 SPELLED = ("first", "second", "third", "fourth", "fifth")
 
@@ -41,7 +41,7 @@ TARGETS: dict[str, int] = {
 }
 """What is asked of every visual token on its own, and how many answers there are.
 
-`across`, `down`: where the middle of its thing is, in eighths of the picture. `order`: which thing it is, from left to
+`across`, `down`: where the middle of its thing is, in 24ths of the picture. `order`: which thing it is, from left to
 right. `left`, `middle`, `right`: the character in that third of the token. `first` to `fifth`: the characters of the
 whole text that it shows a part of.
 """
@@ -141,13 +141,11 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
         shared, enough = _shared(regions, thing.box_px)
         shows = (shared > best) & enough
         best = np.where(shows, shared, best)
-        left, top, right, bottom = thing.box_px
         targets[shows] = (
             WHATS.index(thing.what),
             COLOUR_NAMES.index(thing.colour) if thing.colour in COLOUR_NAMES else UNKNOWN,
             MOVEMENTS.index(thing.movement),
-            _eighth((left + right) / 2, size_px[1]),
-            _eighth((top + bottom) / 2, size_px[0]),
+            *place_of(thing.box_px, size_px),
             order if order < TARGETS["order"] else UNKNOWN,
             *(UNKNOWN for _ in (*SLOTS, *SPELLED)),
         )
@@ -158,8 +156,12 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
     return targets
 
 
-def _eighth(at_px: float, whole_px: int) -> int:
-    return min(PLACES_A_SIDE - 1, max(0, int(PLACES_A_SIDE * at_px / whole_px)))
+def place_of(box_px: Box, size_px: tuple[int, int]) -> tuple[int, int]:
+    """Where across and down the middle of a box is, in 24ths of a picture of (height, width) pixels."""
+    left, top, right, bottom = box_px
+    shares = (left + right) / 2 / size_px[1], (top + bottom) / 2 / size_px[0]
+    across, down = (min(PLACES_A_SIDE - 1, max(0, int(PLACES_A_SIDE * share))) for share in shares)
+    return across, down
 
 
 def _tell_character(

@@ -100,7 +100,7 @@ class Trainer:
         try:
             while self.course.progress < 1:
                 losses = self.step(batches)
-                means.add(token=losses.token, answer=losses.answer, right_share=losses.right_share)
+                means.add(token=losses.token, answer=losses.answer, place=losses.place, right_share=losses.right_share)
                 if self.course.steps % LOG_STEPS == 0:
                     print(self.course.note(means.take()), flush=True)
                 if self.course.spent_s - saved_s > 60 * self.recipe.checkpoint_minutes:
