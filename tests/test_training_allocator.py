@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -290,6 +291,22 @@ def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_pa
     moved = {name for name, value in qwen.model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved
     assert all(".layers.2." in name for name in moved)
+
+
+def test_an_earlier_models_layer_is_begun_with_and_becomes_this_models(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    own = new_layer(load_qwen(folder))
+    earlier = ARRCOCLayer(replace(own.config, trained_for="sha256:another"))
+    earlier.save_pretrained(tmp_path / "earlier")
+    recipe = Recipe(minutes=1e-6, rate=1e-12, clips=4)
+    layer = train(folder, recipe, tmp_path / "run", begin_with=tmp_path / "earlier")
+    assert layer.config == own.config
+    torch.testing.assert_close(layer.state_dict(), earlier.state_dict())
+    embeddings = load_qwen(folder).model.get_input_embeddings().weight
+    assert bundled_realiser(tmp_path / "run", embeddings, "tiny") is not None
+    ARRCOCLayer(replace(own.config, query_dim=own.config.query_dim + 8)).save_pretrained(tmp_path / "wide")
+    with pytest.raises(ModelError, match="embeddings are"):
+        train(folder, recipe, tmp_path / "other", begin_with=tmp_path / "wide")
 
 
 def test_the_comparison_ships_the_best_and_says_what_was_found(

@@ -25,7 +25,7 @@ import torch
 import typer
 from torch import nn
 
-from arr_coc.errors import ArrCocError, OptionError
+from arr_coc.errors import ArrCocError, ModelError, OptionError
 from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
 from arr_coc.qwen.hub import ALLOCATOR_FOLDER
 from arr_coc.qwen.loading import load_qwen
@@ -174,19 +174,30 @@ OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, np.random.Generator], Objective]
 }
 
 
+def _begin_with(layer: ARRCOCLayer, folder: Path) -> None:
+    """Takes over the weights that are in a folder; the layer stays the one of its own model."""
+    begun = ARRCOCLayer.from_pretrained(folder)
+    if begun.config.query_dim != layer.config.query_dim:
+        widths = f"{begun.config.query_dim} wide, this model's {layer.config.query_dim}"
+        raise ModelError(f"{folder} is of a model whose embeddings are {widths}; begin without it")
+    layer.load_state_dict(begun.state_dict())
+
+
 def train(
     model: Path | str, recipe: Recipe, out: Path, *, resume: bool = False, begin_with: Path | None = None
 ) -> ARRCOCLayer:
     """Trains an allocator for a model, from the layer in `begin_with` if there is one.
 
-    Raises OptionError for a `how` that there is not, and as `Trainer.resume`, `load_qwen` and
-    `ARRCOCLayer.from_pretrained`.
+    Raises OptionError for a `how` that there is not, ModelError for a layer that does not fit the model's embeddings,
+    and as `Trainer.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
     """
     if recipe.how not in OBJECTIVES:
         raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")
     qwen = load_qwen(model, device="cpu")
     torch.manual_seed(recipe.seed)
-    layer = new_layer(qwen) if begin_with is None else ARRCOCLayer.from_pretrained(begin_with)
+    layer = new_layer(qwen)
+    if begin_with is not None:
+        _begin_with(layer, begin_with)
     trainer = Trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
     if resume:
         trainer.course.resume()

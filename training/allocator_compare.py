@@ -58,15 +58,20 @@ def best_of(table: Table, names: list[str]) -> str:
     return max(names, key=lambda name: table[name]["all"]["recall"] + table[name]["all"]["recall_small"])
 
 
-def train_each(ways: list[str], model: str, runs: Path, minutes: float, seed: int) -> dict[str, ARRCOCLayer]:
-    """The given ways of training, each in its own folder. Raises OptionError for one that there is not."""
+def train_each(
+    ways: list[str], model: str, runs: Path, minutes: float, seed: int, earlier: Path | None = None
+) -> dict[str, ARRCOCLayer]:
+    """The given ways of training, each in its own folder, from the layer in `earlier` if there is one.
+
+    Raises OptionError for a way that there is not, and as `train`.
+    """
     layers = {}
     for name in ways:
         if name not in WAYS:
             raise OptionError(f"unknown way of training {name!r}; there are {', '.join(WAYS)}")
         folder = runs / name
         recipe = Recipe("answer" if name == AFTER_BOXES else name, minutes, seed)  # type: ignore[arg-type]
-        begin_with = runs / "boxes" / ALLOCATOR_FOLDER if name == AFTER_BOXES else None
+        begin_with = runs / "boxes" / ALLOCATOR_FOLDER if name == AFTER_BOXES else earlier
         print(f"{name}: {minutes} minutes of steps", flush=True)
         there = (folder / CHECKPOINT).is_file()
         layers[name] = train(model, recipe, folder, resume=there, begin_with=begin_with)
@@ -82,12 +87,13 @@ def main(
     clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 250,
     out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
     ship: Annotated[bool, typer.Option(help="Lay the best into the model's folder.")] = False,
+    begin_with: Annotated[Path | None, typer.Option(help="Begin with the layer in this folder.")] = None,
 ) -> None:
     """Train the allocator in every way, compare, and ship the best."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     try:
-        layers = train_each(ways.split(","), model, runs, minutes, seed)
+        layers = train_each(ways.split(","), model, runs, minutes, seed, begin_with)
     except ArrCocError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
@@ -100,6 +106,7 @@ def main(
         "trained_for": layers[best].config.trained_for,
         "minutes": minutes,
         "seed": seed,
+        "begin_with": begin_with is not None,
         "best": best,
         "chosen_by": {name: chosen_by[name]["all"] for name in layers},
         "test": measured,

@@ -16,17 +16,17 @@ NAMES = {
 
 
 def draw_curve(log: Path, picture: Path) -> None:
-    """`log`: lines with `minutes` and some of `NAMES`. Nothing is drawn before the first line."""
+    """`log`: lines with `step` and some of `NAMES`. Nothing is drawn before the first line."""
     lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.is_file() else []
     if not lines:
         return
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, label in NAMES.items():
-        points = [(line["minutes"], line[name]) for line in lines if name in line]
+        points = [(line["step"], line[name]) for line in lines if name in line]
         if points:
             axes.plot(*zip(*points, strict=True), label=label, linewidth=1)
-    axes.set(xlabel="minutes", ylabel="loss, share", ylim=(0, None))
+    axes.set(xlabel="steps", ylabel="loss, share", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(picture, dpi=120)
