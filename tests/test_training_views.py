@@ -40,6 +40,7 @@ def test_targets_tell_what_each_region_shows() -> None:
     assert told.items() <= found[0].items()
     assert (found[0]["across"], found[0]["down"], found[0]["left"]) == (6, 6, UNKNOWN)
     assert set(found[1].values()) == {UNKNOWN}
+    assert [row["holds"] for row in found] == [0, UNKNOWN, 1, 0, 0, 1], "whether the middle of its thing is in it"
     assert [found[2][slot] for slot in ("left", "middle", "right")] == [
         CHARACTERS.index("F"),
         UNKNOWN,

@@ -44,7 +44,7 @@ _WAIT_S = 120.0
 class Batch:
     """C clips of F frames of K tokens, and Q questions of at most S tokens each about every one.
 
-    `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 14]; `times`
+    `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 15]; `times`
     int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, Q, S] (query, template, answer,
     end of turn, padding), `labels` like it, `IGNORED` but on the answer; `places` int8 [C, Q, 8] of `asked_places`. Q
     is 0 where nothing is asked. `apart`: frames do not see each other, as in the window of a stream.

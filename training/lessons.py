@@ -25,26 +25,28 @@ LARGE_SIZES_PX = ((768, 512), (1024, 1024))
 READ_SHARE = 0.3
 """Of the batches that ask: those for the text in a small picture. Reading is what takes longest to learn."""
 
-READ_CHARACTERS = (1, 2, 3, 4, 5)
+READ_CHARACTERS = (1, 2, 3, 4, 5, 5, 5)
 """How long that text is at most: one character is learned first."""
 
 READ_SIZES_PX = ((160, 96), (192, 96), (160, 160), (256, 128))
 _READING = ClipOptions(things=(1, 2), text_share=1.0, void_share=0.0)
 
 COMPARE_SHARE = 0.4
-"""Of the other batches that ask: those that compare places, of two things or of one at two times, in small pictures."""
+"""Of the other batches that ask: those in which places are compared, or things counted, in small pictures."""
 
 COMPARE_SIZES_PX = ((160, 160), (192, 192), (256, 128), (256, 256))
-COMPARE_FRAMES = (1, 1, 2, 2, 2, 3, 4)
+COMPARE_FRAMES = (1, 1, 1, 2, 2, 2, 3, 4)
+COMPARE_KINDS: tuple[Kind, ...] = ("relation", "count")
+COMPARE_MOVING_KINDS: tuple[Kind, ...] = ("movement", "movement", "movement", "event", "event", "relation")
 _COMPARING = ClipOptions(
-    things=(1, 3), sizes_px=(26.0, 48.0), text_share=0.1, moving_share=0.6, drift_share=0.2, void_share=0.0
+    things=(1, 6), sizes_px=(26.0, 48.0), text_share=0.1, moving_share=0.6, drift_share=0.2, void_share=0.0
 )
 
 DESCRIBE_SHARE = 0.25
 """Of the batches that ask: those in which every clip is described."""
 
 APART_SHARE = 0.5
-FRAMES = (1, 1, 1, 1, 1, 2, 3, 4)
+FRAMES = (1, 1, 1, 1, 2, 3, 4)
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
@@ -54,7 +56,7 @@ shows the demo's plain worlds, whose captions say how things move: these are soo
 
 _HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)
 _KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
-_LARGE_SHARE = 0.04
+_LARGE_SHARE = 0.1
 _LEAST_TOKENS = 6
 _FEW_TOKENS = 24
 
@@ -89,7 +91,7 @@ class Plan:
     def kinds(self) -> tuple[Kind, ...]:
         """What may be asked."""
         if self.compares:
-            return ("movement", "movement", "event", "event", "relation") if self.frames > 1 else ("relation",)
+            return COMPARE_MOVING_KINDS if self.frames > 1 else COMPARE_KINDS
         return ANSWERED_SHORTLY if self.frames > 1 else STILL_KINDS
 
 
@@ -129,24 +131,31 @@ class Teacher:
         if asks and rng.random() < READ_SHARE:
             size_px = one(rng, READ_SIZES_PX)
             reads = one(rng, READ_CHARACTERS)
-            return Plan(True, reads, False, False, 1, size_px, _tiles(size_px), "grid")
+            budget, how = self._shown(size_px) if rng.random() < 0.5 else (_tiles(size_px), "grid")
+            return Plan(True, reads, False, False, 1, size_px, budget, how)
         if asks and rng.random() < COMPARE_SHARE:
             size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
             apart = frames > 1 and bool(rng.random() < APART_SHARE)
-            return Plan(True, 0, False, False, frames, size_px, _tiles(size_px), "grid", apart, compares=True)
+            budget, how = self._shown(size_px)
+            return Plan(True, 0, False, False, frames, size_px, budget, how, apart, compares=True)
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
         demo = bool(asks and rng.random() < demo_share)
         frames = one(rng, FRAMES) if asks and not demo else 1
         size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
         if asks and frames == 1 and rng.random() < _LARGE_SHARE:
             size_px = one(rng, demo_worlds.LARGE_SIZES_PX if demo else LARGE_SIZES_PX)
-        tiles = _tiles(size_px)
-        budget = max(_LEAST_TOKENS, round(tiles * one(rng, _KEPT_SHARES)))
-        how = HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
+        budget, how = self._shown(size_px)
         if not asks:
+            tiles = _tiles(size_px)
             budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
         apart = frames > 1 and bool(rng.random() < APART_SHARE)
         return Plan(asks, 0, describes, demo, frames, size_px, budget, how, apart)
+
+    def _shown(self, size_px: tuple[int, int]) -> tuple[int, How]:
+        """How many tokens of each frame are shown, and how they are chosen."""
+        rng = self._rng
+        budget = max(_LEAST_TOKENS, round(_tiles(size_px) * one(rng, _KEPT_SHARES)))
+        return budget, HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
 
     def lesson(self, plan: Plan) -> Lesson:
         """One clip, with its questions."""

@@ -37,15 +37,18 @@ TARGETS: dict[str, int] = {
     "across": PLACES_A_SIDE,
     "down": PLACES_A_SIDE,
     "order": 6,
+    "holds": 2,
     **{slot: len(CHARACTERS) for slot in (*SLOTS, *SPELLED)},
 }
 """What is asked of every visual token on its own, and how many answers there are.
 
 `across`, `down`: where the middle of its thing is, in 24ths of the picture. `order`: which thing it is, from left to
-right. `left`, `middle`, `right`: the character in that third of the token. `first` to `fifth`: the characters of the
-whole text that it shows a part of.
+right. `holds`: whether the thing's middle is in this token, so that every thing can be counted once. `left`, `middle`,
+`right`: the character in that third of the token. `first` to `fifth`: the characters of the whole text that it shows a
+part of.
 """
 
+_HOLDS = list(TARGETS).index("holds")
 _SLOT_COLUMNS = [list(TARGETS).index(slot) for slot in SLOTS]
 _FIRST_SPELLED = list(TARGETS).index(SPELLED[0])
 
@@ -64,7 +67,7 @@ HOWS: tuple[How, ...] = ("allocator", "foveated", "mixed", "grid", "random")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 14]."""
+    """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 15]."""
 
     grid: TileGrid
     regions: Regions
@@ -129,7 +132,7 @@ def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str) -> R
 
 
 def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:
-    """What each region shows: int8 [K, 14] in the order of `TARGETS`, `UNKNOWN` where nothing is to be known.
+    """What each region shows: int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` where nothing is to be known.
 
     `size_px` is (height, width). A region shows the thing that covers most of it, if that is at least an eighth, or if
     the region holds at least a third of the thing.
@@ -147,8 +150,10 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
             MOVEMENTS.index(thing.movement),
             *place_of(thing.box_px, size_px),
             order if order < TARGETS["order"] else UNKNOWN,
+            0,
             *(UNKNOWN for _ in (*SLOTS, *SPELLED)),
         )
+        targets[shows & _hold(regions, thing.box_px), _HOLDS] = 1
         for place, character in enumerate(thing.text[: len(SPELLED)], _FIRST_SPELLED):
             targets[shows, place] = CHARACTERS.index(character)
         for character, box in zip(thing.text, thing.letters, strict=False):
@@ -168,14 +173,20 @@ def _tell_character(
     targets: npt.NDArray[np.int8], shows: npt.NDArray[np.bool_], regions: Regions, character: str, box_px: Box
 ) -> None:
     """Asks for a character of the regions that hold its middle, in the third of the token where that is."""
-    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
-    across = (box_px[0] + box_px[2]) / 2 / side_px - regions[:, 2]
-    down = (box_px[1] + box_px[3]) / 2 / side_px - regions[:, 1]
-    here = shows & (across >= 0) & (across < 1) & (down >= 0) & (down < 1)
+    here = shows & _hold(regions, box_px)
+    across = (box_px[0] + box_px[2]) / 2 / (TILE_PX << regions[:, 0]) - regions[:, 2]
     for slot, column in enumerate(_SLOT_COLUMNS):
         free = targets[:, column] == UNKNOWN
         inside = np.floor(across * len(SLOTS)) == slot
         targets[here & inside & free, column] = CHARACTERS.index(character)
+
+
+def _hold(regions: Regions, box_px: Box) -> npt.NDArray[np.bool_]:
+    """Which regions the middle of a box is in."""
+    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
+    across = (box_px[0] + box_px[2]) / 2 / side_px - regions[:, 2]
+    down = (box_px[1] + box_px[3]) / 2 / side_px - regions[:, 1]
+    return np.asarray((across >= 0) & (across < 1) & (down >= 0) & (down < 1))
 
 
 def _shared(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
