@@ -20,7 +20,7 @@ from arr_coc.types import NS_PER_S, TileGrid
 from training.lessons import Lesson, Plan, Teacher
 from training.tokenizer import scenes_tokenizer
 from training.truth import Clip
-from training.views import UNKNOWN, View, Viewer, place_of
+from training.views import UNKNOWN, View, Viewer, place_on_grid
 
 TOKENS_A_BATCH = 1024
 """Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
@@ -155,7 +155,7 @@ def asked_places(lesson: Lesson) -> list[list[int]]:
         if not boxes or max(map(len, boxes)) > ASKED_THINGS:
             rows.append([IGNORED] * (2 * known))
             continue
-        found = [[at for box in shown for at in place_of(box, (height, width))] for shown in (boxes[0], boxes[-1])]
+        found = [[at for box in shown for at in place_on_grid(box, (height, width))] for shown in (boxes[0], boxes[-1])]
         rows.append([at for row in found for at in row + [UNKNOWN] * (known - len(row))])
     return rows
 

@@ -148,7 +148,7 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
             WHATS.index(thing.what),
             COLOUR_NAMES.index(thing.colour) if thing.colour in COLOUR_NAMES else UNKNOWN,
             MOVEMENTS.index(thing.movement),
-            *place_of(thing.box_px, size_px),
+            *place_on_grid(thing.box_px, size_px),
             order if order < TARGETS["order"] else UNKNOWN,
             0,
             *(UNKNOWN for _ in (*SLOTS, *SPELLED)),
@@ -161,8 +161,8 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
     return targets
 
 
-def place_of(box_px: Box, size_px: tuple[int, int]) -> tuple[int, int]:
-    """Where across and down the middle of a box is, in 24ths of a picture of (height, width) pixels."""
+def place_on_grid(box_px: Box, size_px: tuple[int, int]) -> tuple[int, int]:
+    """Where across and down the middle of a box is, in 24ths of a picture of (height, width) pixels: each 0 to 23."""
     left, top, right, bottom = box_px
     shares = (left + right) / 2 / size_px[1], (top + bottom) / 2 / size_px[0]
     across, down = (min(PLACES_A_SIDE - 1, max(0, int(PLACES_A_SIDE * share))) for share in shares)
