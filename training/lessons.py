@@ -42,6 +42,8 @@ _COMPARING = ClipOptions(
     things=(1, 6), sizes_px=(26.0, 48.0), text_share=0.1, moving_share=0.6, drift_share=0.2, void_share=0.0
 )
 
+_PLAIN = ClipOptions()
+
 DESCRIBE_SHARE = 0.25
 """Of the batches that ask: those in which every clip is described."""
 
@@ -94,6 +96,13 @@ class Plan:
             return COMPARE_MOVING_KINDS if self.frames > 1 else COMPARE_KINDS
         return ANSWERED_SHORTLY if self.frames > 1 else STILL_KINDS
 
+    @property
+    def options(self) -> ClipOptions:
+        """What the clips are made of."""
+        if self.reads:
+            return _READING
+        return _COMPARING if self.compares else _PLAIN
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
@@ -135,7 +144,7 @@ class Teacher:
             return Plan(True, reads, False, False, 1, size_px, budget, how)
         if asks and rng.random() < COMPARE_SHARE:
             size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
-            apart = frames > 1 and bool(rng.random() < APART_SHARE)
+            apart = self._apart(frames)
             budget, how = self._shown(size_px)
             return Plan(True, 0, False, False, frames, size_px, budget, how, apart, compares=True)
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
@@ -148,8 +157,11 @@ class Teacher:
         if not asks:
             tiles = _tiles(size_px)
             budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
-        apart = frames > 1 and bool(rng.random() < APART_SHARE)
+        apart = self._apart(frames)
         return Plan(asks, 0, describes, demo, frames, size_px, budget, how, apart)
+
+    def _apart(self, frames: int) -> bool:
+        return frames > 1 and bool(self._rng.random() < APART_SHARE)
 
     def _shown(self, size_px: tuple[int, int]) -> tuple[int, How]:
         """How many tokens of each frame are shown, and how they are chosen."""
@@ -167,9 +179,7 @@ class Teacher:
         if plan.reads:
             return _reading_lesson(rng, plan)
         first = "describe" if plan.describes else one(rng, plan.kinds)
-        drawn, sample = plan_sample(
-            rng, plan.size_px, plan.frames, "train", first, _COMPARING if plan.compares else ClipOptions()
-        )
+        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, plan.options)
         samples = [sample]
         blank = drawn.facts()
         while len(samples) < plan.questions:
@@ -188,7 +198,7 @@ def _tiles(size_px: tuple[int, int]) -> int:
 def _reading_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
     while True:
         kind: Kind = "number" if plan.reads == 1 or rng.random() < 0.4 else "word"
-        drawn, sample = plan_sample(rng, plan.size_px, 1, "train", kind, _READING)
+        drawn, sample = plan_sample(rng, plan.size_px, 1, "train", kind, plan.options)
         if len(sample.answer.rstrip(".")) <= plan.reads:
             return Lesson.of(drawn.draw(), [sample])
 

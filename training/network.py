@@ -272,12 +272,12 @@ class Learner(nn.Module):
 
 
 def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, where the last class is "nothing to know", which counts little."""
+    """Cross-entropy, where the last class is "nothing to know", which counts little, and what is `IGNORED` does not."""
     nothing = logits.shape[-1] - 1
     wanted = torch.where(targets == UNKNOWN, nothing, targets)
     balance = torch.ones(nothing + 1, device=logits.device)
     balance[nothing] = _BACKGROUND_WEIGHT
-    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), balance)
+    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), balance, ignore_index=IGNORED)
 
 
 def _mask(frame_of: torch.Tensor, questions: int, steps: int) -> torch.Tensor:

@@ -22,6 +22,7 @@ from stream.scenes.shapes import SHAPE_NAMES
 from stream.scenes.world import MOVEMENTS
 from training.casting import COLOUR_NAMES
 from training.patterns import PATTERNS
+from training.stories import middle
 from training.truth import Box, Image, Seen
 
 WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
@@ -153,7 +154,7 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
             0,
             *(UNKNOWN for _ in (*SLOTS, *SPELLED)),
         )
-        targets[shows & _hold(regions, thing.box_px), _HOLDS] = 1
+        targets[shows & _middle_in(regions, thing.box_px)[1], _HOLDS] = 1
         for place, character in enumerate(thing.text[: len(SPELLED)], _FIRST_SPELLED):
             targets[shows, place] = CHARACTERS.index(character)
         for character, box in zip(thing.text, thing.letters, strict=False):
@@ -163,8 +164,8 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
 
 def place_on_grid(box_px: Box, size_px: tuple[int, int]) -> tuple[int, int]:
     """Where across and down the middle of a box is, in 24ths of a picture of (height, width) pixels: each 0 to 23."""
-    left, top, right, bottom = box_px
-    shares = (left + right) / 2 / size_px[1], (top + bottom) / 2 / size_px[0]
+    x, y = middle(box_px)
+    shares = x / size_px[1], y / size_px[0]
     across, down = (min(PLACES_A_SIDE - 1, max(0, int(PLACES_A_SIDE * share))) for share in shares)
     return across, down
 
@@ -173,20 +174,19 @@ def _tell_character(
     targets: npt.NDArray[np.int8], shows: npt.NDArray[np.bool_], regions: Regions, character: str, box_px: Box
 ) -> None:
     """Asks for a character of the regions that hold its middle, in the third of the token where that is."""
-    here = shows & _hold(regions, box_px)
-    across = (box_px[0] + box_px[2]) / 2 / (TILE_PX << regions[:, 0]) - regions[:, 2]
+    across, here = _middle_in(regions, box_px)
     for slot, column in enumerate(_SLOT_COLUMNS):
         free = targets[:, column] == UNKNOWN
         inside = np.floor(across * len(SLOTS)) == slot
-        targets[here & inside & free, column] = CHARACTERS.index(character)
+        targets[shows & here & inside & free, column] = CHARACTERS.index(character)
 
 
-def _hold(regions: Regions, box_px: Box) -> npt.NDArray[np.bool_]:
-    """Which regions the middle of a box is in."""
+def _middle_in(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """How far across each region the middle of a box is, in the region's sides, and which regions it is in."""
+    x, y = middle(box_px)
     side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
-    across = (box_px[0] + box_px[2]) / 2 / side_px - regions[:, 2]
-    down = (box_px[1] + box_px[3]) / 2 / side_px - regions[:, 1]
-    return np.asarray((across >= 0) & (across < 1) & (down >= 0) & (down < 1))
+    across, down = x / side_px - regions[:, 2], y / side_px - regions[:, 1]
+    return across, np.asarray((across >= 0) & (across < 1) & (down >= 0) & (down < 1))
 
 
 def _shared(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
