@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.outcome import FAILED
-from stream.commands.text_option import text_option
+from stream.commands.text_options import Backend, Device, Dtype, Encode, text_option
 from stream.guests import GUESTS_MAX
 from stream.layers import build_config, option_layer
 
@@ -28,24 +28,13 @@ def doctor(
         str | None, text_option("--model", "-m", metavar="NAME", help="The model to look at. [bundled]")
     ] = None,
     budget: Annotated[str | None, text_option("--budget", metavar="N", help="Visual tokens a frame. [273]")] = None,
-    dtype: Annotated[
-        str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")
-    ] = None,
+    dtype: Dtype = None,
     window: Annotated[
         str | None, text_option("--window", metavar="N", help="Frames that an answer speaks of. [1]")
     ] = None,
-    encode: Annotated[
-        str | None,
-        text_option(
-            "--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"
-        ),
-    ] = None,
-    backend: Annotated[
-        str | None, text_option("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
-    ] = None,
-    device: Annotated[
-        str | None, text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
-    ] = None,
+    encode: Encode = None,
+    backend: Backend = None,
+    device: Device = None,
     streams: Annotated[
         int,
         typer.Option(

@@ -10,10 +10,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from stream.commands.text_option import text_option
+from stream.commands.text_options import Assignments, Backend, ConfigFile, Device, Dtype, Encode, Model, text_option
 from stream.commands.until import check_watching
 from stream.config import DEFAULT_BUDGET, DEFAULT_QUERY, Config
-from stream.layers import Layer, build_config, file_layer, option_layer, presets, set_layer
+from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
 
 KEYS = {
     "query": "answer.query",
@@ -47,10 +47,7 @@ class RunOptions:
     query: Annotated[
         str | None, text_option("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]")
     ] = None
-    model: Annotated[
-        str | None,
-        text_option("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]"),
-    ] = None
+    model: Model = None
     every: Annotated[
         str | None, text_option("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]")
     ] = None
@@ -71,12 +68,7 @@ class RunOptions:
             help="How tokens are chosen: topk, mixed, foveated, fixation, grid, uniform, random. [auto]",
         ),
     ] = None
-    encode: Annotated[
-        str | None,
-        text_option(
-            "--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"
-        ),
-    ] = None
+    encode: Encode = None
     window: Annotated[
         str | None, text_option("--window", metavar="N", help="How many frames an answer speaks of. [1]")
     ] = None
@@ -132,23 +124,11 @@ class RunOptions:
             "--keys", metavar="FOLDER", help="CURVE keys, made by `keys`, for sockets that leave this machine."
         ),
     ] = None
-    backend: Annotated[
-        str | None, text_option("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]")
-    ] = None
-    device: Annotated[
-        str | None, text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
-    ] = None
-    dtype: Annotated[
-        str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")
-    ] = None
-    config: Annotated[
-        str | None,
-        text_option("--config", "-c", metavar="FILE", help=f"TOML file or preset: {', '.join(presets())}."),
-    ] = None
-    set: Annotated[
-        list[str] | None,
-        text_option("--set", "-s", metavar="KEY=VALUE", help="Any key of the configuration; may be repeated."),
-    ] = None
+    backend: Backend = None
+    device: Device = None
+    dtype: Dtype = None
+    config: ConfigFile = None
+    set: Assignments = None
     realtime: Annotated[
         bool, typer.Option("--realtime", help="Play a file at its own pace; late frames are dropped.")
     ] = False

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stream.commands.outcome import FAILED, report_note
-from stream.commands.text_option import text_option
+from stream.commands.text_options import text_option
 from stream.errors import RecordingError
 
 

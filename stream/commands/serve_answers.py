@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from stream.commands.outcome import INTERRUPTED
-from stream.commands.text_option import text_option
-from stream.layers import Layer, build_config, file_layer, option_layer, presets, set_layer
+from stream.commands.text_options import Assignments, ConfigFile, Device, Dtype, Encode, Model, text_option
+from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
 
 KEYS = {
     "--model": "answer.model",
@@ -22,38 +22,21 @@ KEYS = {
 
 def serve_answers(
     endpoint: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where to listen, such as tcp://0.0.0.0:5555.")],
-    model: Annotated[
-        str | None,
-        text_option("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]"),
-    ] = None,
-    encode: Annotated[
-        str | None,
-        text_option(
-            "--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"
-        ),
-    ] = None,
+    model: Model = None,
+    encode: Encode = None,
     max_tokens: Annotated[
         str | None, text_option("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]")
     ] = None,
-    device: Annotated[
-        str | None, text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
-    ] = None,
-    dtype: Annotated[
-        str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")
-    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     keys: Annotated[
         str | None, text_option("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect.")
     ] = None,
     plain_tcp: Annotated[
         bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect.")
     ] = False,
-    config: Annotated[
-        str | None, text_option("--config", "-c", metavar="FILE", help=f"TOML file or preset: {', '.join(presets())}.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        text_option("--set", "-s", metavar="KEY=VALUE", help="Any key of the configuration; may be repeated."),
-    ] = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
     """Answer for frame processes on this machine or others (their option --server)."""
