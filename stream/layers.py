@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from arr_coc.shipped import preset_folder
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.wanted import wanted
@@ -26,8 +27,6 @@ else:
 
 BUDGETLESS = ("full", "weighted")
 """Ways of encoding that cost the same at every budget."""
-
-PRESETS = Path(__file__).resolve().parent.parent / "configs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def file_layer(name: str) -> Layer:
     """The layer of a TOML file, or of a preset when `name` is a bare word such as `webcam`. Raises ConfigError."""
     path = Path(name)
     if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
-        path = PRESETS / f"{name}.toml"
+        path = preset_folder() / f"{name}.toml"
         if not path.exists():
             raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file")
     try:
@@ -125,7 +124,7 @@ def option_layer(option: str, key: str, text: str) -> Layer:
 
 def presets() -> list[str]:
     """Names of the presets that come with the program."""
-    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+    return sorted(path.stem for path in preset_folder().glob("*.toml"))
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, FieldInfo]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.layers import PRESETS, build_config, file_layer, presets
+from arr_coc.shipped import preset_folder
+from stream.layers import build_config, file_layer, presets
 
 
 def test_the_documented_presets_are_there() -> None:
@@ -16,7 +17,7 @@ def test_the_documented_presets_are_there() -> None:
 @pytest.mark.parametrize("name", presets())
 def test_a_preset_builds_a_configuration_and_explains_itself(name: str) -> None:
     build_config([file_layer(name)])
-    assert (PRESETS / f"{name}.toml").read_text(encoding="utf-8").startswith("# ")
+    assert (preset_folder() / f"{name}.toml").read_text(encoding="utf-8").startswith("# ")
 
 
 def test_presets_of_cameras_let_the_newest_frame_win() -> None:

@@ -90,10 +90,10 @@ def test_what_the_hub_refuses(
 
 
 def test_an_installation_without_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "__file__", str(tmp_path / "arr_coc" / "qwen" / "hub.py"))
-    with pytest.raises(ModelNotFound, match=r"the bundled model is not at .*scenes-tiny; run from a clone"):
+    folder = tmp_path / "scenes-tiny"
+    monkeypatch.setattr(hub, "bundled_folder", lambda: folder)
+    with pytest.raises(ModelNotFound, match=r"the bundled model is not at .*scenes-tiny; install the project again"):
         bundled_model_path()
-    folder = tmp_path / "models" / "scenes-tiny"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     (folder / "config.json").touch()
     assert bundled_model_path() == folder

@@ -2,7 +2,7 @@
 
     python -m arr_coc.ops.trial gl
 
-prints what holds the texture with status 0, or why it cannot be used with status 1.
+prints what holds the texture with status 0, or why it cannot be used with status 1. Without a name it tries `auto`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tried(backend: Backend) -> tuple[str, str]:
 
 def main() -> int:
     try:
-        print(tried(cast(Backend, sys.argv[1]))[1])
+        print(tried(cast(Backend, next(iter(sys.argv[1:]), "auto")))[1])
     except StoreError as error:
         print(" ".join(str(error).split()))
         return 1

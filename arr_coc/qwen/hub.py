@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from arr_coc.errors import ModelError, ModelNotFound
-
-BUNDLED = "scenes-tiny"
-"""The model that comes with the project."""
+from arr_coc.shipped import bundled_folder
 
 ALLOCATOR_FOLDER = "arr_coc"
 """Where a model's folder holds its allocator, as `ARRCOCLayer.save_pretrained` writes it."""
@@ -26,11 +24,11 @@ log = logging.getLogger(__name__)
 
 def bundled_model_path() -> Path:
     """The folder of the bundled model. Raises ModelNotFound where this installation lacks it."""
-    folder = Path(__file__).resolve().parents[2] / "models" / BUNDLED
+    folder = bundled_folder()
     if not (folder / "config.json").is_file():
         raise ModelNotFound(
-            f"the bundled model is not at {folder}; run from a clone of the repository, or name a model, "
-            "such as Qwen/Qwen3-VL-2B-Instruct"
+            f"the bundled model is not at {folder}; install the project again, or name a model, such as "
+            "Qwen/Qwen3-VL-2B-Instruct"
         )
     return folder
 

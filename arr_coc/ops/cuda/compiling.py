@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from arr_coc.errors import BackendMissing
-from arr_coc.ops.kernel_files import kernel_folder
+from arr_coc.shipped import kernel_folder
 
 _log = logging.getLogger(__name__)
 

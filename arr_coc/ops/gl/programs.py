@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from arr_coc.errors import BackendMissing
 from arr_coc.ops.gl.device import Device
-from arr_coc.ops.kernel_files import kernel_folder
+from arr_coc.shipped import kernel_folder
 
 _programs: WeakKeyDictionary[Device, dict[tuple[str, ...], int]] = WeakKeyDictionary()
 _compiling = threading.Lock()
