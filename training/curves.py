@@ -29,4 +29,4 @@ def draw_curve(log: Path, picture: Path) -> None:
     axes.set(xlabel="steps", ylabel="loss, share", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(picture, dpi=120)
+    figure.savefig(picture, dpi=90)
