@@ -44,12 +44,14 @@ def plot(cells: Sequence[Cell], title: str, path: Path) -> None:
         _draw(axes, [cell for cell in cells if cell["suite"] == suite], suite)
     figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     try:
-        figure.savefig(path, dpi=110, format="png")
+        figure.savefig(path, dpi=80, format="png")
     except OSError as error:
         raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --png") from error
 
 
 def _draw(row: Sequence[Any], cells: Sequence[Cell], suite: str) -> None:
+    from matplotlib.ticker import LogLocator
+
     names = list(dict.fromkeys((cell["strategy"], cell["encode"]) for cell in cells))
     for axes, (label, place) in zip(row, AXES, strict=True):
         for number, name in enumerate(names):
@@ -58,7 +60,9 @@ def _draw(row: Sequence[Any], cells: Sequence[Cell], suite: str) -> None:
         axes.set(xlabel=label, ylabel="right, %", xscale="log", ylim=(0, 102))
         axes.set_title(suite)
         axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
     row[0].set_xticks(SHARES, minor=False)
 
 
