@@ -64,6 +64,15 @@ def test_a_comparison_changes_keys_of_the_same_configuration(
     assert "allocate.budget: A 273, B 32" in captured.out
 
 
+def test_files_to_compare_with_are_merged_and_the_last_wins(plans: list[Plan], tmp_path: Path) -> None:
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text("[allocate]\nbudget = 64\nstrategy = 'topk'\n", encoding="utf-8")
+    two.write_text("[allocate]\nbudget = 32\n", encoding="utf-8")
+    assert main(["bench", "scene:demo", "--against", str(one), "--against", str(two)]) == 0
+    b = plans[0].configs["B"]
+    assert (b.allocate.budget, b.allocate.strategy) == (32, "topk")
+
+
 def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stream.cli import main
+from stream.config import Config
 from tests.test_cli import error_of
 from tests.waiting import LIMIT_S, free_port, until
 
@@ -50,6 +51,16 @@ def answering(endpoint: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         served.kill()
         served.communicate()
+
+
+def test_several_files_are_merged_and_the_last_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text("[answer]\nmax_tokens = 7\nseed = 3\n", encoding="utf-8")
+    two.write_text("[answer]\nmax_tokens = 9\n", encoding="utf-8")
+    served: list[Config] = []
+    monkeypatch.setattr("stream.serving.serve_answers", lambda config, endpoint, ready: served.append(config))
+    assert main(["serve-answers", "tcp://127.0.0.1:5555", "-c", str(one), "-c", str(two)]) == 130
+    assert (served[0].answer.max_tokens, served[0].answer.seed) == (9, 3)
 
 
 def test_keys_are_made_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream.commands.options import RunOptions, takes_run_options
 from stream.config import QUERY_LIMIT_CHARS, Config
 from stream.errors import ConfigError
 from stream.layers import Layer, build_config, file_layer, known_keys, option_layer, set_layer
@@ -115,6 +117,48 @@ def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
     path.write_text('source = "a.mp4"\n[texture.cut]\nenabled = false\n', encoding="utf-8")
     config = build_config([file_layer(str(path))])
     assert (config.source, config.texture.cut.enabled) == ("a.mp4", False)
+
+
+def run_config(*arguments: str) -> Config:
+    """The configuration that a command with these options would run."""
+    made: list[Config] = []
+    probe = typer.Typer()
+
+    @probe.command()
+    @takes_run_options
+    def keep(*, run: RunOptions) -> int:
+        made.append(run.configuration())
+        return 0
+
+    probe(args=list(arguments), standalone_mode=False)
+    return made[0]
+
+
+def test_several_files_are_merged_key_by_key_and_the_last_wins(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text("[answer]\nmax_tokens = 7\n[answer.window]\nframes = 3\n", encoding="utf-8")
+    config = run_config("-c", "gpu", "-c", "webcam", "--config", str(own))
+    assert config.answer.model == "Qwen/Qwen3-VL-2B-Instruct", "only gpu has it"
+    assert (config.allocate.budget, config.capture.max_tiles) == (200, 920), "webcam comes after gpu"
+    assert (config.answer.max_tokens, config.answer.window.frames) == (7, 3), "the file comes last"
+    assert run_config("-c", "webcam", "-c", "gpu").allocate.budget == "adaptive"
+
+
+def test_set_and_options_win_over_every_file() -> None:
+    assert run_config("-s", "allocate.budget=5", "-c", "gpu", "-c", "webcam").allocate.budget == 5
+    assert run_config("--budget", "6", "-s", "allocate.budget=5", "-c", "webcam").allocate.budget == 6
+
+
+def test_what_is_wrong_in_one_of_several_files_names_that_file(tmp_path: Path) -> None:
+    good, unknown, wrong = (tmp_path / name for name in ("good.toml", "unknown.toml", "wrong.toml"))
+    good.write_text("[allocate]\nbudget = 5\n", encoding="utf-8")
+    unknown.write_text("[allocate]\nbudgt = 5\n", encoding="utf-8")
+    wrong.write_text("[answer]\nevery_s = 0\n", encoding="utf-8")
+    for bad, message in ((unknown, "unknown key allocate.budgt"), (wrong, "answer.every_s must be a number above 0")):
+        for order in ((good, bad), (bad, good)):
+            with pytest.raises(ConfigError) as caught:
+                run_config(*(argument for path in order for argument in ("-c", str(path))))
+            assert str(caught.value).startswith(f"{bad}: {message}")
 
 
 def test_files_that_cannot_be_used_say_why(tmp_path: Path) -> None:

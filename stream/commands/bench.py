@@ -48,8 +48,13 @@ def bench(
         typer.Option("--warmup", metavar="TIME", help="Left out at the start of each run. [1s]", show_default=False),
     ] = None,
     against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="FILE", help="Compare with a TOML file or preset.", show_default=False),
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            help="Compare with what a TOML file or preset changes; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
     against_set: Annotated[
         list[str] | None,
@@ -73,7 +78,7 @@ def bench(
 ) -> int:
     """Measure frames a second, latency, jitter, drops and memory; or compare two configurations."""
     top = [] if source is None else [Layer("SOURCE", {"source": source})]
-    other = _other_layers(against, against_set or ())
+    other = _other_layers(against or (), against_set or ())
     configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
     if other:
         configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])
@@ -110,9 +115,10 @@ def bench(
     return INTERRUPTED if measured.interrupted else 0
 
 
-def _other_layers(against: str | None, assignments: Sequence[str]) -> list[Layer]:
-    layers = [] if against is None else [file_layer(against)]
-    return layers + [set_layer(assignment, "--against-set") for assignment in assignments]
+def _other_layers(against: Sequence[str], assignments: Sequence[str]) -> list[Layer]:
+    return [file_layer(name) for name in against] + [
+        set_layer(assignment, "--against-set") for assignment in assignments
+    ]
 
 
 def _check(config: Config, runs: int) -> None:

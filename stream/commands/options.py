@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from stream.commands.text_options import Assignments, Backend, ConfigFile, Device, Dtype, Encode, Model, text_option
+from stream.commands.text_options import Assignments, Backend, ConfigFiles, Device, Dtype, Encode, Model, text_option
 from stream.commands.until import check_watching
 from stream.config import DEFAULT_BUDGET, DEFAULT_QUERY, Config
 from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
@@ -127,7 +127,7 @@ class RunOptions:
     backend: Backend = None
     device: Device = None
     dtype: Dtype = None
-    config: ConfigFile = None
+    config: ConfigFiles = None
     set: Assignments = None
     realtime: Annotated[
         bool, typer.Option("--realtime", help="Play a file at its own pace; late frames are dropped.")
@@ -152,10 +152,8 @@ class RunOptions:
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False
 
     def configuration(self, base: Sequence[Layer] = (), top: Sequence[Layer] = ()) -> Config:
-        """The configuration: `base`, then the file, `--set`, options and `top`. Raises ConfigError."""
-        layers = list(base)
-        if self.config is not None:
-            layers.append(file_layer(self.config))
+        """The configuration: `base`, then the files in their order, `--set`, options and `top`. Raises ConfigError."""
+        layers = [*base, *(file_layer(name) for name in self.config or ())]
         layers += [set_layer(assignment) for assignment in self.set or ()]
         for name, key in KEYS.items():
             text = getattr(self, name)

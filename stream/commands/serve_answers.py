@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from stream.commands.outcome import INTERRUPTED
-from stream.commands.text_options import Assignments, ConfigFile, Device, Dtype, Encode, Model, text_option
+from stream.commands.text_options import Assignments, ConfigFiles, Device, Dtype, Encode, Model, text_option
 from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
 
 KEYS = {
@@ -35,12 +35,12 @@ def serve_answers(
     plain_tcp: Annotated[
         bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect.")
     ] = False,
-    config: ConfigFile = None,
+    config: ConfigFiles = None,
     set_: Assignments = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
     """Answer for frame processes on this machine or others (their option --server)."""
-    layers = [] if config is None else [file_layer(config)]
+    layers = [file_layer(name) for name in config or ()]
     layers += [set_layer(assignment) for assignment in set_ or ()]
     given = dict(zip(KEYS, (model, encode, max_tokens, device, dtype, keys), strict=True))
     layers += [option_layer(option, KEYS[option], text) for option, text in given.items() if text is not None]

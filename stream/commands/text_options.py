@@ -30,8 +30,14 @@ Device = Annotated[
     str | None, text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
 ]
 Dtype = Annotated[str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")]
-ConfigFile = Annotated[
-    str | None, text_option("--config", "-c", metavar="FILE", help=f"TOML file or preset: {', '.join(presets())}.")
+ConfigFiles = Annotated[
+    list[str] | None,
+    text_option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help=f"TOML file or preset: {', '.join(presets())}; may be repeated, later ones win.",
+    ),
 ]
 Assignments = Annotated[
     list[str] | None,
