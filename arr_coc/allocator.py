@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.attending import check_strategy
 from arr_coc.balancing import Tensions
-from arr_coc.budget import DEFAULT_TOKENS, Budget, check_budget
+from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted
 from arr_coc.carrying import Carrier
 from arr_coc.change import ChangeSince
 from arr_coc.choosing import RegionChooser
@@ -34,7 +34,7 @@ class AllocatorOptions:
     backend's. The others are those of `allocate` and `Tensions`."""
 
     strategy: str = "auto"
-    budget: Budget = DEFAULT_TOKENS
+    budget: Budget = DEFAULT_BUDGET
     explore: float = 0.10
     coverage: float = 0.25
     tau_ms: float = TAU_MS
@@ -96,8 +96,7 @@ class StreamAllocator:
         self.options = options or AllocatorOptions()
         self._tensions = Tensions(self.options.budget, self.options.explore, self.options.coverage)
         check_strategy(self.options.strategy)
-        if self.options.budget != "adaptive":
-            check_budget(self.options.budget, tiles=1)
+        check_budget(self.options.budget)
         self._relevance = SteadyRelevance(realiser or RelevanceRealiser())
         self._texture = TextureArrayCache()
         self._query: QueryEmbedding | None = None
@@ -209,9 +208,12 @@ class StreamAllocator:
         return self._looks
 
     def _say_clamped(self, budget: Budget, tiles: int) -> None:
-        if not self._warned and budget != "adaptive" and budget > tiles:
-            self._warned = True
-            log.warning("a budget of %d tokens is more than the frame's %d tiles: all of them are shown", budget, tiles)
+        least = least_tokens_wanted(budget)
+        if self._warned or least <= tiles:
+            return
+        self._warned = True
+        named = f"of at least {least}" if budget in (AUTO, ADAPTIVE) else f"of {least}"
+        log.warning("a budget %s tokens is more than the frame's %d tiles: all of them are shown", named, tiles)
 
 
 def _same(one: QueryEmbedding, other: QueryEmbedding) -> bool:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from arr_coc.budget import Budget, tokens_for
+from arr_coc.budget import DEFAULT_BUDGET, Budget, tokens_for
 from arr_coc.errors import NonFiniteError, ShapeError, StrategyError
 from arr_coc.ops.fixation import fixation_cover, peak
 from arr_coc.ops.quadtree import DULL, QuadTree, quadtree, split_worth, top_level
@@ -82,7 +82,7 @@ class Request:
 
 def allocate(
     relevance: torch.Tensor,
-    budget: Budget | Sequence[Budget] = 273,
+    budget: Budget | Sequence[Budget] = DEFAULT_BUDGET,
     strategy: str = "auto",
     *,
     coverage: float = 0.25,
@@ -92,9 +92,9 @@ def allocate(
 ) -> Allocation:
     """Choose the regions that a budget of tokens buys.
 
-    `relevance` [gh, gw] or [B, gh, gw], finite, usually in [0, 1]; `budget` in tokens, or "adaptive", or one of these
-    for each frame of the batch, clamped to the number of tiles; `levels` says whether the model knows coarse tokens
-    (for `auto`). Returns regions [K, 3], relevance [K] (mean over the region's tiles) and mask [K] in token order, on
+    `relevance` [gh, gw] or [B, gh, gw], finite, usually in [0, 1]; `budget` as `arr_coc.budget` has it, or one for
+    each frame of the batch, clamped to the number of tiles; `levels` says whether the model knows coarse tokens (for
+    `auto`). Returns regions [K, 3], relevance [K] (mean over the region's tiles) and mask [K] in token order, on
     the CPU; with a batch dimension all of them are [B, K, …], K the largest of the batch, padded with masked zeros.
     The same inputs give the same regions.
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from arr_coc.budget import DEFAULT_TOKENS, Budget
+from arr_coc.budget import DEFAULT_BUDGET, Budget
 
 WEAK_SALIENCY = 0.3
 """Where the strongest saliency of a frame is below this, what stands out says little, and information is asked
@@ -27,13 +27,13 @@ _BEGIN_BIAS = (
 class Tensions:
     """The three tensions, one knob each.
 
-    compress ↔ particularise: `budget`, a number of tokens, or "adaptive" to the spread of relevance. exploit ↔
+    compress ↔ particularise: `budget`, as `arr_coc.budget` has it. exploit ↔
     explore: `explore`, the share of the budget for what was not shown for longest. focus ↔ diversify: `coverage`, the
     share spread evenly outside the best regions (`mixed`; a `foveated` cover always leaves half of the budget to its
     coarsest level or finer). Raises ValueError for shares outside [0, 1].
     """
 
-    budget: Budget = DEFAULT_TOKENS
+    budget: Budget = DEFAULT_BUDGET
     explore: float = 0.10
     coverage: float = 0.25
 

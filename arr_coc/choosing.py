@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from arr_coc.attending import Memory, Request, allocate_frame, resolve
 from arr_coc.balancing import Tensions
-from arr_coc.budget import Budget, tokens_for
+from arr_coc.budget import ADAPTIVE, Budget, tokens_for
 from arr_coc.carrying import carried
 from arr_coc.ops.regions import level_map
 from arr_coc.structure import VOID_STRUCTURE
@@ -81,7 +81,7 @@ class RegionChooser:
         return choice
 
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
-        if budget != "adaptive":
+        if budget != ADAPTIVE:
             return tokens_for(budget, relevance)
         if relevance is not self._spread:
             tokens, self._spread = tokens_for(budget, relevance), relevance

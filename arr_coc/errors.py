@@ -1,7 +1,7 @@
 """What can go wrong, as one tree. Each error is also the builtin that fits it.
 
 ArrCocError
-├── BudgetError (ValueError)          a token budget that is not a whole number of at least 1
+├── BudgetError (ValueError)          a token budget that is no number of at least 1 and no share
 ├── StrategyError (ValueError)        an allocation strategy that does not exist
 ├── OptionError (ValueError)          an option out of range, or one that does not fit the others
 ├── ProfileError (ValueError)         a texture profile that does not exist
@@ -25,7 +25,7 @@ class ArrCocError(Exception):
 
 
 class BudgetError(ArrCocError, ValueError):
-    """A token budget that is not a whole number of at least 1."""
+    """A token budget that is neither a whole number of at least 1 nor a share of the tiles."""
 
 
 class StrategyError(ArrCocError, ValueError):

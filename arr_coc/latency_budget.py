@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.budget import DEFAULT_TOKENS, LEAST_TOKENS, MOST_TOKENS
+from arr_coc.budget import DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget, fixed_tokens
 from arr_coc.errors import BudgetError
 
 Verdict = Literal["missed", "met"]
@@ -95,12 +95,17 @@ class LatencyBudget:
     as the times are. One that is alone is an outlier. No clock, no I/O; the same answers give the same budgets.
     """
 
-    def __init__(self, target_ms: float, start: int = DEFAULT_TOKENS) -> None:
-        """`start` is the first budget, brought into the range. Raises BudgetError for a target that is none."""
+    def __init__(self, target_ms: float, start: Budget = DEFAULT_BUDGET) -> None:
+        """`start` is the first budget, a number or a share, brought into the range.
+
+        Raises BudgetError for a target that is none, and for a start that is neither.
+        """
         if not (math.isfinite(target_ms) and target_ms > 0):
             raise BudgetError(f"a latency to hold is a number of milliseconds above 0; got {target_ms!r}")
         self.target_ms = target_ms
-        self._budget = min(max(start, LEAST_TOKENS), MOST_TOKENS)
+        fixed_tokens(start, tiles=1)
+        self._start = start
+        self._budget: int | None = None
         self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
         self._ratios: deque[float] = deque(maxlen=RATIOS)
         self._line: Line | None = None
@@ -111,7 +116,8 @@ class LatencyBudget:
 
     def budget_for(self, tiles: int) -> int:
         """Tokens for the next frame, of so many tiles: 64 to 400, and never more than there are tiles."""
-        return min(self._budget, tiles)
+        budget = fixed_tokens(self._start, tiles) if self._budget is None else self._budget
+        return min(max(budget, LEAST_TOKENS), MOST_TOKENS, tiles)
 
     def p95_ms(self, tokens: int) -> float | None:
         """Where p95 is believed to lie with so many tokens; None before the first answer."""
@@ -128,7 +134,7 @@ class LatencyBudget:
         least, most = min(LEAST_TOKENS, tiles), min(MOST_TOKENS, tiles)
         self._learn(ttft_ms, tokens)
         if len(self._seen) >= STREAK:
-            self._steer(least, most)
+            self._steer(least, most, self.budget_for(tiles))
         self._at_least = self._at_least + 1 if tokens <= least else 0
         return self._verdict(least)
 
@@ -162,10 +168,9 @@ class LatencyBudget:
         self._seen = deque(recent, maxlen=ANSWERS)
         self._streak = 0
 
-    def _steer(self, least: int, most: int) -> None:
+    def _steer(self, least: int, most: int, held: int) -> None:
         assert self._line is not None
         above = self._above()
-        held = min(max(self._budget, least), most)
         p95 = self._line.at(held) * above
         low, high = (LOW, 1.0) if len(self._seen) > SETTLING else (EARLY_LOW, EARLY_HIGH)
         if low * self.target_ms <= p95 <= high * self.target_ms:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from arr_coc.attending import allocate, check_strategy
 from arr_coc.balancing import Tensions
-from arr_coc.budget import DEFAULT_TOKENS, Budget
+from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
 from arr_coc.ops.regions import paint
 from arr_coc.qwen.hub import download, local_folder
@@ -37,7 +37,7 @@ class ARRCOCConfig:
     """
 
     strategy: str = "auto"
-    budget: Budget = DEFAULT_TOKENS
+    budget: Budget = DEFAULT_BUDGET
     coverage: float = 0.25
     seed: int = 0
     levels: bool = False

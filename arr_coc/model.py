@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.allocator import AllocatorOptions
-from arr_coc.budget import DEFAULT_TOKENS, Budget
+from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import OptionError
 from arr_coc.gaze import Gaze
 from arr_coc.qwen.answer_options import AnswerOptions, Frames
@@ -77,7 +77,7 @@ class ARRCOCQwen:
         image_or_frames: Picture | Sequence[Picture],
         query: str,
         max_tokens: int = 64,
-        budget: Budget = DEFAULT_TOKENS,
+        budget: Budget = DEFAULT_BUDGET,
         encode: Encode = "sparse",
         strategy: str = "auto",
         temperature: float = 0.0,
@@ -89,7 +89,8 @@ class ARRCOCQwen:
     ) -> Generation:
         """Answers `query` about one picture, or about several frames in order (a list, or an array [T, …]).
 
-        `budget`: visual tokens a frame, or "adaptive". `times_s`: the frames' times; half a second apart if not given.
+        `budget`: visual tokens a frame, a share of its tiles ("27%"), "auto" (27 %, within 64 to 400) or "adaptive".
+        `times_s`: the frames' times; half a second apart if not given.
         `frames`: how several are read. `causal`, as the stock model does: each after those before it. `window`: each by
         itself, so that a frame that comes again in another order or company is not read again.
         Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from arr_coc.budget import SHARE_PATTERN
+
 DEFAULT_QUERY = "Say what happens."
-DEFAULT_BUDGET = 273
 QUERY_LIMIT_CHARS = 4000
 """Longest question. Far above any real one; a model with a short context says so itself."""
 
@@ -76,8 +77,13 @@ class AllocateConfig(Section):
 
     strategy: Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"] = "auto"
     """`auto`: foveated for a model that knows coarse tokens, mixed for others."""
-    budget: Annotated[int, Field(ge=1)] | Literal["adaptive"] = DEFAULT_BUDGET
-    """Visual tokens a frame; `adaptive`: 64 to 400 by how spread the relevance is."""
+    budget: (
+        Annotated[int, Field(ge=1)]
+        | Literal["auto", "adaptive"]
+        | Annotated[str, Field(pattern=SHARE_PATTERN, examples=["27%"])]
+    ) = "auto"
+    """Visual tokens a frame: a number, or a share of its tiles such as `"27%"`. `auto`: 27 % of them, within 64 to 400;
+    `adaptive`: 64 to 400 by how spread the relevance is."""
     explore: float = Field(default=0.10, ge=0, le=1)
     """Share of the budget for tiles that were not shown for longest."""
     coverage: float = Field(default=0.25, ge=0, le=1)

@@ -188,8 +188,8 @@ def _window_options(config: Config) -> WindowOptions | None:
     from arr_coc.qwen.frame_window import WindowOptions
 
     window, budget = config.answer.window, config.allocate.budget
-    frame_tokens = MOST_TOKENS if budget == "adaptive" or config.answer.target_ms is not None else budget
-    options = WindowOptions(window.frames, window.kept, window.on_cut, frame_tokens)
+    most = MOST_TOKENS if config.answer.target_ms is not None else budget
+    options = WindowOptions(window.frames, window.kept, window.on_cut, most)
     return options if options.frames > 1 else None
 
 

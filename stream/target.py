@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec.structs import replace
 
 from arr_coc.allocator import FrameAllocation
-from arr_coc.budget import DEFAULT_TOKENS, LEAST_TOKENS, MOST_TOKENS
+from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget
 from arr_coc.latency_budget import LatencyBudget
 from stream.events import Answer, Event, Notice
 
@@ -18,13 +16,13 @@ MISSED, MET, OFF = "target-missed", "target-met", "target-off"
 class LatencyTarget:
     """One run's target, for the thread that allocates. What is held is p95 of an answer's `ttft_ms`.
 
-    A fixed `budget` is where the search begins. An adaptive one goes on choosing by the spread of relevance, and what
-    the target allows is its limit.
+    A `budget` that is a number or a share is where the search begins. An adaptive one goes on choosing by the spread of
+    relevance, and what the target allows is its limit.
     """
 
-    def __init__(self, target_ms: float, budget: int | Literal["adaptive"]) -> None:
-        self._adaptive = budget == "adaptive"
-        self._held = LatencyBudget(target_ms, DEFAULT_TOKENS if budget == "adaptive" else budget)
+    def __init__(self, target_ms: float, budget: Budget) -> None:
+        self._adaptive = budget == ADAPTIVE
+        self._held = LatencyBudget(target_ms, DEFAULT_BUDGET if self._adaptive else budget)
         self._asked: FrameAllocation | None = None
         self._tokens = 0
 

@@ -9,6 +9,7 @@ import torch
 from picture_stream import PictureStream, scenery
 
 from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.budget import Budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
 from arr_coc.motion import NO_SHIFT, Shift
 from arr_coc.relevance import RelevanceRealiser
@@ -267,13 +268,21 @@ def test_a_frame_that_failed_leaves_nothing_of_another_size() -> None:
     assert allocator.allocate(stream.show(scenery(8, 9))).levels.shape == (8, 9)
 
 
-def test_clamping_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    stream, allocator = PictureStream(), StreamAllocator()
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [("auto", "at least 64"), ("adaptive", "at least 64"), (273, "273"), ("27%", None), (20, None)],
+)
+def test_clamping_is_said_once(budget: Budget, said: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    stream, allocator = PictureStream(), StreamAllocator(AllocatorOptions(budget=budget))
+    tokens = 5 if said is None and budget == "27%" else 20
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert allocator.allocate(stream.show(scenery(4, 5))).allocation.tokens == 20
+            assert allocator.allocate(stream.show(scenery(4, 5))).allocation.tokens == tokens
             stream.cut()
-    assert caplog.messages == ["a budget of 273 tokens is more than the frame's 20 tiles: all of them are shown"]
+    told = (
+        [] if said is None else [f"a budget of {said} tokens is more than the frame's 20 tiles: all of them are shown"]
+    )
+    assert caplog.messages == told
 
 
 def test_options_that_do_not_hold() -> None:

@@ -149,7 +149,7 @@ def test_json_holds_configuration_machine_and_definitions() -> None:
         json.dumps(report(recorded(101, scheduled=True)).with_circumstances(Config(source="rtsp://me:hush@camera/1")))
     )
     assert told["config"]["source"] == "rtsp://***@camera/1"
-    assert told["config"]["allocate"]["budget"] == 273
+    assert told["config"]["allocate"]["budget"] == "auto"
     assert told["latency_ms"]["frame"]["p99"] == pytest.approx(5)
     assert all(entry["definition"] for entry in (*told["figures"].values(), *told["latency_ms"].values()))
     assert told["dropped"] == {"answer.busy": 2}

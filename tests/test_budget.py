@@ -3,19 +3,54 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.budget import adaptive_budget, check_budget, tokens_for
+from arr_coc.budget import adaptive_budget, check_budget, fixed_tokens, most_tokens, tokens_for
 from arr_coc.errors import BudgetError
 
 
-@pytest.mark.parametrize("budget", [0, -3, 2.5, float("nan"), True, "many", None])
+@pytest.mark.parametrize(
+    "budget", [0, -3, 2.5, float("nan"), True, "many", None, "0%", "0.0%", "101%", "-5%", "%", "27", "2e1%"]
+)
 def test_budgets_that_are_none(budget: object) -> None:
     with pytest.raises(BudgetError, match="whole number of at least 1"):
-        check_budget(budget, 100)
+        check_budget(budget)
 
 
 def test_a_budget_beyond_the_frame_is_clamped() -> None:
-    assert check_budget(273, 100) == 100
-    assert check_budget(np.int64(64), 100) == 64
+    assert fixed_tokens(273, 100) == 100
+    assert fixed_tokens(np.int64(64), 100) == 64
+
+
+@pytest.mark.parametrize(
+    ("budget", "tiles", "tokens"),
+    [
+        ("auto", 2040, 400),
+        ("auto", 1024, 276),
+        ("auto", 300, 81),
+        ("auto", 240, 65),
+        ("auto", 238, 64),
+        ("auto", 100, 64),
+        ("auto", 64, 64),
+        ("auto", 48, 48),
+        ("auto", 1, 1),
+        ("27%", 2040, 551),
+        ("27%", 100, 27),
+        ("27%", 1, 1),
+        ("12.5%", 240, 30),
+        (".5%", 2040, 10),
+        ("100%", 2040, 2040),
+    ],
+)
+def test_a_share_means_the_same_at_every_size(budget: str, tiles: int, tokens: int) -> None:
+    check_budget(budget)
+    assert fixed_tokens(budget, tiles) == most_tokens(budget, tiles) == tokens
+    assert tokens_for(budget, np.zeros((tiles, 1), np.float32)) == tokens
+
+
+def test_adaptive_has_no_number_without_a_map() -> None:
+    check_budget("adaptive")
+    assert (most_tokens("adaptive", 1024), most_tokens("adaptive", 100)) == (400, 100)
+    with pytest.raises(BudgetError):
+        fixed_tokens("adaptive", 100)
 
 
 def test_adaptive_follows_the_formula() -> None:

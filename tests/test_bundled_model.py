@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
-from arr_coc.budget import DEFAULT_TOKENS
+from arr_coc.budget import DEFAULT_BUDGET
 from arr_coc.model import ARRCOCQwen
 from stream.config import DEFAULT_QUERY
 from stream.scenes import Scene, load_scene
@@ -35,7 +35,7 @@ def things_right(model: ARRCOCQwen, scene: Scene, budget: int) -> list[bool]:
     return right
 
 
-@pytest.mark.parametrize("budget", [64, DEFAULT_TOKENS])
+@pytest.mark.parametrize("budget", [64, DEFAULT_BUDGET])
 def test_captions_of_the_demo_are_right_about_colour_shape_and_movement(model: ARRCOCQwen, budget: int) -> None:
     right = things_right(model, load_scene("demo"), budget)
     assert len(right) > 30

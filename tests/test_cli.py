@@ -124,7 +124,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["watch", "x.mp4", "--stats-every", "often"], "--stats-every needs a length of time above 0"),
         (["watch", "-", "--ask-stdin"], "the source reads it"),
         (["caption", "x.mp4", "--budget", "0"], "--budget: allocate.budget must be a whole number of at least 1"),
-        (["caption", "x.mp4", "--budget", "many"], "or adaptive, got 'many'"),
+        (["caption", "x.mp4", "--budget", "many"], "or text such as 27%, got 'many'"),
         (["caption", "x.mp4", "--strategy", "best"], "must be one of auto, topk, mixed, "),
         (["caption", "x.mp4", "--encode", "none"], "must be one of full, prune, sparse, incremental, weighted"),
         (["caption", "x.mp4", "--every", "0"], "must be a number above 0, or none"),

@@ -15,6 +15,8 @@ from stream.errors import ConfigError
 from stream.layers import Layer, build_config, file_layer, known_keys, option_layer, set_layer
 from stream.wanted import wanted
 
+BUDGETS = "a whole number of at least 1, or one of auto, adaptive, or text such as 27%"
+
 
 def test_without_layers_every_default_stands() -> None:
     assert build_config([]) == Config()
@@ -32,6 +34,8 @@ def test_a_later_layer_wins_key_by_key() -> None:
     [
         ("allocate.budget=64", "allocate.budget", 64),
         ("allocate.budget=adaptive", "allocate.budget", "adaptive"),
+        ("allocate.budget=27%", "allocate.budget", "27%"),
+        ('allocate.budget="12.5%"', "allocate.budget", "12.5%"),
         ("answer.every_s = 0.5", "answer.every_s", 0.5),
         ("answer.query=what = what?", "answer.query", "what = what?"),
         ("answer.query=5", "answer.query", "5"),
@@ -78,9 +82,12 @@ def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, mess
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("allocate.budget", 0, "allocate.budget must be a whole number of at least 1, or adaptive, got 0"),
-        ("allocate.budget", 1.5, "allocate.budget must be a whole number of at least 1, or adaptive, got 1.5"),
-        ("allocate.budget", True, "allocate.budget must be a whole number of at least 1, or adaptive, got True"),
+        ("allocate.budget", 0, f"allocate.budget must be {BUDGETS}, got 0"),
+        ("allocate.budget", "0%", f"allocate.budget must be {BUDGETS}, got '0%'"),
+        ("allocate.budget", "101%", f"allocate.budget must be {BUDGETS}, got '101%'"),
+        ("allocate.budget", "many", f"allocate.budget must be {BUDGETS}, got 'many'"),
+        ("allocate.budget", 1.5, f"allocate.budget must be {BUDGETS}, got 1.5"),
+        ("allocate.budget", True, f"allocate.budget must be {BUDGETS}, got True"),
         ("allocate.explore", 2, "allocate.explore must be a number from 0 to 1, got 2"),
         ("answer.every_s", 0, "answer.every_s must be a number above 0, or none, got 0"),
         ("answer.temperature", float("nan"), "answer.temperature must be a number of at least 0, got nan"),
@@ -139,7 +146,7 @@ def test_several_files_are_merged_key_by_key_and_the_last_wins(tmp_path: Path) -
     own.write_text("[answer]\nmax_tokens = 7\n[answer.window]\nframes = 3\n", encoding="utf-8")
     config = run_config("-c", "gpu", "-c", "webcam", "--config", str(own))
     assert config.answer.model == "Qwen/Qwen3-VL-2B-Instruct", "only gpu has it"
-    assert (config.allocate.budget, config.capture.max_tiles) == (200, 920), "webcam comes after gpu"
+    assert (config.allocate.budget, config.capture.max_tiles) == ("auto", 920), "webcam comes after gpu"
     assert (config.answer.max_tokens, config.answer.window.frames) == (7, 3), "the file comes last"
     assert run_config("-c", "webcam", "-c", "gpu").allocate.budget == "adaptive"
 

@@ -201,7 +201,7 @@ class TestFitness:
         check = fitness.model(config())
         assert check.state == "works"
         assert check.found.startswith(
-            "scenes-tiny: Qwen3-VL, 5.1 M parameters, 273 visual tokens a frame, context of 8192"
+            "scenes-tiny: Qwen3-VL, 5.1 M parameters, 400 visual tokens a frame, context of 8192"
         )
         assert "only knows drawn scenes" in check.found
 
@@ -224,7 +224,7 @@ class TestFitness:
         on_cpu = config(answer={"device": "cpu"})
         check = fitness.memory(on_cpu, lambda: 20 * GB)
         assert check.state == "works"
-        assert check.found.startswith("about 607 MB needed (weights 20 MB, ")
+        assert check.found.startswith("about 621 MB needed (weights 20 MB, ")
         assert check.found.endswith("20.0 GB free")
         short = fitness.memory(on_cpu, lambda: GB // 2)
         assert short.state == "broken"
@@ -245,7 +245,7 @@ class TestFitness:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GB // 100, GB))
         check = fitness.memory(config(), lambda: GB)
         assert check.state == "broken"
-        assert check.found.startswith("about 26 MB needed on the GPU (weights 10 MB, ")
+        assert check.found.startswith("about 33 MB needed on the GPU (weights 10 MB, ")
         assert check.found.endswith("10 MB free there")
 
     def test_adaptive_budgets_are_taken_at_their_most(self) -> None:

@@ -27,18 +27,18 @@ def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
     check = cards.cards(config())
     assert check.state == "works"
     assert check.found.startswith(
-        "26 MB for sparse, 273 visual tokens; 16 GB up to --window 27, 24 GB up to --window 27"
+        "33 MB for sparse, 400 visual tokens; 16 GB up to --window 19, 24 GB up to --window 19"
     )
     window = config(answer={"window": {"frames": 4}, "encode": "incremental"})
-    assert " for incremental, 273 visual tokens in each of 4 frames; " in cards.cards(window).found
+    assert " for incremental, 400 visual tokens in each of 4 frames; " in cards.cards(window).found
 
 
 def test_each_stream_takes_what_it_keeps() -> None:
     given = config(answer={"encode": "incremental"})
     one = Footprint.of(BUNDLED, "auto", fitness.load_of(given))
     eight = fitness.size_text(one.total + 7 * one.kept)
-    assert cards.cards(given).found.startswith("35 MB for incremental, 273 visual tokens; ")
-    assert cards.cards(given, 8).found.startswith(f"{eight} for incremental, 273 visual tokens, 8 streams; ")
+    assert cards.cards(given).found.startswith("46 MB for incremental, 400 visual tokens; ")
+    assert cards.cards(given, 8).found.startswith(f"{eight} for incremental, 400 visual tokens, 8 streams; ")
     assert "kept of 8 streams " in fitness.memory(given, streams=8).found
     assert "kept of frames " in fitness.memory(given).found
 
@@ -69,11 +69,15 @@ def test_of_a_model_that_is_not_here_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_what_a_run_asks_of_a_model() -> None:
-    assert fitness.load_of(config()).visual_tokens == 273
+    assert fitness.load_of(config()).visual_tokens == 400
+    small = config(capture={"size": "640x480"})
+    assert fitness.load_of(small).visual_tokens == 81
+    assert fitness.load_of(config(allocate={"budget": "50%"})).visual_tokens == 1020
+    assert fitness.load_of(config(allocate={"budget": 64})).visual_tokens == 64
     full = fitness.load_of(config(answer={"encode": "full"}, capture={"size": "640x480"}))
     assert (full.visual_tokens, full.encoded_tokens, full.kept_vision_mb) == (300, 300, 0)
     prune = fitness.load_of(config(answer={"encode": "prune"}))
-    assert (prune.visual_tokens, prune.encoded_tokens) == (273, 2040)
+    assert (prune.visual_tokens, prune.encoded_tokens) == (400, 2040)
     limited = fitness.load_of(config(answer={"encode": "prune"}, capture={"max_tiles": 900}))
     assert limited.encoded_tokens == 900
     several = fitness.load_of(config(answer={"window": {"frames": 4, "kept": 9}, "encode": "incremental"}))
@@ -81,6 +85,6 @@ def test_what_a_run_asks_of_a_model() -> None:
 
 
 def test_a_window_beyond_the_context_is_broken() -> None:
-    assert fitness.model(config(answer={"window": {"frames": 27}})).state == "works"
-    broken = fitness.model(config(answer={"window": {"frames": 28}}))
+    assert fitness.model(config(answer={"window": {"frames": 19}})).state == "works"
+    broken = fitness.model(config(answer={"window": {"frames": 20}}))
     assert (broken.state, broken.remedy) == ("broken", "lower --budget, or show fewer frames (--window)")

@@ -130,7 +130,7 @@ def test_a_layer_of_an_array_and_the_gradient_of_what_is_seen() -> None:
         ({"fixation": (-0.01, 0.5)}, OptionError, "got"),
         ({"fixation": (float("nan"), 0.5)}, OptionError, "got"),
         ({"fixation": (0.5,)}, OptionError, r"a fixation is \(y, x\)"),
-        ({"budget": 0}, BudgetError, "at least 1, got 0"),
+        ({"budget": 0}, BudgetError, "at least 1, .*got 0"),
         ({"budget": 2.5}, BudgetError, "got 2.5"),
         ({"budget": True}, BudgetError, "got True"),
         ({"M0": 0.1}, OptionError, "M0 means nothing without e0"),

@@ -44,12 +44,12 @@ def test_frames_are_expected_at_the_most_tokens_that_they_may_have() -> None:
     chosen = TokenPacket(STAMP, grid, regions, np.ones(5, np.float32), np.zeros((5, 3, 32, 32), np.uint8))
     every = FramePacket(STAMP, grid, regions, np.ones(grid.shape, np.float32), np.zeros((96, 128, 3), np.uint8))
 
-    def expected(packet: Packet, encode: Encode, most: int) -> int:
-        return expected_size(packet, encode, WRAPPING, window(frame_tokens=most)).visual_tokens
+    def expected(packet: Packet, encode: Encode, most: int | None) -> int:
+        return expected_size(packet, encode, WRAPPING, window(budget=most)).visual_tokens
 
-    assert [expected(chosen, "sparse", most) for most in (0, 9, 100)] == [5, 9, 12]
+    assert [expected(chosen, "sparse", most) for most in (None, 9, 100)] == [5, 9, 12]
     assert [expected(every, encode, 9) for encode in ("full", "prune", "sparse")] == [12, 9, 9]
-    assert [kept_size(frame(0), window(frame_tokens=most)).visual_tokens for most in (0, 9, 100)] == [1, 9, 12]
+    assert [kept_size(frame(0), window(budget=most)).visual_tokens for most in (None, 9, 100)] == [1, 9, 12]
 
 
 @pytest.mark.parametrize(("context", "frames"), [(100, 9), (109, 9), (110, 10)])

@@ -115,15 +115,15 @@ def test_a_window_too_long_for_the_context_is_refused_with_its_first_frame() -> 
 def test_a_budget_that_may_grow_counts_at_its_largest() -> None:
     speaking = apart(max_tokens=100)
     small = packet(0, tokens=1)
-    said(speaking, small, QUERY, None, FrameWindow(WindowOptions(frames=200, frame_tokens=4)))
+    said(speaking, small, QUERY, None, FrameWindow(WindowOptions(frames=200, budget=4)))
     with pytest.raises(ContextLengthError, match="200 frames of 12 visual tokens"):  # the grid has no more than 12
-        said(speaking, small, QUERY, None, FrameWindow(WindowOptions(frames=200, frame_tokens=400)))
+        said(speaking, small, QUERY, None, FrameWindow(WindowOptions(frames=200, budget=400)))
 
 
 def test_a_frame_whose_allocation_failed_does_not_end_the_stream() -> None:
     """It comes whole, with more tokens than any other."""
     speaking = apart(max_tokens=100)
-    window = FrameWindow(WindowOptions(frames=200, frame_tokens=4))
+    window = FrameWindow(WindowOptions(frames=200, budget=4))
     for shown in (packet(0, tokens=1), replace(whole(1), stamp=packet(1).stamp), packet(2, tokens=1)):
         assert said(speaking, shown, QUERY, None, window)
     assert speaking.last.tokens_used == 1 + 12 + 1

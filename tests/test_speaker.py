@@ -163,12 +163,12 @@ def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:
 
 def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), window=WindowConfig(frames=4))
-    for budget, most in ((50, 50), ("adaptive", 400)):
+    for budget, most in ((50, 50), ("adaptive", "adaptive"), ("auto", "auto"), ("27%", "27%")):
         allocate = AllocateConfig.model_validate({"budget": budget})
         speaker = open_speaker(QWEN, Config(answer=answer, allocate=allocate))
         assert isinstance(speaker, QwenSpeaker)
         assert speaker._options is not None
-        assert speaker._options.frame_tokens == most
+        assert speaker._options.budget == most
 
 
 def test_a_model_has_a_name_for_people(folder: Path) -> None:

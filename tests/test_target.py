@@ -64,7 +64,12 @@ def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> N
     assert LatencyTarget(500, 200).limits(1024) == (200, 200)
     assert LatencyTarget(500, 1000).limits(1024) == (400, 400)
     assert LatencyTarget(500, 200).limits(40) == (40, 40)
-    assert LatencyTarget(500, "adaptive").limits(1024) == (None, 273)
+    assert LatencyTarget(500, "adaptive").limits(1024) == (None, 276)
+
+
+@pytest.mark.parametrize(("budget", "tiles", "tokens"), [("auto", 300, 81), ("auto", 2040, 400), ("50%", 300, 150)])
+def test_a_share_begins_at_what_it_means_for_the_frame(budget: str, tiles: int, tokens: int) -> None:
+    assert LatencyTarget(500, budget).limits(tiles) == (tokens, tokens)
 
 
 def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
@@ -211,7 +216,7 @@ def test_room_is_kept_for_the_most_that_it_may_take() -> None:
     )
     options = _window_options(config)
     assert options is not None
-    assert options.frame_tokens == fitness.tokens_of(config)[0] == 400
+    assert options.budget == fitness.tokens_of(config)[0] == 400
 
 
 def held(**changes: Any) -> Any:

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from arr_coc.budget import Budget, fixed_tokens
 from arr_coc.errors import OptionError
-from arr_coc.ops.checks import check_positive, check_tokens
+from arr_coc.ops.checks import check_positive
 from arr_coc.ops.fixation import fixation_cover, magnified_cover, nearest_regions
 from arr_coc.ops.quadtree import quadtree, top_level
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
-
-DEFAULT_TOKENS = 273
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Gaze:
         cls,
         grid: TileGrid,
         fixation: Sequence[float],
-        budget: int,
+        budget: Budget,
         M0: float | None,  # noqa: N803
         e0: float | None,
     ) -> Gaze:
@@ -67,7 +66,7 @@ class Gaze:
                 check_positive(value, name)
         y, x = place
         in_tiles = (y * grid.height_px / TILE_PX, x * grid.width_px / TILE_PX)
-        return cls(in_tiles, check_tokens(budget, grid.tiles), M0, e0)
+        return cls(in_tiles, fixed_tokens(budget, grid.tiles), M0, e0)
 
     def cover(self, shape: tuple[int, int]) -> tuple[npt.NDArray[np.int64], float, float]:
         """Regions [K, 3] over a grid of `shape`, in token order, and the M0 and e0 that they follow."""

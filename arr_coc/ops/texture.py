@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.anisotropic import gather_strips, sample_along
 from arr_coc.ops.chain import MipChain
 from arr_coc.ops.checks import check_finite
-from arr_coc.ops.foveation import DEFAULT_TOKENS, Foveation, Gaze
+from arr_coc.ops.foveation import Foveation, Gaze
 from arr_coc.ops.planes import Plane
 from arr_coc.ops.sampling import sample_trilinear
 from arr_coc.types import LEVELS, TileGrid
@@ -122,7 +123,7 @@ class Texture:
     def sample_foveated(
         self,
         fixation: Sequence[float],
-        budget: int = DEFAULT_TOKENS,
+        budget: Budget = DEFAULT_BUDGET,
         M0: float | None = None,  # noqa: N803
         e0: float | None = None,
         layer: int = 0,
@@ -135,8 +136,9 @@ class Texture:
 
         With neither M0 nor e0, M0 = e0 (full detail just at the fixation) and e0 is as large as the budget pays for.
         With e0 alone, M0 is. With both, M0 is the most that is used: the budget may lower it, and a small M0 leaves
-        some of the budget. A budget above the number of tiles is clamped. Raises BudgetError below 1, OptionError for
-        a fixation outside [0, 1] and for M0 or e0 that are not above 0.
+        some of the budget. `budget` is a number or a share of the tiles, as `arr_coc.budget` has it, clamped to their
+        number. Raises BudgetError for anything else, OptionError for a fixation outside [0, 1] and for M0 or e0 that
+        are not above 0.
         """
         regions, reached, offset = Gaze.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         chosen = torch.from_numpy(regions)

@@ -9,9 +9,10 @@ from types import TracebackType
 
 import torch
 
+from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.difference import Difference, Thresholds
-from arr_coc.ops.foveation import DEFAULT_TOKENS, Foveation, Gaze
+from arr_coc.ops.foveation import Foveation, Gaze
 from arr_coc.ops.planes import Plane, PlaneFormat
 from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore, open_store
 from arr_coc.ops.view import TextureView
@@ -85,7 +86,7 @@ class VideoStream:
     def sample_foveated(
         self,
         fixation: Sequence[float],
-        budget: int = DEFAULT_TOKENS,
+        budget: Budget = DEFAULT_BUDGET,
         M0: float | None = None,  # noqa: N803
         e0: float | None = None,
     ) -> Foveation:

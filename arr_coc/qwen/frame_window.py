@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch.nn import functional as F
 
+from arr_coc.budget import Budget
 from arr_coc.errors import OptionError
 from arr_coc.qwen.kept_frame import KeptFrame
 from arr_coc.qwen.shown_frame import Ids
@@ -22,14 +23,14 @@ class WindowOptions:
     """`frames` are shown at most, picked from the newest `kept` (as many as are shown, when None).
 
     `on_cut`: `empty` drops the frames of an older epoch when one of a new epoch enters, `keep` keeps them, for
-    questions about the past. `frame_tokens`: the most visual tokens that a frame of this stream may have, where that is
-    known. Raises OptionError for values out of range.
+    questions about the past. `budget`: what a frame of this stream may have at most, where that is known. Raises
+    OptionError for values out of range.
     """
 
     frames: int = 1
     kept: int | None = None
     on_cut: OnCut = "empty"
-    frame_tokens: int = 0
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         if self.frames < 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from arr_coc.budget import most_tokens
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.free_memory import CGROUP, free_memory
 from arr_coc.qwen.encoding import Packet, token_count
@@ -108,4 +109,5 @@ def _megabytes(count: int) -> str:
 
 
 def _most(grid: TileGrid, window: FrameWindow) -> int:
-    return min(window.options.frame_tokens, grid.tiles)
+    budget = window.options.budget
+    return 0 if budget is None else most_tokens(budget, grid.tiles)

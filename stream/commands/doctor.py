@@ -27,7 +27,10 @@ def doctor(
     model: Annotated[
         str | None, text_option("--model", "-m", metavar="NAME", help="The model to look at. [bundled]")
     ] = None,
-    budget: Annotated[str | None, text_option("--budget", metavar="N", help="Visual tokens a frame. [273]")] = None,
+    budget: Annotated[
+        str | None,
+        text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
+    ] = None,
     dtype: Dtype = None,
     window: Annotated[
         str | None, text_option("--window", metavar="N", help="Frames that an answer speaks of. [1]")

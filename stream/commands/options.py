@@ -12,7 +12,7 @@ import typer
 
 from stream.commands.text_options import Assignments, Backend, ConfigFiles, Device, Dtype, Encode, Model, text_option
 from stream.commands.until import check_watching
-from stream.config import DEFAULT_BUDGET, DEFAULT_QUERY, Config
+from stream.config import DEFAULT_QUERY, Config
 from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
 
 KEYS = {
@@ -52,7 +52,8 @@ class RunOptions:
         str | None, text_option("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]")
     ] = None
     budget: Annotated[
-        str | None, text_option("--budget", metavar="N", help=f"Visual tokens a frame, or adaptive. [{DEFAULT_BUDGET}]")
+        str | None,
+        text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
     ] = None
     target_ms: Annotated[
         str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from arr_coc.budget import MOST_TOKENS, most_tokens
 from arr_coc.errors import ArrCocError
 from arr_coc.free_memory import free_memory
 from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
@@ -14,9 +15,6 @@ from stream.doctor.check import Check
 
 FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
 """What the two processes take at 1080p without a model: Python, torch and the frames; measured."""
-
-ADAPTIVE_TOKENS = 400
-"""The most that `allocate.budget = "adaptive"` and `answer.target_ms` take."""
 
 USUAL_SIZE = "1920x1080"
 
@@ -122,9 +120,9 @@ def _fits(said: str, needed: int, free: int) -> Check:
 
 
 def tokens_of(config: Config) -> tuple[int, int]:
-    """A prompt's visual tokens, and its others with the answer's."""
-    budget = config.allocate.budget
-    visual = ADAPTIVE_TOKENS if budget == "adaptive" or config.answer.target_ms is not None else budget
+    """A prompt's visual tokens at their most, and its others with the answer's."""
+    budget = MOST_TOKENS if config.answer.target_ms is not None else config.allocate.budget
+    visual = budget if isinstance(budget, int) else most_tokens(budget, tiles_of(config))
     return visual, PROMPT_TOKENS + len(config.answer.query) // 3 + config.answer.max_tokens
 
 
