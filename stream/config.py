@@ -135,7 +135,7 @@ class UntilConfig(Section):
     on_change: float | None = Field(default=0.02, gt=0, le=1)
     """Look when the relevance-weighted change since the last look reaches this share."""
     on_cut: bool = True
-    """Look at a scene cut."""
+    """Look at a scene cut, where the picture changes its size or format, and where a lost source is back."""
     least_s: float = Field(default=0.25, ge=0)
     """No two looks follow each other sooner, but for a cut."""
     yes_above: float = Field(default=0.6, ge=0.5, le=1)
@@ -171,7 +171,7 @@ class AnswerConfig(Section):
     on_change: float | None = Field(default=None, gt=0, le=1)
     """Speak when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool = True
-    """Speak at a scene cut."""
+    """Speak at a scene cut, where the picture changes its size or format, and where a lost source is back."""
     target_ms: float | None = Field(default=None, gt=0)
     """Of twenty answers, nineteen begin within so many milliseconds of their frame's capture: the budget moves for it,
     from 64 to 400 tokens. Not where a file is read frame by frame."""

@@ -143,14 +143,21 @@ class Conversation:
                 )
 
     def observe(
-        self, stamp: FrameStamp, time_ns: int, *, change: float, cut: bool, change_since_look: float = 1.0
+        self,
+        stamp: FrameStamp,
+        time_ns: int,
+        *,
+        change: float,
+        cut: bool,
+        discontinuity: bool = False,
+        change_since_look: float = 1.0,
     ) -> None:
         """Shows the next frame, and speaks where that is due; in lockstep, to the end of the answer."""
         self._stamp = stamp
         if self._speaks:
-            self._triggers.observe(time_ns, change=change, cut=cut)
+            self._triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
         if self._watch is not None:
-            self._watch.triggers.observe(time_ns, change=change_since_look, cut=cut)
+            self._watch.triggers.observe(time_ns, change=change_since_look, cut=cut, discontinuity=discontinuity)
         if self._policy.lockstep:
             self._speak_now()
         else:

@@ -30,6 +30,20 @@ class Cut(Event, frozen=True, tag="cut"):
     score: float
 
 
+class PictureChanged(Event, frozen=True, tag="discontinuity"):
+    """From this frame on the picture has another size or form, and is not compared with the frames before.
+
+    `reason`: "resolution" (the source's size changed) or "format" (other planes, or another colour encoding).
+    `width_px` and `height_px` are those at which the picture is worked on from here on.
+    """
+
+    frame_index: int
+    pts_s: float
+    reason: str
+    width_px: int
+    height_px: int
+
+
 class Skipped(Event, frozen=True, tag="skipped"):
     """Something of the source that could not be used. `frame_index` is the decode index of the next good frame."""
 
@@ -251,6 +265,7 @@ class Summary(Event, frozen=True, tag="summary"):
     mean_dirty_share: float
     ended: str
     backend: str
+    discontinuities: int = 0
     error: str | None = None
     found: bool | None = None
     timing: dict[str, float] | None = None
@@ -259,6 +274,7 @@ class Summary(Event, frozen=True, tag="summary"):
 AnyEvent: TypeAlias = (
     Started
     | Cut
+    | PictureChanged
     | Skipped
     | Notice
     | Outage

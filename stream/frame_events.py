@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from arr_coc.allocator import FrameAllocation
-from arr_coc.types import NS_PER_S
+from arr_coc.types import NS_PER_S, TileGrid
 from arr_coc.why import explain, weights_of
-from stream.events import FrameMap, FrameReady, Notice, Outage, Why
-from stream.messages import Changed, End, Lost
+from stream.events import FrameMap, FrameReady, Notice, Outage, PictureChanged, Why
+from stream.messages import Changed, Discontinuity, End, Lost
 
 NS_PER_MS = 1_000_000
 
@@ -57,6 +57,17 @@ def outage_of(lost: Lost) -> Outage:
         reason=lost.reason,
         lasted_s=lost.lasted_s,
         attempts=lost.attempts,
+    )
+
+
+def picture_changed(changed: Changed, reason: Discontinuity, grid: TileGrid) -> PictureChanged:
+    """From this frame on the picture has another size or form; `grid` covers it as it is worked on."""
+    return PictureChanged(
+        frame_index=changed.stamp.frame_index,
+        pts_s=changed.stamp.media_ns / NS_PER_S,
+        reason=reason,
+        width_px=grid.width_px,
+        height_px=grid.height_px,
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LookTrigger = Literal["start", "cut", "again", "change", "every", "end"]
+LookTrigger = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class LookRules:
     """When to look at a frame: after `every_ns` at the latest, and no two looks closer than `least_ns` but at a cut.
 
-    `on_change` is a share of the relevance, in (0, 1]. What is None or false is off.
+    `on_change` is a share of the relevance, in (0, 1]. `on_cut` as in TriggerRules. What is None or false is off.
     """
 
     every_ns: int | None = None
@@ -40,13 +40,13 @@ class LookTriggers:
         """Why a look is due, if it is."""
         return self._due
 
-    def observe(self, time_ns: int, *, change: float = 0.0, cut: bool = False) -> None:
+    def observe(self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False) -> None:
         """Shows the next frame; `change` is the relevance-weighted change since the last look."""
         if self._seen_ns is not None and self._looked_ns is not None and time_ns < self._seen_ns:
             self._looked_ns = time_ns  # time went back: what was waited counts from here
         self._seen_ns, self._looked_last_frame = time_ns, False
-        if cut and self._rules.on_cut:
-            self._due = "cut"
+        if (cut or discontinuity) and self._rules.on_cut:
+            self._due = "cut" if cut else "discontinuity"
         elif self._due is None:
             self._due = self._new(time_ns, change)
 

@@ -21,6 +21,9 @@ PROTOCOL = 5
 
 Count = Annotated[int, Meta(ge=0)]
 EndReason = Literal["finished", "interrupted"]
+Discontinuity = Literal["resolution", "format", "reconnect"]
+"""Why a frame that begins no new shot cannot be compared with the one before: another size, other planes or another
+colour encoding, or what was missed while a live source was away."""
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +86,8 @@ class Changed(Message, frozen=True):
     """Texture to allocate: the texture holds this frame now.
 
     `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins;
-    `fallback` is why the CPU store took over with this frame.
+    `discontinuity` is why the frame cannot be compared with the one before, which is then no cut; `fallback` is why the
+    CPU store took over with this frame.
     """
 
     stamp: FrameStamp
@@ -91,6 +95,7 @@ class Changed(Message, frozen=True):
     dirty_share: float
     shift: Shift = NO_SHIFT
     cut_score: float | None = None
+    discontinuity: Discontinuity | None = None
     fallback: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
 

@@ -122,6 +122,16 @@ class PublishedCut(Published, frozen=True, tag="cut"):
     score: float
 
 
+class PublishedDiscontinuity(Published, frozen=True, tag="discontinuity"):
+    """The picture has another size or form from this frame on."""
+
+    frame_index: int
+    pts_s: float
+    reason: str
+    width_px: int
+    height_px: int
+
+
 class PublishedOutage(Published, frozen=True, tag="outage"):
     """A live source was lost (`lasted_s` is nil), or is back."""
 
@@ -219,6 +229,7 @@ class PublishedSummary(Published, frozen=True, tag="summary"):
     duration_s: float
     answers: int
     cuts: int
+    discontinuities: int
     skipped: int
     dropped: dict[str, int]
     mean_tokens: float
@@ -238,6 +249,7 @@ AnyPublished: TypeAlias = (
     | PublishedFrame
     | PublishedShadow
     | PublishedCut
+    | PublishedDiscontinuity
     | PublishedOutage
     | PublishedRestarted
     | PublishedAsked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, Cut, Event, FrameReady, Looked, Skipped, Summary
+from stream.events import Answer, Cut, Event, FrameReady, Looked, PictureChanged, Skipped, Summary
 
 
 class Tally:
@@ -16,6 +16,7 @@ class Tally:
         self._frames = 0
         self._answers = 0
         self._cuts = 0
+        self._discontinuities = 0
         self._skipped = 0
         self._tokens = 0
         self._dirty_share = 0.0
@@ -34,6 +35,8 @@ class Tally:
             self._answers += 1
         elif isinstance(event, Cut):
             self._cuts += 1
+        elif isinstance(event, PictureChanged):
+            self._discontinuities += 1
         elif isinstance(event, Skipped):
             self._skipped += event.count
         elif isinstance(event, Looked):
@@ -59,6 +62,7 @@ class Tally:
             mean_dirty_share=self._dirty_share / frames,
             ended=ended,
             backend=backend,
+            discontinuities=self._discontinuities,
             error=error,
             found=self._found,
             timing={

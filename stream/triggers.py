@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Trigger = Literal["start", "asked", "cut", "change", "every", "end"]
+Trigger = Literal["start", "asked", "cut", "discontinuity", "change", "every", "end"]
 
-_URGENCY: dict[Trigger, int] = {"start": 5, "asked": 4, "cut": 3, "change": 2, "every": 1, "end": 0}
+_URGENCY: dict[Trigger, int] = {
+    "start": 5, "asked": 4, "cut": 3, "discontinuity": 3, "change": 2, "every": 1, "end": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerRules:
-    """`every_ns` and `on_change` are off where None; `on_change` is a share of the relevance, in (0, 1]."""
+    """`every_ns` and `on_change` are off where None; `on_change` is a share of the relevance, in (0, 1].
+
+    `on_cut`: at scene cuts, and wherever else a frame cannot be compared with the one before.
+    """
 
     every_ns: int | None = None
     on_change: float | None = None
@@ -45,9 +50,11 @@ class Triggers:
         """Triggers that came while another one was waiting."""
         return self._missed
 
-    def observe(self, time_ns: int, *, change: float = 0.0, cut: bool = False) -> Trigger | None:
+    def observe(
+        self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False
+    ) -> Trigger | None:
         """Shows the next frame; `change` is the relevance-weighted change since the last answer. Returns `due`."""
-        new = self._new_trigger(time_ns, change, cut)
+        new = self._new_trigger(time_ns, change, cut, discontinuity)
         self._seen_ns = time_ns
         self._fired_last_frame = False
         if new is not None:
@@ -81,12 +88,12 @@ class Triggers:
             self._next_ns = self._seen_ns + self._rules.every_ns
         return fired
 
-    def _new_trigger(self, time_ns: int, change: float, cut: bool) -> Trigger | None:
+    def _new_trigger(self, time_ns: int, change: float, cut: bool, discontinuity: bool) -> Trigger | None:
         every = self._period_over(time_ns)
         if self._seen_ns is None:
             return "start"
-        if cut and self._rules.on_cut:
-            return "cut"
+        if (cut or discontinuity) and self._rules.on_cut:
+            return "cut" if cut else "discontinuity"
         if self._rules.on_change is not None and change >= self._rules.on_change and self._pending is None:
             return "change"
         return "every" if every else None

@@ -24,6 +24,7 @@ from stream.events import (
     LookTiming,
     Notice,
     Outage,
+    PictureChanged,
     Restarted,
     Shadow,
     Skipped,
@@ -64,6 +65,7 @@ ANSWER = Answer(
 EVENTS: list[Event] = [
     Started(source="a.mp4", model="m", query="?", backend="cpu"),
     Cut(frame_index=7, pts_s=0.25, score=0.75),
+    PictureChanged(frame_index=7, pts_s=0.25, reason="resolution", width_px=64, height_px=32),
     Skipped(frame_index=3, pts_s=0.125, what="packet 4", reason="bad"),
     Notice(code="loading", message="loading m"),
     Outage(frame_index=3, pts_s=0.1, reason="timed out"),

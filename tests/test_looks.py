@@ -61,6 +61,15 @@ def test_a_look_that_is_due_waits_and_a_cut_goes_first() -> None:
     assert triggers.fire() == "cut"
 
 
+def test_a_discontinuity_is_looked_at_as_a_cut_is() -> None:
+    for on_cut, fired in ((True, "discontinuity"), (False, None)):
+        triggers = LookTriggers(LookRules(on_cut=on_cut))
+        triggers.observe(0)
+        triggers.fire()
+        triggers.observe(S, discontinuity=True)
+        assert triggers.fire() == fired
+
+
 def test_the_last_frame_is_looked_at_once() -> None:
     triggers = LookTriggers(RULES)
     triggers.finish()

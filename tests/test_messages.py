@@ -48,6 +48,7 @@ MESSAGES: list[Message] = [
     End(reason="finished", skipped=(SkippedItem("packet 9", "Invalid data", None, 2),)),
     Frame(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
     Changed(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, shift=Shift(1.5, -2.0, 0.5), cut_score=0.75),
+    Changed(stamp=STAMP, texture_ms=0.25, dirty_share=1.0, discontinuity="resolution"),
     Lost(frame_index=7, media_ns=5, reason="the cable", lasted_s=1.5, attempts=3),
     Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),
     WholeFrame(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), in_snapshot=True),

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 from msgspec.structs import replace
+from PIL import Image
 
 from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import DeviceLost, ModelNotFound
@@ -30,7 +31,19 @@ from stream.config import (
     TextureConfig,
 )
 from stream.errors import SourceNotFound, StageDied, TransportError
-from stream.events import STORE_LOST, Answer, AnswerText, Cut, Event, FrameReady, Notice, Skipped, Started, Summary
+from stream.events import (
+    STORE_LOST,
+    Answer,
+    AnswerText,
+    Cut,
+    Event,
+    FrameReady,
+    Notice,
+    PictureChanged,
+    Skipped,
+    Started,
+    Summary,
+)
 from stream.pipeline import Pipeline
 from tests.failing_store import GONE, use_failing_stores
 from tests.video_maker import make_video, moving_square, overwrite_packet
@@ -200,6 +213,31 @@ def test_a_cut_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFac
     assert [(cut.frame_index, cut.pts_s) for cut in result.of(Cut)] == [(7, 0.7)]
     assert [(a.frame_index, a.trigger) for a in result.of(Answer)] == [(0, "start"), (7, "cut"), (12, "end")]
     assert result.summary.cuts == 1
+
+
+def test_a_change_of_size_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("sizes")
+    parts = [
+        make_video(folder / f"{width}.mjpeg", moving_square(count, width, 96), codec="mjpeg", pixel_format="yuvj420p")
+        for width, count in ((192, 7), (128, 6))
+    ]
+    path = folder / "joined.mjpeg"
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    result = run(configured(str(path), answer=AnswerConfig(every_s=None)))
+    (change,) = result.of(PictureChanged)
+    assert (change.frame_index, change.reason, change.width_px, change.height_px) == (7, "resolution", 128, 96)
+    answers = [(a.frame_index, a.trigger) for a in result.of(Answer)]
+    assert answers == [(0, "start"), (7, "discontinuity"), (12, "end")]
+    assert (result.summary.cuts, result.summary.discontinuities) == (0, 1)
+
+
+def test_a_folder_of_many_sizes_is_answered_about_at_each(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("pictures")
+    for index, width in enumerate((64, 64, 96, 64)):
+        Image.fromarray(np.full((64, width, 3), 90, np.uint8)).save(folder / f"{index}.png")
+    result = run(configured(str(folder), answer=AnswerConfig(every_s=None)))
+    assert [change.frame_index for change in result.of(PictureChanged)] == [2, 3]
+    assert [a.frame_index for a in result.of(Answer)] == [0, 2, 3]
 
 
 def test_what_was_skipped_is_told_with_the_next_frame(tmp_path_factory: pytest.TempPathFactory) -> None:

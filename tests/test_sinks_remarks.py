@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped
-from stream.sinks.remarks import SKIPS_SHOWN, Remarks, clock_text, ordinal
+from stream.events import Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped
+from stream.sinks.remarks import CHANGES_SHOWN, SKIPS_SHOWN, Remarks, clock_text, ordinal
 from tests.event_maker import frame
 
 
@@ -35,6 +35,18 @@ def test_losses_do_not_flood() -> None:
     lines = [remarks.of(skipped) for _ in range(SKIPS_SHOWN + 3)]
     assert lines[:2] == ["skipped packet 7 before 0:01.0: broken"] * 2
     assert lines[SKIPS_SHOWN:] == ["skipped more; the summary counts them", None, None]
+
+
+def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
+    remarks = Remarks()
+    sizes = PictureChanged(frame_index=7, pts_s=1.0, reason="resolution", width_px=424, height_px=232)
+    formats = PictureChanged(frame_index=7, pts_s=2.0, reason="format", width_px=424, height_px=232)
+    lines = [remarks.of(event) for event in (sizes, formats, *[sizes] * CHANGES_SHOWN)]
+    assert lines[:2] == [
+        "the picture changes its size at 0:01.0; from here on it is worked on at 424x232",
+        "the picture changes its format at 0:02.0; from here on it is worked on at 424x232",
+    ]
+    assert lines[CHANGES_SHOWN:] == ["the picture goes on changing; .jsonl tells each time", None]
 
 
 def test_cuts_are_told_where_that_is_wanted() -> None:

@@ -187,6 +187,19 @@ class TestSilence:
             assert frame.frame_index == gone.frame_index + 1
             assert frame.media_ns - gone.media_ns == pytest.approx(10 * S, abs=S / 10)
 
+    def test_another_size_afterwards_is_told_as_that(self) -> None:
+        clock = FakeClock()
+        with Sender(message()) as sender, opened(sender, clock, stall_s=5.0) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.now = None
+            silence(clock, 6)
+            until(items, is_outage)
+            sender.now = message(width=32)
+            frame = until(items, is_frame)[-1]
+            assert isinstance(frame, SourceFrame)
+            assert frame.discontinuity == "resolution"
+
     def test_nonsense_is_silence_too(self) -> None:
         clock = FakeClock()
         with Sender(message()) as sender, opened(sender, clock) as source:

@@ -18,7 +18,7 @@ from stream.clock import FakeClock
 from stream.conversation import AnswerReach, SpeakPolicy
 from stream.errors import StageDied
 from stream.event_forms import unpack_event
-from stream.events import Answer, Asked, Cut, Event, FrameReady, Notice, Outage, Skipped
+from stream.events import Answer, Asked, Cut, Event, FrameReady, Notice, Outage, PictureChanged, Skipped
 from stream.manners import Manners
 from stream.messages import (
     Answered,
@@ -277,6 +277,25 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
     assert isinstance(frame, FrameReady)
     assert (frame.frame_index, frame.capture_ns, frame.tokens, frame.tiles) == (8, 1008, 4, 12)
     assert (frame.texture_ms, frame.dirty_share, frame.slot, frame.map) == (0.5, 1.0, None, None)
+
+
+def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=replace(SPEAK, rules=TriggerRules()))
+    fixture.begin()
+    fixture.show(0, discontinuity="resolution")
+    assert fixture.frame_asked() == 0
+    fixture.reply(0)
+    fixture.show(1, discontinuity="resolution")
+    assert fixture.frame_asked() == 1
+    fixture.reply(1)
+    fixture.show(2, discontinuity="reconnect")
+    assert fixture.frame_asked() == 2
+    fixture.reply(2)
+    events = [fixture.next_event() for _ in range(7)]
+    kinds = [FrameReady, Answer, PictureChanged, FrameReady, Answer, FrameReady, Answer]
+    assert [type(event) for event in events] == kinds, "an outage tells of itself"
+    assert events[2] == PictureChanged(frame_index=1, pts_s=1e-9, reason="resolution", width_px=128, height_px=96)
+    assert [event.trigger for event in events if isinstance(event, Answer)] == ["start", *["discontinuity"] * 2]
 
 
 def test_an_outage_is_told_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:

@@ -106,6 +106,7 @@ def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRun
     newest = expect(fixture.allocate, Changed)
     assert newest.stamp.frame_index == 2
     assert newest.skipped == tuple(lost)
+    assert newest.discontinuity == "resolution", "that of the frame which it replaced"
     assert newest.dirty_share == 1.0
     fixture.capture.send(End(reason="interrupted"))
     assert expect(fixture.allocate, End).reason == "interrupted"
@@ -119,8 +120,10 @@ def test_a_discontinuity_begins_an_epoch(runner: StageRunner) -> None:
     fixture.send(0)
     first = expect(fixture.allocate, Changed)
     fixture.allocate.send(Credit())
+    assert first.discontinuity is None
     fixture.send(2, discontinuity="format")
     second = expect(fixture.allocate, Changed)
+    assert second.discontinuity == "format"
     assert second.stamp.epoch != first.stamp.epoch
     assert second.dirty_share == 1.0
 

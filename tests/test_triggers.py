@@ -63,6 +63,15 @@ def test_cuts_can_be_off() -> None:
     assert answer_points(TriggerRules(on_cut=False), [0, S, 2 * S], cuts={1}) == [(0, "start"), (2, "end")]
 
 
+@pytest.mark.parametrize("on_cut", [True, False])
+def test_a_discontinuity_triggers_as_a_cut_does(on_cut: bool) -> None:
+    triggers = Triggers(TriggerRules(on_cut=on_cut))
+    assert triggers.observe(0, discontinuity=True) == "start"
+    triggers.fire()
+    assert triggers.observe(S, discontinuity=True) == ("discontinuity" if on_cut else None)
+    assert triggers.observe(2 * S, cut=True, discontinuity=True) == ("discontinuity" if on_cut else None)
+
+
 def test_a_change_beyond_the_threshold_triggers() -> None:
     rules = TriggerRules(on_change=0.5)
     points = answer_points(rules, [0, S, 2 * S, 3 * S], changes={1: 0.49, 2: 0.5})

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stream.events import Asked, Cut, Event, Notice, Outage, Restarted, Skipped, Turned
+from stream.events import Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped, Turned
 from stream.sinks.cells import printable
 
 SKIPS_SHOWN = 3
 """Losses that are told one by one; the others are counted in the summary."""
+
+CHANGES_SHOWN = 3
+"""Changes of the picture's size or format that are told one by one: a folder may hold a thousand pictures of different
+sizes."""
 
 
 def clock_text(at_s: float) -> str:
@@ -36,6 +40,7 @@ class Remarks:
         self._clock = clock
         self._cuts = cuts
         self._skips = 0
+        self._changes = 0
 
     def of(self, event: Event) -> str | None:
         """The line for an event that a person should know about, None for any other."""
@@ -49,6 +54,8 @@ class Remarks:
             return self._skipped(event)
         if isinstance(event, Outage):
             return self._outage(event)
+        if isinstance(event, PictureChanged):
+            return self._changed(event)
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
         if isinstance(event, Restarted):
@@ -63,6 +70,18 @@ class Remarks:
         if self._skips > SKIPS_SHOWN:
             return "skipped more; the summary counts them" if self._skips == SKIPS_SHOWN + 1 else None
         return f"skipped {event.what} before {self._clock(event.pts_s)}: {event.reason}"
+
+    def _changed(self, event: PictureChanged) -> str | None:
+        self._changes += 1
+        if self._changes > CHANGES_SHOWN:
+            return (
+                "the picture goes on changing; .jsonl tells each time" if self._changes == CHANGES_SHOWN + 1 else None
+            )
+        what = "size" if event.reason == "resolution" else "format"
+        return (
+            f"the picture changes its {what} at {self._clock(event.pts_s)}; from here on it is worked on at "
+            f"{event.width_px}x{event.height_px}"
+        )
 
     def _outage(self, event: Outage) -> str:
         if event.lasted_s is None:

@@ -31,7 +31,8 @@ class SourceFrame:
     `frame_index` counts decoded frames from 0; `media_ns` is media time; `capture_ns` the monotonic time at which the
     frame left the decoder. `discontinuity` is set where the picture cannot be compared with the one before: "start",
     "resolution" (another size), "format" (other planes or another colour encoding) or "reconnect" (a live source that
-    was lost is back). `skipped` is what was lost since the previous good frame.
+    was lost is back, and its pictures are of the same size and form). `skipped` is what was lost since the previous
+    good frame.
     """
 
     frame_index: int

@@ -170,7 +170,7 @@ class LiveReader(threading.Thread):
         discontinuity = form.change_since(self._form)
         if self._outage is not None:
             self._tell_return(self._outage, now_ns)
-            discontinuity = "start" if self._form is None else "reconnect"
+            discontinuity = discontinuity or "reconnect"
             self._outage = None
         self._form, self._seen_ns, self._media_ns = form, now_ns, media_ns
         self._index += 1

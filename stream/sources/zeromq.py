@@ -167,7 +167,7 @@ class _Receiver(threading.Thread):
     def _hand_over(self, header: FrameHeader, planes: FramePlanes, discontinuity: str | None, now_ns: int) -> None:
         if self._outage is not None:
             self._tell_return(self._outage, now_ns)
-            discontinuity = "start" if self._index < 0 else "reconnect"
+            discontinuity = discontinuity or "reconnect"
         media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
         self._index += 1
         skipped, self._unreadable = tuple(self._unreadable), []

@@ -17,13 +17,13 @@ from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.view import TextureView
 from arr_coc.packets import frame_packet_from, packet_from
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
 from stream.all_tokens import all_tokens
 from stream.clock import Clock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.event_forms import pack_event
 from stream.events import Answer, Cut, Event, Notice, Skipped, store_lost
-from stream.frame_events import map_of, outage_of, ready_of, repaired_of, why_of
+from stream.frame_events import map_of, outage_of, picture_changed, ready_of, repaired_of, why_of
 from stream.manners import Manners
 from stream.messages import Changed, Credit, End, Hello, Lost
 from stream.overlay import Overlay
@@ -172,19 +172,26 @@ class AllocateStage:
         start_ns = self._clock.now_ns()
         if changed.fallback is not None:
             self._tell_store_lost(changed.fallback)
-        frame, ready_ns, overlay = self._read(lambda view: self._looked_at(view, changed))
-        self._last, stamp = frame, changed.stamp
+        frame, grid, ready_ns, overlay = self._read(lambda view: self._looked_at(view, changed))
+        begun, self._last, stamp = self._last is not None, frame, changed.stamp
         at_s = stamp.media_ns / NS_PER_S
         self._tell_skipped(changed.skipped, stamp.frame_index, at_s)
         if changed.cut_score is not None:
             self._emit(Cut(frame_index=stamp.frame_index, pts_s=at_s, score=changed.cut_score))
+        discontinuity = changed.discontinuity if begun else None
+        if discontinuity in ("resolution", "format"):
+            self._emit(picture_changed(changed, discontinuity, grid))
         slot = None if overlay is None else self._slot(overlay)
         ready = ready_of(frame, changed, start_ns, ready_ns, slot)
         self._emit(structs.replace(ready, map=map_of(frame)) if self._policy.with_maps else ready)
         time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
-        cut = changed.cut_score is not None
         self._talk.observe(
-            frame.stamp, time_ns, change=frame.change_since, cut=cut, change_since_look=frame.change_since_look
+            frame.stamp,
+            time_ns,
+            change=frame.change_since,
+            cut=changed.cut_score is not None,
+            discontinuity=discontinuity is not None,
+            change_since_look=frame.change_since_look,
         )
 
     def _read(self, look: Callable[[TextureView], T]) -> T:
@@ -202,10 +209,10 @@ class AllocateStage:
             self._store_lost = True
             self._emit(store_lost(reason))
 
-    def _looked_at(self, view: TextureView, changed: Changed) -> tuple[FrameAllocation, int, Overlay | None]:
-        """The frame's allocation, when it was ready, and a picture of it where somebody draws one."""
+    def _looked_at(self, view: TextureView, changed: Changed) -> tuple[FrameAllocation, TileGrid, int, Overlay | None]:
+        """The frame's allocation and grid, when it was ready, and a picture of it where somebody draws one."""
         frame = self._allocated(view, changed)
-        return frame, self._clock.now_ns(), self._overlay(view, frame)
+        return frame, view.grid, self._clock.now_ns(), self._overlay(view, frame)
 
     def _allocated(self, view: TextureView, changed: Changed) -> FrameAllocation:
         """The frame's allocation; all of its tiles where that fails, because a frame is better answered than lost."""

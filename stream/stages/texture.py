@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import PendingUpdate, TextureUpdater
 from stream.mailbox import Mailbox
-from stream.messages import Changed, Credit, End, Frame, Lost
+from stream.messages import Changed, Credit, Discontinuity, End, Frame, Lost
 from stream.slots import Slots
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE, WAIT_MS, Control
 from stream.transport import Link, Transport, Waiter
@@ -20,6 +20,11 @@ LOSSLESS_CREDITS = 2
 """Frames on their way from capture: one that waits here while the next one is being decoded."""
 
 NS_PER_MS = 1_000_000
+
+_DISCONTINUITIES: dict[str, Discontinuity] = {
+    "resolution": "resolution", "size": "resolution", "format": "format", "reconnect": "reconnect",
+}  # fmt: skip
+"""Why an epoch begins → what is told of it; its beginning, a cut and another store are told in other ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ class TextureStage:
             dirty_share=update.change.dirty_share,
             shift=update.shift,
             cut_score=update.cut.score if update.cut.is_cut else None,
+            discontinuity=_DISCONTINUITIES.get(update.epoch_reason or ""),
             fallback=update.fallback,
             skipped=frame.skipped,
         )
