@@ -232,7 +232,7 @@ class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
     `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
-    publishes.
+    publishes. `duration_s`: how long the frame is shown, where its source knows.
     """
 
     frame_index: int
@@ -247,6 +247,7 @@ class FrameReady(Event, frozen=True, tag="frame"):
     jitter_share: float
     slot: int | None = None
     map: FrameMap | None = None
+    duration_s: float | None = None
 
 
 class Summary(Event, frozen=True, tag="summary"):

@@ -27,6 +27,7 @@ def ready_of(frame: FrameAllocation, changed: Changed, start_ns: int, ready_ns: 
         tiles=frame.levels.size,
         jitter_share=frame.jitter_share,
         slot=slot,
+        duration_s=None if changed.duration_ns is None else changed.duration_ns / NS_PER_S,
     )
 
 

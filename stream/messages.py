@@ -72,7 +72,7 @@ class Lost(Message, frozen=True):
 
 
 class Frame(Message, frozen=True):
-    """Capture to texture: the planes of a frame lie in `slot`."""
+    """Capture to texture: the planes of a frame lie in `slot`; it is shown for `duration_ns`, where that is known."""
 
     slot: Count
     frame_index: Count
@@ -80,6 +80,7 @@ class Frame(Message, frozen=True):
     capture_ns: int
     discontinuity: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
+    duration_ns: int | None = None
 
 
 class Changed(Message, frozen=True):
@@ -98,6 +99,7 @@ class Changed(Message, frozen=True):
     discontinuity: Discontinuity | None = None
     fallback: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
+    duration_ns: int | None = None
 
 
 class Tokens(Message, frozen=True):

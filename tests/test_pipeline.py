@@ -119,6 +119,7 @@ def test_a_file_gives_every_frame_and_answers_at_the_answer_points(video: str) -
     assert isinstance(started, Started)
     assert (started.source, started.query, started.backend) == (video, "Say what happens.", "cpu")
     assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
+    assert {event.duration_s for event in result.of(FrameReady)} == {0.1}
     answers = result.of(Answer)
     assert [(a.answer, a.frame_index, a.trigger) for a in answers] == [
         (0, 0, "start"),

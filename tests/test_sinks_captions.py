@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from stream.errors import OutputError
 from stream.sinks.captions import CaptionSink, caption_text, timestamp
-from stream.sinks.cues import LAST_CUE_MS, Cue, CueTrack
-from tests.event_maker import answer, frame
+from stream.sinks.cues import OPEN_CUE_MS, Cue, CueTrack
+from tests.event_maker import answer, frame, summary
 
 
 def cues_of(path: Path) -> list[tuple[int, int, str]]:
@@ -43,10 +43,24 @@ def test_the_same_words_again_are_one_cue(tmp_path: Path) -> None:
     assert [text for *_, text in cues_of(path)] == ["a dog", "a cat"]
 
 
-def test_an_answer_about_the_last_frame_can_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("duration_s", "end_ms"), [(None, 80), (0.02, 60), (0.0417, 81)])
+def test_no_caption_outlasts_the_last_frame(tmp_path: Path, duration_s: float | None, end_ms: int) -> None:
     path = tmp_path / "out.vtt"
-    write(path, frame(0, 0.0), answer(0, "one"), frame(1, 0.04), answer(0.04, "two")).close()
-    assert cues_of(path)[-1] == (40, 40 + LAST_CUE_MS, "two")
+    last = frame(1, 0.04, duration_s=duration_s)
+    write(path, frame(0, 0.0), answer(0, "one"), last, answer(0.04, "two"), summary()).close()
+    assert cues_of(path) == [(0, 40, "one"), (40, end_ms, "two")]
+
+
+def test_the_same_words_to_the_end_end_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.srt"
+    write(path, frame(0, 0.0), answer(0, "one"), frame(1, 0.5, duration_s=0.04), answer(0.5, "one")).close()
+    assert cues_of(path) == [(0, 540, "one")]
+
+
+def test_a_still_picture_has_no_end_and_its_caption_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "out.vtt"
+    write(path, frame(0, 0.0, duration_s=0.04), answer(0, "one")).close()
+    assert cues_of(path) == [(0, OPEN_CUE_MS, "one")]
 
 
 def test_an_empty_answer_ends_the_cue_and_shows_nothing(tmp_path: Path) -> None:

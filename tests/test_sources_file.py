@@ -194,6 +194,17 @@ def test_a_source_that_fails_to_open_leaves_no_file_open(clip: Path, monkeypatch
         next(containers[0].demux())
 
 
+def test_every_frame_says_how_long_it_is_shown(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "slow.mp4", moving_square(3), 25, pts=[0, 1, 3], last_duration=None)
+    with opened(path) as source:
+        frames, info = list(source.frames()), source.describe()
+    assert frames[-1].duration_ns is not None
+    assert info.duration_ns is not None
+    assert 0 < frames[-1].media_ns + frames[-1].duration_ns <= info.duration_ns
+    raw = read(make_video(tmp_path / "raw.h264", moving_square(3)))
+    assert [frame.duration_ns for frame in raw] == [40_000_000] * 3
+
+
 def test_another_size_in_mid_stream_is_a_discontinuity(tmp_path: Path) -> None:
     small = make_video(tmp_path / "small.h264", moving_square(3, 64, 48))
     large = make_video(tmp_path / "large.h264", moving_square(3, 128, 96))

@@ -132,7 +132,9 @@ def test_many_in_a_row_are_told_as_one(tmp_path: Path) -> None:
 def test_another_size_is_a_discontinuity(tmp_path: Path) -> None:
     for number, width in enumerate((40, 40, 64, 64, 40)):
         grey(9, width).save(tmp_path / f"{number}.png")
-    assert [frame.discontinuity for frame in read(tmp_path)] == ["start", None, "resolution", None, "resolution"]
+    frames = read(tmp_path)
+    assert [frame.discontinuity for frame in frames] == ["start", None, "resolution", None, "resolution"]
+    assert {frame.duration_ns for frame in frames} == {40_000_000}
 
 
 def test_the_work_size_is_honoured(shots: Path) -> None:

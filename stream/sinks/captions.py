@@ -33,8 +33,8 @@ class CaptionSink(Sink):
         self._track = CueTrack()
         self._number = 1
         self._tail: int | None = None
-        self._last_s = 0.0
-        self._period_s = 0.0
+        self._last: FrameReady | None = None
+        self._end_s: float | None = None
 
     def write(self, event: Event) -> None:
         if self._tail is None:
@@ -42,8 +42,8 @@ class CaptionSink(Sink):
             self._file.replace_tail(0, header)
             self._tail = len(header)
         if isinstance(event, FrameReady):
-            self._period_s = max(0.0, event.pts_s - self._last_s)
-            self._last_s = event.pts_s
+            self._end_s = _end_of(event, self._last)
+            self._last = event
         elif isinstance(event, Answer):
             done = self._track.answer(event.pts_s, caption_text(event.text))
             if done is not None:
@@ -62,9 +62,9 @@ class CaptionSink(Sink):
             self._file.close()
 
     def _end(self) -> None:
-        """The last cue stays until the last frame has been shown."""
+        """The last cue stays until the last frame has been shown, and no longer."""
         if self._tail is not None:
-            self._track.extend(self._last_s + self._period_s)
+            self._track.finish(self._end_s)
             self._show_open()
 
     def _complete(self, cue: Cue) -> None:
@@ -81,6 +81,15 @@ class CaptionSink(Sink):
         text = webvtt_text(cue.text) if self._webvtt else cue.text.replace("-->", "→")
         mark = "." if self._webvtt else ","
         return f"{self._number}\n{timestamp(cue.start_ms, mark)} --> {timestamp(cue.end_ms, mark)}\n{text}\n\n"
+
+
+def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:
+    """When a frame has been shown, as far as its source or the frame before tells; None for a still picture, which has
+    no end."""
+    if before is None:
+        return None
+    shown_s = frame.pts_s - before.pts_s if frame.duration_s is None else frame.duration_s
+    return frame.pts_s + max(0.0, shown_s)
 
 
 def timestamp(at_ms: int, mark: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-LAST_CUE_MS = 1000
-"""The last caption stays at least this long, so that an answer about the last frame can be read."""
+OPEN_CUE_MS = 1000
+"""How long a caption is shown while nobody knows yet when the next one comes, and that of a still picture."""
+
+ROUNDING_MS = 0.001
+"""How far below a whole millisecond a time may lie that means it: seconds are binary fractions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +43,16 @@ class CueTrack:
         if self._open is not None and self._open.text == text:
             return None
         done = self._complete(at_ms)
-        self._open = Cue(at_ms, at_ms + LAST_CUE_MS, text) if text else None
+        self._open = Cue(at_ms, at_ms + OPEN_CUE_MS, text) if text else None
         return done
 
-    def extend(self, until_s: float) -> None:
-        """The picture was seen until then, with the open cue under it."""
-        until_ms = self._advance(until_s)
-        if self._open is not None and until_ms > self._open.end_ms:
-            self._open = replace(self._open, end_ms=until_ms)
+    def finish(self, end_s: float | None) -> None:
+        """The picture ends then, and with it the open cue; without an end the cue stays for `OPEN_CUE_MS`."""
+        if self._open is None:
+            return
+        start_ms = self._open.start_ms
+        end_ms = start_ms if end_s is None else math.floor(end_s * 1000 + ROUNDING_MS)
+        self._open = replace(self._open, end_ms=end_ms if end_ms > start_ms else start_ms + OPEN_CUE_MS)
 
     def _advance(self, to_s: float) -> int:
         self._now_ms = max(self._now_ms, round(to_s * 1000))

@@ -66,7 +66,7 @@ COPIED: dict[type[Event], type[Published]] = {
 }
 """Events that are published field by field."""
 
-UNPUBLISHED = {"slot", "map"}
+UNPUBLISHED = {"slot", "map", "duration_s"}
 """Fields of a frame's event that are not copied as they are."""
 
 FRAME_FIELDS = tuple(name for name in FrameReady.__struct_fields__ if name not in UNPUBLISHED)

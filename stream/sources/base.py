@@ -32,7 +32,7 @@ class SourceFrame:
     frame left the decoder. `discontinuity` is set where the picture cannot be compared with the one before: "start",
     "resolution" (another size), "format" (other planes or another colour encoding) or "reconnect" (a live source that
     was lost is back, and its pictures are of the same size and form). `skipped` is what was lost since the previous
-    good frame.
+    good frame. `duration_ns`: how long the frame is shown, where the source knows that before the next one comes.
     """
 
     frame_index: int
@@ -41,6 +41,7 @@ class SourceFrame:
     planes: FramePlanes
     discontinuity: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
+    duration_ns: int | None = None
 
 
 def merged(old: SourceFrame, new: SourceFrame) -> SourceFrame:

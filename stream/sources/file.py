@@ -58,6 +58,7 @@ class ContainerSource:
             self._fit = Fit.of(config)
             self._stream = video_stream(self._container, self._name, config.stream)
             self._timeline = timeline_of(self._container, self._stream)
+            self._declared_ns = declared_end_ns(self._container, self._stream)
             self._decoder = VideoDecoder(self._container, self._stream, self._timeline)
             self._decoded = self._decoder.frames()
             self._first = self._decode_first()
@@ -89,7 +90,8 @@ class ContainerSource:
             media_ns = self._timeline.next_ns(frame.pts)
             planes = prepared(frame, self._fit, self._name)
             form = Form.of(frame, planes)
-            yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped)
+            duration_ns = self._duration_ns(frame, media_ns)
+            yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped, duration_ns)
             previous = form
             index += 1
             if index == self._max_frames:
@@ -173,8 +175,16 @@ class ContainerSource:
         declared = (frame.duration or 0) * (self._stream.time_base or 0)
         return int(max(declared, self._timeline.period) * NS_PER_S)
 
+    def _duration_ns(self, frame: av.VideoFrame, media_ns: int) -> int:
+        """How long a frame is shown: what its packet says, else one period; not beyond the stream's declared end."""
+        duration_ns = int((frame.duration or 0) * (self._stream.time_base or 0) * NS_PER_S)
+        duration_ns = duration_ns if duration_ns > 0 else int(self._timeline.period * NS_PER_S)
+        if self._declared_ns is not None and self._declared_ns > media_ns:
+            duration_ns = min(duration_ns, self._declared_ns - media_ns)
+        return duration_ns
+
     def _missing_end(self, end_ns: int) -> tuple[SkippedItem, ...]:
-        declared_ns = declared_end_ns(self._container, self._stream)
+        declared_ns = self._declared_ns
         if declared_ns is None or declared_ns - end_ns <= END_TOLERANCE_NS:
             return ()
         missing = f"the last {(declared_ns - end_ns) / NS_PER_S:.2f} s"

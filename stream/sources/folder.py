@@ -90,7 +90,8 @@ class FolderSource:
             capture_ns = self._clock.now_ns()
             planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
             discontinuity = _discontinuity(size, picture.rgb.shape)
-            yield SourceFrame(index, picture.media_ns, capture_ns, planes, discontinuity, picture.skipped)
+            duration_ns = self._media_ns(picture.place + 1) - picture.media_ns
+            yield SourceFrame(index, picture.media_ns, capture_ns, planes, discontinuity, picture.skipped, duration_ns)
             size = picture.rgb.shape
             if index + 1 == self._max_frames:
                 return

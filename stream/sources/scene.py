@@ -50,7 +50,9 @@ class SceneSource:
             drawn = self._scene.planes(index)
             capture_ns = self._clock.now_ns()
             planes = self._fit.apply(drawn, partial(self._scene.render, index))
-            yield SourceFrame(number, self._media_ns(index), capture_ns, planes, None if number else "start")
+            media_ns, discontinuity = self._media_ns(index), None if number else "start"
+            duration_ns = self._media_ns(index + 1) - media_ns
+            yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """Nothing: a drawn scene loses nothing."""

@@ -172,5 +172,6 @@ class CaptureStage:
                 capture_ns=frame.capture_ns,
                 discontinuity=frame.discontinuity,
                 skipped=frame.skipped,
+                duration_ns=frame.duration_ns,
             )
         )

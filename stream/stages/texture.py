@@ -150,4 +150,5 @@ class TextureStage:
             discontinuity=_DISCONTINUITIES.get(update.epoch_reason or ""),
             fallback=update.fallback,
             skipped=frame.skipped,
+            duration_ns=frame.duration_ns,
         )
