@@ -40,7 +40,9 @@ bench: $(READY)
 	for name in texture precision hierarchical cuts allocate encode transport hops pipeline live until answer feedback; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:
-	rm -rf $(VENV) demo
+	[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"
+	[ ! -f demo/.arr-coc-demo ] || rm -f demo/captions.vtt demo/captions.vtt.resume demo/captions.jsonl demo/summary.json demo/heatmap.mp4 demo/.arr-coc-demo
+	[ ! -d demo ] || rmdir demo 2>/dev/null || echo "demo/ holds other files, and stays"
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh
 	PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh

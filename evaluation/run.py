@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,14 @@ class Outputs:
     @property
     def answers(self) -> Path:
         return self.figures.with_suffix(".answers.jsonl")
+
+    def check(self, questions: Path | None) -> None:
+        """Raises ResultsError where a file would be overwritten that is no evaluation's, or is read too."""
+        for path in (self.figures, self.answers, self.picture):
+            if path is not None and questions is not None and os.path.realpath(path) == os.path.realpath(questions):
+                raise ResultsError(f"{path} holds the questions; choose another --out and --png")
+        if self.figures.exists() and not _is_evaluation(self.figures):
+            raise ResultsError(f"{self.figures} is there already, and no evaluation wrote it; choose another --out")
 
 
 def evaluate(asking: Asking, suites: Sequence[Suite], ways: Sequence[Way], outputs: Outputs) -> dict[str, Any]:
@@ -111,6 +120,8 @@ def main(
     torch.set_num_threads(threads)
     try:
         ways = plan(strategy, budget, encode, seeds)
+        outputs = Outputs(out, png, fresh)
+        outputs.check(questions)
         suites = _suites(suite, questions, count, frames)
         if png is not None:
             check_plotting()
@@ -119,7 +130,7 @@ def main(
         asking = Asking(qwen, named, max_tokens)
         if untrained:
             asking = Asking(replace(qwen, realiser=None), f"{named} untrained", max_tokens)
-        figures = evaluate(asking, suites, ways, Outputs(out, png, fresh))
+        figures = evaluate(asking, suites, ways, outputs)
     except (EvaluationError, ArrCocError, StreamError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(BAD_INPUT) from None
@@ -149,6 +160,14 @@ def _model(asking: Asking) -> dict[str, Any]:
         "allocator": "trained" if qwen.realiser is not None else "untrained",
         "max_tokens": asking.max_tokens,
     }
+
+
+def _is_evaluation(path: Path) -> bool:
+    """Whether the file holds the figures of an evaluation."""
+    try:
+        return "evaluation" in json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import traceback
-from pathlib import Path
 
 import msgspec
 
@@ -20,14 +18,14 @@ from stream.snapshot import SnapshotReader
 from stream.speaker import open_speaker
 from stream.stages.answer import AnswerStage
 from stream.stages.base import CancelledError, Control
-from stream.transport import Transport
+from stream.transport import SocketDirectory, Transport
 
 
 class Orders(msgspec.Struct, frozen=True):
     """What the child must know."""
 
     endpoint: str
-    directory: str
+    directory: SocketDirectory
     snapshot: int
     pulse: int
     threads: int
@@ -35,11 +33,13 @@ class Orders(msgspec.Struct, frozen=True):
     config: str
 
 
-def start_answer_process(config: Config, speaker: str, endpoint: str, directory: Path, snapshot: int) -> Child:
+def start_answer_process(
+    config: Config, speaker: str, endpoint: str, directory: SocketDirectory, snapshot: int
+) -> Child:
     """Starts the answer stage; it is reached at `endpoint`, and removes `directory` where its parent cannot."""
     threads = answer_threads()
     child = Child("answer", "stream.answer_process", (snapshot,), {"OMP_NUM_THREADS": str(threads)})
-    orders = Orders(endpoint, str(directory), snapshot, child.pulse_writer, threads, speaker, config.model_dump_json())
+    orders = Orders(endpoint, directory, snapshot, child.pulse_writer, threads, speaker, config.model_dump_json())
     child.tell(msgspec.json.encode(orders))
     return child
 
@@ -83,10 +83,10 @@ def main() -> int:
     return 0
 
 
-def _follow_parent(directory: str) -> None:
+def _follow_parent(directory: SocketDirectory) -> None:
     """Ends this process when stdin ends: the parent is gone or wants no more, and may not be able to tidy up."""
     sys.stdin.buffer.read()
-    shutil.rmtree(directory, ignore_errors=True)
+    directory.remove()
     os._exit(1)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from stream.answers import LocalAnswers
 from stream.child import Child
 from stream.reports import Orders, Told
 from stream.succession import Succession
+from stream.transport import SocketDirectory
 
 
 class FrameChildren:
@@ -19,7 +18,12 @@ class FrameChildren:
     """
 
     def __init__(
-        self, succession: Succession, answers: LocalAnswers | None, speaker: str, reports: str, directory: Path
+        self,
+        succession: Succession,
+        answers: LocalAnswers | None,
+        speaker: str,
+        reports: str,
+        directory: SocketDirectory,
     ) -> None:
         self._succession = succession
         self._answers = answers
@@ -40,7 +44,7 @@ class FrameChildren:
             answers="" if self._answers is None else self._answers.endpoint,
             snapshot=-1 if self._answers is None else self._answers.snapshot.descriptor,
             pulse=child.pulse_writer,
-            directory=str(self._directory),
+            directory=self._directory,
             speaker=self._speaker,
             config=config.model_dump_json(),
             holds=self._succession.holds,

@@ -7,7 +7,6 @@ frame stages die. See `stream.supervised`.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ from stream.pulse import Pulse
 from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, pack_report
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import describe
-from stream.transport import EventSink, Transport
+from stream.transport import EventSink, SocketDirectory, Transport
 
 DROPS_EVERY_S = 0.5
 """How often the parent is told what has been dropped."""
@@ -59,7 +58,7 @@ class Parent:
     flight: to be told to end is then to end at once.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: SocketDirectory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
         self._pipeline: Pipeline | None = None
@@ -77,7 +76,7 @@ class Parent:
         for line in sys.stdin.buffer:
             with self._lock:
                 self._hear(msgspec.json.decode(line, type=Told))
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.remove()
         os._exit(1)
 
     def _hear(self, told: Told) -> None:

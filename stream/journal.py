@@ -14,6 +14,7 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +75,7 @@ class Journal:
         self._recalled = dict(recalled)
         self._end = end
         self._fd: int | None = None
-        self._ours = False
+        self._ours: os.stat_result | None = None
         self.kept = len(self._recalled)
 
     @classmethod
@@ -103,7 +104,7 @@ class Journal:
     @property
     def remains(self) -> bool:
         """Whether a file is left from which this run, as far as it came, can be continued."""
-        return self._ours and self.kept > 0 and self.path.exists()
+        return self._ours is not None and self.kept > 0 and self.path.exists()
 
     @property
     def recalls(self) -> int:
@@ -164,8 +165,9 @@ class Journal:
 
     def remove(self) -> None:
         """The run has finished: closes and removes the file."""
-        if self._ours:
-            self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            if self._ours is not None and os.path.samestat(self.path.lstat(), self._ours):
+                self.path.unlink()
         self.close()
 
     def _claim(self, fd: int) -> None:
@@ -174,7 +176,7 @@ class Journal:
             if not stat.S_ISREG(os.fstat(fd).st_mode) or not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
                 raise OSError(0, "there is something else of that name")
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._ours = True
+            self._ours = os.fstat(fd)
         except BlockingIOError:
             self.close()
             raise ResumeError(

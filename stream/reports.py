@@ -8,6 +8,7 @@ import msgspec
 
 from stream.events import AnyEvent
 from stream.sources import SourceInfo
+from stream.transport import SocketDirectory
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -20,7 +21,7 @@ class Orders(msgspec.Struct, frozen=True):
     answers: str
     snapshot: int
     pulse: int
-    directory: str
+    directory: SocketDirectory
     speaker: str
     config: str
     holds: bool | None = None

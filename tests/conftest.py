@@ -23,6 +23,12 @@ def _one_thread() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what runs remember of each other out of the user's own folders."""
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
+
+
 @pytest.fixture(scope="session")
 def clips() -> Path:
     """The folder of real clips: `$ARR_COC_CLIPS`, or `../shared/clips` beside the checkout."""

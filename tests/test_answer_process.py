@@ -57,7 +57,7 @@ def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: 
     assert stdin is not None
     stdin.close()
     fixture.seen.wait(LIMIT_S)
-    assert not fixture.directory.exists()
+    assert not Path(fixture.directory).exists()
 
 
 def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(

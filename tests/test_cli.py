@@ -240,10 +240,21 @@ def test_demo_leaves_captions_summary_and_video(tmp_path: Path, model: str, caps
     folder = tmp_path / "results"
     options = ["-m", model, "--max-frames", "8", "--single-process", "--set", "answer.max_tokens=4"]
     assert main(["demo", "-o", str(folder), *options]) == 0
-    names = ["captions.jsonl", "captions.vtt", "heatmap.mp4", "summary.json"]
+    names = [".arr-coc-demo", "captions.jsonl", "captions.vtt", "heatmap.mp4", "summary.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["frames"] == 8
-    assert all(str(folder / name) in capsys.readouterr().err for name in names[:1])
+    told = capsys.readouterr().err
+    assert all(str(folder / name) in told for name in names[1:])
+    assert main(["demo", "-o", str(folder), *options]) == 0, "its own results it writes anew"
+
+
+def test_demo_overwrites_no_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "summary.json"
+    mine.write_text("mine")
+    status, error = error_of(capsys, "demo", "-o", str(tmp_path))
+    assert (status, mine.read_text()) == (2, "mine")
+    assert "summary.json' is there already, and no demo wrote it; name another folder with -o" in error
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 def test_bench_measures_and_writes(tmp_path: Path, clip: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,10 @@ def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.Monk
         (["-", "--against-set", "allocate.budget=64"], "standard input can be read only once, not 10 times"),
         (["scene:demo", "--runs", "0"], "invalid value for '--runs'"),
         (["scene:demo", "--for", "soon"], "--for needs a length of time above 0"),
-        (["scene:demo", "--json", "one.out", "--png", "./one.out"], "--json and --png both name one.out"),
+        (
+            ["scene:demo", "--json", "one.out", "--png", "./one.out"],
+            "output './one.out' is given twice, as 'one.out' and './one.out'",
+        ),
         (["scene:demo", "--warmup", "-1"], "--warmup needs a length of time above 0"),
         (["scene:demo", "--against", "absent.toml"], "no configuration file 'absent.toml'"),
         (["scene:demo", "--against-set", "budget"], "--against-set needs KEY=VALUE"),

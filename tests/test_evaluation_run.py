@@ -193,6 +193,23 @@ def test_bad_input_is_one_line_and_nothing_is_run(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("mine.json", "no evaluation wrote it; choose another --out"), ("q.json", "holds the questions")],
+)
+def test_a_file_of_the_users_is_not_overwritten(
+    out: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(picture()).save("own.png")
+    Path("q.answers.jsonl").write_text(json.dumps({"image": "own.png", "question": "What?", "answers": ["x"]}))
+    Path("mine.json").write_text('["mine"]')
+    done = command("--questions", "q.answers.jsonl", "--out", out)
+    assert done.exit_code == run.BAD_INPUT
+    assert message in done.stderr
+    assert Path("mine.json").read_text() == '["mine"]'
+
+
 def test_every_frozen_suite_gives_questions_with_numbers_for_names() -> None:
     named = named_suite("still", 2)
     asked = list(named.questions())

@@ -12,6 +12,7 @@ import pytest
 from stream.child import Child
 from stream.config import Config
 from stream.reports import Orders, Told
+from stream.transport import SocketDirectory
 from tests.waiting import LIMIT_S, until
 
 
@@ -34,7 +35,7 @@ def test_it_ends_at_once_although_its_source_does_not_open(
                 answers="",
                 snapshot=-1,
                 pulse=child.pulse_writer,
-                directory=str(tmp_path / "sockets"),
+                directory=SocketDirectory(str(tmp_path / "sockets"), "", 0, 0),
                 speaker="tests.fake_speaker:FakeSpeaker",
                 config=config.model_dump_json(),
             )

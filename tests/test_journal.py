@@ -200,6 +200,16 @@ def test_a_finished_run_leaves_none(path: Path) -> None:
     journal.remove()
 
 
+def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) -> None:
+    journal = Journal.fresh(path, IDENTITY)
+    journal.begin()
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    mine.rename(path)
+    journal.remove()
+    assert path.read_text() == "mine"
+
+
 def test_a_file_of_that_name_which_is_something_else_stays(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.write_text("my notes on the journal", encoding="utf-8")
     journal = Journal.fresh(path, IDENTITY)

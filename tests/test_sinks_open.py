@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,11 @@ import pytest
 from stream.config import OutputConfig
 from stream.errors import OutputError
 from stream.overlay import Overlay
+from stream.sinks import open as open_module
 from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink
 from stream.sinks.jsonl import JsonlSink
-from stream.sinks.open import open_sinks
+from stream.sinks.open import check_apart, open_sinks
 from stream.sinks.why import WhySink
 
 
@@ -59,6 +62,30 @@ def test_the_input_is_never_an_output_even_through_a_link(tmp_path: Path) -> Non
         with pytest.raises(OutputError, match="is the input"):
             open_sinks(config, str(source), no_overlay)
     assert source.read_bytes() == b"precious"
+
+
+def test_standard_input_is_an_input_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "in.mp4"
+    source.write_bytes(b"precious")
+    with source.open("rb") as opened:
+        monkeypatch.setattr(open_module, "STDIN_FD", opened.fileno())
+        with pytest.raises(OutputError, match="is the input"):
+            open_sinks(OutputConfig(heatmap=str(source)), "-", no_overlay)
+    assert source.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_two_names_of_one_file_are_given_twice(tmp_path: Path, link: Callable[[str, str], None]) -> None:
+    first, second = str(tmp_path / "a.vtt"), str(tmp_path / "b.vtt")
+    Path(first).write_text("yesterday's")
+    link(first, second)
+    with pytest.raises(OutputError, match=r"given twice, as '.*a\.vtt' and '.*b\.vtt'; give each its own file"):
+        open_sinks(OutputConfig(paths=(first, second)), "in.mp4", no_overlay)
+    assert Path(first).read_text() == "yesterday's"
+
+
+def test_what_is_no_file_may_be_named_twice() -> None:
+    check_apart(["/dev/null", "/dev/null"], "/dev/null", None)
 
 
 def test_where_one_cannot_be_opened_none_is_left(tmp_path: Path) -> None:

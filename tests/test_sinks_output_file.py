@@ -34,6 +34,17 @@ def test_a_file_that_was_never_written_is_not_left_behind(tmp_path: Path) -> Non
     assert path.exists()
 
 
+@pytest.mark.parametrize("rename", [False, True])
+def test_what_somebody_else_wrote_there_meanwhile_is_not_removed(tmp_path: Path, rename: bool) -> None:
+    path, other = tmp_path / "a.txt", tmp_path / "other.txt"
+    file = OutputFile(str(path))
+    (other if rename else path).write_text("mine")
+    if rename:
+        other.rename(path)
+    file.close()
+    assert path.read_text() == "mine"
+
+
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     first = OutputFile(str(path))

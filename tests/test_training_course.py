@@ -33,6 +33,15 @@ def test_means_leave_out_what_is_not_there() -> None:
     assert means.take() == {}
 
 
+@pytest.mark.parametrize("name", [CHECKPOINT, CURVE])
+def test_a_run_does_not_begin_over_an_earlier_one(tmp_path: Path, name: str) -> None:
+    course(tmp_path).begin()
+    (tmp_path / name).write_bytes(b"days of work")
+    with pytest.raises(ModelError, match=f"holds the {name} of an earlier run; give --resume, or a new folder"):
+        course(tmp_path).begin()
+    assert (tmp_path / name).read_bytes() == b"days of work"
+
+
 def test_a_resumed_curve_holds_what_the_checkpoint_holds(tmp_path: Path) -> None:
     before = course(tmp_path)
     for loss in (3.0, 2.0, 1.0):

@@ -100,6 +100,23 @@ def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
         Trainer(Recipe(begin_with=str(tmp_path)), tmp_path / "run")
 
 
+def test_a_model_is_exported_over_an_earlier_export_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    training.export.export(new_model(seed=7), folder)
+    (folder / "model-of-mine.safetensors").write_bytes(b"mine")
+    training.export.export(new_model(seed=8), folder)
+    assert (folder / "model-of-mine.safetensors").read_bytes() == b"mine"
+    (folder / "config.json").write_text("{}")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ModelError, match="holds another model; name a new folder"):
+        training.export.export(new_model(seed=9), folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match="is not empty, and no export wrote it; name a new folder"):
+        training.export.export(new_model(seed=9), folder)
+    del before["config.json"]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 @pytest.mark.slow  # compiling takes most of a minute
 @pytest.mark.filterwarnings("ignore")  # of what torch's compiler does
 def test_a_compiled_step_has_the_same_losses(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def train(
     """Trains an allocator for a model, from the layer in `begin_with` if there is one.
 
     Raises OptionError for a `how` that there is not, ModelError for a layer that does not fit the model's embeddings,
-    and as `Trainer.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
+    and as `Course.begin`, `Course.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
     """
     if recipe.how not in OBJECTIVES:
         raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")
@@ -201,6 +201,8 @@ def train(
     trainer = Trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
     if resume:
         trainer.course.resume()
+    else:
+        trainer.course.begin()
     if trainer.course.progress < 1:
         trainer.run(OBJECTIVES[recipe.how](recipe, qwen, np.random.default_rng([recipe.seed, trainer.course.steps])))
     return trainer.layer

@@ -9,7 +9,6 @@ of the training split that no run learned from; what is reported is measured on 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,7 +115,6 @@ def main(
     for name, row in measured.items():
         print(name, row["all"])
     if ship:
-        shutil.rmtree(Path(model) / ALLOCATOR_FOLDER, ignore_errors=True)
         layers[best].save_pretrained(Path(model) / ALLOCATOR_FOLDER)
         print(f"shipped: {best}")
 

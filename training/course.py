@@ -64,6 +64,12 @@ class Course:
             print(line, file=curve)
         return line
 
+    def begin(self) -> None:
+        """Begins anew. Raises ModelError where the folder holds the checkpoint or the curve of an earlier run."""
+        for name in (CHECKPOINT, CURVE):
+            if (self._folder / name).exists():
+                raise ModelError(f"{self._folder} holds the {name} of an earlier run; give --resume, or a new folder")
+
     def save(self) -> None:
         """Writes the checkpoint, whole or not at all."""
         state = {name: part.state_dict() for name, part in self._parts.items()}

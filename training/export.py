@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from arr_coc.errors import ModelError
 from training.network import Learner, new_model
 from training.tokenizer import scenes_tokenizer
 
@@ -27,13 +29,32 @@ PREPROCESSOR = {
 
 
 def export(model: Any, folder: Path) -> None:
-    """Writes `model` in bfloat16 (it stays as it is itself) and all that belongs to it, over what the folder holds."""
+    """Writes `model` in bfloat16 (it stays as it is itself) and all that belongs to it, over an earlier export.
+
+    Raises ModelError where the folder holds anything else.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("model*.safetensors*"):
-        old.unlink()
+    for old in _earlier_weights(folder):
+        old.unlink(missing_ok=True)
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder, max_shard_size=SHARD_SIZE)
     scenes_tokenizer().save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n", "utf-8")
+
+
+def _earlier_weights(folder: Path) -> list[Path]:
+    """The files of weights that an earlier export wrote. Raises ModelError where none wrote what the folder holds."""
+    if not any(folder.iterdir()):
+        return []
+    try:
+        exported = json.loads((folder / "config.json").read_text("utf-8")).get("arr_coc_levels") is True
+        index = folder / SAFE_WEIGHTS_INDEX_NAME
+        shards = json.loads(index.read_text("utf-8"))["weight_map"].values() if index.exists() else []
+    except (OSError, ValueError, AttributeError, KeyError) as error:
+        raise ModelError(f"{folder} is not empty, and no export wrote it; name a new folder") from error
+    if not exported:
+        raise ModelError(f"{folder} holds another model; name a new folder")
+    names = {SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, *(Path(shard).name for shard in shards)}
+    return [folder / name for name in names]
 
 
 def main(
@@ -43,7 +64,11 @@ def main(
     """Write the model of a training run's checkpoint."""
     learner = Learner(new_model(seed=0))
     learner.load_state_dict(torch.load(run / "checkpoint.pt", weights_only=True)["learner"])
-    export(learner.model, folder)
+    try:
+        export(learner.model, folder)
+    except ModelError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":

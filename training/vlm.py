@@ -53,7 +53,7 @@ class Trainer:
     """A learner and its optimiser; `folder` holds checkpoint, loss curve and model."""
 
     def __init__(self, recipe: Recipe, folder: Path, *, resume: bool = False) -> None:
-        """Raises as `Course.resume` and `begin_with`."""
+        """Raises as `Course.begin`, `Course.resume` and `begin_with`."""
         self.recipe = recipe
         model = new_model(recipe.seed)
         if recipe.begin_with and not resume:
@@ -70,6 +70,8 @@ class Trainer:
         self._folder = folder
         if resume:
             self.course.resume(recipe.device)
+        else:
+            self.course.begin()
 
     def step(self, batches: BackgroundBatches) -> Losses:
         """One batch, one update, in bfloat16 where autocast allows."""

@@ -91,16 +91,14 @@ def bench(
 
     from stream.bench.running import Plan
     from stream.metrics import TRIM_S
-    from stream.sinks.open import check_not_input
+    from stream.sinks.open import check_apart, outputs_of
     from stream.sinks.output_file import OutputFile
     from stream.sources.address import redacted
 
     plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     paths = [path for path in (json_path, png_path) if path is not None]
-    for path in paths:
-        check_not_input(path, configs["A"].source)
-    if len({os.path.realpath(path) for path in paths}) < len(paths):
-        raise ConfigError(f"--json and --png both name {json_path}; give each its own file")
+    outputs = sorted({path for config in configs.values() for path in outputs_of(config.output)})
+    check_apart([*paths, *outputs], configs["A"].source, run.config, against)
     files: list[OutputFile] = []
     try:
         files += [OutputFile(path) for path in paths]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -11,6 +12,9 @@ from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.errors import OutputError
 from stream.layers import Layer, file_layer
+
+MARK = ".arr-coc-demo"
+"""A file that marks a folder as one that a demo has written to, so that the next one may overwrite its results."""
 
 
 @takes_run_options
@@ -26,10 +30,7 @@ def demo(
     summary_path, heatmap = os.path.join(folder, "summary.json"), os.path.join(folder, "heatmap.mp4")
     outputs = Layer("demo", {"output.paths": captions, "output.heatmap": heatmap})
     config = run.configuration(base=[file_layer("demo"), outputs])
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {folder!r}: {error.strerror}") from error
+    _claim(folder, [*captions, summary_path, heatmap])
 
     from stream.sinks.display import open_display
     from stream.sinks.output_file import OutputFile
@@ -48,3 +49,19 @@ def demo(
     report_written([*config.output.paths, summary_path, *also_written(config.output)])
     report_note("In the video, bright tiles were seen sharp, dark ones coarsely or not at all.")
     return exit_status(summary)
+
+
+def _claim(folder: str, outputs: Sequence[str]) -> None:
+    """Makes the folder, and marks it as a demo's.
+
+    Raises OutputError where it cannot be made, or holds a file that would be overwritten and is no demo's.
+    """
+    mark = os.path.join(folder, MARK)
+    there = [path for path in outputs if os.path.lexists(path)]
+    if there and not os.path.isfile(mark):
+        raise OutputError(f"{there[0]!r} is there already, and no demo wrote it; name another folder with -o")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT, 0o666))
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder!r}: {error.strerror}") from error

@@ -109,7 +109,7 @@ def sockets() -> Check:
 
     try:
         with private_directory() as folder:
-            where = folder.parent
+            where = os.path.dirname(folder)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
     except TransportError as error:

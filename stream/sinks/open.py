@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,39 +15,55 @@ from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink, TakeOverlay
 from stream.sinks.jsonl import JsonlSink
 from stream.sinks.why import WhySink
+from stream.sources.address import STDIN
 
 CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
 HEATMAP_SUFFIXES = (".mp4",)
 WHY_SUFFIXES = (".jsonl",)
+
+STDIN_FD = 0
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:
     """Raises OutputError for an unknown suffix, an output given twice, and an output that is the input."""
     for path in config.paths:
         _check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
-    paths = list(config.paths)
     if config.heatmap is not None:
         _check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
-        paths.append(config.heatmap)
     if config.why is not None:
         _check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
-        paths.append(config.why)
-    seen: dict[str, str] = {}
+    check_apart(outputs_of(config), source)
+
+
+def outputs_of(config: OutputConfig) -> list[str]:
+    """The files that a run writes."""
+    return [*config.paths, *(path for path in (config.heatmap, config.why) if path is not None)]
+
+
+def check_apart(paths: Sequence[str], source: str, *others: str | None) -> None:
+    """Raises OutputError where two outputs are one file, or writing one would overwrite the source or another input.
+
+    Links of both kinds are followed; the source may be standard input, and that a file.
+    """
+    inputs = {_file_of(STDIN_FD if source == STDIN else source), *(_file_of(path) for path in others if path)}
+    seen: dict[object, str] = {}
     for path in paths:
-        check_not_input(path, source)
-        first = seen.setdefault(os.path.realpath(path), path)
-        if first is not path:
-            raise OutputError(f"output {path!r} is given twice")
+        file = _file_of(path)
+        if file in inputs:
+            raise OutputError(f"output {path!r} is the input; it would be overwritten: name another file")
+        if file in seen:
+            also = "" if path == seen[file] else f", as {seen[file]!r} and {path!r}"
+            raise OutputError(f"output {path!r} is given twice{also}; give each its own file")
+        seen[file] = path
 
 
-def check_not_input(path: str, source: str) -> None:
-    """Raises OutputError where writing `path` would overwrite the source."""
+def _file_of(path: str | int) -> object:
+    """Equal for two names of one file; what is no regular file may be named as often as one likes."""
     try:
-        same = os.path.samefile(path, source)
+        about = os.stat(path)
     except OSError:
-        return
-    if same:
-        raise OutputError(f"output {path!r} is the input; it would be overwritten: name another file")
+        return path if isinstance(path, int) else os.path.realpath(path)
+    return (about.st_dev, about.st_ino) if stat.S_ISREG(about.st_mode) else object()
 
 
 def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, resume: bool = False) -> list[Sink]:

@@ -29,11 +29,10 @@ class OutputFile:
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
         self.path = path
-        self._made = not os.path.lexists(path)
         self._begun = False
         self._fd: int | None = None
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            self._fd, self._made = _opened(path)
         except OSError as error:
             raise OutputError(_refusal(path, error)) from error
         about = os.fstat(self._fd)
@@ -84,10 +83,16 @@ class OutputFile:
     def close(self) -> None:
         if self._fd is None:
             return
+        if self._made and not self._begun:
+            self._remove(self._fd)
         os.close(self._fd)
         self._fd = None
-        if self._made and not self._begun:
-            Path(self.path).unlink(missing_ok=True)
+
+    def _remove(self, fd: int) -> None:
+        """Removes the file that was made, unless somebody has written it, or laid another one in its place."""
+        with suppress(OSError):
+            if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
+                os.unlink(self.path)
 
     def _claim(self) -> None:
         """Keeps other runs from writing the file; where the file system has no locks, they are not kept from it."""
@@ -120,6 +125,14 @@ class OutputFile:
             yield self._fd
         except OSError as error:
             raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
+
+
+def _opened(path: str) -> tuple[int, bool]:
+    """A descriptor of the file, and whether it was made here. Raises OSError."""
+    flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+    with suppress(FileExistsError):
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+    return os.open(path, flags | os.O_CREAT, 0o666), False
 
 
 def _put(fd: int, offset: int, data: bytes) -> None:

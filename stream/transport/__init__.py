@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stream.transport.bus import EventSink, EventSource
 from stream.transport.context import Transport
-from stream.transport.directory import ipc_endpoint, private_directory
+from stream.transport.directory import SocketDirectory, ipc_endpoint, private_directory
 from stream.transport.link import Link, Received, Tap, Waiter
 from stream.transport.port import Client, Port
 
@@ -19,6 +19,7 @@ __all__ = [
     "Link",
     "Port",
     "Received",
+    "SocketDirectory",
     "Tap",
     "Transport",
     "Waiter",

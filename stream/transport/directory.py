@@ -1,16 +1,19 @@
-"""Where the sockets between processes of one machine lie."""
+"""Directories for the ipc sockets between processes of one machine: made, marked and removed."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import logging
 import os
-import shutil
+import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+
+import msgspec
 
 from stream.errors import TransportError
+from stream.transport.run_records import keep_record, sweep
 
 IPC_PATH_MAX_BYTES = 107
 """A Unix socket's path may be this long on Linux (sun_path, less the final zero)."""
@@ -22,56 +25,101 @@ LONGEST_NAME = "reports"
 
 PREFIX = "arr-coc-"
 
-YOUNG_NS = 10_000_000_000
-"""A directory that is younger may belong to a run that has only just made it."""
+PRIVATE_MODE = 0o700
+
+log = logging.getLogger(__name__)
+
+
+class SocketDirectory(msgspec.Struct, frozen=True):
+    """A directory that a run has made for its sockets. `marker` is the random name of the file that marks it as such;
+    `device` and `inode` are those of the directory.
+
+    It can be sent to another process, which can remove it too.
+    """
+
+    path: str
+    marker: str
+    device: int
+    inode: int
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    @classmethod
+    def make(cls) -> SocketDirectory:
+        """A new one in the system's temporary directory, which only this user can enter."""
+        path = tempfile.mkdtemp(prefix=PREFIX)
+        made = os.stat(path)
+        directory = cls(path, f".run-{secrets.token_hex(16)}", made.st_dev, made.st_ino)
+        os.close(os.open(os.path.join(path, directory.marker), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return directory
+
+    def remove(self) -> bool:
+        """Removes the directory, its marker and its sockets; returns whether it is gone.
+
+        Nothing is removed where it is not the directory that was made, or holds anything but the marker and sockets of
+        this user. Any process may call this at any time, several at once too.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                self._remove()
+            except OSError as error:
+                log.debug("%s stays: %s", self.path, error)
+        return not os.path.lexists(self.path)
+
+    def _remove(self) -> None:
+        opened = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            names = self._removable(opened)
+            for name in sorted(names, key=lambda name: name == self.marker):  # the marker last
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=opened)
+        finally:
+            os.close(opened)
+        os.rmdir(self.path)
+
+    def _removable(self, opened: int) -> list[str]:
+        """The names of all that lies in the directory. Raises OSError where something of it is not the run's."""
+        about = os.fstat(opened)
+        if (about.st_dev, about.st_ino) != (self.device, self.inode):
+            raise OSError("another directory has taken its place")
+        if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) != PRIVATE_MODE:
+            raise OSError("others may enter it")
+        names = os.listdir(opened)
+        if names and self.marker not in names:
+            raise OSError("its marker is gone")
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                entry = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                expected = stat.S_ISREG if name == self.marker else stat.S_ISSOCK
+                if not expected(entry.st_mode) or entry.st_uid != about.st_uid:
+                    raise OSError(f"{name} in it is not the program's")
+        return names
 
 
 @contextlib.contextmanager
-def private_directory() -> Iterator[Path]:
+def private_directory() -> Iterator[SocketDirectory]:
     """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
 
-    Raises TransportError where the system's temporary directory has too long a name for a Unix socket.
+    What runs have left that were killed is swept up first. Raises TransportError where the system's temporary directory
+    has too long a name for a Unix socket.
     """
-    path = Path(tempfile.mkdtemp(prefix=PREFIX))
-    held = _hold(path)
-    try:
-        _sweep(path)
-        if len(os.fsencode(ipc_endpoint(path, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
-            raise TransportError(f"{path} is too long for a Unix socket; set TMPDIR to a shorter path")
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        if held is not None:
-            os.close(held)
+    sweep(_remove_recorded)
+    directory = SocketDirectory.make()
+    with keep_record(msgspec.json.encode(directory)):
+        try:
+            if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
+                raise TransportError(f"{directory.path} is too long for a Unix socket; set TMPDIR to a shorter path")
+            yield directory
+        finally:
+            directory.remove()
 
 
-def _hold(path: Path) -> int | None:
-    """Locks a directory for as long as this process lives: the lock's descriptor, or None where another one has it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+def _remove_recorded(record: bytes) -> None:
+    with contextlib.suppress(msgspec.DecodeError):
+        msgspec.json.decode(record, type=SocketDirectory).remove()
 
 
-def _sweep(own: Path) -> None:
-    """Removes what runs have left behind that were killed and had no time to tidy up: nobody holds their directories.
-
-    A directory that is about as old as `own` may only not have been locked yet.
-    """
-    about = own.stat()
-    for path in own.parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            other = path.lstat()
-            old = other.st_mtime_ns < about.st_mtime_ns - YOUNG_NS
-            if other.st_uid != about.st_uid or not old or (held := _hold(path)) is None:
-                continue
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(held)
-
-
-def ipc_endpoint(directory: Path, name: str = "answer") -> str:
+def ipc_endpoint(directory: os.PathLike[str], name: str = "answer") -> str:
     """The address of a socket in `directory`: the answer stage's, or another one's."""
-    return f"ipc://{directory / name}"
+    return f"ipc://{os.path.join(directory, name)}"
