@@ -6,10 +6,13 @@ import json
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,10 @@ from stream import doctor
 from stream.cli import main
 from stream.config import Config
 from stream.doctor import Check
+from tests.pty_screen import Pty
+from tests.waiting import LIMIT_S
 
+CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = [Check("python", "works", "3.11"), Check("plots", "absent", "no matplotlib", "pip install it")]
 BROKEN = Check("model", "broken", "is not there", "give another")
@@ -27,7 +33,7 @@ BROKEN = Check("model", "broken", "is not there", "give another")
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     configs: list[Config] = []
 
-    def examine(config: Config, streams: int) -> list[Check]:
+    def examine(config: Config, streams: int, begin: Any = None) -> list[Check]:
         configs.append(config)
         if streams > 1:
             return [Check("cards", "works", f"{streams} streams")]
@@ -81,6 +87,56 @@ def test_a_wrong_value_is_told_in_a_line(asked: list[Config], capsys: pytest.Cap
     assert asked == []
 
 
+def test_each_line_is_out_before_the_next_check_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into a pipe, which Python would buffer."""
+    reader, writer = os.pipe()
+    seen = []
+
+    def examine(config: Config, streams: int, begin: Any = None) -> Iterator[Check]:
+        for check in CHECKS:
+            yield check
+            seen.append(os.read(reader, 4096).decode() if select.select([reader], [], [], 0)[0] else "")
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    with open(writer, "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["doctor"]) == 0
+    os.close(reader)
+    assert [line.split()[:2] for line in seen] == [["works", "python"], ["absent", "plots"]]
+
+
+def test_a_reader_that_has_gone_ends_it_quietly() -> None:
+    command = f"{sys.executable} run_stream.py doctor --device cpu | head -1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+    assert done.stdout.startswith("works   python")
+
+
+def test_a_terminal_shows_what_is_checked_and_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Pty()
+
+    def examine(config: Config, streams: int, begin: Callable[[str], None]) -> Iterator[Check]:
+        for check in [*CHECKS, BROKEN]:
+            begin(check.part)
+            terminal.until(lambda part=check.part: f"checking {part}" in terminal.written, LIMIT_S)
+            yield check
+            terminal.until(lambda found=check.found: found in terminal.written, LIMIT_S)
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setenv("TERM", "xterm")
+    with open(os.dup(terminal.program), "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["doctor"]) == 1
+    terminal.read()
+    rows = [row.rstrip() for row in re.split(r"[\r\n]+", CONTROL.sub("", terminal.written))]
+    terminal.close()
+    assert "works   python        3.11" in rows
+    assert "broken  model         is not there" in rows
+    assert "                      → give another" in rows
+
+
 def test_on_a_terminal_it_fits_80_columns() -> None:
     """The real command, at a real terminal's end."""
     import fcntl
@@ -103,7 +159,8 @@ def test_on_a_terminal_it_fits_80_columns() -> None:
                 if not data:
                     break
                 shown += data
-    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()]
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", CONTROL.sub("", shown.decode()))]
     assert process.returncode == 0
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith(("works", "absent")) for line in lines) >= 15
+    assert any("checking torch" in line for line in lines)

@@ -25,10 +25,20 @@ def config(**sections: dict[str, Any]) -> Config:
 
 
 def test_here_everything_that_is_needed_works() -> None:
-    checks = examine(config(answer={"device": "cpu"}))
+    checks = list(examine(config(answer={"device": "cpu"})))
     assert all_needed_work(checks), [check for check in checks if check.state == "broken"]
     assert len({check.part for check in checks}) == len(checks)
     assert all(check.remedy for check in checks if check.state != "works")
+
+
+def test_a_check_is_told_before_it_is_made_and_given_before_the_next_begins() -> None:
+    begun: list[str] = []
+    checks = examine(config(answer={"device": "cpu"}), begin=begun.append)
+    assert begun == []
+    assert next(checks).part == "python"
+    assert begun == ["python"]
+    assert next(checks).part == "libraries"
+    assert begun == ["python", "libraries"]
 
 
 def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,7 @@ def config(**sections: Any) -> Config:
 def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
     check = cards.cards(config())
     assert check.state == "works"
-    assert check.found.startswith(
-        "33 MB for sparse, 400 visual tokens; 16 GB up to --window 19, 24 GB up to --window 19"
-    )
+    assert check.found == "33 MB of GPU memory for sparse, 400 visual tokens; 16 to 48 GB up to --window 19"
     window = config(answer={"window": {"frames": 4}, "encode": "incremental"})
     assert " for incremental, 400 visual tokens in each of 4 frames; " in cards.cards(window).found
 
@@ -37,8 +35,10 @@ def test_each_stream_takes_what_it_keeps() -> None:
     given = config(answer={"encode": "incremental"})
     one = Footprint.of(BUNDLED, "auto", fitness.load_of(given))
     eight = fitness.size_text(one.total + 7 * one.kept)
-    assert cards.cards(given).found.startswith("46 MB for incremental, 400 visual tokens; ")
-    assert cards.cards(given, 8).found.startswith(f"{eight} for incremental, 400 visual tokens, 8 streams; ")
+    assert cards.cards(given).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
+    assert cards.cards(given, 8).found.startswith(
+        f"{eight} of GPU memory for incremental, 400 visual tokens, 8 streams; "
+    )
     assert "kept of 8 streams " in fitness.memory(given, streams=8).found
     assert "kept of frames " in fitness.memory(given).found
 
@@ -50,6 +50,13 @@ def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch
     sizes = [int(part.rsplit(" ", 1)[1]) for part in found.split("; ")[1].split(", ")[1:]]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
+
+
+def test_cards_of_which_the_same_is_true_share_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = dataclasses.replace(LARGE, parameters=20_000_000_000, checkpoint_bytes=40_000_000_000)
+    monkeypatch.setattr(cards, "facts_of", lambda config: (huge, "huge"))
+    found = cards.cards(config(answer={"dtype": "bfloat16"})).found
+    assert "; 16 to 32 GB too small, 48 GB up to --window " in found
 
 
 def test_the_largest_window_is_the_last_that_fits() -> None:

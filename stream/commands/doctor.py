@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,11 @@ from stream.layers import build_config, option_layer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from stream.config import Config
     from stream.doctor import Check
+
+STATE_WIDTH, PART_WIDTH = 6, 12
+"""Columns of the first two things in a row. Rows are printed one by one, so their widths are fixed."""
 
 STYLES = {"works": "green", "absent": "yellow", "broken": "bold red"}
 
@@ -58,38 +61,63 @@ def doctor(
     )
     config = build_config([option_layer(option, key, text) for option, key, text in given if text is not None])
 
+    show = _as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
+    return 0 if show(config, streams) else FAILED
+
+
+def _as_json(config: Config, streams: int) -> bool:
+    """All checks in one object, when the last one is made; returns whether all that is needed works."""
     from stream.doctor import all_needed_work, examine
+    from stream.sinks.terminal import print_line
 
-    checks = examine(config, streams)
+    checks = list(examine(config, streams))
     well = all_needed_work(checks)
-    if as_json:
-        typer.echo(json.dumps({"works": well, "checks": [asdict(check) for check in checks]}, indent=2))
-    elif sys.stdout.isatty():
-        from rich.console import Console
+    print_line(json.dumps({"works": well, "checks": [asdict(check) for check in checks]}, indent=2))
+    return well
 
-        Console().print(_table(checks))
-    else:
-        for check in checks:
-            typer.echo(_line(check))
-    return 0 if well else FAILED
+
+def _as_lines(config: Config, streams: int) -> bool:
+    """A line for each check, as soon as it is made."""
+    from stream.doctor import all_needed_work, examine
+    from stream.sinks.terminal import print_line
+
+    checks = []
+    for check in examine(config, streams):
+        checks.append(check)
+        print_line(_line(check))
+    return all_needed_work(checks)
+
+
+def _at_terminal(config: Config, streams: int) -> bool:
+    """A row for each check, as soon as it is made; below them, what is checked at the moment."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.status("starting", spinner="line") as status:
+        from stream.doctor import all_needed_work, examine
+
+        checks = []
+        for check in examine(config, streams, lambda part: status.update(f"checking {part}")):
+            checks.append(check)
+            console.print(_row(check))
+    return all_needed_work(checks)
 
 
 def _line(check: Check) -> str:
     remedy = f"; do: {check.remedy}" if check.remedy else ""
-    return f"{check.state:<6}  {check.part:<12}  {check.found}{remedy}"
+    return f"{check.state:<{STATE_WIDTH}}  {check.part:<{PART_WIDTH}}  {check.found}{remedy}"
 
 
-def _table(checks: Sequence[Check]) -> Table:
+def _row(check: Check) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for check in checks:
-        found = Text(check.found)
-        if check.remedy:
-            found.append(f"\n→ {check.remedy}", style="bold")
-        table.add_row(Text(check.state, style=STYLES[check.state]), check.part, found)
-    return table
+    found = Text(check.found)
+    if check.remedy:
+        found.append(f"\n→ {check.remedy}", style="bold")
+    row = Table.grid(padding=(0, 2, 0, 0))
+    row.add_column(width=STATE_WIDTH, no_wrap=True)
+    row.add_column(width=PART_WIDTH, no_wrap=True)
+    row.add_column(overflow="fold")
+    row.add_row(Text(check.state, style=STYLES[check.state]), check.part, found)
+    return row

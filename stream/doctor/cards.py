@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 
 from arr_coc.errors import ArrCocError
 from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
@@ -18,7 +21,7 @@ OVERHEAD_BYTES = 1 << 30
 
 def cards(config: Config, streams: int = 1) -> Check:
     """What is needed for so many streams, and for each card whether it fits, and the most frames that a window may show
-    there."""
+    there. Cards of which the same is true share one entry."""
     try:
         facts, name = facts_of(config)
     except ArrCocError:
@@ -27,11 +30,13 @@ def cards(config: Config, streams: int = 1) -> Check:
         return Check("cards", "absent", f"{name} is not on this machine, so nothing can be reckoned")
     load, dtype = load_of(config, streams), config.answer.dtype
     parts = Footprint.of(facts, dtype, load)
-    fits = ", ".join(f"{size} GB {_fit(facts, dtype, load, size)}" for size in CARDS_GB)
+    fits = ", ".join(
+        f"{_sizes_text(list(sizes))} {fit}" for fit, sizes in groupby(CARDS_GB, partial(_fit, facts, dtype, load))
+    )
     frames = "" if load.window == 1 else f" in each of {load.window} frames"
     of = "" if streams == 1 else f", {streams} streams"
     asked = f"{config.answer.encode}, {load.visual_tokens} visual tokens{frames}{of}"
-    return Check("cards", "works", f"{size_text(parts.total)} for {asked}; {fits}")
+    return Check("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
 
 
 def most_frames(facts: ModelFacts, dtype: str, load: Load, free_bytes: int) -> int:
@@ -49,6 +54,10 @@ def most_frames(facts: ModelFacts, dtype: str, load: Load, free_bytes: int) -> i
         else:
             beyond = frames
     return fitting
+
+
+def _sizes_text(sizes_gb: Sequence[int]) -> str:
+    return f"{sizes_gb[0]} GB" if len(sizes_gb) == 1 else f"{sizes_gb[0]} to {sizes_gb[-1]} GB"
 
 
 def _fit(facts: ModelFacts, dtype: str, load: Load, card_gb: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from stream.config import Config
@@ -16,10 +16,11 @@ STORES = ("cpu", "gl", "cuda")
 log = logging.getLogger(__name__)
 
 
-def examine(config: Config, streams: int = 1) -> list[Check]:
-    """Every check, in the order in which they are shown. Loads no model and holds nothing; takes a few seconds.
+def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | None = None) -> Iterator[Check]:
+    """Yield every check as soon as it is made, in the order in which they are shown.
 
-    The memory is that of an answer stage for so many `streams`.
+    `begin` is told the part that is checked next. Loads no model and holds nothing; takes seconds, most of them for
+    torch and for the texture stores. The memory is that of an answer stage for so many `streams`.
     """
     checks: tuple[tuple[str, Callable[[], Check]], ...] = (
         ("python", software.python),
@@ -41,7 +42,10 @@ def examine(config: Config, streams: int = 1) -> list[Check]:
         ("memory", partial(fitness.memory, config, streams=streams)),
         ("cards", partial(cards.cards, config, streams)),
     )
-    return [_checked(part, check) for part, check in checks]
+    for part, check in checks:
+        if begin is not None:
+            begin(part)
+        yield _checked(part, check)
 
 
 def all_needed_work(checks: Sequence[Check]) -> bool:
