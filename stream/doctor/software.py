@@ -44,9 +44,8 @@ def library(module: str, distribution: str, *, part: str | None = None, imported
 
 def libraries() -> Check:
     """The small ones, in one row."""
-    names = ("numpy", "pyzmq", "msgspec", "pydantic", "rich", "typer", "pillow", "psutil", "safetensors")
     found, missing = [], []
-    for name in names:
+    for name in SMALL_LIBRARIES:
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
