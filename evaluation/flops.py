@@ -44,7 +44,7 @@ class Costs:
         self._token = _weights(tower.merger) + _weights(getattr(tower, "deepstack_merger_list", None))
         self._vision_width = int(tower.blocks[0].attn.qkv.in_features)
         self._windows = _windows(tower)
-        self._layer = _weights(layers[0])
+        self._layers = [_weights(layer) for layer in layers]
         self._attended = int(layers[0].self_attn.q_proj.out_features)
         self._head = qwen.model.lm_head.weight.numel()
 
@@ -59,7 +59,8 @@ class Costs:
     def prefill(self, lengths: Sequence[int]) -> int:
         """A prompt of which `lengths[i]` tokens go through layer i, from an empty cache; then the first logits."""
         pairs = sum(length * (length + 1) // 2 for length in lengths)
-        return 2 * self._layer * sum(lengths) + 4 * self._attended * pairs + 2 * self._head
+        through = sum(weights * length for weights, length in zip(self._layers, lengths, strict=True))
+        return 2 * through + 4 * self._attended * pairs + 2 * self._head
 
     def look(self, tokens: int) -> int:
         """The attention of one token on so many in one layer, where the fused one gives no weights."""
@@ -68,13 +69,22 @@ class Costs:
     def decode(self, lengths: Sequence[int], tokens: int) -> int:
         """So many answer tokens, one after the other, with `lengths[i]` tokens of the prompt in layer i's cache."""
         pairs = tokens * sum(lengths) + len(lengths) * tokens * (tokens + 1) // 2
-        return tokens * 2 * (self._layer * len(lengths) + self._head) + 4 * self._attended * pairs
+        return tokens * 2 * (sum(self._layers) + self._head) + 4 * self._attended * pairs
 
 
 def _weights(module: nn.Module | None) -> int:
-    """Weights that meet each row once: those of all linear layers in a module."""
-    parts = module.modules() if module is not None else ()
-    return sum(part.weight.numel() for part in parts if isinstance(part, nn.Linear))
+    """Weights that meet each row once: those of all linear layers in a module, and of a mixture's experts as many as a
+    row goes through, with their router."""
+    parts = list(module.modules()) if module is not None else []
+    linear = sum(part.weight.numel() for part in parts if isinstance(part, nn.Linear))
+    mixtures = [part for part in parts if hasattr(part, "experts") and hasattr(part, "gate")]
+    return linear + sum(_mixture(part) for part in mixtures)
+
+
+def _mixture(mixture: Any) -> int:
+    experts, router = mixture.experts, mixture.gate
+    each = sum(weights[0].numel() for weights in (experts.gate_up_proj, experts.down_proj))
+    return int(router.weight.numel() + router.top_k * each)
 
 
 def _windows(tower: Any) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen.footprint import FRAME_TEXT_TOKENS, HEADER_LIMIT_BYTES, Footprint, Load, ModelFacts
+from arr_coc.qwen.footprint import FRAME_TEXT_TOKENS, Footprint, Load, ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, cached_folder
 from arr_coc.qwen.kept_vision import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
@@ -127,6 +127,35 @@ def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
     assert sum(vision.report.held_bytes for vision in speaker._visions.values()) == reckoned > 0
 
 
+def test_all_experts_are_weights_and_those_of_a_token_are_activations(tmp_path: Path) -> None:
+    facts = ModelFacts.read(tiny_folder(tmp_path, "qwen3_vl_moe"), "tiny")
+    experts = 2 * 5 * 3 * 24 * 64  # two layers of five, three matrices each
+    dense = ModelFacts.read(tiny_folder(tmp_path / "dense"), "tiny")
+    routers, dense_mlps = 2 * 5 * 64, 2 * 3 * 96 * 64
+    assert facts.parameters == dense.parameters - dense_mlps + experts + routers
+    assert (facts.experts_per_token, facts.intermediate) == (2, 96)  # one layer is dense, and wider than 2 * 24
+    assert (dense.experts_per_token, dense.intermediate) == (0, 96)
+    long = Load(100, 900)
+    assert Footprint.of(facts, "float32", long).activations > Footprint.of(dense, "float32", long).activations
+
+
+def test_only_experts_count_where_no_layer_is_dense(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "qwen3_vl_moe")
+    rewrite(folder, mlp_only_layers=[])
+    assert ModelFacts.read(folder, "tiny").intermediate == 2 * 24
+
+
+def test_quantised_weights_take_what_is_stored(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path)
+    whole = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(whole | {"quantization_config": {"quant_method": "own"}}))
+    facts = ModelFacts.read(folder, "tiny")
+    assert facts.quantised
+    assert Footprint.of(facts, "float32", Load(10, 5)).weights == facts.checkpoint_bytes
+    cache = Footprint.of(facts, "auto", Load(10, 5)).cache
+    assert cache == Footprint.of(facts, "bfloat16", Load(10, 5)).cache
+
+
 def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:
     facts = ModelFacts.read(bundled_model_path(), "bundled")
     few, whole = Load(100, 50), Load(100, 50, encoded_tokens=2040)
@@ -145,23 +174,6 @@ def test_what_is_not_told_is_reckoned(folder: Path) -> None:
 def test_a_config_without_its_numbers_is_refused(folder: Path, change: dict[str, object]) -> None:
     rewrite(folder, **change)
     with pytest.raises(ModelError, match=r"the config\.json of x lacks a number .*; download the model again"):
-        ModelFacts.read(folder, "x")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        (HEADER_LIMIT_BYTES + 1).to_bytes(8, "little"),
-        (4).to_bytes(8, "little") + b"{no}",
-        (2).to_bytes(8, "little") + b"[]",
-        (7).to_bytes(8, "little") + b'{"a":1}',
-        (24).to_bytes(8, "little") + b'{"a":{"shape":["x", 2]}}',
-    ],
-)
-def test_damaged_weights_are_refused(folder: Path, data: bytes) -> None:
-    (folder / "model.safetensors").write_bytes(data)
-    with pytest.raises(ModelError, match=r"model\.safetensors of x is damaged .*; download the model again"):
         ModelFacts.read(folder, "x")
 
 

@@ -38,7 +38,7 @@ def test_a_folder_of_each_family(tmp_path: Path, family: str) -> None:
     assert not qwen.model.training
     assert qwen.max_context_tokens == 4096
     assert qwen.eos_ids == {0, 2}
-    assert qwen.preprocessing.patch_px == (16 if family == "qwen3_vl" else 14)
+    assert qwen.preprocessing.patch_px == (14 if family.startswith("qwen2") else 16)
     assert not qwen.knows_levels
     assert qwen.known_world is None
 
@@ -125,6 +125,9 @@ def test_loading_is_quiet(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_folder_without_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"is empty; give the folder of a model"):
+        load_qwen(tmp_path)
+    (tmp_path / "model.safetensors").touch()
     with pytest.raises(ModelNotFound, match=r"has no config\.json; give the folder of a model"):
         load_qwen(tmp_path)
 
@@ -136,10 +139,14 @@ def test_a_damaged_config(folder: Path, text: str) -> None:
         load_qwen(folder)
 
 
-@pytest.mark.parametrize("model_type", ["llama", None, 7])
-def test_another_architecture(folder: Path, model_type: Any) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "said"), [("llama", "of type 'llama'"), (None, r"names no model_type in its config\.json"), (7, "7")]
+)
+def test_another_architecture(folder: Path, model_type: Any, said: str) -> None:
     edit(folder / "config.json", model_type=model_type)
-    with pytest.raises(ModelError, match=r"of type .*; supported are Qwen3-VL \(qwen3_vl\), Qwen2\.5-VL"):
+    with pytest.raises(
+        ModelError, match=rf"{said}, which is not supported; give .* types: Qwen3-VL \(qwen3_vl\), Qwen3-VL-MoE"
+    ):
         load_qwen(folder)
 
 
@@ -160,16 +167,6 @@ def test_a_missing_shard(tmp_path: Path) -> None:
         load_qwen(folder)
 
 
-@pytest.mark.parametrize(
-    ("kept", "said"), [(1000, r"model\.safetensors of tiny is damaged"), (-1000, "tiny cannot be loaded: ")]
-)
-def test_a_truncated_weight_file(kept: int, said: str, folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:kept])
-    with pytest.raises(ModelError, match=said + ".*; download the model again"):
-        load_qwen(folder)
-
-
 def test_weights_that_lack_some(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.visual.merger.norm.weight"]
@@ -178,15 +175,81 @@ def test_weights_that_lack_some(folder: Path) -> None:
         load_qwen(folder)
 
 
-def test_a_folder_without_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match="tiny has no usable tokenizer"):
+def test_another_models_tokenizer(folder: Path) -> None:
+    edit(folder / "config.json", vision_start_token_id=6)
+    with pytest.raises(
+        ModelError, match=r"the tokenizer of tiny is another model's: .*; take the tokenizer files from"
+    ):
         load_qwen(folder)
 
 
-def test_another_models_tokenizer(folder: Path) -> None:
-    edit(folder / "config.json", vision_start_token_id=6)
-    with pytest.raises(ModelError, match="the tokenizer of tiny is another model's"):
+def test_a_tokenizer_with_more_ids_than_the_weights_know(folder: Path) -> None:
+    tokens = json.loads((folder / "tokenizer.json").read_text())
+    last = tokens["added_tokens"][-1]
+    known = len(tokens["model"]["vocab"])
+    tokens["added_tokens"] += [{**last, "id": known + more, "content": f"<|more {more}|>"} for more in range(300)]
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(ModelError, match=r"its ids go up to 6.., and the weights know 512 tokens; take the tokenizer"):
+        load_qwen(folder)
+
+
+def test_a_tokenizer_that_is_none(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"tiny has no usable tokenizer: .*; download the model again"):
+        load_qwen(folder)
+
+
+@pytest.mark.parametrize("text", ["{% for %}", "{{ raise_exception('no') }}"])
+def test_a_chat_template_that_cannot_be_used(folder: Path, text: str) -> None:
+    (folder / "chat_template.jinja").write_text(text)
+    with pytest.raises(ModelError, match=r"the chat template of tiny cannot be used .*; download the model again"):
+        ARRCOCQwen(load_qwen(folder))
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "said"),
+    [
+        (
+            "text_config",
+            {"intermediate_size": 128},
+            r"have another shape .* such as .*mlp.*: \[64, 96\], not \[64, 128\]",
+        ),
+        ("vision_config", {"out_hidden_size": 32}, "have another shape than its config.json says"),
+        ("text_config", {"hidden_act": "wow"}, "cannot be loaded: 'wow' is not known"),
+    ],
+)
+def test_a_config_that_does_not_fit_the_weights(folder: Path, section: str, change: dict[str, Any], said: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    edit(folder / "config.json", **{section: config[section] | change})
+    with pytest.raises(ModelError, match=said):
+        load_qwen(folder)
+
+
+def test_weights_that_the_config_does_not_describe(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.visual.blocks.0.attn.extra"] = torch.zeros(3)
+    weights["model.visual.rotary_pos_emb.inv_freq"] = torch.zeros(3)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"tiny has 1 weights that its config.json does not describe, .*attn\.extra"):
+        load_qwen(folder)
+    del weights["model.visual.blocks.0.attn.extra"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load_qwen(folder)
+
+
+def test_a_package_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lack(*_: Any, **__: Any) -> None:
+        raise ImportError("needs something")
+
+    monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", lack)
+    with pytest.raises(ModelError, match="because a package is missing: needs something; install it"):
+        load_qwen(folder)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"size": 5}', '{"image_mean": "x"}', '{"min_pixels": "few"}'])
+def test_a_damaged_preprocessor_config(folder: Path, text: str) -> None:
+    (folder / "preprocessor_config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"preprocessor_config\.json holds .*; download the model again"):
         load_qwen(folder)
 
 
@@ -225,7 +288,7 @@ def test_a_model_of_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_another_architecture_on_the_hub_is_not_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit(folder / "config.json", model_type="llama")
     monkeypatch.setattr(loading, "download", lambda name, token, files: folder)
-    with pytest.raises(ModelError, match="someone/llama is of type 'llama'"):
+    with pytest.raises(ModelError, match="someone/llama is a model of type 'llama'"):
         load_qwen("someone/llama")
 
 

@@ -1,4 +1,4 @@
-"""Every way of encoding against stock transformers, on tiny random models of all three families."""
+"""Every way of encoding against stock transformers, on tiny random models of all four families."""
 
 from __future__ import annotations
 

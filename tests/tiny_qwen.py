@@ -1,4 +1,4 @@
-"""Tiny Qwen-VL models with random weights, of all three families, as live models and as folders on disk."""
+"""Tiny Qwen-VL models with random weights, of all four families, as live models and as folders on disk."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.preprocess import PixelScale, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 
-FAMILIES = ("qwen3_vl", "qwen2_vl", "qwen2_5_vl")
+FAMILIES = ("qwen3_vl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe")
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -77,7 +79,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 def tiny_model(family: str = "qwen3_vl", patch_px: int | None = None, seed: int = 0, **config: Any) -> Any:
     """A random model of the family, fp32, in eval mode. `config` is added to its configuration.
 
-    `patch_px` defaults to the family's own: 16 for Qwen3-VL, 14 for the older two.
+    `patch_px` defaults to the family's own: 16 for Qwen3-VL and its mixture of experts, 14 for the older two.
     """
     torch.manual_seed(seed)
     token_ids = {
@@ -111,7 +113,7 @@ def tiny_folder(folder: Path, family: str = "qwen3_vl", shard_size: str = "1GB",
     model = tiny_model(family, **config)
     model.save_pretrained(folder, max_shard_size=shard_size)
     tiny_tokenizer().save_pretrained(folder)
-    old = family != "qwen3_vl"
+    old = family.startswith("qwen2")
     preprocessor = {
         "patch_size": 14 if old else 16,
         "temporal_patch_size": 2,
@@ -146,6 +148,18 @@ def _text_config() -> dict[str, Any]:
 
 
 def _qwen3(patch_px: int | None, config: dict[str, Any]) -> Any:
+    text, vision = _qwen3_configs(patch_px)
+    return Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision, **config))
+
+
+def _qwen3_moe(patch_px: int | None, config: dict[str, Any]) -> Any:
+    """Of its three layers the middle one is dense; no side of an expert's weights is as long as another."""
+    text, vision = _qwen3_configs(patch_px)
+    text |= {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [1]}
+    return Qwen3VLMoeForConditionalGeneration(Qwen3VLMoeConfig(text_config=text, vision_config=vision, **config))
+
+
+def _qwen3_configs(patch_px: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
     vision = {
         "depth": 3,
         "hidden_size": 48,
@@ -158,7 +172,7 @@ def _qwen3(patch_px: int | None, config: dict[str, Any]) -> Any:
     }
     text = {**_text_config(), "head_dim": HEAD_DIM}
     text["rope_scaling"] = {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True}
-    return Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision, **config))
+    return text, vision
 
 
 def _qwen2(patch_px: int | None, config: dict[str, Any]) -> Any:
@@ -189,4 +203,4 @@ def _qwen2_5(patch_px: int | None, config: dict[str, Any]) -> Any:
     )
 
 
-_BUILDERS = {"qwen3_vl": _qwen3, "qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5}
+_BUILDERS = {"qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3_moe, "qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5}

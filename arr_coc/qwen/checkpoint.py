@@ -1,52 +1,113 @@
-"""A model folder before it is loaded: whether it holds a model that the adapter serves, and all of its weights."""
+"""A model folder before it is loaded: whether it holds a model that the adapter serves, and all that belongs to it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.qwen.families import Family, family_of
+from arr_coc.qwen.weight_files import Tensor, check_sizes, read_object, read_tensors, refuse_pointer
 
-INDEX = "model.safetensors.index.json"
+TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+"""Each of these sets is a whole tokenizer."""
+
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+"""Where a chat template may lie, beside `chat_template` in `tokenizer_config.json`."""
+
+QUANTISED = {
+    "awq": "gptqmodel",
+    "gptq": "gptqmodel",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed_tensors",
+    "hqq": "hqq",
+    "torchao": "torchao",
+    "quanto": "optimum",
+    "aqlm": "aqlm",
+    "eetq": "eetq",
+    "fbgemm_fp8": "fbgemm_gpu",
+}
+"""The module that transformers needs for weights quantised by each method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a model's folder holds: its family, `config.json`, the tensors of its weight files by name, and by which
+    method these were quantised, if at all."""
+
+    family: Family
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    quantised: str | None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's `config.json`. Raises ModelNotFound where there is none, ModelError where it is no JSON object."""
     path = folder / "config.json"
-    if not path.is_file():
-        raise ModelNotFound(f"{folder} has no config.json; give the folder of a model, or a name on the hub")
-    return _read_object(path)
-
-
-def check_folder(folder: Path, name: str) -> Family:
-    """The family of the model in `folder`, once its weights are known to be there.
-
-    Raises ModelNotFound where config, weights or some shards are missing, ModelError for another architecture.
-    """
-    family = family_of(read_config(folder).get("model_type"), name)
-    index = folder / INDEX
-    if index.is_file():
-        shards = {str(shard) for shard in _read_object(index).get("weight_map", {}).values()}
-        missing = sorted(shard for shard in shards if not (folder / shard).is_file())
-        if missing or not shards:
-            raise ModelNotFound(
-                f"{name} lacks {len(missing)} of its {len(shards)} weight files ({', '.join(missing[:3])}); "
-                "download the model again"
-            )
-    elif not (folder / "model.safetensors").is_file():
-        pickles = any(folder.glob("pytorch_model*.bin"))
-        remedy = "convert its pytorch_model.bin to safetensors" if pickles else "download the model again"
-        raise ModelNotFound(f"{name} has no weights: no model.safetensors in {folder}; {remedy}")
-    return family
-
-
-def _read_object(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}); download the model again") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} holds no JSON object; download the model again")
-    return values
+        there = path.is_file()
+        empty = not there and not any(folder.iterdir())
+    except OSError as error:
+        raise ModelError(f"the folder {folder} cannot be read ({error.strerror}); check its permissions") from error
+    if not there:
+        found = "is empty" if empty else "has no config.json"
+        raise ModelNotFound(f"{folder} {found}; give the folder of a model, or a name on the hub")
+    return read_object(path)
+
+
+def check_folder(folder: Path, name: str) -> Checkpoint:
+    """What is in the folder of the model `name`, once it is known to be whole. Reads headers, no weights.
+
+    Raises ModelNotFound where config, weights, some shards or the tokenizer are missing, and ModelError for another
+    architecture, damaged files, weights that `config.json` does not describe, and a method of quantisation whose
+    package is not installed.
+    """
+    config = read_config(folder)
+    family = family_of(config.get("model_type"), name)
+    tensors = read_tensors(folder, name)
+    quantised = _quantisation(config, name)
+    if quantised is None:
+        check_sizes(tensors, config, name)
+    _check_tokenizer(folder, name)
+    return Checkpoint(family, config, tensors, quantised)
+
+
+def _quantisation(config: Mapping[str, Any], name: str) -> str | None:
+    """The method by which the weights were quantised. Raises ModelError where the package that reads them is absent."""
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict):
+        return None
+    bits = settings.get("load_in_4bit") or settings.get("load_in_8bit")
+    method = str(settings.get("quant_method") or ("bitsandbytes" if bits else "an unnamed method"))
+    module = QUANTISED.get(method)
+    if module is not None and find_spec(module) is None:
+        package = module.replace("_", "-")
+        raise ModelError(
+            f"the weights of {name} are quantised by {method}, for which the package {package} is not installed; "
+            f"pip install {package}, or take the model that is not quantised"
+        )
+    return method
+
+
+def _check_tokenizer(folder: Path, name: str) -> None:
+    """Raises ModelNotFound where tokenizer files are missing, ModelError where they are pointers, or no chat template
+    is there."""
+    if not any(all((folder / file).is_file() for file in files) for files in TOKENIZER_FILES):
+        wanted = " or ".join(" and ".join(files) for files in TOKENIZER_FILES)
+        raise ModelNotFound(
+            f"{name} has no tokenizer: {wanted} must be in {folder}; "
+            "copy the tokenizer files from where the weights came from, or download the model again"
+        )
+    settings = folder / "tokenizer_config.json"
+    for file in (*(file for files in TOKENIZER_FILES for file in files), *TEMPLATE_FILES):
+        if (folder / file).is_file():
+            refuse_pointer(folder / file)
+    told = read_object(settings) if settings.is_file() else {}
+    if not told.get("chat_template") and not any((folder / file).is_file() for file in TEMPLATE_FILES):
+        raise ModelError(
+            f"the tokenizer of {name} has no chat template: no {TEMPLATE_FILES[0]} in {folder}; "
+            "use an instruct version of the model, or download it again"
+        )

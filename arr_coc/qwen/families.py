@@ -19,6 +19,7 @@ FAMILIES = {
     family.model_type: family
     for family in (
         Family("qwen3_vl", "Qwen3-VL"),
+        Family("qwen3_vl_moe", "Qwen3-VL-MoE"),
         Family("qwen2_5_vl", "Qwen2.5-VL"),
         Family("qwen2_vl", "Qwen2-VL"),
     )
@@ -29,6 +30,7 @@ def family_of(model_type: object, name: str) -> Family:
     """The family with this `model_type`. Raises ModelError that names what was found in the model `name`."""
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
+        found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
         supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
-        raise ModelError(f"{name} is of type {model_type!r}; supported are {supported}")
+        raise ModelError(f"{name} {found}, which is not supported; give a model of one of these types: {supported}")
     return family

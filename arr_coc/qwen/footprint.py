@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError
-from arr_coc.qwen.checkpoint import check_folder, read_config
+from arr_coc.qwen.checkpoint import check_folder
 from arr_coc.qwen.families import Family
+from arr_coc.qwen.weight_files import Tensor
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-_CHECKPOINT_DTYPES = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2}
+_CHECKPOINT_DTYPES = {
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "I16": 2,
+    "U16": 2,
+}
+"""Bytes of a number by safetensors' names; all others take one."""
 
 PATCHES_A_TOKEN = 4
 """Patches that the vision encoder merges into one visual token."""
@@ -26,8 +38,9 @@ PIXELS_A_TOKEN = 3 * 32 * 32
 FRAME_TEXT_TOKENS = 16
 """About what the heading of a frame in a window takes ("<3.2 seconds>"), and its closing."""
 
-HEADER_LIMIT_BYTES = 100_000_000
-"""safetensors' own bound for a header."""
+EXPERT_COPIES = 3
+"""How many rows of the model's width a mixture of experts holds for a token and each expert that it goes through: as it
+enters, as it leaves, and weighted (grouped matrix products, as transformers computes them)."""
 
 LIVE = 3
 """How many layers' worth of intermediate values are held at once, with what the allocator keeps. Measured on the
@@ -36,9 +49,12 @@ bundled model with 64 to 2040 tokens: within a tenth."""
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored.
+    """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored, which are kept
+    so where they are `quantised`.
 
-    `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level.
+    `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level. `parameters` and
+    bytes are those of all experts; `intermediate` are a token's values inside a layer's MLP, and `experts_per_token`
+    says through how many it goes, 0 in a dense model.
     """
 
     family: Family
@@ -56,20 +72,22 @@ class ModelFacts:
     vision_layers: int
     outputs: int
     known_world: str | None
+    experts_per_token: int = 0
+    quantised: bool = False
 
     @classmethod
     def read(cls, folder: Path, name: str) -> ModelFacts:
         """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would."""
-        family = check_folder(folder, name)
-        config = read_config(folder)
+        checkpoint = check_folder(folder, name)
+        config = checkpoint.config
         text, vision = config.get("text_config") or config, config.get("vision_config") or {}
-        parameters, stored = _counted(folder, name)
+        parameters, stored = _counted(checkpoint.tensors.values())
         try:
             heads = int(text["num_attention_heads"])
             hidden = int(text["hidden_size"])
             vision_hidden = int(vision.get("embed_dim") or vision["hidden_size"])
             return cls(
-                family=family,
+                family=checkpoint.family,
                 parameters=parameters,
                 checkpoint_bytes=stored,
                 context_tokens=int(text["max_position_embeddings"]),
@@ -77,15 +95,17 @@ class ModelFacts:
                 kv_heads=int(text.get("num_key_value_heads") or heads),
                 head_dim=int(text.get("head_dim") or hidden // heads),
                 hidden=hidden,
-                intermediate=int(text["intermediate_size"]),
+                intermediate=_mlp_width(text),
                 vocabulary=int(text["vocab_size"]),
                 vision_hidden=vision_hidden,
                 vision_intermediate=int(vision.get("intermediate_size") or 4 * vision_hidden),
                 vision_layers=int(vision["depth"]),
                 outputs=1 + len(vision.get("deepstack_visual_indexes") or ()),
                 known_world=config.get("arr_coc_world"),
+                experts_per_token=_experts_per_token(text),
+                quantised=checkpoint.quantised is not None,
             )
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
             raise ModelError(f"the config.json of {name} lacks a number ({error}); download the model again") from error
 
 
@@ -136,19 +156,22 @@ class Footprint:
         The largest activations are the vision encoder's or the prefill's, whichever are more; a window's frames are
         prefilled one by one. Its frames count twice, as `room.py` counts them: kept, and in their slots.
         """
-        size = BYTES.get(dtype) or max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
+        stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
+        size = BYTES.get(dtype) or stored
         a_token = 2 * facts.layers * facts.kv_heads * facts.head_dim * size
         cache = a_token * load.prompt_tokens
         encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
         vision = encoded * PATCHES_A_TOKEN * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
         tokens = load.frame_tokens + load.other_tokens
-        prefill = tokens * (6 * facts.hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
+        hidden = (6 + EXPERT_COPIES * facts.experts_per_token) * facts.hidden
+        prefill = tokens * (hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
         kept = _vision_bytes(facts, load, size)
         if load.window > 1:
             kept += load.kept * (
                 a_token * load.frame_tokens + load.visual_tokens * (facts.hidden * size + PIXELS_A_TOKEN)
             )
-        return cls(facts.parameters * size, cache, LIVE * max(vision, prefill), load.streams * kept)
+        weights = facts.checkpoint_bytes if facts.quantised else facts.parameters * size
+        return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
 
 
 def _vision_bytes(facts: ModelFacts, load: Load, size: int) -> int:
@@ -160,39 +183,22 @@ def _vision_bytes(facts: ModelFacts, load: Load, size: int) -> int:
     return min(fitting, 2 * load.visual_tokens) * a_region if fitting >= load.visual_tokens else 0
 
 
-def _counted(folder: Path, name: str) -> tuple[int, int]:
-    """Parameters in all of a folder's weight files, and their bytes."""
-    parameters = stored = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        for tensor in _header(path, name).values():
-            count = math.prod(tensor["shape"])
-            parameters += count
-            stored += count * _CHECKPOINT_DTYPES.get(tensor["dtype"], 1)
-    return parameters, stored
+def _counted(tensors: Iterable[Tensor]) -> tuple[int, int]:
+    """Parameters of all tensors, and their bytes."""
+    counts = [(math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)) for tensor in tensors]
+    return sum(count for count, _ in counts), sum(count * size for count, size in counts)
 
 
-def _header(path: Path, name: str) -> Mapping[str, Any]:
-    """The tensors in a safetensors file, `shape` and `dtype` of each: 8 bytes of length, then JSON."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > HEADER_LIMIT_BYTES:
-                raise ValueError("its header is too long")
-            header = json.loads(file.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("its header is no JSON object")
-        header.pop("__metadata__", None)
-        if not all(_is_tensor(entry) for entry in header.values()):
-            raise ValueError("its header lists no tensors")
-    except ValueError as error:
-        raise ModelError(f"{path.name} of {name} is damaged ({error}); download the model again") from error
-    return header
+def _experts_per_token(text: Mapping[str, Any]) -> int:
+    """How many experts a token goes through in a layer; 0 where there are none."""
+    return int(text["num_experts_per_tok"]) if "moe_intermediate_size" in text else 0
 
 
-def _is_tensor(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("dtype"), str)
-        and isinstance(entry.get("shape"), list)
-        and all(isinstance(side, int) for side in entry["shape"])
-    )
+def _mlp_width(text: Mapping[str, Any]) -> int:
+    """Values of a token inside a layer's MLP, at most: a dense one's, or those of all experts that it goes through."""
+    dense = int(text["intermediate_size"])
+    experts = _experts_per_token(text)
+    if not experts:
+        return dense
+    mixed = experts * int(text["moe_intermediate_size"])
+    return max(mixed, dense) if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) > 1 else mixed

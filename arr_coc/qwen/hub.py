@@ -38,10 +38,16 @@ def local_folder(name: str | Path) -> Path | None:
 
     Raises ModelNotFound where it is a file, or the path of a folder that does not exist.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
+    if not str(name).strip() or "\0" in str(name):
+        raise ModelNotFound(f"{str(name)!r} names no model; give the folder of a model, or a name on the hub")
+    try:
+        path = Path(name).expanduser()
+        there, folder = path.exists(), path.is_dir()
+    except (OSError, RuntimeError) as error:  # no permission; or ~somebody, who is not known
+        raise ModelNotFound(f"{name} cannot be looked at ({error}); check its permissions") from error
+    if folder:
         return path
-    if path.exists():
+    if there:
         raise ModelNotFound(f"{name} is a file; give the folder of a model, or a name on the hub")
     if isinstance(name, Path) or not _HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelNotFound(f"there is no folder {name}; give one, or a name on the hub as owner/model")

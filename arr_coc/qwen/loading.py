@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,25 @@ import torch
 from safetensors import SafetensorError
 
 from arr_coc.errors import ModelError
-from arr_coc.qwen.checkpoint import check_folder, read_config
+from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.footprint import ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, download, local_folder, quiet
 from arr_coc.qwen.precision import dtype_on_cpu
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.weight_files import read_object
 from arr_coc.weights import bundled_realiser
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-_UNUSABLE = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError)
-"""What transformers raises for a folder whose files do not fit together."""
+_UNUSABLE = (
+    *(OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, IndexError, ImportError),
+    *(ZeroDivisionError, AssertionError, SafetensorError),
+)
+"""What transformers raises for a folder whose files do not fit together, or that needs a package which is not here."""
+
+_NUMBERED_PART = re.compile(r"(?:^|\.)(?:layers|blocks)\.\d+\.")
 
 
 def load_qwen(
@@ -51,15 +58,15 @@ def load_qwen(
         # The architecture is checked before gigabytes of weights are fetched.
         family_of(read_config(download(model_id, token, ("config.json",))).get("model_type"), model_id)
         folder = download(model_id, token)
-    family = check_folder(folder, model_id)
+    facts = ModelFacts.read(folder, model_id)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
-        dtype = dtype_on_cpu(ModelFacts.read(folder, model_id))
+        dtype = dtype_on_cpu(facts)
     with quiet():
         model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
     realiser = bundled_realiser(folder, model.get_input_embeddings().weight, model_id)
-    return QwenVL(model, tokenizer, preprocessing, model_id, family, realiser)
+    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, realiser)
 
 
 def _device(name: str) -> torch.device:
@@ -90,7 +97,12 @@ def _load_model(
         raise ModelError("a device map needs accelerate: pip install 'arr-coc-stream[device-map]'")
     try:
         model, info = AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=dtype, device_map=device_map, local_files_only=True, output_loading_info=True
+            folder,
+            dtype=dtype,
+            device_map=device_map,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # it is `_check_loaded` that refuses them, in words
+            output_loading_info=True,
         )
         if device_map is None:
             model = model.to(device)
@@ -98,16 +110,41 @@ def _load_model(
         raise ModelError(
             f"{name} does not fit into the memory of {device}; give a device map or a smaller model"
         ) from error
+    except ImportError as error:
+        raise ModelError(
+            f"{name} cannot be loaded, because a package is missing: {_first_line(error)}; install it"
+        ) from error
     except _UNUSABLE as error:
         raise ModelError(f"{name} cannot be loaded: {_first_line(error)}; download the model again") from error
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ModelError(f"{name} lacks {len(missing)} weights, such as {missing[0]}; download the model again")
+    _check_loaded(info, name)
     if len({parameter.device for parameter in model.model.visual.parameters()}) > 1 or any(
         parameter.is_meta for parameter in model.model.visual.parameters()
     ):
         raise ModelError(f"the vision tower of {name} must lie on one device; put model.visual there in the device map")
     return model.eval().requires_grad_(False)
+
+
+def _check_loaded(info: Mapping[str, Any], name: str) -> None:
+    """Raises ModelError where weights and `config.json` were found not to be of one model.
+
+    `info` as transformers gives it. Weights that nothing asks for are an error only where they are of a layer.
+    """
+    mismatched = sorted(info["mismatched_keys"])
+    if mismatched:
+        key, found, expected = mismatched[0]
+        raise ModelError(
+            f"{len(mismatched)} weights of {name} have another shape than its config.json says, such as {key}: "
+            f"{list(found)}, not {list(expected)}; take both from the same model"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(f"{name} lacks {len(missing)} weights, such as {missing[0]}; download the model again")
+    unused = sorted(key for key in info["unexpected_keys"] if _NUMBERED_PART.search(key) and "inv_freq" not in key)
+    if unused:
+        raise ModelError(
+            f"{name} has {len(unused)} weights that its config.json does not describe, such as {unused[0]}; "
+            "take both from the same model"
+        )
 
 
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
@@ -118,12 +155,23 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
     except _UNUSABLE as error:
         raise ModelError(f"{name} has no usable tokenizer: {_first_line(error)}; download the model again") from error
     if tokenizer.convert_tokens_to_ids("<|vision_start|>") != config.vision_start_token_id:
-        raise ModelError(f"the tokenizer of {name} is another model's: <|vision_start|> has another id in config.json")
+        raise ModelError(
+            f"the tokenizer of {name} is another model's: <|vision_start|> has another id in config.json; "
+            "take the tokenizer files from where the weights came from"
+        )
+    highest, known = max(tokenizer.get_vocab().values()), int(config.get_text_config().vocab_size)
+    if highest >= known:
+        raise ModelError(
+            f"the tokenizer of {name} is another model's: its ids go up to {highest}, and the weights know {known} "
+            "tokens; take the tokenizer files from where the weights came from"
+        )
     template = folder / "chat_template.json"
     if not tokenizer.chat_template and template.is_file():
-        tokenizer.chat_template = json.loads(template.read_text("utf-8")).get("chat_template")
+        tokenizer.chat_template = read_object(template).get("chat_template")
     return tokenizer
 
 
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, KeyError):  # its text is the key alone
+        return f"{error} is not known"
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

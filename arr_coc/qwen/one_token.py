@@ -42,7 +42,8 @@ def through_layers(
             query, key = attention.q_norm(query), attention.k_norm(key)
         mixed = attend(index, turned(query, cos, sin), turned(key, cos, sin), value)
         hidden = hidden + attention.o_proj(mixed.reshape(1, -1))
-        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        # A mixture of experts wants the batch axis.
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden)[None])[0]
     logits: torch.Tensor = qwen.model.lm_head(qwen.language_model.norm(hidden))[0]
     return logits
 

@@ -1,11 +1,10 @@
 """From pictures to the encoder's patches, as Qwen's image processor does it, without torchvision.
 
-Source: transformers' `Qwen2VLImageProcessorPil`, which all three families use; the tests hold both together.
+Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; the tests hold both together.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.qwen.positions import MERGE
+from arr_coc.qwen.weight_files import read_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +50,27 @@ class Preprocessing:
     def read(cls, folder: Path, patch_px: int) -> Preprocessing:
         """From the folder's `preprocessor_config.json`; Qwen3-VL's published values where a key is absent.
 
-        Raises ModelError where the file is not JSON or merges other than 2x2 patches.
+        Raises ModelError where the file is not JSON, holds no numbers, or merges other than 2x2 patches.
         """
         path = folder / "preprocessor_config.json"
-        try:
-            values: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except ValueError as error:
-            raise ModelError(f"{path} is not JSON ({error}); download the model again") from error
+        values = read_object(path) if path.exists() else {}
         if values.get("merge_size", MERGE) != MERGE:
             raise ModelError(f"{path}: merge_size is {values['merge_size']}, only {MERGE} is supported")
-        size = values.get("size") or {}
-        return cls(
-            patch_px=patch_px,
-            scale=PixelScale(
-                tuple(values.get("image_mean") or (0.5, 0.5, 0.5)), tuple(values.get("image_std") or (0.5, 0.5, 0.5))
-            ),
-            min_px=values.get("min_pixels") or size.get("shortest_edge") or 256 * 256,
-            max_px=values.get("max_pixels") or size.get("longest_edge") or 4096 * 4096,
-        )
+        try:
+            size = values.get("size") or {}
+            return cls(
+                patch_px=patch_px,
+                scale=PixelScale(_triple(values.get("image_mean")), _triple(values.get("image_std"))),
+                min_px=int(values.get("min_pixels") or size.get("shortest_edge") or 256 * 256),
+                max_px=int(values.get("max_pixels") or size.get("longest_edge") or 4096 * 4096),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ModelError(f"{path} holds a value of the wrong kind ({error}); download the model again") from error
+
+
+def _triple(values: Any) -> tuple[float, float, float]:
+    red, green, blue = values or (0.5, 0.5, 0.5)
+    return float(red), float(green), float(blue)
 
 
 def to_tiles(image: torch.Tensor, tile_px: int) -> torch.Tensor:

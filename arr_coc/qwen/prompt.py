@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jinja2 import TemplateError
+
 from arr_coc.errors import ModelError
 from arr_coc.qwen.qwenvl import QwenVL
 
@@ -37,7 +39,12 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
         messages.insert(0, {"role": "system", "content": system})
     if not qwen.tokenizer.chat_template:
         raise ModelError(f"the tokenizer of {qwen.model_id} has no chat template; download the model again")
-    text = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    try:
+        text = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ModelError(
+            f"the chat template of {qwen.model_id} cannot be used ({error}); download the model again"
+        ) from error
     head, image, rest = text.partition(IMAGE)
     before_query, query, after_query = rest.partition(_QUERY)
     if not image or not query:

@@ -25,7 +25,7 @@ def cards(config: Config, streams: int = 1) -> Check:
     try:
         facts, name = facts_of(config)
     except ArrCocError:
-        facts, name = None, "the model"
+        return Check("cards", "absent", "nothing can be reckoned, because the model cannot be used")
     if facts is None:
         return Check("cards", "absent", f"{name} is not on this machine, so nothing can be reckoned")
     load, dtype = load_of(config, streams), config.answer.dtype

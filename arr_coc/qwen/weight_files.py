@@ -1,0 +1,201 @@
+"""The safetensors files of a model: which of them hold its weights, whether they are whole, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arr_coc.errors import ModelError, ModelNotFound
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+HEADER_LIMIT_BYTES = 100_000_000
+"""safetensors' own bound for a header."""
+
+LFS_POINTER = b"version https://git-lfs."
+"""How the file begins that git leaves in place of a large one (Git LFS specification)."""
+
+_NUMBERED = re.compile(r"(?:^|\.)(layers|blocks)\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a weight file: `dtype` as safetensors names it, such as BF16."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raises ModelError where the file is a Git LFS pointer, which stands for the real file."""
+    with path.open("rb") as file:
+        begins = file.read(len(LFS_POINTER))
+    if begins == LFS_POINTER:
+        raise ModelError(
+            f"{path} is a Git LFS pointer and not the file itself; run git lfs pull there, or download the model again"
+        )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ModelError that says what is there instead."""
+    try:
+        refuse_pointer(path)
+        values = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON ({error}); download the model again") from error
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} holds no JSON object; download the model again")
+    return values
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The files that hold the weights, as transformers chooses them: one file, or what the index lists.
+
+    Raises ModelNotFound where they are missing, ModelError where the index cannot be used.
+    """
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        raise ModelNotFound(f"{name} has no weights: no {WEIGHTS} in {folder}; {_remedy(folder)}")
+    listed = read_object(folder / INDEX).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise ModelError(f"{INDEX} of {name} lists no weight files; download the model again")
+    shards = sorted({str(shard) for shard in listed.values()})
+    strange = [shard for shard in shards if Path(shard).name != shard]
+    if strange:
+        raise ModelError(f"{INDEX} of {name} lists {strange[0]!r}, which is no file of the folder; download it again")
+    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    if missing:
+        more = "" if len(missing) <= 3 else ", …"
+        raise ModelNotFound(
+            f"{name} lacks {len(missing)} of its {len(shards)} weight files ({', '.join(missing[:3])}{more}); "
+            "download the model again"
+        )
+    return [folder / shard for shard in shards]
+
+
+def _remedy(folder: Path) -> str:
+    if any(folder.glob("pytorch_model*.bin")):
+        return "convert its pytorch_model.bin to safetensors"
+    if any(folder.glob("*.gguf")):
+        return "a GGUF file is not read: take the model's safetensors"
+    return "download the model again"
+
+
+def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    """All tensors of a model by name, from the headers of its weight files.
+
+    Raises ModelNotFound and ModelError as `weight_files`, and ModelError for a file that is damaged, cut short or a
+    Git LFS pointer, and for tensors that the index lists and no file holds.
+    """
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder, name):
+        tensors |= _header(path, name)
+    if not (folder / WEIGHTS).is_file():
+        lost = sorted(read_object(folder / INDEX)["weight_map"].keys() - tensors.keys())
+        if lost:
+            raise ModelError(
+                f"{INDEX} of {name} lists {len(lost)} weights that no file holds, such as {lost[0]}; "
+                "download the model again"
+            )
+    return tensors
+
+
+def _header(path: Path, name: str) -> dict[str, Tensor]:
+    """The tensors in a safetensors file: 8 bytes of length, then JSON, then the data."""
+    try:
+        refuse_pointer(path)
+        size_bytes = path.stat().st_size
+        if not size_bytes:
+            raise ValueError("it is empty")
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > HEADER_LIMIT_BYTES:
+                raise ValueError("its header is too long")
+            header = json.loads(file.read(length))
+        if not isinstance(header, dict):
+            raise ValueError("its header is no JSON object")
+        header.pop("__metadata__", None)
+        if not all(_is_tensor(entry) for entry in header.values()):
+            raise ValueError("its header lists no tensors")
+    except ValueError as error:
+        raise ModelError(f"{path.name} of {name} is damaged ({error}); download the model again") from error
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+    needed_bytes = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    if size_bytes < needed_bytes:
+        raise ModelError(
+            f"{path.name} of {name} is cut short ({size_bytes} of {needed_bytes} bytes); download the model again"
+        )
+    return {key: Tensor(tuple(entry["shape"]), entry["dtype"]) for key, entry in header.items()}
+
+
+def _is_tensor(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("dtype"), str)
+        and _are_numbers(entry.get("shape"))
+        and _are_numbers(entry.get("data_offsets"))
+        and len(entry["data_offsets"]) == 2
+    )
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, int) and value >= 0 for value in values)
+
+
+def check_sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> None:
+    """Raises ModelError where the weights have other sizes than `config.json` says: layers, width, vocabulary, patches.
+
+    These show before gigabytes are read; what else does not fit shows when the weights are loaded.
+    """
+    differing = [
+        what.format(found) + f", not {said}"
+        for what, found, said in _sizes(tensors, config)
+        if found is not None and isinstance(said, int) and found != said
+    ]
+    if differing:
+        raise ModelError(
+            f"the weights of {name} are not those that its config.json describes (they have {', '.join(differing)}); "
+            "take both from the same model"
+        )
+
+
+def _sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[tuple[str, int | None, Any]]:
+    """(what it is, as the weights have it, as the configuration says) of each size that can be told from both."""
+    text, vision = config.get("text_config") or config, config.get("vision_config") or {}
+    if not isinstance(text, dict) or not isinstance(vision, dict):
+        return []
+    embedding = _shape_of(tensors, "embed_tokens.weight", 2)
+    patches = _shape_of(tensors, "patch_embed.proj.weight", 5)
+    return [
+        ("a vocabulary of {}", embedding[0], text.get("vocab_size")),
+        ("a width of {}", embedding[1], text.get("hidden_size")),
+        ("{} text layers", _count(tensors, "layers"), text.get("num_hidden_layers")),
+        ("a vision width of {}", patches[0], vision.get("embed_dim") or vision.get("hidden_size")),
+        ("{} vision layers", _count(tensors, "blocks"), vision.get("depth")),
+        ("patches of {} pixels a side", patches[-1], vision.get("patch_size")),
+    ]
+
+
+def _shape_of(tensors: Mapping[str, Tensor], ending: str, axes: int) -> tuple[int | None, ...]:
+    """The shape of the tensor whose name ends so; None for each axis where it is not there in this form."""
+    shapes = (
+        tensor.shape
+        for key, tensor in tensors.items()
+        if key.endswith(f".{ending}") and len(tensor.shape) == axes  # packed weights of quantised models differ
+    )
+    return next(shapes, (None,) * axes)
+
+
+def _count(tensors: Mapping[str, Tensor], kind: str) -> int | None:
+    """How many `layers` or `blocks` there are; None where none has a number."""
+    numbers = {int(found[2]) for key in tensors if (found := _NUMBERED.search(key)) and found[1] == kind}
+    return len(numbers) or None
