@@ -73,6 +73,16 @@ def test_files_to_compare_with_are_merged_and_the_last_wins(plans: list[Plan], t
     assert (b.allocate.budget, b.allocate.strategy) == (32, "topk")
 
 
+@pytest.mark.parametrize("option", ["-c", "--against"])
+def test_no_configuration_file_is_overwritten(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    for path in (one, two):
+        path.write_text("[allocate]\nbudget = 64\n", encoding="utf-8")
+    assert main(["bench", "scene:demo", option, str(one), option, str(two), "--json", str(two)]) == 2
+    assert "is the input; it would be overwritten" in capsys.readouterr().err
+    assert two.read_text(encoding="utf-8").startswith("[allocate]")
+
+
 def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

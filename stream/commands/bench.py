@@ -98,7 +98,7 @@ def bench(
     plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in outputs_of(config.output)})
-    check_apart([*paths, *outputs], configs["A"].source, run.config, against)
+    check_apart([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
     files: list[OutputFile] = []
     try:
         files += [OutputFile(path) for path in paths]
