@@ -30,6 +30,8 @@ class Server(ThreadingHTTPServer):
         self.folder = folder
         self.live = live or {}
         self.login: tuple[str, str] | None = None
+        self.ranges = True
+        """Whether a client may ask for a part of a file."""
         self.clients: set[socket.socket] = set()
         self.stopped = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
@@ -90,6 +92,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, path: Path) -> None:
         data = path.read_bytes()
+        if not self.server.ranges:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            return
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         self.send_response(206 if "Range" in self.headers else 200)
         self.send_header("Content-Type", TYPES.get(path.suffix, "application/octet-stream"))

@@ -16,7 +16,7 @@ from stream.sources.read_ahead import ReadAhead
 from tests.http_server import Handler, Server, jpegs, mjpeg
 from tests.live_reading import Reading, frames_of, opened, outages_of
 from tests.senders import free_udp_port, hls_sender, udp_sender
-from tests.video_maker import make_video, moving_square
+from tests.video_maker import Image, make_video, moving_square, overwrite_packet
 
 MS = 1_000_000
 COUNT = 20
@@ -34,7 +34,33 @@ def web(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+def noise(count: int) -> Iterator[Image]:
+    rng = np.random.default_rng(1)
+    return (rng.integers(0, 256, (240, 320, 3), dtype=np.uint8) for _ in range(count))
+
+
 class TestFiles:
+    def test_an_index_at_the_end_needs_a_server_that_sends_parts(self, web: Server, tmp_path: Path) -> None:
+        path = make_video(tmp_path / "late.mp4", noise(12))
+        data = path.read_bytes()
+        assert data.index(b"moov") > data.index(b"mdat"), "the index comes last"
+        with opened(f"{web.url}/late.mp4") as source:
+            assert source.describe().frames == 12
+        web.ranges = False
+        with pytest.raises(SourceError) as told:
+            opened(f"{web.url}/late.mp4")
+        assert str(told.value) == (
+            f"{web.url}/late.mp4 has its index (moov) after its pictures, and the server does not send parts of a "
+            "file, or broke off; put the index in front (ffmpeg -i IN.mp4 -c copy -movflags +faststart OUT.mp4), or "
+            "download it first"
+        )
+
+    def test_a_damaged_file_is_not_taken_for_that(self, web: Server, tmp_path: Path) -> None:
+        path = make_video(tmp_path / "bad.mp4", moving_square(1), options={"bf": "0"})
+        overwrite_packet(path, 1)
+        with pytest.raises(SourceError, match=r"no frame of .*bad\.mp4 can be decoded \(packet 1: Invalid data"):
+            opened(f"{web.url}/bad.mp4")
+
     def test_a_file_on_a_web_server_is_a_file(self, web: Server, tmp_path: Path) -> None:
         with opened(f"{web.url}/clip.mp4") as source, opened(str(tmp_path / "clip.mp4")) as local:
             info = source.describe()

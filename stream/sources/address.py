@@ -65,6 +65,11 @@ def is_live_address(address: str) -> bool:
     return camera_of(address) is not None or scheme is not None
 
 
+def has_slashed_credentials(address: str) -> bool:
+    """Whether the password has a "/" that is not written as %2F, which ends the host's part of the address."""
+    return _CREDENTIALS.search(address) is None and _SLASHED_CREDENTIALS.search(address) is not None
+
+
 def redacted(address: str) -> str:
     """An address as it may be shown: user, password and parameters that look secret are `***`; a path stays."""
     if scheme_of(address) is None:

@@ -127,8 +127,12 @@ class ContainerSource:
             if self._start_ns:
                 instead = f", or cannot be decoded from there on ({reason})" if lost else ""
                 raise SourceOver(f"{self._name} ends before capture.start_s = {self._start_ns / NS_PER_S:g}{instead}")
-            raise SourceError(f"no frame of {self._name} can be decoded ({reason}); {self._remedy}")
+            raise SourceError(self._nothing_decoded(reason))
         return first
+
+    def _nothing_decoded(self, reason: str) -> str:
+        """Why there is not a single frame, and what to do."""
+        return f"no frame of {self._name} can be decoded ({reason}); {self._remedy}"
 
     def _first_after_start(self) -> av.VideoFrame | None:
         """The first frame of `capture.start_s` or later; what cannot be entered there is read from its beginning.

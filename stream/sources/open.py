@@ -9,6 +9,7 @@ from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import SourceNotFound
 from stream.sources.address import STDIN, ZMQ_PREFIX, camera_of, scheme_of
+from stream.sources.address_check import check_address
 from stream.sources.base import Source
 from stream.sources.connection import camera_target
 from stream.sources.file import FileSource
@@ -37,6 +38,7 @@ def open_source(address: str, config: CaptureConfig, clock: Clock, network: Netw
     device = camera_of(address)
     if device is not None:
         return LiveSource(camera_target(device, config), config, clock)
+    check_address(address)
     if address.startswith(ZMQ_PREFIX):
         return ZmqSource(address, config, clock, network or NetworkConfig())
     if scheme_of(address) is not None:

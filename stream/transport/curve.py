@@ -19,6 +19,7 @@ from zmq.utils import z85
 
 from stream.config import NetworkConfig
 from stream.errors import ConfigError
+from stream.transport.bind import PORT_MAX
 
 SECRET_MODE = 0o600
 KEY_BYTES = 32
@@ -84,8 +85,13 @@ def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
 
 
 def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:
-    """The keys to connect to `endpoint` with, or None where it needs none. Raises ConfigError where it needs some."""
-    if not _checked(network, endpoint):
+    """The keys to connect to `endpoint` with, or None where it needs none.
+
+    Raises ConfigError where it needs some, and for a port at which nobody can be.
+    """
+    checked = _checked(network, endpoint)
+    _check_reachable(endpoint)
+    if not checked:
         return None
     folder = _half(network, "client")
     public, secret = _pair(folder / "client.key_secret")
@@ -123,6 +129,12 @@ def _checked(network: NetworkConfig, endpoint: str) -> bool:
             "allow anybody in with --plain-tcp"
         )
     return False
+
+
+def _check_reachable(endpoint: str) -> None:
+    port = endpoint.rpartition(":")[2]
+    if endpoint.startswith("tcp://") and not (port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise ConfigError(f"nobody can be reached at {endpoint!r}: a port is a number from 1 to {PORT_MAX}")
 
 
 def _half(network: NetworkConfig, name: str) -> Path:

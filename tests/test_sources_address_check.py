@@ -1,0 +1,77 @@
+"""Addresses that cannot be any: told from their text alone, with what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stream.clock import FakeClock
+from stream.config import CaptureConfig
+from stream.errors import SourceError, SourceNotFound
+from stream.sources.address_check import check_address
+from stream.sources.open import open_source
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "rtsp://cam", "rtsp://u:p@cam:554/live", "rtsp://u:p@ss@cam/live", "RTSPS://cam/", "http://[::1]:80/x",
+        "http://cam?x=1", "https://cam:1/x", "udp://127.0.0.1:5000", "udp://:5000", "udp://@:5000", "rtp://@239.0.0.1:5004",
+        "tcp://cam:1", "tcp://:5000?listen=1", "rtmp://cam/live/one", "http://cam:65535/x@y",
+        "zmq+tcp://127.0.0.1:1", "clip.mp4", "a:b.mp4", "C:/clip.mp4", "-", "0",
+    ],
+)  # fmt: skip
+def test_what_may_be_an_address_is_left_to_be_tried(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("rtsp://", "rtsp:// names no host; write rtsp://HOST/PATH"),
+        ("rtsp:///live", "rtsp:///live names no host; write rtsp://HOST/PATH"),
+        ("rtsp://:554/live", "rtsp://:554/live names no host; write rtsp://HOST/PATH"),
+        ("https://me:hush@/x", "https://***@/x names no host; write https://HOST/PATH"),
+        ("http://", "http:// names no host; write http://HOST/PATH"),
+        ("tcp://:5000", "tcp://:5000 names no host; write tcp://HOST:PORT"),
+        ("udp://", "udp:// names no port; write udp://HOST:PORT"),
+        ("udp://127.0.0.1", "udp://127.0.0.1 names no port; write udp://HOST:PORT"),
+        ("tcp://[::1]", "tcp://[::1] names no port; write tcp://HOST:PORT"),
+        ("http://cam:99999/x", "http://cam:99999/x has no usable port: it is a number from 1 to 65535; write http://HOST/PATH"),
+        ("udp://cam:0", "udp://cam:0 has no usable port: it is a number from 1 to 65535; write udp://HOST:PORT"),
+        ("rtsp://cam:/x", "rtsp://cam:/x has no usable port: it is a number from 1 to 65535; write rtsp://HOST/PATH"),
+        ("rtsp://cam:one", "rtsp://cam:one has no usable port: it is a number from 1 to 65535; write rtsp://HOST/PATH"),
+        (
+            "rtsp://[::1/x",
+            "rtsp://[::1/x has an IPv6 address without its closing bracket; write rtsp://HOST/PATH with [::1] as HOST",
+        ),
+        ("rtsp://me:hu/sh@cam/x", "the password in rtsp://***@cam/x has a / in it; write %2F in its place"),
+        (
+            "file:///etc/hosts",
+            "file:///etc/hosts begins with no scheme that can be read; there are http://, https://, rtmp://, rtmps://, "
+            "rtp://, rtsp://, rtsps://, tcp://, udp://",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named_before_anything_is_opened(address: str, problem: str) -> None:
+    with pytest.raises(SourceError) as told:
+        open_source(address, CaptureConfig(), FakeClock())
+    assert str(told.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("address", "form"),
+    [("rtsp:cam", "rtsp://HOST/PATH"), ("HTTP:/cam/x", "http://HOST/PATH"), ("zmq:5558", "zmq+tcp://HOST:PORT")],
+)
+def test_half_an_address_that_is_no_file_is_named(address: str, form: str) -> None:
+    with pytest.raises(SourceNotFound) as told:
+        open_source(address, CaptureConfig(), FakeClock())
+    assert str(told.value) == f"{address} is neither a file nor a whole address; write {form}"
+
+
+def test_a_file_of_such_a_name_is_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rtsp:cam").write_bytes(b"no video")
+    with pytest.raises(SourceError, match="is not a video that FFmpeg can read"):
+        open_source("rtsp:cam", CaptureConfig(), FakeClock())
