@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return READER_GONE
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            logs.say_traceback(error)
         return _explain(error)
 
 
@@ -144,6 +144,8 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what a terminal that knows no Unicode cannot show ends no run
 
 
 def _program() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stream.events import AnyEvent, Event
+from stream.printable import printable_json, whole
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent)
@@ -29,11 +30,11 @@ def unpack_event(data: bytes) -> AnyEvent:
 
 
 def encode_event(event: Event) -> str:
-    """The event as one line of JSON, without a line break: no `timing` where there is none, floats to six decimals."""
+    """The event as one printable line of JSON: no `timing` where there is none, floats to six decimals."""
     data = msgspec.to_builtins(event)
     if data.get("timing", ...) is None:
         del data["timing"]
-    return msgspec.json.encode(_rounded(data)).decode()
+    return printable_json(msgspec.json.encode(_rounded(data)).decode())
 
 
 def _rounded(value: Any) -> Any:
@@ -41,4 +42,6 @@ def _rounded(value: Any) -> Any:
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_rounded(item) for item in value]
+    if isinstance(value, str):
+        return whole(value)
     return round(value, 6) if isinstance(value, float) else value

@@ -15,7 +15,12 @@ from typing import Any
 
 import msgspec
 
+from stream.printable import printable, printable_json, printable_lines, printable_span, whole
+
 STDERR = 2
+
+LINE_CHARS_MAX = 4000
+"""Of a longer remark the rest is left out: it quotes somebody who has no end."""
 
 
 class _Mode:
@@ -34,7 +39,9 @@ def set_up(*, debug: bool, as_json: bool) -> None:
         _Mode.json_handler = JsonHandler()
         root.addHandler(_Mode.json_handler)
     elif debug:
-        logging.basicConfig(format="%(relativeCreated)7d ms %(threadName)s %(name)s: %(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(DebugFormatter("%(relativeCreated)7d ms %(threadName)s %(name)s: %(message)s"))
+        logging.basicConfig(handlers=[handler])
     else:
         logging.basicConfig(handlers=[NotesHandler()])
     if debug:
@@ -55,11 +62,30 @@ def say(text: str, level: str = "info", event: str = "note", **fields: object) -
         _print(text)
 
 
+def say_traceback(error: BaseException) -> None:
+    """Where an error came from, for `--debug`."""
+    show("".join(traceback.format_exception(error)).rstrip("\n"))
+
+
 def json_line(level: str, fields: dict[str, Any], at_s: float | None = None) -> str:
     """`{"ts": …, "level": …, …}`; the time is UTC, in ISO 8601 with milliseconds."""
     at = datetime.now(timezone.utc) if at_s is None else datetime.fromtimestamp(at_s, timezone.utc)
     ts = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return msgspec.json.encode({"ts": ts, "level": level, **fields}, enc_hook=str).decode()
+    told = {"ts": ts, "level": level, **fields}
+    try:
+        line = msgspec.json.encode(told, enc_hook=str)
+    except UnicodeEncodeError:
+        line = msgspec.json.encode(_whole(told), enc_hook=str)
+    return printable_json(line.decode())
+
+
+def _whole(value: Any) -> Any:
+    """The same with texts that UTF-8 can carry."""
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole(item) for item in value]
+    return whole(value) if isinstance(value, str) else value
 
 
 def write_line(line: str) -> None:
@@ -68,7 +94,7 @@ def write_line(line: str) -> None:
         sys.stderr.flush()
         number = sys.stderr.fileno()
     except (OSError, ValueError, AttributeError):
-        _print(line)
+        show(line)
         return
     with suppress(OSError):
         os.write(number, f"{line}\n".encode("utf-8", "replace"))
@@ -77,19 +103,33 @@ def write_line(line: str) -> None:
 def write_now(line: str) -> None:
     """A line on stderr that takes no lock and uses no buffer: for signal handlers."""
     with suppress(OSError):
-        os.write(STDERR, f"{line}\n".encode())
+        os.write(STDERR, f"{printable_span(line)}\n".encode("utf-8", "replace"))
 
 
 def _print(line: str) -> None:
+    """A line of text on stderr, as printable text."""
+    shown = printable_span(line)
+    show(shown if len(shown) <= LINE_CHARS_MAX else f"{shown[:LINE_CHARS_MAX]}…")
+
+
+def show(lines: str) -> None:
+    """Lines on stderr, as printable text."""
     with suppress(OSError):
-        print(line, file=sys.stderr)
+        print(printable_lines(lines), file=sys.stderr)
 
 
 class NotesHandler(logging.Handler):
     """Warnings as lines for people, on whatever stderr is at that moment: a display may stand in for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _print(f"note: {record.getMessage()}")
+        _print(f"note: {printable(record.getMessage())}")
+
+
+class DebugFormatter(logging.Formatter):
+    """Records as printable text, tracebacks in lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
 
 
 class JsonHandler(logging.Handler):

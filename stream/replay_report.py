@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stream.event_forms import encode_event
 from stream.events import Event, FrameReady, Why
+from stream.printable import printable
 from stream.replay import LookedAgain, Replayed, ReplaySummary
-from stream.sinks.cells import printable
 from stream.sinks.remarks import clock_text
 
 

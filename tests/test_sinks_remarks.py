@@ -21,7 +21,7 @@ from tests.event_maker import frame
         (Outage(frame_index=1, pts_s=1, reason="", lasted_s=9.0, attempts=3), "source back after 9.0 s and 3 attempts"),
         (Restarted(process="answers", cause="it hung", count=1), "restarting answers: it hung"),
         (Restarted(process="frames", cause="killed", count=3), "restarting frames, for the 3rd time: killed"),
-        (Asked(query="Who\n\x1b[2J?"), "asked: Who [2J?"),
+        (Asked(query="Who\n\x1b[2J?"), "asked: Who ?"),
         (Asked(query="Who?", error="too long"), "not asked: too long"),
     ],
 )

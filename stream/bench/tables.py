@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +11,7 @@ from stream.bench.compare import ENOUGH_RUNS, differences
 from stream.bench.report import Report
 from stream.bench.series import Row, Series, Spread
 from stream.layers import known_keys
+from stream.sinks.terminal import PlainConsole
 from stream.sources.address import shown_config
 
 WIDTH = 80
@@ -22,7 +22,7 @@ SHOWN_STATISTICS = ("p50", "p99")
 
 def show(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
     """Prints one run, several, or two configurations beside each other."""
-    console = Console(highlight=False)
+    console = PlainConsole()
     console.width = min(console.width, WIDTH)
     console.print()
     if len(series) == 2:
@@ -47,8 +47,8 @@ def _value(series: Series, key: str) -> object:
     return value
 
 
-def _show_run(console: Console, source: str, run: Report) -> None:
-    console.print(f"{source}: {run.measured_frames} of {run.frames} frames measured", markup=False)
+def _show_run(console: PlainConsole, source: str, run: Report) -> None:
+    console.print(f"{source}: {run.measured_frames} of {run.frames} frames measured")
     console.print(_left_out([run]), style="dim")
     table = _table("latency, ms", "p50", "p95", "p99", "max")
     table.add_column("from … to", style="dim")
@@ -69,9 +69,9 @@ def _show_run(console: Console, source: str, run: Report) -> None:
     console.print(f"dropped: {dropped or 'nothing'}")
 
 
-def _show_runs(console: Console, source: str, series: Series) -> None:
+def _show_runs(console: PlainConsole, source: str, series: Series) -> None:
     frames = ", ".join(str(run.measured_frames) for run in series.runs)
-    console.print(f"{source}: {len(series.runs)} runs; frames measured: {frames}", markup=False)
+    console.print(f"{source}: {len(series.runs)} runs; frames measured: {frames}")
     console.print(_left_out(series.runs), style="dim")
     table = _table("latency, ms", "p50", "lowest–highest", "p99", "lowest–highest")
     rows = list(series.latency_rows(SHOWN_STATISTICS))
@@ -91,11 +91,11 @@ def _show_runs(console: Console, source: str, series: Series) -> None:
     console.print("Medians over the runs. Definitions: docs/measuring.md", style="dim")
 
 
-def _show_comparison(console: Console, source: str, a: Series, b: Series) -> None:
+def _show_comparison(console: PlainConsole, source: str, a: Series, b: Series) -> None:
     count = min(len(a.runs), len(b.runs))
-    console.print(f"{source}: {count} {'run' if count == 1 else 'runs'} of each, by turns", markup=False)
+    console.print(f"{source}: {count} {'run' if count == 1 else 'runs'} of each, by turns")
     for key, (of_a, of_b) in changed_keys(a, b).items():
-        console.print(f"{key}: A {of_a}, B {of_b}", markup=False)
+        console.print(f"{key}: A {of_a}, B {of_b}")
     console.print(_left_out([*a.runs, *b.runs]), style="dim")
     table = _table("median", "A", "B", "B ÷ A", "lowest–highest")
     table.add_column("")

@@ -17,15 +17,16 @@ def devices(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> int:
     """List the cameras of this machine and their modes."""
+    from stream.sinks.terminal import print_line
     from stream.sources.cameras import list_cameras, none_found
 
     cameras = list_cameras()
     if as_json:
-        typer.echo(json.dumps({"cameras": [_as_json(camera) for camera in cameras]}, indent=2))
+        print_line(json.dumps({"cameras": [_as_json(camera) for camera in cameras]}, indent=2))
     elif cameras:
-        typer.echo("\n".join(_lines(cameras)))
+        print_line("\n".join(_lines(cameras)))
     else:
-        typer.echo(f"no camera: {'; '.join(none_found())}")
+        print_line(f"no camera: {'; '.join(none_found())}")
     return 0
 
 

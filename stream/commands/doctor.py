@@ -90,9 +90,9 @@ def _as_lines(config: Config, streams: int) -> bool:
 
 def _at_terminal(config: Config, streams: int) -> bool:
     """A row for each check, as soon as it is made; below them, what is checked at the moment."""
-    from rich.console import Console
+    from stream.sinks.terminal import PlainConsole
 
-    console = Console(highlight=False)
+    console = PlainConsole()
     with console.status("starting", spinner="line") as status:
         from stream.doctor import all_needed_work, examine
 

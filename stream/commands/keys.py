@@ -12,10 +12,11 @@ def keys(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to make them; nothing is overwritten.")],
 ) -> int:
     """Make the keys that prove the two ends of a TCP connection to each other, and encrypt it."""
+    from stream.sinks.terminal import print_line
     from stream.transport.curve import make_keys
 
     server, client = make_keys(Path(folder).expanduser())
-    typer.echo(f"{server}: for the machine that listens (serve-answers, --publish, --control); keep it secret")
-    typer.echo(f"{client}: for the machines that connect; copy it there by a safe way, and give --keys")
-    typer.echo(f"More clients: put the public key of each into {server / 'clients'}, while nothing runs.")
+    print_line(f"{server}: for the machine that listens (serve-answers, --publish, --control); keep it secret")
+    print_line(f"{client}: for the machines that connect; copy it there by a safe way, and give --keys")
+    print_line(f"More clients: put the public key of each into {server / 'clients'}, while nothing runs.")
     return 0

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stream import logs
 from stream.commands.outcome import INTERRUPTED
 from stream.commands.text_options import Assignments, ConfigFiles, Device, Dtype, Encode, Model, text_option
 from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
@@ -54,6 +55,6 @@ def serve_answers(
 
     name = model_name(made)
     guarded = "for holders of a key" if server_curve(made.network, endpoint) else "without keys"
-    typer.echo(f"loading {name}", err=True)
-    serve(made, endpoint, lambda: typer.echo(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends", err=True))
+    logs.say(f"loading {name}")
+    serve(made, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends"))
     return INTERRUPTED

@@ -6,16 +6,26 @@ WebVTT: https://www.w3.org/TR/webvtt1/.
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from stream.errors import OutputError
 from stream.events import Answer, Event, FrameReady, Summary
+from stream.printable import printable, printable_lines
 from stream.sinks.base import Sink
 from stream.sinks.cues import Cue, CueTrack
 from stream.sinks.output_file import OutputFile
 
 LINE_CHARS = 42
 """The usual limit of subtitle guidelines for one line."""
+
+SUBRIP_TAGS = re.compile(r"<(?=[/!?A-Za-z])|\{(?=\\|[A-Za-z]:)")
+"""Where players read HTML's `<b>`, SubStation's `{\\an8}` or MicroDVD's `{y:b}`."""
+
+SUBRIP_TIME = re.compile(r"(\d):(\d{1,2}):(\d{1,2}[.,]\d)")
+"""A line with two of these begins a cue for some readers, whatever is between them."""
+
+SUBRIP_FORMS = {"<": "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "{": "("}
 
 
 class CaptionSink(Sink):
@@ -78,7 +88,7 @@ class CaptionSink(Sink):
         self._file.replace_tail(self._tail or 0, "" if cue is None else self._format(cue))
 
     def _format(self, cue: Cue) -> str:
-        text = webvtt_text(cue.text) if self._webvtt else cue.text.replace("-->", "→")
+        text = webvtt_text(cue.text) if self._webvtt else subrip_text(cue.text)
         mark = "." if self._webvtt else ","
         return f"{self._number}\n{timestamp(cue.start_ms, mark)} --> {timestamp(cue.end_ms, mark)}\n{text}\n\n"
 
@@ -100,14 +110,19 @@ def timestamp(at_ms: int, mark: str) -> str:
 
 
 def caption_text(text: str) -> str:
-    """The text as the lines of a caption: control characters and blank lines gone, long lines wrapped."""
+    """The text as the lines of a caption: printable, blank lines gone, long lines wrapped."""
     lines: list[str] = []
-    for line in text.splitlines():
-        words = "".join(c if c.isprintable() else " " for c in line).split()
-        lines += textwrap.wrap(" ".join(words), LINE_CHARS, break_long_words=False, break_on_hyphens=False)
+    for line in printable_lines(text).split("\n"):
+        lines += textwrap.wrap(printable(line), LINE_CHARS, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 
 def webvtt_text(text: str) -> str:
     """Escaped for a WebVTT cue, so that neither tags nor an arrow can appear in it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def subrip_text(text: str) -> str:
+    """For a SubRip cue, which knows no escapes: what players take for a time or the start of a tag looks alike."""
+    text = SUBRIP_TIME.sub("\\1\N{RATIO}\\2\N{RATIO}\\3", text)
+    return SUBRIP_TAGS.sub(lambda found: SUBRIP_FORMS[found[0]], text.replace("-->", "→"))

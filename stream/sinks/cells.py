@@ -1,4 +1,4 @@
-"""Text in a terminal's cells: cut, wrapped and made harmless. A character may take two cells, or none."""
+"""Text in a terminal's cells: cut and wrapped. A character may take two cells, or none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ Span: TypeAlias = tuple[str, str]
 """A piece of text and the name of its style."""
 
 Line: TypeAlias = Sequence[Span]
-
-
-def printable(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
-    line = " ".join(text.split())
-    return line if line.isprintable() else "".join(char for char in line if char.isprintable())
 
 
 def cut(text: str, width: int) -> str:

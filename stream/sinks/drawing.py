@@ -43,8 +43,8 @@ def draw(overlay: Overlay, caption: str, note: str) -> Picture:
     picture = cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE
     )
-    _stamp(picture, _text_image(note, size[0] // 2, max(12, size[0] // 64)), top=True)
-    _stamp(picture, _text_image(caption, size[0] - size[0] // 8, max(20, size[0] // 40)), top=False)
+    _stamp(picture, _text_image(note, size[0] // 2, max(12, size[0] // 64), size[1]), top=True)
+    _stamp(picture, _text_image(caption, size[0] - size[0] // 8, max(20, size[0] // 40), size[1]), top=False)
     return picture
 
 
@@ -117,12 +117,12 @@ def _over_tiles(values: Picture, width: int, height: int) -> Picture:
 
 
 @lru_cache(maxsize=8)
-def _text_image(text: str, width_px: int, height_px: int) -> Picture | None:
-    """White text on a dark, translucent plate: uint8 RGBA. None for no text."""
-    lines = _wrapped(text, _font(height_px), width_px)
+def _text_image(text: str, width_px: int, height_px: int, room_px: int) -> Picture | None:
+    """White text on a dark, translucent plate: uint8 RGBA. None for no text; lines that `room_px` cannot hold go."""
+    font, pad, step = _font(height_px), height_px // 2, round(height_px * 1.3)
+    lines = _wrapped(text, font, width_px, max(1, (room_px - pad) // step))
     if not lines:
         return None
-    font, pad, step = _font(height_px), height_px // 2, round(height_px * 1.3)
     width = max(round(font.getlength(line)) for line in lines) + 2 * pad
     plate = Image.new("RGBA", (width, step * len(lines) + pad), (8, 10, 16, 190))
     pen = ImageDraw.Draw(plate)
@@ -136,10 +136,12 @@ def _font(height_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(height_px)
 
 
-def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width_px: int) -> list[str]:
-    """The words in lines that are no wider than `width_px`; a word that is wider alone is broken."""
+def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width_px: int, most: int) -> list[str]:
+    """The words in at most so many lines, none wider than `width_px`; a word that is wider alone is broken."""
     lines: list[str] = []
     for word in text.split():
+        if len(lines) > most:
+            break
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and font.getlength(longer) <= width_px:
             lines[-1] = longer
@@ -148,8 +150,10 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, widt
         for character in word:
             if lines[-1] and font.getlength(lines[-1] + character) > width_px:
                 lines.append("")
+            if len(lines) > most:
+                break
             lines[-1] += character
-    return lines
+    return lines[:most]
 
 
 def _stamp(picture: Picture, plate: Picture | None, *, top: bool) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady
 from stream.overlay import Overlay
+from stream.printable import printable
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
@@ -48,7 +49,7 @@ class HeatmapSink(Sink):
 
     def write(self, event: Event) -> None:
         if isinstance(event, Answer):
-            self._caption = event.text
+            self._caption = printable(event.text)
         elif isinstance(event, FrameReady) and event.slot is not None:
             overlay = self._take_overlay(event.slot)
             self._draw_held()

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable
 
+from stream import logs
 from stream.clock import Clock, MonotonicClock
 from stream.events import Asked, Event, Summary
 from stream.logs import write_now
@@ -75,8 +76,7 @@ class LiveSink(Display):
             if event.frames or event.error is None:
                 pace = None if event.timing is None else event.timing.get("fps")
                 text = summary_text(event, pace or None)
-                with contextlib.suppress(OSError):
-                    print("\n".join(wrap(text, self._screen.size[0])), file=sys.stderr)
+                logs.show("\n".join(wrap(text, self._screen.size[0])))
 
     def close(self) -> None:
         """Gives the terminal back, with the last of what was said on it."""
@@ -97,7 +97,7 @@ class LiveSink(Display):
         for entry in self._state.entries[-LAST_ENTRIES:]:
             indent = len(entry.at) + 2
             if entry.remark:
-                print("\n".join(wrap(entry.text, columns)), file=sys.stderr)
+                logs.show("\n".join(wrap(entry.text, columns)))
             else:
                 print_answer(entry.at, f"\n{'':{indent}}".join(wrap(entry.text, max(1, columns - indent))))
 

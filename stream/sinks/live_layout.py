@@ -9,7 +9,8 @@ from itertools import zip_longest
 from rich.cells import cell_len
 
 from stream.live_figures import Figures
-from stream.sinks.cells import Line, Span, cut, cut_line, printable, tail, wrap
+from stream.printable import printable
+from stream.sinks.cells import Line, Span, cut, cut_line, tail, wrap
 from stream.sinks.live_state import Scene
 from stream.sinks.transcript import Entry
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 
+from stream import logs
 from stream.clock import Clock, MonotonicClock
 from stream.events import Answer, Event, Summary, Turned
 from stream.live_figures import Figures
@@ -104,5 +103,4 @@ def figures_text(figures: Figures) -> str:
 
 def _say(line: str) -> None:
     """Nobody has to read it."""
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+    logs.say(line)

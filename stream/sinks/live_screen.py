@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from stream.printable import printable_span
 from stream.sinks.cells import Line
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
@@ -121,6 +122,7 @@ class Screen:
 
     def _styled(self, line: Line) -> str:
         parts = []
+        line = [(printable_span(text), name) for text, name in line]
         for text, name in line:
             code = self._styles[name]
             parts.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)

@@ -11,8 +11,8 @@ from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.events import Asked, Event, FrameReady, Notice, Started
 from stream.live_figures import Figures, LiveFigures
+from stream.printable import printable
 from stream.sinks.base import Watched
-from stream.sinks.cells import printable
 from stream.sinks.transcript import Entry, TimeText, Transcript
 from stream.sources import SourceInfo
 

@@ -20,8 +20,8 @@ from stream.events import (
     Why,
 )
 from stream.logs import json_line, write_line, write_now
+from stream.printable import printable
 from stream.sinks.base import Display
-from stream.sinks.cells import printable
 from stream.sinks.remarks import clock_text, turned_text
 from stream.sinks.terminal import print_answer
 
@@ -46,7 +46,7 @@ class LogSink(Display):
         if self._captions and isinstance(event, Turned):
             print_answer(clock_text(event.pts_s), turned_text(event))
         if self._captions and isinstance(event, Answer):
-            text = printable(" ".join(event.text.split()))
+            text = printable(event.text)
             if text:
                 print_answer(clock_text(event.pts_s), text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stream.events import Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped, Turned
-from stream.sinks.cells import printable
+from stream.printable import printable
 
 SKIPS_SHOWN = 3
 """Losses that are told one by one; the others are counted in the summary."""

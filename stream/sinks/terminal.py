@@ -7,21 +7,23 @@ is none, each caption is one plain line.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary, Turned
 from stream.logs import write_now
+from stream.printable import printable, printable_lines
 from stream.sinks.base import Display, Watched
-from stream.sinks.cells import printable
 from stream.sinks.remarks import Remarks, clock_text, turned_text
 
 SPOKEN_LINES = 2
@@ -33,13 +35,13 @@ class TerminalSink(Display):
 
     def __init__(self, *, captions: bool) -> None:
         self._captions = captions
-        self._err = Stderr(stderr=True, highlight=False)
+        self._err = Stderr(stderr=True)
         self._live: Live | None = None
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[counts]}"),
+            TextColumn("{task.fields[counts]}", markup=False),
             TimeRemainingColumn(compact=True),
             console=self._err,
             expand=True,
@@ -108,7 +110,7 @@ class TerminalSink(Display):
         line.add_column(justify="right", style="cyan", no_wrap=True)
         line.add_column(overflow="fold")
         line.add_row(clock_text(pts_s), Text(text))
-        (self._err if self._live is not None else Console(highlight=False)).print(line)
+        (self._err if self._live is not None else PlainConsole()).print(line)
 
     def _turned(self, event: Turned) -> None:
         """What a run was watched for is told in any case."""
@@ -120,7 +122,7 @@ class TerminalSink(Display):
 
     def _say(self, event: Event) -> None:
         if isinstance(event, Notice) and event.code == "loading":
-            self._progress.update(self._task, description=event.message)
+            self._progress.update(self._task, description=printable(event.message))
         elif isinstance(event, Restarted):
             self._spoken = ""
         remark = self._remarks.of(event)
@@ -138,7 +140,25 @@ class TerminalSink(Display):
         return Group(*parts, self._progress)
 
 
-class Stderr(Console):
+class PlainConsole(Console):
+    """A console that takes every text at its letters: neither markup in it nor what a terminal would obey has effect.
+
+    Styles come from objects such as `Text`, with texts that may be anybody's.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable_lines(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Control codes of rich itself are segments of their own, which stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable_lines(segment.text), segment.style)
+
+
+class Stderr(PlainConsole):
     """Nobody has to read it: where it cannot be written, the run goes on."""
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -156,9 +176,9 @@ def print_answer(at: str, text: str) -> None:
 
 
 def print_line(line: str) -> None:
-    """A line on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk."""
+    """Printable lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk."""
     try:
-        print(line, flush=True)
+        print(printable_lines(line), flush=True)
     except BrokenPipeError as error:
         raise ReaderGone("nobody reads stdout any more") from error
     except OSError as error:

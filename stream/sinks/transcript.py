@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S
 from stream.events import Answer, AnswerText, Event, FrameReady, Restarted, Turned
-from stream.sinks.cells import printable
+from stream.printable import printable
 from stream.sinks.remarks import Remarks, clock_text, turned_text
 
 ENTRIES_KEPT = 200

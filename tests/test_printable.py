@@ -1,0 +1,84 @@
+"""Text from elsewhere: what of it a terminal may see."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.printable import MARKS_MAX, printable, printable_json, printable_lines, printable_span, whole
+from tests.hostile.nasty import FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;owned\x07a\x1b[2J\x1b[1;31mb", "ab"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x9d0;owned\x9ca\x9b2Jb", "ab"),
+        ("\x1bP1$r\x1b\\a\x1bcb\x1b(0c", "abc"),
+        ("\x1b\x1b[m[31mred", "[31mred"),
+        ("\x1b]0;no end", "0;no end"),
+        ("a\u202eb\u2066c\u200fd\u061ce", "abcde"),
+        ("a\u2028b\u2029c\x85d\ve\ff\r\ng", "a b c d e f g"),
+        ("pass\u200bword\u200dis\u2060here\ufeff\xad", "passwordishere"),
+        ("\U000e0041\U000e0042tag\u3164", "tag"),
+        ("caf\udce9.mp4", "caf\ufffd.mp4"),
+        ("\x00\x07\x08\x7f", ""),
+    ],
+)
+def test_what_a_terminal_would_obey_or_nobody_sees_is_gone(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a red circle — über [bold]x[/bold] {\\an8} <b>",
+        "日本語のテキスト",
+        "سلام، می‌خواهم",
+        "שָׁלוֹם",
+        "क्‍ष हिन्दी",
+        "ที่นี่",
+        "👨‍👩‍👧‍👦 ❤️ 🏳️‍🌈 🇩🇪 \U0001fae8",
+        "e\u0301 ệ",
+    ],
+)
+def test_words_in_any_script_stay(text: str) -> None:
+    assert printable(text) == text
+
+
+def test_lines_stay_lines_only_where_they_are_asked_for() -> None:
+    text = "one\ttwo\r\nthree\x1b[2J\u2028four  five"
+    assert printable_lines(text) == "one two\nthree\nfour  five"
+    assert printable_span(text) == "one two three four  five"
+    assert printable(text) == "one two three four five"
+
+
+def test_marks_do_not_pile_up() -> None:
+    shown = printable("Z" + "\u0301" * 500 + "x")
+    assert sum(unicodedata.combining(char) > 0 for char in shown) == MARKS_MAX
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_any_text_becomes_printable_utf8_and_stays_so(text: str) -> None:
+    for shown in (printable(text), printable_span(text), printable_lines(text)):
+        assert not FORBIDDEN.search(shown.replace("\n", ""))
+        shown.encode()
+    once = printable(text)
+    assert printable(once) == once
+    assert "\n" not in printable_span(text)
+
+
+@given(st.text())
+def test_json_says_the_same_and_is_printable(text: str) -> None:
+    told = printable_json(json.dumps({"text": text}, ensure_ascii=False))
+    assert json.loads(told) == {"text": text}
+    assert not FORBIDDEN.search(told)
+
+
+def test_what_utf8_cannot_carry_is_replaced() -> None:
+    assert whole("a\ud800b\x1b") == "a\ufffdb\x1b"
