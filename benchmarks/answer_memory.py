@@ -13,6 +13,7 @@ import torch
 
 from arr_coc.qwen.loading import load_qwen
 from benchmarks.answer_ways import speak_on, way_named
+from stream.interpreter import python_command, python_environment
 
 ANSWERS = 2
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -22,8 +23,9 @@ _FORGET_PEAK = "5"
 
 def peak_mib(way: str, device: str, dtype: str) -> float | None:
     """In a process of its own; None where the system does not tell (other than Linux)."""
-    command = [sys.executable, "-m", "benchmarks.answer_memory", way, device, dtype]
-    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
+    command, environment = python_command("benchmarks.answer_memory", way, device, dtype), python_environment()
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    said = done.stdout.split()[-1]
     return None if said == "None" else float(said)
 
 

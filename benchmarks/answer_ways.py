@@ -191,7 +191,7 @@ def stock_processor() -> Any:
     """transformers' own image processor, as the bundled model's folder describes it."""
     from transformers import AutoImageProcessor
 
-    return AutoImageProcessor.from_pretrained(bundled_model_path())
+    return AutoImageProcessor.from_pretrained(bundled_model_path(), trust_remote_code=False)
 
 
 def way_named(qwen: QwenVL, name: str) -> Way:

@@ -11,13 +11,12 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO
 
 from stream.errors import StageDied
+from stream.interpreter import python_command, python_environment
 from stream.pulse import PulseReader
 
 STOP_LIMIT_S = 2.0
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Child:
-    """The parent's hold on `python -m module`. `name` is the stage that its death is reported of.
+    """The parent's hold on a Python process that runs `module`. `name` is the stage that its death is reported of.
 
     It inherits the descriptors `inherited`, and the writing end of a pulse, whose number `pulse_writer` tells it.
     """
@@ -41,15 +40,13 @@ class Child:
         self._name = name
         self._pulse = PulseReader()
         self.pulse_writer = self._pulse.writer
-        root = str(Path(__file__).resolve().parent.parent)
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            python_command(module),
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,
-            env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(paths)},
+            env=python_environment(environment),
             pass_fds=(*inherited, self.pulse_writer),
             start_new_session=True,
         )

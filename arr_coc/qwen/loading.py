@@ -103,6 +103,8 @@ def _load_model(
             local_files_only=True,
             ignore_mismatched_sizes=True,  # it is `_check_loaded` that refuses them, in words
             output_loading_info=True,
+            trust_remote_code=False,  # a model is data: code in its folder never runs, and nobody is asked about it
+            use_safetensors=True,  # pickles can run code
         )
         if device_map is None:
             model = model.to(device)
@@ -151,7 +153,7 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except _UNUSABLE as error:
         raise ModelError(f"{name} has no usable tokenizer: {_first_line(error)}; download the model again") from error
     if tokenizer.convert_tokens_to_ids("<|vision_start|>") != config.vision_start_token_id:

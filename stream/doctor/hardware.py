@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
 from stream.doctor.check import Check, State
 from stream.doctor.software import WHEELS
+from stream.interpreter import python_command, python_environment
 
 TRIAL_LIMIT_S = 30.0
 """How long a texture store may take to open and be used once; on a slow machine most of it goes into imports."""
@@ -46,9 +46,16 @@ def texture(backend: str, wanted: str, trial: Sequence[str] | None = None, limit
     """
     part = f"texture {backend}"
     state: State = "broken" if backend == wanted else "absent"
-    command = trial or (sys.executable, "-m", "arr_coc.ops.trial", backend)
+    command = trial or python_command("arr_coc.ops.trial", backend)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            stdin=subprocess.DEVNULL,
+            env=python_environment(),
+        )
     except subprocess.TimeoutExpired:
         return Check(part, state, f"did not open within {limit_s:g} s", NEWER_DRIVER)
     if done.returncode == 0:
