@@ -141,7 +141,7 @@ def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[Case]) -> None:
 
 def test_training_makes_an_allocator_that_its_model_uses_and_that_finds_more(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", tie_word_embeddings=True)
-    layer = train(folder, Recipe(minutes=0.05, clips=40), tmp_path / "run")
+    layer = train(folder, Recipe(steps=160, clips=40), tmp_path / "run")
     (tmp_path / "run" / "arr_coc").rename(folder / "arr_coc")
     qwen = tiny_qwen(tie_word_embeddings=True)
     bundled = bundled_realiser(folder, qwen.model.get_input_embeddings().weight, "tiny")
@@ -161,7 +161,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
     qwen: QwenVL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocator_module, "SAVE_S", 0.0)
-    recipe = Recipe(minutes=1.0, clips=CLIPS)
+    recipe = Recipe(steps=100, clips=CLIPS)
     killed = Trainer(recipe, new_layer(qwen), tmp_path)
     objective = boxes_objective(recipe, qwen, np.random.default_rng(0))
 
@@ -276,7 +276,7 @@ def test_the_answer_s_loss_is_the_model_s_own(qwen: QwenVL) -> None:
 
 def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_path: Path) -> None:
     qwen = tiny_qwen()
-    recipe = Recipe("answer", minutes=1.0, clips=60)
+    recipe = Recipe("answer", steps=4, clips=60)
     trainer = Trainer(recipe, new_layer(qwen), tmp_path, last_layers(qwen))
     objective = answer_objective(recipe, qwen, np.random.default_rng(0))
     before = {name: value.clone() for name, value in qwen.model.state_dict().items()}
@@ -286,7 +286,7 @@ def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_pa
     trainer.step(objective)
     assert not torch.equal(asked.near.weight, first)
     assert all(torch.equal(value, before[name]) for name, value in qwen.model.state_dict().items())
-    trainer.course.spent_s = 45.0
+    trainer.course.steps = 3
     trainer.step(objective)
     moved = {name for name, value in qwen.model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved
@@ -298,7 +298,7 @@ def test_an_earlier_models_layer_is_begun_with_and_becomes_this_models(tmp_path:
     own = new_layer(load_qwen(folder))
     earlier = ARRCOCLayer(replace(own.config, trained_for="sha256:another"))
     earlier.save_pretrained(tmp_path / "earlier")
-    recipe = Recipe(minutes=1e-6, rate=1e-12, clips=4)
+    recipe = Recipe(steps=1, rate=1e-12, clips=4)
     layer = train(folder, recipe, tmp_path / "run", begin_with=tmp_path / "earlier")
     assert layer.config == own.config
     torch.testing.assert_close(layer.state_dict(), earlier.state_dict())

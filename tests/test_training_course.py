@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from arr_coc.errors import ModelError
-from training.course import CHECKPOINT, CURVE, Course, Means, schedule
+from training.course import CHECKPOINT, CURVE, Course, Length, Means, schedule
 
 
 def course(folder: Path, how: str = "one") -> Course:
-    return Course(folder, 1.0, {"layer": nn.Linear(2, 2)}, {"how": how})
+    return Course(folder, Length(minutes=1.0), {"layer": nn.Linear(2, 2)}, {"how": how})
 
 
 def test_the_rate_rises_then_falls() -> None:
@@ -23,6 +23,15 @@ def test_the_rate_rises_then_falls() -> None:
     assert max(rates) == rates[1] == pytest.approx(1.0)
     assert rates[1:] == sorted(rates[1:], reverse=True)
     assert rates[-1] == pytest.approx(0.01)
+
+
+def test_a_course_may_be_counted_in_steps(tmp_path: Path) -> None:
+    counted = Course(tmp_path, Length(minutes=1e-9, steps=4), {}, {})
+    for done in range(4):
+        assert counted.progress == done / 4
+        with counted.step():
+            pass
+    assert counted.progress == 1
 
 
 def test_means_leave_out_what_is_not_there() -> None:

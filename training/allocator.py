@@ -36,7 +36,7 @@ from training.allocator_answers import AnswerLoss, last_layers
 from training.allocator_attention import attended
 from training.allocator_cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
 from training.allocator_losses import attention_loss, box_loss, realised_loss
-from training.course import Course, Means, Part, schedule
+from training.course import Course, Length, Means, Part, schedule
 
 How = Literal["boxes", "attention", "answer"]
 Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]
@@ -65,8 +65,9 @@ _BEGIN_BIAS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, how long (`minutes` of steps, resumed runs included), and from how many drawn clips.
+    """What is trained, how long, and from how many drawn clips.
 
+    Training takes `steps` steps, or where that is None, `minutes` spent on steps. Both include resumed runs.
     `rate` 0: the one that suits the way of training.
     """
 
@@ -75,6 +76,7 @@ class Recipe:
     seed: int = 1
     rate: float = 0.0
     clips: int = 2500
+    steps: int | None = None
 
 
 def new_layer(qwen: QwenVL) -> ARRCOCLayer:
@@ -90,7 +92,7 @@ def new_layer(qwen: QwenVL) -> ARRCOCLayer:
 class Trainer:
     """A layer and its optimiser; `folder` holds checkpoint, loss and layer.
 
-    `along` are layers of the model that learn along at a tenth of the rate, in the second half of the time.
+    `along` are layers of the model that learn along at a tenth of the rate, in the second half of the training.
     """
 
     def __init__(self, recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.ModuleList | None = None) -> None:
@@ -100,7 +102,7 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(groups, weight_decay=_WEIGHT_DECAY)
         parts: dict[str, Part] = {"layer": layer, "along": self._along, "optimiser": self.optimiser}
         made_for = {"how": recipe.how, "trained_for": layer.config.trained_for}
-        self.course = Course(folder, recipe.minutes, parts, made_for)
+        self.course = Course(folder, Length(recipe.minutes, recipe.steps), parts, made_for)
         self._folder = folder
 
     def step(self, objective: Objective) -> float:
@@ -118,7 +120,7 @@ class Trainer:
         return loss.item()
 
     def run(self, objective: Objective) -> None:
-        """Trains until the time is spent, and saves."""
+        """Trains to the end of the course, and saves."""
         means = Means()
         saved_s = self.course.spent_s
         while self.course.progress < 1:
@@ -213,6 +215,7 @@ def main(
     model: Annotated[str, typer.Option(help="The model: a folder, or a name on the hub.")] = "models/scenes-tiny",
     how: Annotated[str, typer.Option(help="What to learn from: boxes, attention or answer.")] = Recipe.how,
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = Recipe.seed,
     clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = Recipe.clips,
     begin_with: Annotated[Path | None, typer.Option(help="Begin with the layer in this folder.")] = None,
@@ -222,7 +225,7 @@ def main(
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     try:
-        recipe = Recipe(how, minutes, seed, clips=clips)  # type: ignore[arg-type]
+        recipe = Recipe(how, minutes, seed, clips=clips, steps=steps)  # type: ignore[arg-type]
         train(model, recipe, out, resume=resume, begin_with=begin_with)
     except ArrCocError as error:
         typer.echo(f"error: {error}", err=True)

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,16 +30,25 @@ class Part(Protocol):
     def load_state_dict(self, state_dict: Any) -> Any: ...
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long to train. `steps` wins over `minutes`, and makes the result independent of the machine's speed."""
+
+    minutes: float
+    steps: int | None = None
+
+
 class Course:
     """Counts steps and the time spent on them, and keeps both in `folder` with the state of all `parts`.
 
+    Training ends after `length.steps` steps, or where that is None, after `length.minutes` spent on steps.
     `made_for` says what else must be the same for a checkpoint to fit.
     """
 
-    def __init__(self, folder: Path, minutes: float, parts: Mapping[str, Part], made_for: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, length: Length, parts: Mapping[str, Part], made_for: Mapping[str, str]) -> None:
         self.steps = 0
         self.spent_s = 0.0
-        self._minutes = minutes
+        self._length = length
         self._folder = folder
         self._parts = parts
         self._made_for = dict(made_for)
@@ -46,8 +56,10 @@ class Course:
 
     @property
     def progress(self) -> float:
-        """Share of the time that is spent, in [0, 1]."""
-        return min(1.0, self.spent_s / (60 * self._minutes))
+        """Share of the training that is done, in [0, 1]."""
+        if self._length.steps is not None:
+            return min(1.0, self.steps / self._length.steps)
+        return min(1.0, self.spent_s / (60 * self._length.minutes))
 
     @contextmanager
     def step(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Trains the bundled model: `python -m training.vlm --out FOLDER --minutes 55`.
 
-Everything follows from `--seed`, but for how many steps fit into the minutes. A checkpoint is written every few
-minutes; `--resume` goes on from it. `--begin-with` starts from the weights of an earlier model.
+Everything follows from `--seed`, except how many steps fit into the minutes; `--steps` fixes that too. A checkpoint
+is written every few minutes; `--resume` goes on from it. `--begin-with` starts from the weights of an earlier model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from arr_coc.errors import ArrCocError
 from training.batches import BackgroundBatches
-from training.course import CURVE, Course, Means, schedule
+from training.course import CURVE, Course, Length, Means, schedule
 from training.curves import draw_curve
 from training.export import export
 from training.inherit import begin_with
@@ -35,9 +35,10 @@ _ATTENTION = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast. `minutes` is the time spent on steps, resumed runs included."""
+    """How long and how fast: `steps`, or where None, `minutes` spent on steps. Both include resumed runs."""
 
     minutes: float = 55.0
+    steps: int | None = None
     rate: float = 1.2e-3
     weight_decay: float = 0.05
     seed: int = 1
@@ -65,7 +66,9 @@ class Trainer:
         others = [p for p in self.learner.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), fused=True)
-        self.course = Course(folder, recipe.minutes, {"learner": self.learner, "optimiser": self.optimiser}, {})
+        self.course = Course(
+            folder, Length(recipe.minutes, recipe.steps), {"learner": self.learner, "optimiser": self.optimiser}, {}
+        )
         self._kind = recipe.device.partition(":")[0]
         self._folder = folder
         if resume:
@@ -95,7 +98,7 @@ class Trainer:
         draw_curve(self._folder / CURVE, self._folder / "loss.png")
 
     def run(self) -> None:
-        """Trains until the time is spent."""
+        """Trains to the end of the course."""
         batches = BackgroundBatches(self.recipe.seed * 1_000_000 + self.course.steps, self.recipe.workers)
         saved_s = self.course.spent_s
         means = Means()
@@ -116,6 +119,7 @@ class Trainer:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, loss curve and model.")],
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and pictures.")] = Recipe.seed,
     threads: Annotated[int, typer.Option(help="Threads of the training process.")] = Recipe.threads,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = Recipe.device,
@@ -128,6 +132,7 @@ def main(
     torch.set_num_threads(threads)
     recipe = Recipe(
         minutes=minutes,
+        steps=steps,
         seed=seed,
         threads=threads,
         device=device,
