@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, AnswerText, Event, FrameReady
+from stream.events import Event, FrameReady
 
 _FRAMES = ("frame_index",)
 _TIMES = ("pts_s", "start_s", "end_s")
@@ -47,8 +47,9 @@ class Renumbering:
         event = replace(event, **changed) if changed else event
         if isinstance(event, FrameReady):
             self._next_frame, self._last = event.frame_index + 1, event
-        elif isinstance(event, (Answer, AnswerText)):
-            self._next_answer = event.answer + 1
+        answer: int | None = getattr(event, "answer", None)
+        if answer is not None:
+            self._next_answer = max(self._next_answer, answer + 1)
         return event
 
     def begin_again(self, now_ns: int) -> float | None:
