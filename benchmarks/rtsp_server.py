@@ -1,7 +1,7 @@
 """A small RTSP server (RFC 2326) with H.264 over RTP (RFC 6184), for measurements and tests on loopback.
 
 It sends pictures made in code, over and over, at their rate, interleaved over TCP or by UDP. It can be cut (its sockets
-closed), stalled (silent, but there), and brought back on the same port.
+closed), stalled (silent, but there; also by itself after a number of access units), and brought back on the same port.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class RtspServer:
         self._threads: list[threading.Thread] = []
         self.port = 0
         self.stalled = False
+        self.stall_after: int | None = None
+        self.sent = 0
         self.connections = 0
         self.start()
 
@@ -179,7 +181,9 @@ class RtspServer:
                 for payload, last in zip(unit, [False] * (len(unit) - 1) + [True], strict=True)
             ]
             with self._lock:
+                self.stalled = self.stalled or self.sent == self.stall_after
                 playing = [] if self.stalled else [client for client in self._clients if client.playing]
+                self.sent += bool(playing)
             for client, packet in itertools.product(playing, packets):
                 with contextlib.suppress(OSError):
                     client.send(packet)

@@ -10,10 +10,9 @@ from stream.events import Event
 from stream.overlay import Overlay
 from stream.sources import SourceInfo
 from tests.event_maker import summary
+from tests.waiting import LIMIT_S
 
 INFO = SourceInfo("a", 64, 64, 25.0, 2_000_000_000, None, False, "h264", "yuv420p")
-
-LIMIT_S = 10.0
 
 
 class ScriptedRun:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import zmq
 
-LIMIT_S = 5.0
+from tests.waiting import LIMIT_S
 
 
 class Listener:

@@ -9,14 +9,15 @@ from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.sources.base import Source, SourceFrame, SourceOutage
 from stream.sources.open import open_source
-
-LIMIT_S = 20.0
+from tests.waiting import LIMIT_S
 
 Item = SourceFrame | SourceOutage
 
 
 def opened(address: str, **capture: object) -> Source:
-    return open_source(address, CaptureConfig.model_validate(capture), MonotonicClock())
+    """Opens a source. Its time limits are those of a hang, unless the test names its own."""
+    limits = {"open_timeout_s": LIMIT_S, "stall_s": LIMIT_S}
+    return open_source(address, CaptureConfig.model_validate({**limits, **capture}), MonotonicClock())
 
 
 class Reading:
@@ -41,9 +42,16 @@ class Reading:
     def frames(self, count: int) -> list[SourceFrame]:
         return frames_of(self.until(lambda items: len(frames_of(items)) == count))
 
-    def outage(self) -> SourceOutage:
-        """The next outage that begins or ends."""
-        return outages_of(self.until(lambda items: bool(outages_of(items))))[-1]
+    def lost(self) -> SourceOutage:
+        """The next outage that begins."""
+        return self._outage(lambda outage: outage.lasted_s is None)
+
+    def back(self) -> SourceOutage:
+        """The next outage that ends."""
+        return self._outage(lambda outage: outage.lasted_s is not None)
+
+    def _outage(self, wanted: Callable[[SourceOutage], bool]) -> SourceOutage:
+        return outages_of(self.until(lambda items: any(map(wanted, outages_of(items[-1:])))))[-1]
 
 
 def frames_of(items: list[Item]) -> list[SourceFrame]:

@@ -11,7 +11,7 @@ import termios
 import time
 from collections.abc import Callable
 
-LIMIT_S = 10.0
+from tests.waiting import LIMIT_S
 
 _MOVE = re.compile(r"\x1b\[(\d+);1H")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -9,8 +9,7 @@ from typing import TypeVar
 from stream.messages import Message
 from stream.stages.base import Control, Stage, StageThread
 from stream.transport import EventSource, Link, Port, Received, Transport
-
-LIMIT_MS = 10_000
+from tests.waiting import LIMIT_MS
 
 M = TypeVar("M", bound=Message)
 

@@ -1,4 +1,4 @@
-"""Supervised runs of a drawn scene at its own pace, and everything that they told, with the time of it."""
+"""Supervised runs of a drawn scene at its own pace, and everything that they told."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.events import Answer, Event, FrameReady, Restarted, Summary
+from stream.events import Event, FrameReady, Restarted, Summary
 from stream.supervised import SupervisedRun
-
-LIMIT_S = 60.0
+from tests.waiting import LIMIT_S
 
 E = TypeVar("E", bound=Event)
+
+ENDLESS = "scene:paced-720p30"
+"""An hour long: a run of it ends when the test says so, however long its processes take to start."""
+
+RUN_LIMIT_S = 5 * LIMIT_S
+"""Several processes start one after the other."""
 
 
 @dataclass
 class Seen:
-    """What a run has told so far. `told_s` are the monotonic times of its events."""
+    """What a run has told so far."""
 
     run: SupervisedRun
     events: list[Event] = field(default_factory=list)
-    told_s: list[float] = field(default_factory=list)
     error: Exception | None = None
     done: set[str] = field(default_factory=set)
 
@@ -37,6 +41,11 @@ class Seen:
         assert isinstance(self.events[-1], Summary)
         return self.events[-1]
 
+    def since(self, kind: type[Event]) -> list[Event]:
+        """What was told after the last event of that kind; everything where there was none."""
+        at = max((index for index, event in enumerate(self.events) if isinstance(event, kind)), default=-1)
+        return self.events[at + 1 :]
+
     def once(self, what: str, when: bool) -> bool:
         """True for the first time that `when` is."""
         if not when or what in self.done:
@@ -44,23 +53,11 @@ class Seen:
         self.done.add(what)
         return True
 
-    @property
-    def begun_s(self) -> float:
-        """How long the run took to start its answer process and to give the first answer."""
-        return self.first_after(Answer, self.told_s[0])[1]
-
-    def first_after(self, kind: type[E], moment_s: float) -> tuple[E, float]:
-        """The first such event after a moment, and how many seconds after it."""
-        for event, told_s in zip(self.events, self.told_s, strict=True):
-            if isinstance(event, kind) and told_s > moment_s:
-                return event, told_s - moment_s
-        raise AssertionError(f"no {kind.__name__} came after that")
-
-    def signal(self, process: str, number: int = signal.SIGKILL) -> float:
-        """Sends a signal to one of the processes; when."""
-        moment_s = time.monotonic()
+    def signal(self, process: str, number: int = signal.SIGKILL) -> int:
+        """Sends a signal to one of the processes; returns the monotonic time of it in ns."""
+        moment_ns = time.monotonic_ns()
         os.kill(self.run.processes()[process], number)
-        return moment_s
+        return moment_ns
 
     def restarts(self) -> list[tuple[str, str, int]]:
         return [(event.process, event.cause, event.count) for event in self.of(Restarted)]
@@ -71,7 +68,7 @@ class Seen:
         return all(a.frame_index < b.frame_index and a.pts_s < b.pts_s for a, b in pairs)
 
 
-def config(source: str = "scene:moving", *, every_s: float = 0.2, **pipeline: Any) -> Config:
+def config(source: str = ENDLESS, *, every_s: float = 0.2, **pipeline: Any) -> Config:
     return Config(
         source=source,
         capture=CaptureConfig(realtime=True, size="128x96"),
@@ -87,9 +84,8 @@ def watch(run: SupervisedRun, on_event: Callable[[Seen, Event], None]) -> Seen:
     try:
         for event in run.run():
             seen.events.append(event)
-            seen.told_s.append(time.monotonic())
             on_event(seen, event)
-            if seen.once("limit", time.monotonic() - begin_s > LIMIT_S):
+            if seen.once("limit", time.monotonic() - begin_s > RUN_LIMIT_S):
                 run.cancel()
     except Exception as error:
         seen.error = error

@@ -40,7 +40,8 @@ from stream.messages import (
 from stream.packets import frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader, SnapshotWriter
 from stream.transport import Link, Transport
-from tests.stage_runner import LIMIT_MS, expect_whole
+from tests.stage_runner import expect_whole
+from tests.waiting import LIMIT_MS
 
 MS = 1_000_000
 GRID = TileGrid.of(64, 64)

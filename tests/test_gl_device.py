@@ -23,7 +23,7 @@ from arr_coc.ops.gl.programs import program, source
 from tests.gl_devices import own_device, seen_by, shared_device
 
 ROOT = Path(__file__).resolve().parent.parent
-JOIN_S = 30.0
+JOIN_S = 120.0
 
 
 def in_thread(work: Callable[[], Any]) -> Any:

@@ -27,7 +27,7 @@ from arr_coc.types import FramePlanes
 from tests.gl_devices import own_device, shared_device
 from tests.plane_maker import Bytes, expected_levels, random_planes, stamp
 
-JOIN_S = 30.0
+JOIN_S = 120.0
 REGION = np.array([[1, 0, 0]])
 
 

@@ -31,7 +31,7 @@ from tests.plane_maker import SUBSAMPLINGS, copied, random_planes, stamp, with_t
 FORMATS = [*(("yuv", name) for name in SUBSAMPLINGS), ("gray", "444"), ("rgb", "444")]
 EXACT = Thresholds(mean=0, largest=0)
 WAIT_MS = 2000
-JOIN_S = 60.0
+JOIN_S = 120.0
 EXAMPLES = {"gl": 60, "cuda": 20}
 """Fewer where the device may be one that the tests make of the CPU."""
 

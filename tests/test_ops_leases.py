@@ -13,8 +13,7 @@ from arr_coc.ops.leases import Leases
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.store import open_store
 from tests.plane_maker import flat_planes, stamp
-
-LIMIT_MS = 10_000
+from tests.waiting import LIMIT_MS
 
 
 def started(name: str, work: Callable[[], None]) -> threading.Thread:

@@ -11,8 +11,7 @@ import pytest
 
 from stream import pulse as pulse_module
 from stream.pulse import LOADING, READY, Pulse, PulseReader
-
-LIMIT_S = 10.0
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture

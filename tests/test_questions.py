@@ -10,8 +10,7 @@ import pytest
 
 from stream.config import QUERY_LIMIT_CHARS
 from stream.questions import QuestionReader, refusal
-
-LIMIT_S = 10.0
+from tests.waiting import LIMIT_S
 
 
 class Piped:

@@ -19,10 +19,10 @@ from stream.journal import Journal, journal_path
 from stream.pipeline import Pipeline
 from stream.resume import could_continue, journal_for
 from tests.video_maker import make_video, moving_square
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAMES = 30
-LIMIT_S = 60
 
 
 @pytest.fixture(scope="module")

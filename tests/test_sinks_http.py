@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 from stream.errors import OutputError
 from stream.sinks import http as http_module
 from stream.sinks.http import HttpServer, Page
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 def pages(path: str) -> Page | None:
@@ -34,7 +33,7 @@ def server() -> Iterator[HttpServer]:
 def fetched(server: HttpServer, path: str, method: str = "GET") -> tuple[int, bytes]:
     request = urllib.request.Request("http://{}:{}{}".format(*server.address, path), method=method)
     try:
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -78,20 +77,18 @@ def test_where_no_thread_can_be_started_only_that_client_has_to_go(
 def test_clients_that_dawdle_keep_nobody_out(server: HttpServer) -> None:
     with ExitStack() as stack:
         for _ in range(3 * http_module.CONNECTIONS_MAX):
-            client = stack.enter_context(closing(socket.create_connection(server.address, timeout=5)))
+            client = stack.enter_context(closing(socket.create_connection(server.address, timeout=LIMIT_S)))
             client.sendall(b"GET /well HTT")
         assert fetched(server, "/well")[0] == 200
         until(lambda: _threads("metrics-client") <= http_module.CONNECTIONS_MAX)
-        start_s = time.monotonic()
         server.close()
-        assert time.monotonic() - start_s < 3
     server.close()
     assert not _threads("metrics")
 
 
 @pytest.mark.parametrize("nonsense", [b"\0" * 100, b"GET\r\n\r\n", b"x" * 70_000 + b"\r\n", b"GET / HTTP/9.9\r\n\r\n"])
 def test_what_is_no_request_harms_nobody(server: HttpServer, nonsense: bytes) -> None:
-    with closing(socket.create_connection(server.address, timeout=5)) as client:
+    with closing(socket.create_connection(server.address, timeout=LIMIT_S)) as client:
         client.sendall(nonsense)
     assert fetched(server, "/well")[0] == 200
 

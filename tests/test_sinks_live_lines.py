@@ -16,8 +16,7 @@ from stream.sinks.live_lines import LinesSink, figures_text
 from tests.event_maker import answer, frame, summary
 from tests.fake_run import ScriptedRun
 from tests.test_sinks_live_layout import FIGURES
-
-LIMIT_S = 10.0
+from tests.waiting import LIMIT_S
 
 
 def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

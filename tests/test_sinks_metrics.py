@@ -19,6 +19,7 @@ from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.sinks.metrics import Histogram, MetricsSink
 from stream.vitals import Vitals
 from tests.event_maker import answer, frame, look, shadow, summary
+from tests.waiting import LIMIT_S
 from tests.watched_run import WatchedRun
 
 NS_PER_S = 1_000_000_000
@@ -47,7 +48,7 @@ class Served:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen("http://{}:{}{}".format(*self.sink.address, path), timeout=5) as reply:
+            with urllib.request.urlopen("http://{}:{}{}".format(*self.sink.address, path), timeout=LIMIT_S) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -6,7 +6,6 @@ import itertools
 import os
 import socket
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +25,13 @@ from stream.sources.live import LiveSource
 from stream.sources.live_time import Waits
 from tests.live_reading import Reading, opened
 from tests.video_maker import make_video, moving_square
+from tests.waiting import LIMIT_S, until
 
 FPS = 50
 MS = 1_000_000
+
+STALL_S = 1.5
+"""Far longer than a busy machine holds up a thread, so that only the test's own silences count."""
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +67,8 @@ def test_frames_come_in_order_at_their_times(server: RtspServer, transport: str)
 
 
 def test_the_first_frame_is_there_with_the_first_key_frame(server: RtspServer) -> None:
-    start_s = time.monotonic()
+    server.stall_after = 15  # three key frames; probing as FFmpeg does it by itself would wait for some eighty units
     opened(server.url).close()
-    assert time.monotonic() - start_s < 1.0, "a key frame comes every 0.1 s; probing took the rest"
 
 
 def test_frames_with_b_frames_come_in_the_order_in_which_they_are_shown() -> None:
@@ -82,47 +84,47 @@ def test_frames_with_b_frames_come_in_the_order_in_which_they_are_shown() -> Non
 
 def test_nothing_old_is_handed_over_to_a_late_reader(server: RtspServer) -> None:
     with opened(server.url) as source:
-        time.sleep(0.2)
+        until(lambda: server.sent > 20)
         now_ns = MonotonicClock().now_ns()
         (first,) = Reading(source).frames(1)
     assert first.capture_ns > now_ns
     assert (first.frame_index, first.media_ns, first.discontinuity) == (0, 0, "start")
 
 
-def test_a_cut_is_told_and_tried_again_until_the_server_is_back(server: RtspServer, transport: str) -> None:
-    with opened(server.url, rtsp_transport=transport, stall_s=0.3) as source:
+def test_a_cut_is_told_and_tried_again_until_the_server_is_back(
+    server: RtspServer, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(Waits, "next_s", lambda self: waits.append(0.02) or waits[-1])
+    with opened(server.url, rtsp_transport=transport, stall_s=STALL_S) as source:
         reading = Reading(source)
         before = reading.frames(3)[-1]
         server.cut()
-        lost = reading.outage()
-        assert (lost.lasted_s, lost.attempts) == (None, 0)
+        lost = reading.lost()
+        assert lost.attempts == 0
         assert lost.frame_index >= before.frame_index
-        time.sleep(0.4)
+        until(lambda: len(waits) > 3)
         server.start()
-        back = reading.outage()
+        back = reading.back()
         assert back.reason == lost.reason
         assert back.lasted_s is not None
-        assert back.lasted_s >= 0.4
-        assert back.attempts >= 2
+        assert back.attempts >= 3
         after = reading.frames(3)
     assert after[0].discontinuity == "reconnect"
-    assert [frame.frame_index for frame in after] == [lost.frame_index + step for step in (1, 2, 3)]
+    numbers = [lost.frame_index, *(frame.frame_index for frame in after)]  # a busy machine may drop some
+    assert numbers == sorted(set(numbers))
     assert (after[0].media_ns - lost.media_ns) / 1e9 == pytest.approx(back.lasted_s, abs=0.01)
     assert [frame.discontinuity for frame in after[1:]] == [None, None]
 
 
-def test_a_stall_without_a_close_is_noticed_in_time(server: RtspServer, transport: str) -> None:
-    with opened(server.url, rtsp_transport=transport, stall_s=0.4) as source:
+def test_a_stall_without_a_close_is_noticed(server: RtspServer, transport: str) -> None:
+    with opened(server.url, rtsp_transport=transport, stall_s=STALL_S) as source:
         reading = Reading(source)
         reading.frames(3)
         server.stalled = True
-        start_s = time.monotonic()
-        lost = reading.outage()
-        took_s = time.monotonic() - start_s
+        assert reading.lost().reason == f"no picture for {STALL_S:g} s"
         server.stalled = False
-        assert lost.reason == "no picture for 0.4 s"
-        assert 0.3 < took_s < 0.9
-        assert reading.outage().lasted_s is not None
+        assert reading.back().attempts >= 1
         assert reading.frames(1)[0].discontinuity == "reconnect"
 
 
@@ -140,7 +142,8 @@ def test_without_reconnecting_a_loss_ends_it(units: list[bytes]) -> None:
     assert "hush" not in str(raised.value)
 
 
-def test_it_stops_at_once_while_it_is_lost_stalled_or_running(server: RtspServer) -> None:
+def test_it_stops_while_it_is_lost_stalled_or_running(server: RtspServer) -> None:
+    """Its own time limits are those of a hang, so waiting for one of them would fail."""
     for trouble in (lambda: None, lambda: setattr(server, "stalled", True), server.cut):
         server.stalled = False
         source = opened(server.url)
@@ -149,14 +152,10 @@ def test_it_stops_at_once_while_it_is_lost_stalled_or_running(server: RtspServer
         trouble()
         timer = threading.Timer(0.15, setattr, (reading, "stop", True))
         timer.start()
-        start_s = time.monotonic()
         with pytest.raises(StopIteration):
-            reading.frames(1000)
-        assert time.monotonic() - start_s - 0.15 < 0.15
-        start_s = time.monotonic()
+            reading.frames(10**9)
         source.close()
         source.close()
-        assert time.monotonic() - start_s < 0.6
         timer.join()
 
 
@@ -198,19 +197,17 @@ def test_what_cannot_be_opened_says_why(server: RtspServer) -> None:
 
 
 def test_a_server_that_says_nothing_fails_within_the_time_limit() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        start_s = time.monotonic()
-        with pytest.raises(SourceError, match=r"does not answer within 0\.3 s; check the address"):
-            opened(f"rtsp://127.0.0.1:{silent.getsockname()[1]}/live", open_timeout_s=0.3)
-        assert time.monotonic() - start_s < 1.0
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(SourceError, match=r"does not answer within 0\.3 s; check the address"),
+    ):
+        opened(f"rtsp://127.0.0.1:{silent.getsockname()[1]}/live", open_timeout_s=0.3)
 
 
 def test_a_server_that_sends_nothing_fails_within_the_time_limit(server: RtspServer, transport: str) -> None:
     server.stalled = True
-    start_s = time.monotonic()
     with pytest.raises(SourceError, match=r"(does not answer|gives no picture).* 0\.4 s"):
         opened(server.url, open_timeout_s=0.4, rtsp_transport=transport)
-    assert time.monotonic() - start_s < 1.5
 
 
 def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
@@ -222,13 +219,13 @@ def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
             closed.set()
 
     def hang(limit_s: float) -> av.container.InputContainer:
-        released.wait(10)
+        released.wait(LIMIT_S)
         return Container()
 
     with pytest.raises(SourceError, match=r"the camera does not answer within 0\.01 s"):
         LiveSource(Target("the camera", hang), CaptureConfig(open_timeout_s=0.01), MonotonicClock())
     released.set()
-    assert closed.wait(10), "what opens too late is closed"
+    assert closed.wait(LIMIT_S), "what opens too late is closed"
 
 
 def test_what_has_no_picture_says_so(tmp_path: Path) -> None:
@@ -275,12 +272,9 @@ def test_a_whole_life_leaves_no_thread_and_no_descriptor(server: RtspServer) -> 
     for _ in range(3):
         with opened(server.url) as source:
             Reading(source).frames(2)
-    assert readers() == []
+    until(lambda: readers() == [])
     if files:
-        limit_s = time.monotonic() + 5
-        while len(os.listdir("/proc/self/fd")) > files and time.monotonic() < limit_s:
-            time.sleep(0.02)
-        assert len(os.listdir("/proc/self/fd")) <= files
+        until(lambda: len(os.listdir("/proc/self/fd")) <= files)
 
 
 def _is_return(item: object) -> bool:

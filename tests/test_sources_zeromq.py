@@ -24,6 +24,8 @@ from stream.sources import Source, SourceFrame
 from stream.sources.base import SourceOutage
 from stream.sources.open import open_source
 from stream.transport.curve import make_keys
+from tests import waiting
+from tests.waiting import LIMIT_S
 
 S = 1_000_000_000
 DOCS = Path(__file__).parent.parent / "docs" / "sources.md"
@@ -32,11 +34,11 @@ DOCS = Path(__file__).parent.parent / "docs" / "sources.md"
 def opened(
     sender: Sender, clock: Clock | None = None, network: NetworkConfig | None = None, end: str = "", **capture: object
 ) -> Source:
-    config = CaptureConfig.model_validate({"open_timeout_s": 10.0, **capture})
+    config = CaptureConfig.model_validate({"open_timeout_s": LIMIT_S, **capture})
     return open_source(f"zmq+{sender.endpoint}{end}", config, clock or MonotonicClock(), network)
 
 
-def frames_of(source: Source, limit_s: float = 10.0) -> Iterator[SourceFrame | SourceOutage]:
+def frames_of(source: Source, limit_s: float = LIMIT_S) -> Iterator[SourceFrame | SourceOutage]:
     """What comes within the time limit, which only a test that fails ever meets."""
     end = time.monotonic() + limit_s
     return source.frames(lambda: time.monotonic() > end)
@@ -149,8 +151,7 @@ def test_messages_that_cannot_be_read_are_skipped_and_told() -> None:
         until(items, is_frame)
         sender.now = [b"\xc1", b"nonsense"]
         begin = sender.sent
-        while sender.sent < begin + 5:
-            time.sleep(0.005)
+        waiting.until(lambda: sender.sent >= begin + 5)
         sender.now = message(1)
         frame = until(items, lambda item: isinstance(item, SourceFrame) and bool(item.skipped))[-1]
         assert isinstance(frame, SourceFrame)
@@ -323,11 +324,13 @@ def test_the_documented_sender_is_understood(tmp_path: Path) -> None:
     looped = program + "socket.close(linger=0)\n"
     sender = subprocess.Popen([sys.executable, "-c", looped], stderr=subprocess.PIPE)
     try:
-        with open_source(f"zmq+{endpoint}", CaptureConfig(max_frames=3, open_timeout_s=30), MonotonicClock()) as source:
-            frames = [item for item in frames_of(source, 20) if isinstance(item, SourceFrame)]
+        with open_source(
+            f"zmq+{endpoint}", CaptureConfig(max_frames=3, open_timeout_s=LIMIT_S), MonotonicClock()
+        ) as source:
+            frames = [item for item in frames_of(source) if isinstance(item, SourceFrame)]
         assert len(frames) == 3
         red = frames[-1].planes.planes[0].astype(np.int64)
         assert (red[20, :, 0] - red[20, :, 2]).max() > 100
     finally:
-        _, error = sender.communicate(timeout=30)
+        _, error = sender.communicate(timeout=LIMIT_S)
     assert (sender.returncode, error) == (0, b"")

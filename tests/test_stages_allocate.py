@@ -48,7 +48,8 @@ from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
 from stream.target import LatencyTarget
 from stream.transport import Received
 from stream.triggers import TriggerRules
-from tests.stage_runner import LIMIT_MS, StageRunner, expect, stage_runner
+from tests.stage_runner import StageRunner, expect, stage_runner
+from tests.waiting import LIMIT_MS
 
 POLICY = AllocatePolicy(live=False, whole_frames=False)
 SPEAK = SpeakPolicy(

@@ -46,7 +46,8 @@ from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Link, Received
 from tests import fake_speaker
 from tests.fake_speaker import BrokenSpeaker, FakeSpeaker, PatientSpeaker, SilentSpeaker
-from tests.stage_runner import LIMIT_MS, StageRunner, stage_runner
+from tests.stage_runner import StageRunner, stage_runner
+from tests.waiting import LIMIT_MS
 
 STAMP = FrameStamp(7, 8, 9, 10)
 GRID = TileGrid.of(60, 90)

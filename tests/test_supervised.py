@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -29,14 +30,11 @@ from stream.pipeline import Pipeline
 from stream.reports import Broke, pack_report
 from stream.supervised import FRAMES, SupervisedRun
 from tests.backends import require
-from tests.supervised_runner import Seen, config, open_supervised, watch
+from tests.supervised_runner import ENDLESS, Seen, config, open_supervised, watch
 from tests.waiting import until
 
-BACK_S = 5.0
-"""Generous; on an idle machine frames are back within 0.1 s of a kill, answers within 2 s."""
-
-BACK_BEGINNINGS = 2.0
-"""On a busy machine everything takes longer: so often the time in which the same run began may pass as well."""
+HEARTBEAT_S = 3.0
+"""Far longer than a busy machine holds up a thread, so that only what was stopped is silent for so long."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,27 +46,28 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     assert list(tmp_path.iterdir()) == []
 
 
-def report(what: str, back_s: float) -> None:
-    print(f"{what} {back_s:.2f} s after the kill")
-
-
 def test_a_run_outlives_both_of_its_processes() -> None:
     run = open_supervised()
     pids: list[dict[str, int]] = []
-    killed_s: dict[str, float] = {}
+    killed_ns: dict[str, int] = {}
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("ask", len(seen.of(Answer)) >= 2):
             run.ask("and now?")
         if seen.once("frames", bool(seen.of(Asked)) and seen.events[-1].__class__ is FrameReady):
             pids.append(run.processes())
-            killed_s["frames"] = seen.signal("frames")
+            killed_ns["frames"] = seen.signal("frames")
         if seen.once("answers", bool(seen.of(Restarted)) and isinstance(event, Answer)):
             pids.append(run.processes())
-            killed_s["answers"] = seen.signal("answers")
-        if len(seen.of(Restarted)) == 2 and isinstance(event, Answer):
+            killed_ns["answers"] = seen.signal("answers")
+        if len(seen.of(Restarted)) == 2 and isinstance(event, Answer) and seen.once("end", is_newer(seen, event)):
             pids.append(run.processes())
             run.end()
+
+    def is_newer(seen: Seen, answer: Answer) -> bool:
+        """Whether it is about a frame that was captured after the answer process was killed."""
+        frame = next(f for f in seen.of(FrameReady) if f.frame_index == answer.frame_index)
+        return frame.capture_ns > killed_ns["answers"]
 
     seen = watch(run, on_event)
     assert seen.error is None
@@ -77,13 +76,8 @@ def test_a_run_outlives_both_of_its_processes() -> None:
         ("answers", "its process was killed by SIGKILL", 1),
     ]
     assert seen.frames_rise()
-    for process, kind in (("frames", FrameReady), ("answers", Answer)):
-        event, back_s = seen.first_after(kind, killed_s[process])
-        report(f"{kind.__name__}, after {seen.begun_s:.2f} s to begin,", back_s)
-        assert back_s < max(BACK_S, BACK_BEGINNINGS * seen.begun_s)
-        if isinstance(event, Answer):
-            frame = next(f for f in seen.of(FrameReady) if f.frame_index == event.frame_index)
-            assert frame.capture_ns / 1e9 > killed_s[process], "an answer about a frame of before"
+    first, last = (list(map(type, seen.events)).index(Restarted), len(seen.events))
+    assert any(isinstance(event, FrameReady) for event in seen.events[first:last])
     before, between, after = pids
     assert before["frames"] != between["frames"] == after["frames"]
     assert before["answers"] == between["answers"] != after["answers"], "the model was loaded once more"
@@ -103,7 +97,7 @@ def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
 
     def late(now_ns: int) -> float | None:
         begin_s = begin_again(now_ns)
-        return None if begin_s is None else begin_s + 1000.0
+        return None if begin_s is None else begin_s + 7200.0
 
     numbers.begin_again = late  # type: ignore[method-assign]
 
@@ -123,23 +117,31 @@ def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_p
 
 
 @pytest.mark.slow
-def test_with_a_spare_process_that_is_ready_frames_are_back_at_once() -> None:
+def test_a_spare_process_takes_over() -> None:
     run = open_supervised()
-    killed_s: list[float] = []
+    spares: list[int] = []
+
+    def spare() -> int:
+        known = set(run.processes().values())
+        until(lambda: any(child.pid not in known for child in psutil.Process().children()))
+        return next(child.pid for child in psutil.Process().children() if child.pid not in known)
 
     def on_event(seen: Seen, event: Event) -> None:
-        if isinstance(event, FrameReady) and seen.once(str(len(killed_s)), len(seen.of(FrameReady)) % 80 == 79):
-            killed_s.append(seen.signal("frames"))
-        if len(seen.of(FrameReady)) == 200:
+        restarts = len(seen.of(Restarted))
+        if isinstance(event, FrameReady) and restarts < 2 and seen.once(str(restarts), True):
+            spares.append(spare())
+            seen.signal("frames")
+        if restarts == 2 and isinstance(event, FrameReady):
+            spares.append(run.processes()["frames"])
             run.end()
+        elif restarts == 1 and isinstance(event, FrameReady) and seen.once("first", True):
+            assert run.processes()["frames"] == spares[0]
 
     seen = watch(run, on_event)
+    assert seen.error is None
     assert seen.frames_rise()
-    assert len(killed_s) == 2
-    for moment_s in killed_s:
-        back_s = seen.first_after(FrameReady, moment_s)[1]
-        report("FrameReady, with a spare,", back_s)
-        assert back_s < BACK_S
+    assert len(spares) == 3
+    assert spares[2] == spares[1] != spares[0]
 
 
 class LastWords:
@@ -182,7 +184,7 @@ def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
 @pytest.mark.slow
 def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
     run = open_supervised()
-    assert run.source_info.name == "scene:moving"
+    assert run.source_info.name == ENDLESS
     assert set(run.processes()) == {"main", "frames"}
     run.close()
     run.close()
@@ -199,13 +201,11 @@ def test_pictures_stay_in_the_frame_process() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("process", ["frames", "answers"])
 def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None:
-    run = open_supervised(given=config(heartbeat_s=1.0))
-    stopped_s = 0.0
+    run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
 
     def on_event(seen: Seen, event: Event) -> None:
-        nonlocal stopped_s
         if seen.once("stop", len(seen.of(Answer)) == 2):
-            stopped_s = seen.signal(process, signal.SIGSTOP)
+            seen.signal(process, signal.SIGSTOP)
         if seen.of(Restarted) and isinstance(event, Answer):
             run.end()
 
@@ -213,8 +213,7 @@ def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None
     assert seen.error is None
     [(name, cause, count)] = seen.restarts()
     assert (name, count) == (process, 1)
-    assert cause.startswith("its process gave no sign of life for 1.")
-    report(f"{process}: noticed", seen.first_after(Restarted, stopped_s)[1])
+    assert re.fullmatch(r"its process gave no sign of life for \d+\.\d s", cause)
     assert seen.frames_rise()
 
 
@@ -253,7 +252,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_run_with_that() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
-    run = open_supervised("HangingSpeaker", config(timeout_s=1.0))
+    run = open_supervised("HangingSpeaker", config(timeout_s=HEARTBEAT_S))
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.of(Restarted) and isinstance(event, Answer):
@@ -261,7 +260,7 @@ def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
 
     seen = watch(run, on_event)
     assert seen.error is None
-    assert seen.restarts() == [("answers", "its process gave no sign of life for 1.0 s", 1)]
+    assert seen.restarts() == [("answers", f"its process gave no sign of life for {HEARTBEAT_S:.1f} s", 1)]
     assert seen.summary.dropped["answer.lost"] == 1
 
 
@@ -271,16 +270,15 @@ def test_a_slow_reader_loses_nothing_of_a_process_that_died_meanwhile() -> None:
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", len(seen.of(FrameReady)) == 10):
-            time.sleep(0.7)
+            time.sleep(0.7)  # more is reported meanwhile than has been read
             seen.signal("frames")
-            time.sleep(0.3)
         if seen.of(Restarted) and isinstance(event, Answer):
             run.cancel()
 
     seen = watch(run, on_event)
     assert seen.frames_rise()
     before = seen.events[: seen.events.index(seen.of(Restarted)[0])]
-    assert len([event for event in before if isinstance(event, FrameReady)]) > 15
+    assert len([event for event in before if isinstance(event, FrameReady)]) > 10
 
 
 @pytest.mark.slow
@@ -306,28 +304,19 @@ def test_a_dead_spare_process_is_not_put_to_work() -> None:
 def test_it_ends_when_told_by_another_thread_whoever_is_dead(how: str, victim: str | None, number: int) -> None:
     if victim is None and number == signal.SIGSTOP:
         pytest.skip("nobody to stop")
-    run = open_supervised(given=config(heartbeat_s=1.0))
-    told_s = 0.0
-
-    def tell() -> None:
-        nonlocal told_s
-        told_s = time.monotonic()
-        getattr(run, how)()
+    run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", len(seen.of(Answer)) == 2):
             if victim is not None:
                 seen.signal(victim, number)
-            teller = threading.Thread(target=tell)
+            teller = threading.Thread(target=getattr(run, how))
             teller.start()
             teller.join()
 
     seen = watch(run, on_event)
-    ended_s = time.monotonic() - told_s
     assert seen.error is None
     assert seen.summary.ended == {"end": "interrupted", "cancel": "cancelled"}[how]
-    assert ended_s < 12
-    report(f"{how} with {victim} {signal.Signals(number).name}: ended", ended_s)
 
 
 @pytest.mark.slow
@@ -350,7 +339,7 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 
 
 def watching(*, go_on: bool) -> Config:
-    """The scene has a bright star in it all the time, which this speaker takes for what is watched for."""
+    """The scene has something bright in it all the time, which this speaker takes for what is watched for."""
     given = config()
     until = UntilConfig(question="is it there?", go_on=go_on, every_s=0.2)
     return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})

@@ -19,8 +19,7 @@ from stream.packets import token_message, token_packet
 from stream.transport import Link, Received, Transport, Waiter, ipc_endpoint, private_directory
 from stream.transport import bus as bus_module
 from stream.transport import link as link_module
-
-LIMIT_MS = 5000
+from tests.waiting import LIMIT_MS
 
 
 @contextmanager

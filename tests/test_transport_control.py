@@ -13,6 +13,7 @@ from stream.config import NetworkConfig
 from stream.errors import OutputError, TransportError
 from stream.transport.control import REQUEST_BYTES_MAX, ControlServer, request
 from stream.transport.curve import client_curve, make_keys, server_curve
+from tests.waiting import LIMIT_MS
 
 ANYWHERE = "tcp://127.0.0.1:*"
 
@@ -47,7 +48,7 @@ def test_requests_are_answered_one_after_the_other(server: ControlServer) -> Non
 def test_a_client_without_an_envelope_is_answered_too(server: ControlServer) -> None:
     with client(zmq.DEALER, server.endpoint) as dealer:
         dealer.send(b"bare")
-        assert dealer.poll(5000)
+        assert dealer.poll(LIMIT_MS)
         assert dealer.recv_multipart() == [b"BARE"]
 
 

@@ -22,8 +22,8 @@ from stream.transport import Client, Link, Port, Transport, Waiter, ipc_endpoint
 from stream.transport import link as link_module
 from stream.transport import port as port_module
 from stream.transport.curve import ClientCurve, client_curve, make_keys, server_curve
+from tests.waiting import LIMIT_MS
 
-LIMIT_MS = 10_000
 STEP_MS = 5
 LOOPBACK = "tcp://127.0.0.1:*"
 

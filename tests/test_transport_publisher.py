@@ -85,7 +85,7 @@ def test_the_last_message_reaches_a_live_subscriber(publisher: Publisher) -> Non
 
 
 def test_a_subscriber_that_stalls_costs_nothing() -> None:
-    """It never reads; the other one gets every message, and neither time nor memory grows."""
+    """It never reads; the other one gets every message, and memory does not grow."""
     payload = body(bytes(8000))
 
     def stall(socket: zmq.Socket[bytes]) -> None:
@@ -100,19 +100,12 @@ def test_a_subscriber_that_stalls_costs_nothing() -> None:
         made.publish("frame", payload)
         live.next()
         memory = psutil.Process().memory_info().rss
-        costs_s = []
         for _ in range(2000):
-            start_s = time.perf_counter()
             made.publish("frame", payload)
-            costs_s.append(time.perf_counter() - start_s)
             live.next()
         assert made.dropped == 0
         assert psutil.Process().memory_info().rss - memory < 8 * 2**20
-        first, last = sorted(costs_s[:500])[250], sorted(costs_s[-500:])[250]
-        assert last < max(3 * first, 1e-3)
-        start_s = time.monotonic()
         made.close()
-        assert time.monotonic() - start_s < 3
 
 
 def test_a_port_in_use_is_said_in_one_line(publisher: Publisher) -> None:

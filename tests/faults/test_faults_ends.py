@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import LIMIT_S, until
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "ARR_COC_TEST_RUN"
-START_LIMIT_S = 60.0
-GONE_LIMIT_S = 3.0
 SHARED = Path("/dev/shm")
 
 pytestmark = pytest.mark.slow
@@ -64,18 +64,15 @@ class Run:
         return self.output.read_text("utf-8").count('"type":"answer"') if self.output.exists() else 0
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        until = time.monotonic() + START_LIMIT_S
-        while not ready():
+        def seen() -> bool:
             assert self.command.poll() is None, f"it ended with {self.command.returncode}"
-            assert time.monotonic() < until
-            time.sleep(0.02)
+            return ready()
 
-    def gone(self) -> list[psutil.Process]:
-        """What is still there after the time limit."""
-        until = time.monotonic() + GONE_LIMIT_S
-        while (left := self.processes()) and time.monotonic() < until:
-            time.sleep(0.05)
-        return left
+        until(seen)
+
+    def ends(self) -> None:
+        """Waits until no process is left."""
+        until(lambda: not self.processes())
 
     def left(self) -> tuple[set[str], list[str]]:
         """In shared memory, and in the temporary directory."""
@@ -124,8 +121,8 @@ def kill_all(run: Run) -> None:
 @pytest.mark.parametrize("end", [interrupt, interrupt_twice, terminate, kill, kill_all])
 def test_nothing_is_left_behind(run: Run, end: Callable[[Run], None]) -> None:
     end(run)
-    assert run.gone() == []
-    status = run.command.wait(GONE_LIMIT_S)
+    run.ends()
+    status = run.command.wait(LIMIT_S)
     assert status == (-signal.SIGKILL if end in (kill, kill_all) else 130)
     shared, temporary = run.left()
     assert shared == set()
@@ -138,8 +135,8 @@ def test_nothing_is_left_behind(run: Run, end: Callable[[Run], None]) -> None:
 def test_nothing_is_left_behind_by_a_run_that_finishes(tmp_path: Path) -> None:
     run = Run(tmp_path, ["caption", "scene:demo", "--max-frames", "20"])
     try:
-        assert run.command.wait(START_LIMIT_S) == 0
-        assert run.gone() == []
+        assert run.command.wait(LIMIT_S) == 0
+        run.ends()
         assert run.left() == (set(), [])
     finally:
         run.stop()
@@ -151,8 +148,8 @@ def test_a_run_whose_answer_process_is_killed_ends_and_leaves_nothing(tmp_path: 
         run.wait_until(lambda: run.spoken() >= 2)
         for child in run.children():
             child.kill()
-        assert run.command.wait(GONE_LIMIT_S) == 1
-        assert run.gone() == []
+        assert run.command.wait(LIMIT_S) == 1
+        run.ends()
         assert run.left() == (set(), [])
     finally:
         run.stop()
@@ -168,8 +165,8 @@ def test_supervised_processes_that_are_killed_come_back_and_leave_nothing(tmp_pa
         run.wait_until(lambda: run.spoken() >= before + 2)
         assert '"type":"restarted"' in run.output.read_text("utf-8")
         run.command.send_signal(signal.SIGINT)
-        assert run.command.wait(GONE_LIMIT_S) == 130
-        assert run.gone() == []
+        assert run.command.wait(LIMIT_S) == 130
+        run.ends()
         assert run.left() == (set(), [])
     finally:
         run.stop()

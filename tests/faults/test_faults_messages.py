@@ -60,12 +60,12 @@ from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.event_maker import answer, frame, summary
 from tests.fake_speaker import FakeSpeaker
 from tests.faults.mutations import many
+from tests.waiting import LIMIT_S
 
 COUNTS = [1000, pytest.param(100_000, marks=pytest.mark.slow)]
 GROWTH_MAX_BYTES = 64 << 20
 """What decoding garbage may add to the process: far above noise, far below what garbage announces."""
 
-LIMIT_S = 20.0
 GRID = TileGrid.of(96, 64)
 STAMP = FrameStamp(7, 280_000_000, 123, (5 << 32) | 1)
 REGIONS = np.array([[0, 0, 0], [0, 1, 1]], np.int32)

@@ -21,9 +21,9 @@ import webvtt
 from stream.cli import main
 from stream.pipeline import Pipeline
 from tests.video_maker import make_video, moving_square
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 60
 
 
 @pytest.fixture(scope="module")
