@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from stream.bench.report import report
 from stream.bench.series import Series, Spread
 from stream.bench.tables import changed_keys, show
 from stream.config import AllocateConfig, Config
-from stream.errors import ConfigError, OutputError
+from stream.errors import ConfigError, OutputError, ReaderGone
 from stream.plot import plot_series
 from tests.test_bench import recorded
 
@@ -111,7 +112,8 @@ def test_the_tables_fit_80_columns(
     assert any(line.startswith("interarrival") for line in lines) == scheduled
     assert any("dropped" in line and "answer.busy" in line for line in lines)
     assert any("are left out" in line for line in lines)
-    assert any(line.startswith("No schedule") for line in lines) != scheduled
+    assert any("mostly queueing" in line for line in lines) != scheduled
+    assert any("--realtime" in line for line in lines) != scheduled
 
 
 def test_the_comparison_s_table_fits_80_columns_and_says_what_differs(
@@ -125,8 +127,26 @@ def test_the_comparison_s_table_fits_80_columns_and_says_what_differs(
     assert "allocate.budget: A auto, B 64" in lines
     assert any(line.startswith("frame p50, ms") and line.rstrip().endswith("differs") for line in lines)
     assert any(line.startswith("fps") and line.rstrip().endswith("noise") for line in lines)
+
+
+def test_a_comparison_of_few_runs_says_once_that_they_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     show([series("A", 5), series("B", 6)], "clip.mp4", scheduled=False)
-    assert "--runs 5 or more" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "too few" in line.lower()] == [
+        "Too few runs to tell a difference from noise: --runs 5 or more."
+    ]
+    assert any(line.startswith("frame p50, ms") for line in lines)
+
+
+def test_tables_that_nobody_reads_are_the_reader_s_going(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stdout = open(writer, "w", encoding="utf-8")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with pytest.raises(ReaderGone):
+        show([series("A", 5)], "clip.mp4", scheduled=False)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+    stdout.close()
 
 
 @pytest.mark.parametrize("count", [1, 2])

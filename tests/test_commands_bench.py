@@ -113,17 +113,24 @@ def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.Monk
         (["scene:demo", "--runs", "0"], "invalid value for '--runs'"),
         (["scene:demo", "--for", "soon"], "--for needs a length of time above 0"),
         (
-            ["scene:demo", "--json", "one.out", "--png", "./one.out"],
-            "output './one.out' is given twice, as 'one.out' and './one.out'",
+            ["scene:demo", "--json", "one.png", "--png", "./one.png"],
+            "output './one.png' is given twice, as 'one.png' and './one.png'",
         ),
+        (["scene:demo", "--png", "x.foo"], "output 'x.foo' has suffix '.foo'; the picture can be .png"),
+        (["scene:demo", "--png", "x"], "output 'x' has no suffix; the picture can be .png"),
+        (["scene:demo", "--png", "/no/such/x.png"], "there is no folder '/no/such'"),
+        (["scene:demo", "--json", "/"], "cannot write '/': it is a folder"),
+        (["scene:demo", "--against-set", "answer.every_s=2.0"], "nothing to compare: --against changes no key"),
+        (["scene:demo", "--budget", "9", "-c", "file", "--against", "file"], "nothing to compare"),
         (["scene:demo", "--warmup", "-1"], "--warmup needs a length of time above 0"),
         (["scene:demo", "--against", "absent.toml"], "no configuration file 'absent.toml'"),
         (["scene:demo", "--against-set", "budget"], "--against-set needs KEY=VALUE"),
         (["scene:demo", "--against-set", "allocate.budgt=3"], "did you mean allocate.budget?"),
     ],
 )
-def test_what_cannot_be_measured_is_said_in_one_line(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_measured_is_said_in_one_line_before_any_run(
+    options: list[str], message: str, plans: list[Plan], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *options]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+    assert plans == []

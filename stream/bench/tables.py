@@ -19,6 +19,12 @@ WIDTH = 80
 SHOWN_STATISTICS = ("p50", "p99")
 """Of each latency, where several runs leave no room for more; the JSON has all."""
 
+QUEUEING = """\
+Read as fast as it goes: fps is the most that this machine does. Frames wait for
+each other, so the latencies of frames and answers are mostly queueing, and jitter
+has no meaning. Add --realtime to measure latency and jitter."""
+"""Below the figures of a run whose frames had no schedule."""
+
 
 def show(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
     """Prints one run, several, or two configurations beside each other."""
@@ -32,7 +38,7 @@ def show(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
     else:
         _show_run(console, source, series[0].runs[0])
     if not scheduled:
-        console.print("No schedule to be late for, so no jitter: add --realtime to measure it.", style="dim")
+        console.print(QUEUEING)
 
 
 def changed_keys(a: Series, b: Series) -> dict[str, tuple[object, object]]:
@@ -98,15 +104,18 @@ def _show_comparison(console: PlainConsole, source: str, a: Series, b: Series) -
         console.print(f"{key}: A {of_a}, B {of_b}")
     console.print(_left_out([*a.runs, *b.runs]), style="dim")
     table = _table("median", "A", "B", "B ÷ A", "lowest–highest")
-    table.add_column("")
+    enough = count >= ENOUGH_RUNS
+    if enough:
+        table.add_column("")
     for one in differences(a, b):
         if one.row.statistic in ("", *SHOWN_STATISTICS):
             ratio = ("", "") if one.ratio is None else _median_and_range(one.ratio)
             style = "bold" if one.verdict == "differs" else "dim"
-            cells = (_label(one.row), _number(one.a.median), _number(one.b.median), *ratio, one.verdict)
-            table.add_row(*(Text(cell, style=style) for cell in cells))
+            cells = (_label(one.row), _number(one.a.median), _number(one.b.median), *ratio)
+            verdict = (one.verdict,) if enough else ()
+            table.add_row(*(Text(cell, style=style if enough else "") for cell in (*cells, *verdict)))
     console.print(table)
-    if count < ENOUGH_RUNS:
+    if not enough:
         console.print(f"Too few runs to tell a difference from noise: --runs {ENOUGH_RUNS} or more.")
     else:
         console.print("differs: every run of one lies beyond every run of the other. noise: they", style="dim")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 AS_FAST_AS_IT_GOES = Layer("bench", {"pipeline.answers": "newest"})
 """No frame waits for an answer."""
 
+PICTURE_SUFFIXES = (".png",)
+
 RUNS_TO_COMPARE = 5
 """Runs of each of two configurations where nothing else is asked for."""
 
@@ -82,19 +84,23 @@ def bench(
     configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
     if other:
         configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])
+        if configs["B"] == configs["A"]:
+            raise ConfigError("nothing to compare: --against changes no key; name one that differs")
     count = runs or (RUNS_TO_COMPARE if other else 1)
     _check(configs["A"], count * len(configs))
     limit_s = None if limit is None else seconds_of("--for", limit)
     warmup_s = None if warmup is None else seconds_of("--warmup", warmup)
-    if png_path is not None and find_spec("matplotlib") is None:
-        raise ConfigError("--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'")
 
     from stream.bench.running import Plan
     from stream.metrics import TRIM_S
-    from stream.sinks.open import check_apart, outputs_of
+    from stream.sinks.open import check_apart, check_suffix, outputs_of
     from stream.sinks.output_file import OutputFile
     from stream.sources.address import redacted
 
+    if png_path is not None:
+        check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
+        if find_spec("matplotlib") is None:
+            raise ConfigError("--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'")
     plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in outputs_of(config.output)})

@@ -27,11 +27,11 @@ STDIN_FD = 0
 def check_outputs(config: OutputConfig, source: str) -> None:
     """Raises OutputError for an unknown suffix, an output given twice, and an output that is the input."""
     for path in config.paths:
-        _check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
+        check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
     if config.heatmap is not None:
-        _check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
+        check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
     if config.why is not None:
-        _check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
+        check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
     check_apart(outputs_of(config), source)
 
 
@@ -93,7 +93,8 @@ def _caption_sink(path: str, timing: bool, resume: bool) -> Sink:
     return CaptionSink(path, resume=resume)
 
 
-def _check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None:
+def check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None:
+    """Raises OutputError where the path has none of the `known` suffixes; `hint` says where other things go."""
     suffix = Path(path).suffix
     if suffix.lower() not in known:
         got = f"suffix {suffix!r}" if suffix else "no suffix"

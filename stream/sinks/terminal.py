@@ -157,6 +157,10 @@ class PlainConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable_lines(segment.text), segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Raises ReaderGone, as `print_line` does; rich would end the program as a failed one."""
+        raise ReaderGone("nobody reads stdout any more")
+
 
 class Stderr(PlainConsole):
     """Nobody has to read it: where it cannot be written, the run goes on."""
