@@ -97,14 +97,14 @@ def bench(
     from stream.sinks.output_file import OutputFile
     from stream.sources.address import redacted
 
-    if png_path is not None:
-        check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
-        if find_spec("matplotlib") is None:
-            raise ConfigError("--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'")
     plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in outputs_of(config.output)})
     check_apart([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
+    if png_path is not None:
+        check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
+        if find_spec("matplotlib") is None:
+            raise ConfigError("--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'")
     files: list[OutputFile] = []
     try:
         files += [OutputFile(path) for path in paths]
