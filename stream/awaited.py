@@ -7,7 +7,7 @@ import dataclasses
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp
 from stream.clock import Clock
 from stream.errors import TransportError
-from stream.events import Answer, AnswerText, Event, Looked, Shadow
+from stream.events import Answer, AnswerCancelled, AnswerText, Event, Looked, Shadow
 from stream.manners import Manners
 from stream.messages import Answered, Text
 from stream.messages import Looked as LookedMessage
@@ -20,7 +20,7 @@ class Awaited:
     """What is asked, and what comes of it: events, feedback, and entries in the journal.
 
     `question` is the one that is open; `number` the next answer's. `given_up` counts answers that were lost with an
-    answer stage.
+    answer stage, `cancelled` those that a cut made stale.
     """
 
     def __init__(self, manners: Manners, clock: Clock) -> None:
@@ -30,6 +30,8 @@ class Awaited:
         self.question: Question | None = None
         self.number = 0
         self.given_up = 0
+        self.cancelled = 0
+        self._cancelled_number: int | None = None
 
     def take_feedback(self) -> Feedback | None:
         """What the answers have taught since the last call; the newest one where there were several."""
@@ -62,17 +64,33 @@ class Awaited:
             self.given_up += self.question.checks is None
             self.question = None
 
-    def text(self, message: Text, heard_ns: int) -> AnswerText | None:
-        """A piece of the answer; None of one that only checks another."""
-        question = self._asked_for(message.answer)
-        if question.checks is not None:
+    def cancel(self, new: FrameStamp, by: str) -> AnswerCancelled | None:
+        """Drops the answer that is being spoken, because of a cut before the frame `new`; None where there is none.
+
+        What the answer stage still says of it is ignored. A check of another answer, and a look, are no such answers.
+        """
+        question = self.question
+        if question is None or not question.speak or question.checks is not None:
             return None
+        self.question, self._cancelled_number = None, question.number
+        self.cancelled += 1
+        return question.cancelled(new, by)
+
+    def text(self, message: Text, heard_ns: int) -> AnswerText | None:
+        """A piece of the answer; None of one that only checks another, or was cancelled."""
+        question = self._asked_for(message.answer)
+        if question is None or question.checks is not None:
+            return None
+        question.spoken += message.text
         question.first_text_ns = question.first_text_ns or heard_ns
         return AnswerText(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
 
     def looked(self, message: LookedMessage, received: Received, heard_ns: int) -> Looked | None:
         """One look, told once: a question that is repeated is looked at again."""
-        question, feedback = self._asked_for(message.answer), feedback_of(message, received.parts)
+        question = self._asked_for(message.answer)
+        if question is None:
+            return None
+        feedback = feedback_of(message, received.parts)
         if self._manners.until is None:
             raise TransportError("the answer stage looked for something, and nothing was to be looked for")
         known, question.looked = question.looked, True
@@ -84,6 +102,8 @@ class Awaited:
     def answered(self, message: Answered, received: Received, heard_ns: int) -> Answer | Shadow | None:
         """The whole answer. Where it is to be checked, the next question is open then: about the same frame, whole."""
         question = self._asked_for(message.answer)
+        if question is None:
+            return None
         feedback = feedback_of(message, received.parts)
         self.question = None
         if question.checks is not None:
@@ -105,7 +125,10 @@ class Awaited:
             self._manners.snapshot.write(packet.image)
         return self._manners.snapshot is not None
 
-    def _asked_for(self, number: int) -> Question:
-        if self.question is None or self.question.number != number:
-            raise TransportError(f"the answer stage speaks of answer {number}, which was not asked for")
-        return self.question
+    def _asked_for(self, number: int) -> Question | None:
+        """The open question of this number; None where its answer was cancelled. Raises TransportError otherwise."""
+        if self.question is not None and self.question.number == number:
+            return self.question
+        if number == self._cancelled_number:
+            return None
+        raise TransportError(f"the answer stage speaks of answer {number}, which was not asked for")

@@ -170,8 +170,10 @@ class AnswerConfig(Section):
     """Seconds of media time between answers; none to speak only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)
     """Speak when the relevance-weighted change since the last answer exceeds this."""
-    on_cut: bool = True
-    """Speak at a scene cut, where the picture changes its size or format, and where a lost source is back."""
+    on_cut: bool | Literal["finish", "cancel"] = "finish"
+    """Speak at a scene cut, where the picture changes its size or format, and where a lost source is back: once the
+    answer that is being spoken has ended (`finish`, or true), or in its place (`cancel`). False: that is no reason to
+    speak. `answer.window.on_cut` is about the frames that are kept."""
     target_ms: float | None = Field(default=None, gt=0)
     """Of twenty answers, nineteen begin within so many milliseconds of their frame's capture: the budget moves for it,
     from 64 to 400 tokens. Not where a file is read frame by frame."""

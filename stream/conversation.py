@@ -27,6 +27,9 @@ MODEL_WORLD = (
 )
 
 
+CANCEL_OFF = "cancel-off"
+"""The code of the notice that no answer can be cancelled by a cut in this run."""
+
 WATCHES_ONLY = "this run only watches for something; give -q beside --until for questions as well"
 
 
@@ -37,6 +40,7 @@ class SpeakPolicy:
     `silence_limit_s`: how long the answer stage may say nothing while an answer is due; `reach_limit_s`: how long it
     may take to be met. `knows_scenes`: the source is what a model of drawn scenes was made for. `watch`: what is
     watched for. `shadow_every`: after so many answers one is checked by another about all of the frame.
+    `cancel_on_cut`: a cut cancels the answer that is being spoken; in lockstep none is being spoken then.
     """
 
     rules: TriggerRules
@@ -47,6 +51,7 @@ class SpeakPolicy:
     reach_limit_s: float | None = None
     watch: WatchPolicy | None = None
     shadow_every: int | None = None
+    cancel_on_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,15 @@ class Listener:
     whole: Callable[[], FramePacket | None] = lambda: None
 
 
+def cancel_off() -> Notice:
+    """The notice that in lockstep no cut can come while an answer is being spoken."""
+    message = (
+        "answer.on_cut = cancel changes nothing here: a file that is read frame by frame waits for each answer, so no "
+        "cut comes while one is spoken; give --realtime to cancel stale ones"
+    )
+    return Notice(code=CANCEL_OFF, message=message)
+
+
 class Conversation:
     """Belongs to the allocate stage's thread."""
 
@@ -112,9 +126,10 @@ class Conversation:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Answer points that came while another one still waited, and answers that were lost."""
+        """Answer points that came while another one still waited, and answers that were lost or cancelled."""
         lost = 0 if self._dialogue is None else self._dialogue.given_up
-        return {"answer.busy": self._triggers.missed, "answer.lost": lost}
+        cancelled = 0 if self._dialogue is None else self._dialogue.cancelled
+        return {"answer.busy": self._triggers.missed, "answer.lost": lost, "answer.cancelled": cancelled}
 
     @property
     def link(self) -> Link:
@@ -154,6 +169,8 @@ class Conversation:
     ) -> None:
         """Shows the next frame, and speaks where that is due; in lockstep, to the end of the answer."""
         self._stamp = stamp
+        if (cut or discontinuity) and self._policy.cancel_on_cut:
+            self._cancel_stale(stamp, "cut" if cut else "discontinuity")
         if self._speaks:
             self._triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
         if self._watch is not None:
@@ -246,6 +263,16 @@ class Conversation:
         elif hello.known_world is not None and not self._policy.knows_scenes:
             self._listener.emit(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
         self._met, self._asked_text = True, embedding.text
+
+    def _cancel_stale(self, new: FrameStamp, by: str) -> None:
+        """Cancels the answer that is being spoken about what came before the frame `new`; a look that came with it is
+        due again."""
+        event = self._talk.cancel_answer(new, by)
+        if event is None:
+            return
+        self._listener.emit(event)
+        if self._watch is not None:
+            self._watch.triggers.again()
 
     def _may_speak(self) -> bool:
         self._talk.want()

@@ -8,7 +8,7 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, Tok
 from stream.awaited import Awaited
 from stream.clock import Clock
 from stream.errors import StageDied, TransportError
-from stream.events import ANSWERS_LOST, Asked, Event, Notice
+from stream.events import ANSWERS_LOST, AnswerCancelled, Asked, Event, Notice
 from stream.manners import Manners
 from stream.messages import (
     Alive,
@@ -92,6 +92,11 @@ class Dialogue:
         """Answers that were lost with an answer stage."""
         return self._awaited.given_up
 
+    @property
+    def cancelled(self) -> int:
+        """Answers that a cut made stale."""
+        return self._awaited.cancelled
+
     def want(self) -> None:
         """Asks for a turn, once; as soon as the answer stage is ready."""
         self._visit.want()
@@ -120,6 +125,16 @@ class Dialogue:
         question = Question(number, packet, trigger, now_ns, speak=speak, look_trigger=look_trigger, shadow=shadow)
         self._awaited.open(question)
         self._send(question)
+
+    def cancel_answer(self, new: FrameStamp, by: str = "cut") -> AnswerCancelled | None:
+        """Drops the answer that is being spoken: `by` says what made it stale, `new` is the first frame after that.
+
+        Returns the event that tells of it; None where no answer was being spoken. A turn may be wanted at once.
+        """
+        event = self._awaited.cancel(new, by)
+        if event is not None:
+            self.link.offer(Cancel())
+        return event
 
     def put_question(self, query: str) -> None:
         """The question from the next packet on; an `Asked` event tells whether it was taken."""

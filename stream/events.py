@@ -145,6 +145,23 @@ class Answer(Event, frozen=True, tag="answer"):
     timing: AnswerTiming | None = None
 
 
+class AnswerCancelled(Event, frozen=True, tag="cancelled"):
+    """An answer was cancelled while it was being spoken: no `Answer` follows, and its text is not a caption.
+
+    `frame_index` and `pts_s` are of the frame that it was about, `text` is what had been spoken. `by` says what
+    made it stale, "cut" or "discontinuity"; `by_frame_index` and `by_pts_s` are of the first frame after that.
+    """
+
+    answer: int
+    frame_index: int
+    pts_s: float
+    trigger: str
+    text: str
+    by: str
+    by_frame_index: int
+    by_pts_s: float
+
+
 class LookTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds. `total` counts from the capture time of the packet's frame."""
 
@@ -283,6 +300,7 @@ AnyEvent: TypeAlias = (
     | Asked
     | AnswerText
     | Answer
+    | AnswerCancelled
     | Looked
     | Turned
     | Shadow

@@ -20,7 +20,7 @@ from stream.answering import answering
 from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.conversation import AnswerReach
+from stream.conversation import AnswerReach, cancel_off
 from stream.event_forms import unpack_event
 from stream.events import AnyEvent, FrameReady, Notice, Started, store_lost
 from stream.journal import Journal
@@ -161,6 +161,9 @@ class Pipeline:
             yield Notice(code="loading", message=f"loading {self._model}")
             if self._config.answer.target_ms is not None and latency_target(self._config, self._info) is None:
                 yield target_off()
+            policy = speak_policy(self._config, self._info)
+            if policy.cancel_on_cut and policy.lockstep:
+                yield cancel_off()
             for event in _received(source, supervisor):
                 tally.add(event)
                 yield event

@@ -45,6 +45,19 @@ class PublishedAnswer(Published, frozen=True, tag="answer"):
     timing: AnswerTiming | None
 
 
+class PublishedCancelled(Published, frozen=True, tag="cancelled"):
+    """An answer was cancelled while it was being spoken."""
+
+    answer: int
+    frame_index: int
+    pts_s: float
+    trigger: str
+    text: str
+    by: str
+    by_frame_index: int
+    by_pts_s: float
+
+
 class PublishedText(Published, frozen=True, tag="text"):
     """A piece of an answer that is being spoken."""
 
@@ -244,6 +257,7 @@ class PublishedSummary(Published, frozen=True, tag="summary"):
 AnyPublished: TypeAlias = (
     PublishedAnswer
     | PublishedText
+    | PublishedCancelled
     | PublishedLook
     | PublishedTurned
     | PublishedFrame

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, TokenPacket
 from stream.agreement import agreement
-from stream.events import Answer, AnswerTiming, Looked, LookTiming, Shadow
+from stream.events import Answer, AnswerCancelled, AnswerTiming, Looked, LookTiming, Shadow
 from stream.messages import Answered
 from stream.messages import Looked as LookedMessage
 
@@ -19,6 +19,7 @@ class Question:
 
     With `speak` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the whole
     frame, where the answer is checked by another one about that; `checks`: the answer that this one checks.
+    `spoken`: the text so far.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Question:
     shadow: FramePacket | None = None
     checks: Answer | None = None
     first_text_ns: int | None = None
+    spoken: str = ""
 
     @property
     def stamp(self) -> FrameStamp:
@@ -74,6 +76,19 @@ class Question:
             words=found.words,
             tokens_used=answer.tokens_used,
             tokens_full=message.tokens_used,
+        )
+
+    def cancelled(self, new: FrameStamp, by: str) -> AnswerCancelled:
+        """The event that this answer is stale; `by` says what made it so, `new` is the first frame after that."""
+        return AnswerCancelled(
+            answer=self.number,
+            frame_index=self.stamp.frame_index,
+            pts_s=self.stamp.media_ns / NS_PER_S,
+            trigger=self.trigger,
+            text=self.spoken,
+            by=by,
+            by_frame_index=new.frame_index,
+            by_pts_s=new.media_ns / NS_PER_S,
         )
 
     def answered(self, message: Answered, heard_ns: int) -> Answer:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from arr_coc.types import NS_PER_S
 from stream.events import Event, FrameReady
 
-_FRAMES = ("frame_index",)
-_TIMES = ("pts_s", "start_s", "end_s")
+_FRAMES = ("frame_index", "by_frame_index")
+_TIMES = ("pts_s", "start_s", "end_s", "by_pts_s")
 _ANSWERS = ("answer",)
 
 

@@ -16,7 +16,7 @@ from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, Summary
 from stream.events import Looked as LookedEvent
 from stream.identity import UNKNOWN, weights_of
-from stream.messages import Answered, AnyMessage, Hello, Join, Lapsed, Looked, Tokens, WholeFrame
+from stream.messages import Answered, AnyMessage, Cancel, Hello, Join, Lapsed, Looked, Tokens, WholeFrame
 from stream.packets import frame_packet, token_packet
 from stream.recording import AnyRecord, Began, Heard, Recording, Said, unpacked
 from stream.renumbering import Renumbering
@@ -61,7 +61,7 @@ class LookedAgain(Event, frozen=True, tag="looked-again"):
 
 
 class ReplaySummary(Event, frozen=True, tag="replay-summary"):
-    """The end of a replay. `unanswered` packets had no answer yet when the run, or the model, stopped.
+    """The end of a replay. `unanswered` packets had no answer: the run or the model stopped, or a cut cancelled it.
 
     `frames` is how many the run had, as far as it was recorded; `first_s` the media time of the first one of which
     something differs. `recorded` is the run's own summary (of its last process, where one was started again), None
@@ -132,10 +132,12 @@ class Replay:
 
     def _say(self, record: Said) -> None:
         message = record.message
-        if not isinstance(message, (Join, Tokens, WholeFrame)):
+        if not isinstance(message, (Join, Tokens, WholeFrame, Cancel)):
             return
         self._unanswered += self._packet is not None
         self._packet = None
+        if isinstance(message, Cancel):
+            return
         if isinstance(message, Join):
             self._speaker.forget(GUEST)
             self._until = message.until or ""

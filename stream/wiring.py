@@ -84,13 +84,14 @@ def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) ->
     answer = config.answer
     every_ns = None if answer.every_s is None else round(answer.every_s * NS_PER_S)
     return SpeakPolicy(
-        rules=TriggerRules(every_ns, answer.on_change, answer.on_cut),
+        rules=TriggerRules(every_ns, answer.on_change, answer.on_cut is not False),
         query=answer.asked,
         lockstep=not paced(config, info) and config.pipeline.answers == "lockstep",
         knows_scenes=config.source.startswith(SCENE_PREFIX),
         silence_limit_s=config.pipeline.timeout_s,
         reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
         shadow_every=answer.shadow_every,
+        cancel_on_cut=answer.on_cut == "cancel",
         watch=watch_policy(answer.until, holds),
     )
 

@@ -13,7 +13,7 @@ from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenP
 from stream.clock import FakeClock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.errors import ConnectionRefused, StageDied
-from stream.events import Answer, Asked, Event, Notice
+from stream.events import Answer, AnswerCancelled, Asked, Event, Notice
 from stream.events import Looked as LookedEvent
 from stream.looks import LookRules, VerdictRules
 from stream.manners import Manners
@@ -204,11 +204,11 @@ def test_it_meets_the_model_and_its_embedding_before_anything_else(opened: Opene
     ((hello, embedding),) = talk.met
     assert (hello.model_id, embedding.text) == ("m", "what?")
     assert talk.events == []
-    assert talk.talk.drops == {"answer.busy": 0, "answer.lost": 0}
+    assert talk.talk.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_before_it_has_begun_nothing_was_dropped(opened: Opener) -> None:
-    assert opened().talk.drops == {"answer.busy": 0, "answer.lost": 0}
+    assert opened().talk.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(opened: Opener) -> None:
@@ -237,7 +237,7 @@ def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) 
     assert talk.peer.packets() == [5]
     talk.go_on()
     assert talk.triggers() == ["start"]
-    assert talk.talk.drops == {"answer.busy": 2, "answer.lost": 0}
+    assert talk.talk.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Opener) -> None:
@@ -252,6 +252,76 @@ def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Ope
     assert talk.peer.packets() == [1]
     assert talk.triggers() == ["start"]
     assert sum(isinstance(message, Want) for message in talk.peer.heard) == 1
+
+
+def cancels(talk: Talk) -> list[AnswerCancelled]:
+    return [event for event in talk.events if isinstance(event, AnswerCancelled)]
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_a_cut_cancels_what_is_being_spoken_only_where_that_is_asked_for(opened: Opener, cancel: bool) -> None:
+    talk = opened(lockstep=False, cancel_on_cut=cancel).greet()
+    talk.peer.answers = False
+    talk.show(0)
+    talk.go_on()
+    talk.show(1, cut=True)
+    talk.go_on(3)
+    heard = [type(message) for message in talk.peer.heard]
+    assert (Cancel in heard) == cancel
+    assert [(told.answer, told.frame_index, told.by_frame_index) for told in cancels(talk)] == [(0, 0, 1)] * cancel
+    assert talk.peer.packets() == ([0, 1] if cancel else [0])
+    assert talk.talk.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": int(cancel)}
+    talk.peer.answer(0)
+    talk.go_on()
+    assert talk.triggers() == ([] if cancel else ["start"]), "what comes too late is ignored"
+    talk.peer.answer(1)
+    talk.go_on(1)
+    assert talk.triggers() == (["cut"] if cancel else ["start", "cut"])
+
+
+def test_a_cut_while_nothing_is_spoken_cancels_nothing(opened: Opener) -> None:
+    talk = opened(lockstep=False, cancel_on_cut=True).greet()
+    talk.show(0)
+    talk.go_on(3)
+    talk.show(1, cut=True)
+    talk.go_on(3)
+    assert talk.triggers() == ["start", "cut"]
+    assert cancels(talk) == []
+    assert Cancel not in [type(message) for message in talk.peer.heard]
+
+
+def test_a_picture_of_another_size_cancels_as_a_cut_does(opened: Opener) -> None:
+    talk = opened(lockstep=False, cancel_on_cut=True).greet()
+    talk.peer.answers = False
+    talk.show(0)
+    talk.go_on()
+    talk.talk.observe(FrameStamp(1, S, 0), S, change=0.0, cut=False, discontinuity=True)
+    assert [(told.by, told.by_frame_index) for told in cancels(talk)] == [("discontinuity", 1)]
+
+
+def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
+    talk = opened(lockstep=False, cancel_on_cut=True).greet()
+    talk.peer.answers = False
+    for index in range(4):
+        talk.show(index, cut=index > 0)
+        talk.go_on(3)
+    assert [(told.answer, told.trigger) for told in cancels(talk)] == [(0, "start"), (1, "cut"), (2, "cut")]
+    assert talk.peer.packets() == [0, 1, 2, 3]
+    assert talk.talk.drops["answer.cancelled"] == 3
+
+
+def test_a_look_that_came_with_a_cancelled_answer_is_made_up_for(opened: Opener) -> None:
+    talk = opened(watch=watched(alone=False), lockstep=False, cancel_on_cut=True).greet()
+    talk.peer.answers = False
+    talk.show(0)
+    talk.go_on()
+    assert spoken(talk) == [(0, True)]
+    talk.show(1, cut=True)
+    talk.peer.answers = True
+    talk.go_on(3)
+    talk.show(2)
+    talk.go_on(3)
+    assert [event.frame_index for event in talk.events if isinstance(event, LookedEvent)][:1] == [1]
 
 
 def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl_c(opened: Opener) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -397,6 +398,23 @@ def test_leaving_and_cancelling_are_told(opened: Opener) -> None:
     talk.dialogue.cancel()
     talk.expect(Cancel)
     talk.expect(Leave)
+
+
+def test_what_is_still_said_of_a_cancelled_answer_is_ignored(opened: Opener) -> None:
+    talk = opened()
+    assert talk.dialogue.cancel_answer(STAMP) is None, "nothing is asked yet"
+    talk.ask()
+    talk.hear(Text(answer=0, text="half"))
+    cut = replace(STAMP, frame_index=9, media_ns=4_000 * MS)
+    event = talk.dialogue.cancel_answer(cut)
+    assert event is not None
+    assert (event.answer, event.text, event.by, event.by_frame_index, event.by_pts_s) == (0, "half", "cut", 9, 4.0)
+    talk.expect(Cancel)
+    assert not talk.dialogue.busy
+    assert talk.hear(Text(answer=0, text=" more"), answered(0)) == []
+    assert talk.ask(2) == 1
+    assert talk.hear(Text(answer=1, text="new")) == [AnswerText(answer=1, text="new", pts_s=2.5)]
+    assert (talk.dialogue.cancelled, talk.dialogue.given_up) == (1, 0)
 
 
 @pytest.mark.parametrize("message", [Text(answer=1, text="x"), answered(1)])

@@ -12,6 +12,7 @@ from arr_coc.types import TokenReason
 from stream.event_forms import encode_event, pack_event, unpack_event
 from stream.events import (
     Answer,
+    AnswerCancelled,
     AnswerText,
     AnswerTiming,
     AnyEvent,
@@ -73,6 +74,9 @@ EVENTS: list[Event] = [
     Asked(query="Where?"),
     AnswerText(answer=1, text="a "),
     ANSWER,
+    AnswerCancelled(
+        answer=2, frame_index=3, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=4, by_pts_s=0.75
+    ),
     Looked(
         frame_index=2,
         pts_s=0.5,

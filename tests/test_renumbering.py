@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, AnswerText, Cut, Event, FrameReady, Notice, Outage
+from stream.events import Answer, AnswerCancelled, AnswerText, Cut, Event, FrameReady, Notice, Outage
 from stream.renumbering import Renumbering
 from tests.event_maker import answer, frame
 
@@ -63,6 +63,23 @@ def test_answers_go_on_also_after_one_that_was_never_finished() -> None:
     assert isinstance(told, Answer)
     assert (told.answer, told.frame_index) == (2, 1)
     assert (told.pts_s, told.start_s, told.end_s) == (2.0, 2.0, 2.0)
+
+
+def test_a_cancelled_answer_has_a_number_and_both_of_its_times_go_on() -> None:
+    numbering = Renumbering(live=True)
+    numbering.apply(captured(0, 0.0, 100))
+    numbering.begin_again(0)
+    numbering.apply(captured(0, 0.0, 102))
+    stale = AnswerCancelled(
+        answer=0, frame_index=0, pts_s=0.0, trigger="start", text="", by="cut", by_frame_index=3, by_pts_s=0.5
+    )
+    told = numbering.apply(stale)
+    assert told == replace(stale, frame_index=1, pts_s=2.0, by_frame_index=4, by_pts_s=2.5)
+    numbering.begin_again(0)
+    numbering.apply(captured(0, 0.0, 104))
+    following = numbering.apply(AnswerText(answer=0, text="two"))
+    assert isinstance(following, AnswerText)
+    assert following.answer == 1
 
 
 def test_text_without_a_time_gets_none() -> None:

@@ -17,7 +17,7 @@ from stream.answering import Answering, answering, read_answering
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
 from stream.errors import RecordingError
 from stream.events import Answer, Asked, Event, FrameReady, Looked, Restarted, Summary
-from stream.messages import Answered, Hello, Join, Lapsed
+from stream.messages import Answered, Cancel, Hello, Join, Lapsed
 from stream.messages import Looked as LookedMessage
 from stream.packets import token_message
 from stream.pipeline import Pipeline
@@ -244,6 +244,13 @@ def test_only_packets_that_were_answered_are_asked() -> None:
     assert len(events) == 1
     assert replay.summary([]).unanswered == 2, "the one that was lost, and the last"
     assert replay.summary(["cut"]).damage == ("cut",)
+
+
+def test_an_answer_that_was_cancelled_is_not_asked_for_even_where_it_came_too_late() -> None:
+    late = [packet_record(1), Said(Cancel()), answered(1, "x")]
+    events, replay = take(FakeSpeaker(Config()), JOIN, *late, packet_record(2), answered(2, "frame 2 sum 3072"))
+    assert [event.answer for event in events] == [2]  # type: ignore[attr-defined]
+    assert replay.summary([]).unanswered == 1
 
 
 def test_a_packet_that_was_only_looked_at_is_not_asked_for_an_answer() -> None:

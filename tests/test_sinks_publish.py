@@ -18,6 +18,7 @@ import pytest
 from stream.config import Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError
 from stream.events import (
+    AnswerCancelled,
     AnswerText,
     AnyEvent,
     Asked,
@@ -55,6 +56,9 @@ EVENTS: list[Event] = [
     frame(0, 0.5, map=MAP, slot=3),
     AnswerText(answer=0, text="a ", pts_s=0.5),
     answer(0.5, "a cat"),
+    AnswerCancelled(
+        answer=0, frame_index=0, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=1, by_pts_s=0.75
+    ),
     look(0.5),
     turned(0.5),
     Cut(frame_index=1, pts_s=0.6, score=0.5),
@@ -114,6 +118,7 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
         "frame",
         "text",
         "answer",
+        "cancelled",
         "look",
         "turned",
         "cut",

@@ -224,7 +224,7 @@ def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(run
     fixture.reply(1)
     fixture.heard(Leave)
     assert runner.join() is None
-    assert fixture.stage.drops == {"answer.busy": 2, "answer.lost": 0, "allocate.failed": 0}
+    assert fixture.stage.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0, "allocate.failed": 0}
 
 
 def test_a_turn_that_comes_between_two_frames_is_taken_at_once(runner: StageRunner) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from stream.config import Config
 from stream.events import (
     Answer,
+    AnswerCancelled,
     AnswerText,
     Asked,
     Cut,
@@ -28,6 +29,7 @@ from stream.published import (
     Published,
     PublishedAnswer,
     PublishedAsked,
+    PublishedCancelled,
     PublishedCut,
     PublishedDiscontinuity,
     PublishedFrame,
@@ -53,6 +55,7 @@ KEPT = ("status", "answer", "look", "turned", "frame", "stats")
 COPIED: dict[type[Event], type[Published]] = {
     Answer: PublishedAnswer,
     AnswerText: PublishedText,
+    AnswerCancelled: PublishedCancelled,
     Asked: PublishedAsked,
     Cut: PublishedCut,
     PictureChanged: PublishedDiscontinuity,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stream.events import Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped, Turned
+from stream.events import AnswerCancelled, Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped, Turned
 from stream.printable import printable
 
 SKIPS_SHOWN = 3
@@ -56,6 +56,8 @@ class Remarks:
             return self._outage(event)
         if isinstance(event, PictureChanged):
             return self._changed(event)
+        if isinstance(event, AnswerCancelled):
+            return f"answer cancelled by the {event.by} at {self._clock(event.by_pts_s)}"
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
         if isinstance(event, Restarted):

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stream.errors import OutputFailed, ReaderGone
-from stream.events import Answer, AnswerText, Event, FrameReady, Notice, Restarted, Summary, Turned
+from stream.events import Answer, AnswerCancelled, AnswerText, Event, FrameReady, Notice, Restarted, Summary, Turned
 from stream.logs import write_now
 from stream.printable import printable, printable_lines
 from stream.sinks.base import Display, Watched
@@ -123,7 +123,7 @@ class TerminalSink(Display):
     def _say(self, event: Event) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=printable(event.message))
-        elif isinstance(event, Restarted):
+        elif isinstance(event, (Restarted, AnswerCancelled)):
             self._spoken = ""
         remark = self._remarks.of(event)
         if remark is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, AnswerText, Event, FrameReady, Restarted, Turned
+from stream.events import Answer, AnswerCancelled, AnswerText, Event, FrameReady, Restarted, Turned
 from stream.printable import printable
 from stream.sinks.remarks import Remarks, clock_text, turned_text
 
@@ -83,7 +83,7 @@ class Transcript:
         elif isinstance(event, Turned):
             entry = Entry(self._times.of(event.pts_s), turned_text(event))
         else:
-            if isinstance(event, Restarted):
+            if isinstance(event, (Restarted, AnswerCancelled)):
                 self._hush()
             remark = self._remarks.of(event)
             entry = None if remark is None else Entry("", remark, remark=True)

@@ -145,8 +145,7 @@ class AnswerStage:
         elif isinstance(message, Ask):
             self._change_question(client, guest, message.query)
         elif isinstance(message, Cancel):
-            self._guests.forgo(client)
-            self._unwanted = self._unwanted or client == self._speaking_to
+            self._cancel(client)
         elif isinstance(message, (Tokens, WholeFrame)):
             if self._granted == (client, message.turn) and self._packet is None:
                 self._packet = received
@@ -156,6 +155,13 @@ class AnswerStage:
             error = TransportError(f"the answer stage takes packets, got {type(message).__name__}")
             self._send(client, _failed(error))
             self._dismiss(client)
+
+    def _cancel(self, client: Client) -> None:
+        """What this client asked is not wanted: the answer that is being spoken, a packet that waits, and a turn."""
+        self._guests.forgo(client)
+        self._unwanted = self._unwanted or client == self._speaking_to
+        if self._packet is not None and self._granted is not None and self._granted[0] == client:
+            self._granted = self._packet = None
 
     def _welcome(self, client: Client, message: Join) -> None:
         """Takes a client in, or tells it why not."""
