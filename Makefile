@@ -4,22 +4,26 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow check format bench clean
+.PHONY: help demo test test-loaded test-slow check format bench clean
 
 help:
-	@echo "make demo       caption a generated clip; results in demo/"
-	@echo "make test       run the tests"
-	@echo "make test-slow  run the long suites"
-	@echo "make check      format, lint, types"
-	@echo "make format     format the code"
-	@echo "make bench      run the benchmarks of docs/measuring.md; results in benchmarks/results/"
-	@echo "make clean      remove the environment and what the demo made"
+	@echo "make demo         caption a generated clip; results in demo/"
+	@echo "make test         run the tests"
+	@echo "make test-loaded  run the tests that wait for threads or processes beside busy loops"
+	@echo "make test-slow    run the long suites"
+	@echo "make check        format, lint, types"
+	@echo "make format       format the code"
+	@echo "make bench        run the benchmarks of docs/measuring.md; results in benchmarks/results/"
+	@echo "make clean        remove the environment and what the demo made"
 
 demo: $(READY)
 	$(BIN)/python run_stream.py demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-loaded: $(READY)
+	sh scripts/loaded.sh $(BIN)/python -m pytest -m "concurrent and not slow"
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -16,6 +16,17 @@ settings.load_profile("repeatable")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+CONCURRENT = ("threading", "subprocess", "multiprocessing", "zmq", "Pipeline", "StageRunner", "Transport", "watch")
+"""Names that a test module imports where its tests wait for other threads, processes or sockets."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests whose result a busy machine could change, for `make test-loaded`."""
+    for item in items:
+        if isinstance(item, pytest.Function) and any(hasattr(item.module, name) for name in CONCURRENT):
+            item.add_marker(pytest.mark.concurrent)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Keeps torch to one thread: small tensors gain nothing from more, and results stay the same everywhere."""
