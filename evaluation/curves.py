@@ -27,9 +27,7 @@ def check_plotting() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise ResultsError(
-            "--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'"
-        ) from error
+        raise ResultsError("--png needs matplotlib, which is not installed: pip install matplotlib") from error
 
 
 def plot(cells: Sequence[Cell], title: str, path: Path) -> None:

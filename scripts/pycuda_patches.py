@@ -1,6 +1,6 @@
 """A kernel of one's own on the shared texture's patches, run by PyCUDA.
 
-    pip install 'arr-coc-stream[pycuda]'
+    pip install pycuda
     python scripts/pycuda_patches.py
 
 PyCUDA works in torch's primary context, so tensors and its arrays are in the same memory; it takes their addresses.

@@ -38,9 +38,7 @@ def plot_series(series: Sequence[Series], title: str, path: str) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError(
-            "--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'"
-        ) from error
+        raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib") from error
     figure = Figure(figsize=(12, 4 + 3.4 * len(series)), layout="constrained")
     figure.suptitle(title)
     _draw(figure, series)

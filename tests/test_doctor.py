@@ -100,7 +100,7 @@ class TestSoftware:
         assert software.network({"rtsp": True, "https": False}).found == "rtsp; not https"
         assert software.network({"rtsp": False}).found == "none; not rtsp"
         monkeypatch.setattr(software, "find_spec", lambda name: None)
-        assert software.plots().remedy == "pip install 'arr-coc-stream[plot]'"
+        assert software.plots().remedy == "pip install matplotlib"
 
     def test_sockets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert software.sockets().state == "works"

@@ -134,7 +134,7 @@ def _folder() -> Path:
     try:
         import matplotlib
     except ImportError as error:
-        raise OptionError("scenes are lettered in matplotlib's fonts; pip install 'arr-coc-stream[plot]'") from error
+        raise OptionError("scenes are lettered in matplotlib's fonts; pip install matplotlib") from error
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
 

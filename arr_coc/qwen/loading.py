@@ -94,7 +94,7 @@ def _load_model(
     from transformers import AutoModelForImageTextToText
 
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
-        raise ModelError("a device map needs accelerate: pip install 'arr-coc-stream[device-map]'")
+        raise ModelError("a device map needs accelerate: pip install accelerate")
     try:
         model, info = AutoModelForImageTextToText.from_pretrained(
             folder,

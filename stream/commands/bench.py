@@ -104,7 +104,7 @@ def bench(
     if png_path is not None:
         check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
         if find_spec("matplotlib") is None:
-            raise ConfigError("--png needs matplotlib, which is not installed: pip install 'arr-coc-stream[plot]'")
+            raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib")
     files: list[OutputFile] = []
     try:
         files += [OutputFile(path) for path in paths]

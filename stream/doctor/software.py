@@ -98,7 +98,7 @@ def _each(what: str, found: dict[str, bool], lacking: State) -> Check:
 
 def plots() -> Check:
     if find_spec("matplotlib") is None:
-        return Check("plots", "absent", "no matplotlib, so no bench --png", "pip install 'arr-coc-stream[plot]'")
+        return Check("plots", "absent", "no matplotlib, so no bench --png", "pip install matplotlib")
     return Check("plots", "works", f"matplotlib {version('matplotlib')}")
 
 
