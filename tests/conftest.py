@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.peak_memory import complaint, largest_process_bytes
+
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
@@ -25,6 +27,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and any(hasattr(item.module, name) for name in CONCURRENT):
             item.add_marker(pytest.mark.concurrent)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a run that took too much memory; not where there is a CUDA device, whose context takes gigabytes."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return
+    problem = complaint(largest_process_bytes())
+    if problem is not None:
+        print(f"\n{problem}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session", autouse=True)

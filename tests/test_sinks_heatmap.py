@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import av
@@ -90,6 +91,18 @@ def test_drawings_have_even_sides(size: tuple[int, int], drawn: tuple[int, int])
 def test_any_size_is_drawn_at_the_promised_size(height: int, width: int) -> None:
     drawn = draw(overlay(height, width), "caption", "note")
     assert (drawn.shape[1], drawn.shape[0]) == drawn_size(width, height)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (3, 640), (640, 2)])
+def test_a_tiny_frame_is_drawn_in_little_memory(height: int, width: int) -> None:
+    """Its tile reaches far beyond it, and would be enlarged as much as the frame is."""
+    drawn_bytes = 3 * 640 * 640
+    tracemalloc.start()
+    try:
+        draw(overlay(height, width), "caption", "note")
+        assert tracemalloc.get_traced_memory()[1] < 12 * drawn_bytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_video_keeps_the_frames_times_through_a_change_of_size(tmp_path: Path) -> None:

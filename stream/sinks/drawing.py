@@ -32,9 +32,11 @@ def draw(overlay: Overlay, caption: str, note: str) -> Picture:
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     rows, cols = overlay.relevance.shape
     levels = level_map(overlay.regions, rows, cols)
-    picture = _at_levels(_padded(overlay.image, rows, cols), levels)
     scale = size[0] / overlay.image.shape[1]
-    padded_size = (round(cols * TILE_PX * scale), round(rows * TILE_PX * scale))
+    picture = _at_levels(_padded(overlay.image, rows, cols), levels)
+    if scale > 1:
+        picture = _within_frame(picture, overlay.image.shape[0], overlay.image.shape[1])
+    padded_size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
     picture = cv2.resize(picture, padded_size, interpolation=cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA)
     picture = _lit(picture, levels)
     picture = _tinted(picture, overlay.relevance)
@@ -70,6 +72,16 @@ def _padded(image: Picture, rows: int, cols: int) -> Picture:
     if bottom <= 0 and right <= 0:
         return image[: rows * TILE_PX, : cols * TILE_PX]
     return cv2.copyMakeBorder(image, 0, max(0, bottom), 0, max(0, right), cv2.BORDER_REPLICATE)
+
+
+def _within_frame(picture: Picture, height_px: int, width_px: int) -> Picture:
+    """The padded picture without its padding in a direction in which there is one tile only.
+
+    All that lies in that direction belongs to the tile, so nothing moves. Enlarged as the frame is, the padding of a
+    frame of 1x1 pixel would take 20,480x20,480.
+    """
+    height, width = picture.shape[:2]
+    return picture[: height_px if height == TILE_PX else height, : width_px if width == TILE_PX else width]
 
 
 def _at_levels(image: Picture, levels: npt.NDArray[np.int8]) -> Picture:
