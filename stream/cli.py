@@ -41,6 +41,7 @@ from stream.errors import (
     SourceError,
     StreamError,
 )
+from stream.signals import leave_gone_terminal
 
 USER_MISTAKES = (
     ConfigError,
@@ -133,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             logs.say_traceback(error)
         return _explain(error)
+    finally:
+        leave_gone_terminal()  # what is left in a buffer would fail as Python ends
 
 
 def _open_standard_streams() -> None:

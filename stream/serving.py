@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from stream.answer_place import AnswerPlace
 from stream.answering import answering
 from stream.config import Config
 from stream.errors import ConfigError, TransportError
+from stream.signals import signals_handled
 from stream.speaker import QWEN, open_speaker
 from stream.stages.answer import AnswerStage
 from stream.stages.base import CancelledError, Control
@@ -63,14 +63,12 @@ def serve_answers(
 def _signals_cancel(control: Control, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """While inside: the first signal cancels; a second one, or one while a model is loading, interrupts."""
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: signal.Signals) -> None:
+        if number == signal.SIGHUP and control.cancelled:
+            return
         if control.cancelled or loading():
             raise KeyboardInterrupt
         control.cancel()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_handled(on_signal):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from types import FrameType
 from typing import Protocol
 
 from stream.config import Config
@@ -13,13 +12,18 @@ from stream.events import Event, Summary
 from stream.overlay import Overlay
 from stream.recording import claimed_folder
 from stream.running import open_run
+from stream.signals import signals_handled
 from stream.sinks.base import Display, Sink
 from stream.sinks.listeners import open_listeners
 from stream.sinks.open import open_sinks
 from stream.sources import SourceInfo
 from stream.time_limit import TimeLimit
 
-FINISHING = "finishing what is in flight; press Ctrl-C again to stop now"
+FINISHING = {
+    signal.SIGINT: "finishing what is in flight; press Ctrl-C again to stop now",
+    signal.SIGTERM: "SIGTERM: finishing what is in flight; a second one stops now",
+    signal.SIGHUP: "SIGHUP, the terminal is gone: finishing what is in flight; SIGTERM stops now",
+}
 STOPPING = "stopping now"
 
 
@@ -113,24 +117,25 @@ def expected_frames(info: SourceInfo, limit: int | None) -> int | None:
 
 @contextmanager
 def signals_end(run: Stoppable, terminal: Display) -> Iterator[None]:
-    """While inside: the first SIGINT or SIGTERM ends the run well, the second cancels it, a third kills."""
+    """While inside: the first SIGINT, SIGTERM or SIGHUP ends the run well, the second cancels it, a third kills.
+
+    A SIGHUP after another signal changes nothing: a terminal that is closed sends several.
+    """
     count = 0
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: signal.Signals) -> None:
         nonlocal count
+        if number == signal.SIGHUP and count:
+            return
         count += 1
         if count == 1:
             run.end()
-            terminal.tell(FINISHING)
+            terminal.tell(FINISHING[number])
         elif count == 2:
             run.cancel()
             terminal.tell(STOPPING)
         else:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_handled(on_signal):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -90,7 +90,47 @@ def test_the_first_signal_ends_the_second_cancels_the_third_kills(capfd: pytest.
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-    assert capfd.readouterr().err == f"{FINISHING}\n{STOPPING}\n"
+    assert capfd.readouterr().err == f"{FINISHING[signal.SIGINT]}\n{STOPPING}\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "remark"),
+    [
+        (signal.SIGTERM, "SIGTERM: finishing what is in flight; a second one stops now"),
+        (signal.SIGHUP, "SIGHUP, the terminal is gone: finishing what is in flight; SIGTERM stops now"),
+    ],
+)
+def test_where_nobody_can_press_a_key_none_is_asked_for(
+    number: int, remark: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = ScriptedRun([])
+    with signals_end(run, TerminalSink(captions=False)):
+        os.kill(os.getpid(), number)
+    assert run.told == ["end"]
+    assert capfd.readouterr().err == f"{remark}\n"
+
+
+def test_a_terminal_that_is_closed_sends_several_signals_and_ends_the_run_once() -> None:
+    run = ScriptedRun([])
+    with signals_end(run, TerminalSink(captions=False)):
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        assert run.told == ["end"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run.told == ["end", "cancel"]
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
+    run, before = ScriptedRun([]), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_end(run, TerminalSink(captions=False)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert run.told == []
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert run.told == ["end"]
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:

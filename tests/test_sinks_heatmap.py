@@ -134,6 +134,21 @@ def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> No
     assert np.abs(picture.astype(int) - bare)[-60:-20, 200:400].max() > 90
 
 
+def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: Path) -> None:
+    """The file as it is on the disk while the sink is open, which is what `kill -9` leaves."""
+    slots, path, killed = Slots(), tmp_path / "out.mp4", tmp_path / "killed.mp4"
+    sink = HeatmapSink(str(path), slots.take)
+    readable = []
+    for index in range(6):
+        sink.write(frame(index, index / 25, slot=slots.put(overlay())))
+        killed.write_bytes(path.read_bytes())
+        if index >= 2:
+            with av.open(str(killed)) as container:
+                readable.append(sum(1 for _ in container.decode(video=0)))
+    sink.close()
+    assert readable == [1, 2, 3, 4], "the newest frame is not drawn yet, and the one before it not whole"
+
+
 def test_a_run_without_frames_leaves_no_video(tmp_path: Path) -> None:
     HeatmapSink(str(tmp_path / "out.mp4"), Slots().take).close()
     assert list(tmp_path.iterdir()) == []

@@ -25,12 +25,13 @@ TakeOverlay = Callable[[int], Overlay]
 CLOCK_HZ = 90_000
 """Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
 
-QUALITY = {"preset": "veryfast", "crf": "20", "bf": "0", "g": "48"}
-"""No frames that refer to later ones (`bf`): they would move the video's start away from the source's. A key frame at
-least every `g` frames, which is the most that is lost where the program is killed."""
+QUALITY = {"preset": "veryfast", "tune": "zerolatency", "crf": "22", "bf": "0", "g": "48"}
+"""No frame waits in the encoder for later ones: where the program is killed, the newest two are all that is lost. `bf`:
+none refers to later ones either, which would move the video's start away from the source's. A key frame at least every
+`g` frames."""
 
-FRAGMENTS = {"movflags": "hybrid_fragmented", "flush_packets": "1"}
-"""Playable however the run ends: fragments while it is written, an ordinary MP4 once it is closed."""
+FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": "1"}
+"""Playable however the run ends: a fragment a frame while it is written, an ordinary MP4 once it is closed."""
 
 
 class HeatmapSink(Sink):

@@ -23,6 +23,7 @@ from stream.errors import OutputFailed, ReaderGone
 from stream.events import Answer, AnswerCancelled, AnswerText, Event, FrameReady, Notice, Restarted, Summary, Turned
 from stream.logs import write_now
 from stream.printable import printable, printable_lines
+from stream.signals import leave_gone_terminal
 from stream.sinks.base import Display, Watched
 from stream.sinks.remarks import Remarks, clock_text, turned_text
 
@@ -84,9 +85,10 @@ class TerminalSink(Display):
             self._say(event)
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is not None:
+            with suppress(OSError):  # nobody has to read it
+                live.stop()
 
     def _advance(self, event: FrameReady) -> None:
         self._ready_ns = (self._ready_ns or (event.ready_ns, 0))[0], event.ready_ns
@@ -110,7 +112,11 @@ class TerminalSink(Display):
         line.add_column(justify="right", style="cyan", no_wrap=True)
         line.add_column(overflow="fold")
         line.add_row(clock_text(pts_s), Text(text))
-        (self._err if self._live is not None else PlainConsole()).print(line)
+        try:
+            (self._err if self._live is not None else PlainConsole()).print(line)
+        except OSError as error:
+            if not leave_gone_terminal():
+                raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
 
     def _turned(self, event: Turned) -> None:
         """What a run was watched for is told in any case."""
@@ -180,12 +186,17 @@ def print_answer(at: str, text: str) -> None:
 
 
 def print_line(line: str) -> None:
-    """Printable lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk."""
+    """Printable lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk.
+
+    A terminal that is gone is no error: whoever closed it may want the run to go on.
+    """
     try:
         print(printable_lines(line), flush=True)
     except BrokenPipeError as error:
         raise ReaderGone("nobody reads stdout any more") from error
     except OSError as error:
+        if leave_gone_terminal():
+            return
         raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
 
 
