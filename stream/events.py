@@ -123,8 +123,10 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(Event, frozen=True, tag="answer"):
     """One whole answer. It speaks of `frames` frames from `start_s` to `end_s`; `trigger` says why it was given.
 
-    `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `target_ms`: the latency
-    that is held, if one is, and `budget` the tokens that frames get for it from here on.
+    `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `flops`: operations
+    to encode, prefill and decode it from the tokens that were shown, `full_flops` from all tokens of its frames; 0
+    where the model does not tell. `target_ms`: the latency that is held, if one is, and `budget` the tokens that frames
+    get for it from here on.
     """
 
     answer: int
@@ -140,6 +142,8 @@ class Answer(Event, frozen=True, tag="answer"):
     text_tokens: int
     frames: int = 1
     kept_bytes: int = 0
+    flops: int = 0
+    full_flops: int = 0
     target_ms: float | None = None
     budget: int | None = None
     timing: AnswerTiming | None = None
@@ -270,7 +274,10 @@ class FrameReady(Event, frozen=True, tag="frame"):
 class Summary(Event, frozen=True, tag="summary"):
     """The end of the run: what it did, in numbers. `backend` is the texture store that ran last.
 
-    `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for one.
+    `mean_tokens` are the visual tokens that a frame was given, of `mean_tiles`. `work_ratio`: how many times the
+    operations of the answers all tokens of their frames would have taken; None without answers, or where the model does
+    not tell. `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for
+    one.
     """
 
     frames: int
@@ -285,6 +292,8 @@ class Summary(Event, frozen=True, tag="summary"):
     backend: str
     discontinuities: int = 0
     error: str | None = None
+    mean_tiles: float = 0.0
+    work_ratio: float | None = None
     found: bool | None = None
     timing: dict[str, float] | None = None
 

@@ -224,6 +224,7 @@ class Answered(Message, frozen=True):
     """An answer to `query` has ended. Parts: regions, attention and similarity of its feedback, if there is any.
 
     It speaks of so many `frames`, the oldest of `since_ns` (media time); `kept_bytes` is what the model keeps of them.
+    `flops` as in `stream.events.Answer`.
     """
 
     answer: Count
@@ -237,6 +238,8 @@ class Answered(Message, frozen=True):
     frames: Count = 1
     since_ns: int | None = None
     kept_bytes: Count = 0
+    flops: Count = 0
+    full_flops: Count = 0
     feedback_stamp: FrameStamp | None = None
 
 

@@ -40,6 +40,8 @@ class PublishedAnswer(Published, frozen=True, tag="answer"):
     text_tokens: int
     frames: int
     kept_bytes: int
+    flops: int
+    full_flops: int
     target_ms: float | None
     budget: int | None
     timing: AnswerTiming | None
@@ -250,6 +252,8 @@ class PublishedSummary(Published, frozen=True, tag="summary"):
     ended: str
     backend: str
     error: str | None
+    mean_tiles: float
+    work_ratio: float | None
     found: bool | None
     timing: dict[str, float] | None
 

@@ -111,6 +111,8 @@ class Question:
             text_tokens=message.text_tokens,
             frames=message.frames,
             kept_bytes=message.kept_bytes,
+            flops=message.flops,
+            full_flops=message.full_flops,
             timing=AnswerTiming(
                 encode_ms=message.encode_ms,
                 prefill_ms=message.prefill_ms,

@@ -29,7 +29,7 @@ class Spoken:
     """What one answer took, and what it teaches. Times in milliseconds.
 
     It speaks of so many `frames`, the oldest of `since_ns` (media time; None: of one frame only). `kept_bytes`: what is
-    kept of them in memory.
+    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`.
     """
 
     tokens_used: int
@@ -41,6 +41,8 @@ class Spoken:
     frames: int = 1
     since_ns: int | None = None
     kept_bytes: int = 0
+    flops: int = 0
+    full_flops: int = 0
 
 
 class Speaker(Protocol):
@@ -149,6 +151,8 @@ class QwenSpeaker:
             frames=len(result.shown),
             since_ns=min(stamp.media_ns for stamp in result.shown),
             kept_bytes=result.kept_bytes,
+            flops=result.work.flops,
+            full_flops=result.work.full_flops,
         )
 
 

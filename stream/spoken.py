@@ -28,6 +28,8 @@ def answered_message(number: int, query: str, text: str, spoken: Spoken) -> tupl
         frames=spoken.frames,
         since_ns=spoken.since_ns,
         kept_bytes=spoken.kept_bytes,
+        flops=spoken.flops,
+        full_flops=spoken.full_flops,
         feedback_stamp=None if spoken.feedback is None else spoken.feedback.stamp,
         arrays=specs_of(*arrays),
     )

@@ -18,7 +18,8 @@ class Tally:
         self._cuts = 0
         self._discontinuities = 0
         self._skipped = 0
-        self._tokens = 0
+        self._tokens = self._tiles = 0
+        self._flops = self._full_flops = 0
         self._dirty_share = 0.0
         self._first: FrameReady | None = None
         self._last: FrameReady | None = None
@@ -30,9 +31,12 @@ class Tally:
             self._last = event
             self._frames += 1
             self._tokens += event.tokens
+            self._tiles += event.tiles
             self._dirty_share += event.dirty_share
         elif isinstance(event, Answer):
             self._answers += 1
+            self._flops += event.flops
+            self._full_flops += event.full_flops
         elif isinstance(event, Cut):
             self._cuts += 1
         elif isinstance(event, PictureChanged):
@@ -64,6 +68,8 @@ class Tally:
             backend=backend,
             discontinuities=self._discontinuities,
             error=error,
+            mean_tiles=self._tiles / frames,
+            work_ratio=self._full_flops / self._flops if self._flops else None,
             found=self._found,
             timing={
                 "wall_s": (now_ns - self._start_ns) / NS_PER_S,

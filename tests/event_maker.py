@@ -85,6 +85,8 @@ def summary(**changes: Any) -> Summary:
         "skipped": 0,
         "dropped": {},
         "mean_tokens": 64.0,
+        "mean_tiles": 240.0,
+        "work_ratio": 3.14,
         "mean_dirty_share": 0.5,
         "ended": "finished",
         "backend": "cpu",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from arr_coc.qwen.flops import Flops
 from arr_coc.types import TileGrid
-from evaluation.flops import Flops
 from evaluation.looking import Looking, looking
 from evaluation.strategies.base import Reply
 from tests.evaluation_maker import picture, question

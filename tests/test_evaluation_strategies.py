@@ -13,10 +13,10 @@ from arr_coc.errors import NonFiniteError
 from arr_coc.gaze import Gaze
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import PROBED_LAYERS
+from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 from evaluation.errors import EvaluationError
-from evaluation.flops import Costs
 from evaluation.prompting import Prompt
 from evaluation.strategies.arr_coc import choosing_flops
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named

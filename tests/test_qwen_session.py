@@ -15,6 +15,8 @@ from tiny_qwen import FAMILIES, tiny_qwen
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
 from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.decode import Decoding
+from arr_coc.qwen.flops import Costs
+from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
@@ -52,6 +54,39 @@ def test_the_pieces_are_the_text() -> None:
     assert "".join(pieces) == speaking.last.text
     assert speaking.last.text_tokens == 8
     assert speaking.last.tokens_used == 6
+
+
+def test_the_work_is_told_whatever_was_kept_and_counts_all_tokens_of_the_frames_beside_it() -> None:
+    speaking, costs = session(), Costs(tiny_qwen())
+    said(speaking, packet(), QUERY)
+    text_tokens = speaking.last.prefilled_tokens - 6
+    first = speaking.last.work
+    assert first == costs.work("sparse", [6], [12], text_tokens, 8)
+    assert first.flops < first.full_flops
+    said(speaking, packet(), QUERY)
+    assert speaking.last.prefilled_tokens < text_tokens
+    assert speaking.last.work == first, "as from an empty cache"
+    said(speaking, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
+    two = speaking.last.work
+    text_tokens = two_frames_text(speaking)
+    assert two == costs.work("sparse", [4, 12], [12, 12], text_tokens, 8)
+
+
+def two_frames_text(speaking: AnswerSession) -> int:
+    """Tokens of a prompt about those two frames that show nothing of them."""
+    fresh = AnswerSession(speaking.qwen, speaking.options)
+    said(fresh, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
+    return fresh.last.prefilled_tokens - 16
+
+
+def test_the_work_of_a_window_counts_every_frame_that_it_shows() -> None:
+    speaking, window = session(), FrameWindow(WindowOptions(frames=2))
+    for seed in (1, 2, 3):
+        said(speaking, packet(seed, 4, seed), QUERY, None, window)
+    found, costs = speaking.last.work, Costs(tiny_qwen())
+    text_tokens = sum(frame.tokens - frame.visual_tokens for frame in window.frames) + len(speaking.prompts.ids.head)
+    text_tokens += len(speaking.prompts.question(QUERY))
+    assert found == costs.work("sparse", [4, 4], [12, 12], text_tokens, 8)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ import pytest
 from stream.errors import ReaderGone
 from stream.events import AnswerText, Asked, Notice, Outage, Restarted, Skipped
 from stream.sinks.remarks import SKIPS_SHOWN
-from stream.sinks.terminal import TerminalSink, summary_text
+from stream.sinks.terminal import TerminalSink, saved_text, summary_text
 from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 
@@ -110,7 +110,8 @@ def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pyte
         sink.write(frame(index, index / 10, ready_ns=ready_ms * 1_000_000))
     sink.write(summary())
     assert capsys.readouterr().err == (
-        "3 frames (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 frames a second · cpu texture\n"
+        "3 frames (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work · "
+        "2 frames a second · cpu texture\n"
     )
 
 
@@ -122,7 +123,8 @@ def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.
 def test_the_summary_names_losses_and_how_it_ended() -> None:
     text = summary_text(summary(frames=1, skipped=2, dropped={"answer.busy": 3}, ended="interrupted"), None)
     assert text == (
-        "interrupted · 1 frame (0:01.0) · 2 answers · 1 cut · 64 tokens a frame · 2 skipped · 3 dropped at answer.busy"
+        "interrupted · 1 frame (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work"
+        " · 2 skipped · 3 dropped at answer.busy"
         " · cpu texture"
     )
 
@@ -162,3 +164,17 @@ def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.Mo
             TerminalSink(captions=True).write(answer(0, "text"))
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tiles", "ratio", "text"),
+    [
+        (63.0, 240.0, 5.14, "63 of 240 tokens a frame, 5.1× less work"),
+        (63.0, 240.0, None, "63 of 240 tokens a frame"),
+        (63.0, 240.0, 1.0, "63 of 240 tokens a frame"),
+        (48.0, 48.0, 1.0, "48 tokens a frame, which is all"),
+        (0.0, 0.0, None, "0 tokens a frame"),
+    ],
+)
+def test_what_was_saved_in_words(tokens: float, tiles: float, ratio: float | None, text: str) -> None:
+    assert saved_text(summary(mean_tokens=tokens, mean_tiles=tiles, work_ratio=ratio)) == text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from stream.events import Answer, Cut, FrameReady, Notice, Skipped
 from stream.tally import Tally
 from tests.event_maker import look
@@ -55,6 +57,17 @@ def test_every_kind_is_counted() -> None:
     assert (summary.mean_tokens, round(summary.mean_dirty_share, 6)) == (101.0, 0.1)
     assert round(summary.duration_s, 6) == 0.2
     assert summary.timing == {"wall_s": 15.0, "fps": 2.0}
+
+
+def test_the_summary_says_what_choosing_tokens_saved() -> None:
+    tally = Tally(0)
+    tally.add(frame(0, 0))
+    assert tally.summary("finished", None, {}, 1, "cpu").work_ratio is None, "nothing was answered"
+    for flops, full_flops in ((10, 50), (30, 50)):
+        tally.add(replace(answer(), flops=flops, full_flops=full_flops))
+    summary = tally.summary("finished", None, {}, 1, "cpu")
+    assert summary.work_ratio == 2.5
+    assert summary.mean_tiles == frame(0, 0).tiles
 
 
 def test_a_run_without_frames_has_a_summary_too() -> None:

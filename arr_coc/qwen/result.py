@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.qwen.flops import Work
 from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.prompted import Prompt
 from arr_coc.types import Feedback, FrameStamp
@@ -24,7 +25,8 @@ class AnswerResult:
 
     `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
     `feedback` is None where none was wanted. `kept_bytes`: what frames, keys and values take in memory after it.
-    `vision`: what incremental encoding took and keeps, where that is how frames were encoded.
+    `work`: the operations that it took, and that all tokens would have. `vision`: what incremental encoding took and
+    keeps, where that is how frames were encoded.
     """
 
     text: str
@@ -39,6 +41,7 @@ class AnswerResult:
     shown: tuple[FrameStamp, ...]
     regions: npt.NDArray[np.int32]
     kept_bytes: int
+    work: Work
     vision: VisionReport | None = None
 
 
@@ -64,7 +67,7 @@ class Record:
             self.first_s = self.last_s
 
     def result(
-        self, prompt: Prompt, feedback: Feedback | None, kept_bytes: int, vision: VisionReport | None
+        self, prompt: Prompt, feedback: Feedback | None, kept_bytes: int, vision: VisionReport | None, work: Work
     ) -> AnswerResult:
         """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
         first_s = time.perf_counter() if self.first_s is None else self.first_s
@@ -82,4 +85,5 @@ class Record:
             regions=prompt.regions.int().cpu().numpy(),
             kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
             vision=vision,
+            work=work,
         )

@@ -15,6 +15,7 @@ from arr_coc.qwen.attention import AttentionProbe, feedback_from
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.decoder import Decoder
 from arr_coc.qwen.encoding import Packet
+from arr_coc.qwen.flops import Costs, Work
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.incremental import IncrementalEncoder
 from arr_coc.qwen.prompted import Prompt
@@ -78,6 +79,10 @@ class AnswerSession:
         """The model's tokens for yes and no. Raises ModelError where it has none."""
         return yes_no_tokens(self.qwen)
 
+    @cached_property
+    def _costs(self) -> Costs:
+        return Costs(self.qwen)
+
     def answer(
         self,
         packets: Packet | Sequence[Packet],
@@ -130,7 +135,8 @@ class AnswerSession:
                 def conclude() -> None:
                     encoded = vision.report if self.options.encode == "incremental" else None
                     feedback = None if probe is None else feedback_from(prompt, probe, self.prompts.pooled(query))
-                    self._last = record.result(prompt, feedback, self.prompts.kept_bytes(window), encoded)
+                    work = self._work(prompt, frames, window, record.text_tokens)
+                    self._last = record.result(prompt, feedback, self.prompts.kept_bytes(window), encoded, work)
 
                 try:
                     yield _AskedPrompt(prompt, logits, record, probe)
@@ -141,6 +147,14 @@ class AnswerSession:
         except Exception:
             self.prompts.forget()
             raise
+
+    def _work(self, prompt: Prompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int) -> Work:
+        """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
+        tiles = {frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)}
+        shown = [place.stop - place.start for place in prompt.places]
+        of_tiles = [tiles.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
+        text_tokens = prompt.part.tokens - sum(shown)
+        return self._costs.work(self.options.encode, shown, of_tiles, text_tokens, answer_tokens)
 
     def _probe(self, prompt: Prompt) -> AbstractContextManager[AttentionProbe | None]:
         """What looks at the decoder's attention on the newest frame, where feedback is wanted."""

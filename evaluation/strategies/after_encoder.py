@@ -18,9 +18,9 @@ import torch
 
 from arr_coc.qwen.decode import Decoding, decode
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
+from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.textstream import TextStream
-from evaluation.flops import Costs, Flops
 from evaluation.prompting import Prompt
 from evaluation.staged import Prefilled, staged_prefill
 from evaluation.strategies.base import Ask, Reply

@@ -15,11 +15,11 @@ from functools import partial
 from arr_coc.allocator import AllocatorOptions
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
 from arr_coc.qwen.encoding import Packet
+from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.pictures import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode
-from evaluation.flops import Costs
 from evaluation.prompting import Prompt
 from evaluation.strategies.arr_coc import check_allocated, gaze_for, reply_from
 from evaluation.strategies.base import Ask, Reply, Strategy, stamps_of

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from arr_coc.qwen.answer_options import Frames
+from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
-from evaluation.flops import Costs, Flops
 from evaluation.prompting import Prompt
 from evaluation.strategies.base import Ask, Reply
 from evaluation.strategies.speaking import Speaking, Spoken

@@ -199,6 +199,8 @@ def _rates(ready_ns: Nanoseconds, frames: list[FrameReady], answers: list[Answer
         Figure("fps", frames_per_second(ready_ns), "1/s", "allocations ready ÷ wall time"),
         Figure("answers", rate, "1/s", "answers about the measured frames ÷ wall time"),
         Figure("tokens", _mean([frame.tokens for frame in frames]), "", "visual tokens a frame, mean"),
+        Figure("tiles", _mean([frame.tiles for frame in frames]), "", "visual tokens of a whole frame, mean"),
+        Figure("less work", _work_ratio(answers), "×", "operations with all tokens ÷ with those shown"),
         Figure("tiles changed", _mean([frame.dirty_share for frame in frames], 100), "%", "of the grid, mean"),
         Figure(
             "allocation jitter",
@@ -207,6 +209,11 @@ def _rates(ready_ns: Nanoseconds, frames: list[FrameReady], answers: list[Answer
             "tiles whose level changed, mean",
         ),
     )
+
+
+def _work_ratio(answers: list[Answer]) -> float | None:
+    flops = sum(answer.flops for answer in answers)
+    return sum(answer.full_flops for answer in answers) / flops if flops else None
 
 
 def _memory(recorder: Recorder) -> tuple[Figure, ...]:

@@ -27,6 +27,9 @@ from stream.signals import leave_gone_terminal
 from stream.sinks.base import Display, Watched
 from stream.sinks.remarks import Remarks, clock_text, turned_text
 
+LEAST_RATIO = 1.05
+"""Below this, less work is not worth a word."""
+
 SPOKEN_LINES = 2
 """Lines for the answer that is being spoken."""
 
@@ -206,7 +209,7 @@ def summary_text(summary: Summary, pace: float | None) -> str:
         f"{_count(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
         _count(summary.answers, "answer"),
         _count(summary.cuts, "cut"),
-        f"{summary.mean_tokens:.0f} tokens a frame",
+        saved_text(summary),
     ]
     if summary.skipped:
         parts.append(f"{summary.skipped} skipped")
@@ -217,6 +220,16 @@ def summary_text(summary: Summary, pace: float | None) -> str:
     if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)
     return " · ".join(parts)
+
+
+def saved_text(summary: Summary) -> str:
+    """The tokens that were shown, and what that saved: `63 of 240 tokens a frame, 5.1× less work`."""
+    shown, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
+    if shown >= tiles:
+        return f"{shown} tokens a frame" + (", which is all" if tiles else "")
+    ratio = summary.work_ratio
+    less = "" if ratio is None or ratio < LEAST_RATIO else f", {ratio:.1f}× less work"
+    return f"{shown} of {tiles} tokens a frame{less}"
 
 
 def _count(number: int, noun: str) -> str:

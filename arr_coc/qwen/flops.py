@@ -15,6 +15,7 @@ from torch import nn
 
 from arr_coc.qwen.positions import MERGE
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
 
 PATCHES_A_TOKEN = MERGE * MERGE
 
@@ -31,6 +32,18 @@ class Flops:
     @property
     def total(self) -> int:
         return self.choose + self.encode + self.prefill + self.decode
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations of an answer from the tokens that were shown, and of the same answer from all tokens of its frames.
+
+    Both from an empty cache: what is kept from an earlier answer, and what `incremental` need not encode again, is not
+    taken off. What choosing the tokens takes is not counted.
+    """
+
+    flops: int = 0
+    full_flops: int = 0
 
 
 class Costs:
@@ -61,6 +74,30 @@ class Costs:
         pairs = sum(length * (length + 1) // 2 for length in lengths)
         through = sum(weights * length for weights, length in zip(self._layers, lengths, strict=True))
         return 2 * through + 4 * self._attended * pairs + 2 * self._head
+
+    def answer(
+        self, encode: Encode, shown: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
+    ) -> Flops:
+        """An answer of `answer_tokens` about frames of which so many tokens are `shown`, of so many `tiles` each.
+
+        `text_tokens` are the prompt's others. Where `encode` takes whole frames, the encoder is charged for all tiles.
+        """
+        lengths = [text_tokens + sum(shown)] * self.layers
+        encoded = shown if encode in NEEDS_TOKENS_ONLY else tiles
+        return Flops(
+            encode=sum(self.encode(tokens) for tokens in encoded),
+            prefill=self.prefill(lengths),
+            decode=self.decode(lengths, answer_tokens),
+        )
+
+    def work(
+        self, encode: Encode, shown: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
+    ) -> Work:
+        """The same answer, beside the one from all tiles."""
+        return Work(
+            self.answer(encode, shown, tiles, text_tokens, answer_tokens).total,
+            self.answer("full", tiles, tiles, text_tokens, answer_tokens).total,
+        )
 
     def look(self, tokens: int) -> int:
         """The attention of one token on so many in one layer, where the fused one gives no weights."""

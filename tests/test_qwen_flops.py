@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import FrameStamp
-from evaluation.flops import Costs, Flops
+from arr_coc.types import Encode, FrameStamp
 from evaluation.prompting import Prompt
 from evaluation.views import View
 from tests.evaluation_maker import picture
@@ -65,6 +65,20 @@ def test_each_further_token_sees_one_more() -> None:
     lengths = [20, 10, 10]
     assert costs.decode(lengths, 2) == costs.decode(lengths, 1) + costs.decode([21, 11, 11], 1)
     assert costs.decode(lengths, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("encode", "shown", "encoded"),
+    [("sparse", 10, 10), ("incremental", 10, 10), ("prune", 10, 40), ("weighted", 40, 40), ("full", 40, 40)],
+)
+def test_the_work_of_an_answer_is_that_of_its_parts(encode: Encode, shown: int, encoded: int) -> None:
+    costs = Costs(tiny_qwen())
+    found = costs.work(encode, [shown, shown], [40, 40], 9, 3)
+    lengths = [9 + 2 * shown] * costs.layers
+    assert found.flops == 2 * costs.encode(encoded) + costs.prefill(lengths) + costs.decode(lengths, 3)
+    full = [9 + 2 * 40] * costs.layers
+    assert found.full_flops == 2 * costs.encode(40) + costs.prefill(full) + costs.decode(full, 3)
+    assert (found.flops < found.full_flops) == (shown < 40)
 
 
 def test_the_total_is_the_sum_of_the_parts() -> None:
