@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from arr_coc.budget import SHARE_PATTERN
 
 DEFAULT_QUERY = "Say what happens."
+MAX_PIXELS = 1 << 26
+"""67 million: twice an 8K frame, and what cameras of 64 megapixels take."""
+
 QUERY_LIMIT_CHARS = 4000
 """Longest question. Far above any real one; a model with a short context says so itself."""
 
@@ -34,6 +37,8 @@ class CaptureConfig(Section):
     """Stop after this many frames."""
     realtime: bool = False
     """Play a file at its own pace, as a camera would: frames may then be dropped, and are counted."""
+    max_pixels: int = Field(default=MAX_PIXELS, ge=1)
+    """Largest picture, width times height, that is decoded; a larger one is refused before memory is taken for it."""
     stream: int | None = Field(default=None, ge=0)
     """Which video stream of a file that holds several, counted from 0; its default one when absent."""
     fps: float | None = Field(default=None, gt=0, le=1000)

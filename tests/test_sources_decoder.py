@@ -11,6 +11,7 @@ import av
 import pytest
 from video_maker import make_video, moving_square, overwrite_packet
 
+from stream.config import MAX_PIXELS
 from stream.sources import decoder
 from stream.sources.decoder import LARGE_PICTURE_THREADS, MAX_READ_ERRORS, VideoDecoder
 from stream.sources.timeline import MediaTimeline
@@ -40,7 +41,7 @@ class FailingReads:
 
 def decoder_for(container: Any, reads: Any = None) -> VideoDecoder:
     stream = container.streams.video[0]
-    return VideoDecoder(reads or container, stream, MediaTimeline(stream.time_base, Fraction(25)))
+    return VideoDecoder(reads or container, stream, MediaTimeline(stream.time_base, Fraction(25)), MAX_PIXELS)
 
 
 @pytest.fixture

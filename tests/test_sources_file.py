@@ -182,8 +182,8 @@ def test_metadata_that_is_not_utf8_is_no_obstacle(tmp_path: Path) -> None:
 def test_a_source_that_fails_to_open_leaves_no_file_open(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containers: list[av.container.InputContainer] = []
 
-    def remember(path: Path) -> av.container.InputContainer:
-        containers.append(open_container(path))
+    def remember(path: Path, config: CaptureConfig) -> av.container.InputContainer:
+        containers.append(open_container(path, config))
         return containers[-1]
 
     overwrite_packet(clip, 1, count=10)

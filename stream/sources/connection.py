@@ -14,6 +14,7 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources.address import redacted, scheme_of, scrubbed
 from stream.sources.failures import Failure, camera_failure, camera_too_slow, network_failure, too_slow
+from stream.sources.limits import address_options
 
 US_PER_S = 1_000_000
 
@@ -72,7 +73,7 @@ def network_target(address: str, config: CaptureConfig) -> Target:
     name = redacted(address)
 
     def open_it(limit_s: float) -> av.container.InputContainer:
-        options = network_options(address, config)
+        options = {**network_options(address, config), **address_options(scheme_of(address) or "", config)}
         timeout = (limit_s, config.stall_s / 2 if scheme_of(address) in _RESUMABLE else config.stall_s)
         return _opened(lambda: av.open(address, options=options, timeout=timeout, metadata_errors="replace"), limit_s)
 

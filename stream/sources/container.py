@@ -12,7 +12,10 @@ import av
 from av.stream import Disposition
 
 from arr_coc.types import NS_PER_S
+from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
+from stream.sources.limits import file_options, refused_playlist
+from stream.sources.png_check import check_png
 from stream.sources.timeline import MediaTimeline
 
 AV_TIME_BASE = 1_000_000
@@ -25,12 +28,18 @@ _MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 """The tag DURATION of a Matroska track: the time of its end."""
 
 
-def open_container(path: Path) -> av.container.InputContainer:
-    """Opens a file for reading. Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it."""
+def open_container(path: Path, config: CaptureConfig) -> av.container.InputContainer:
+    """Opens a file for reading, and nothing that it may name.
+
+    Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it, or may not.
+    """
     _check_file(path)
+    check_png(path, config.max_pixels)
     try:
-        container = av.open(f"file:{path}", metadata_errors="replace")
+        container = av.open(f"file:{path}", options=file_options(config), metadata_errors="replace")
     except av.FFmpegError as error:
+        if (refusal := refused_playlist(path)) is not None:
+            raise refusal from error
         raise _not_a_video(path, error.strerror or str(error)) from error
     if container.format.name in TEXT_DEMUXERS:
         container.close()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import av
 
 from stream.sources.base import SkippedItem
+from stream.sources.limits import decoder_options, decoding_failure
 from stream.sources.losses import LossLedger
 from stream.sources.timeline import MediaTimeline
 
@@ -26,15 +27,21 @@ class VideoDecoder:
     """Decodes one stream of a container; what fails is noted in `losses` and skipped."""
 
     def __init__(
-        self, container: av.container.InputContainer, stream: av.video.stream.VideoStream, timeline: MediaTimeline
+        self,
+        container: av.container.InputContainer,
+        stream: av.video.stream.VideoStream,
+        timeline: MediaTimeline,
+        max_pixels: int,
     ) -> None:
         self._container = container
         self._stream = stream
         self._timeline = timeline
         self._packets = 0
         self._losses = LossLedger()
+        self._max_pixels = max_pixels
         context = stream.codec_context
         self._one_thread = context.width * context.height <= ONE_THREAD_MAX_PX
+        context.options = decoder_options(max_pixels)
         context.thread_type = "AUTO"
         context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS
 
@@ -72,7 +79,8 @@ class VideoDecoder:
         except av.FFmpegError as error:
             media_ns = self._timeline.at_ns(packet.pts) if self._one_thread else None
             pts = packet.pts if self._one_thread else None
-            self._losses.lost(self._packets, _reason(error), pts, media_ns, exact=self._one_thread)
+            reason = decoding_failure(error, self._max_pixels)
+            self._losses.lost(self._packets, reason, pts, media_ns, exact=self._one_thread)
             return []
 
     def _flush(self) -> list[av.VideoFrame]:

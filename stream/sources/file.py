@@ -25,6 +25,7 @@ from stream.sources.container import (
 from stream.sources.decoder import VideoDecoder
 from stream.sources.fit import Fit
 from stream.sources.form import Form, prepared
+from stream.sources.limits import SCALE_DOWN, too_large
 from stream.sources.planes import quarter_turns
 from stream.sources.timeline import MediaTimeline
 
@@ -51,6 +52,7 @@ class ContainerSource:
         self._container = container
         self._name = name
         self._max_frames = config.max_frames
+        self._max_pixels = config.max_pixels
         self._start_ns = round(config.start_s * NS_PER_S)
         self._clock = clock
         self._trailing: tuple[SkippedItem, ...] = ()
@@ -59,7 +61,7 @@ class ContainerSource:
             self._stream = video_stream(self._container, self._name, config.stream)
             self._timeline = timeline_of(self._container, self._stream)
             self._declared_ns = declared_end_ns(self._container, self._stream)
-            self._decoder = VideoDecoder(self._container, self._stream, self._timeline)
+            self._decoder = VideoDecoder(self._container, self._stream, self._timeline, config.max_pixels)
             self._decoded = self._decoder.frames()
             self._first = self._decode_first()
             self._info = self._describe(self._first)
@@ -132,7 +134,8 @@ class ContainerSource:
 
     def _nothing_decoded(self, reason: str) -> str:
         """Why there is not a single frame, and what to do."""
-        return f"no frame of {self._name} can be decoded ({reason}); {self._remedy}"
+        remedy = SCALE_DOWN if too_large(self._max_pixels) in reason else self._remedy
+        return f"no frame of {self._name} can be decoded ({reason}); {remedy}"
 
     def _first_after_start(self) -> av.VideoFrame | None:
         """The first frame of `capture.start_s` or later; what cannot be entered there is read from its beginning.
@@ -201,4 +204,4 @@ class FileSource(ContainerSource):
 
     def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
-        super().__init__(open_container(path), str(path), config, clock)
+        super().__init__(open_container(path, config), str(path), config, clock)

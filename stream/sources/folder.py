@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from types import TracebackType
 
@@ -54,9 +54,11 @@ class FolderSource:
         self._fit = Fit.of(config)
         self._fps = DEFAULT_RATE if config.fps is None else Fraction(str(config.fps))
         self._max_frames = config.max_frames
+        self._max_pixels = config.max_pixels
         self._clock = clock
         self._name = address
         self._paths = _pictures(address)
+        self._root = _root_of(address).resolve()
         self._trailing: tuple[SkippedItem, ...] = ()
         begin = math.ceil(Fraction(str(config.start_s)) * self._fps)
         if begin >= len(self._paths):
@@ -122,13 +124,19 @@ class FolderSource:
             if should_stop():
                 return
             try:
-                rgb = read_picture(path)
+                rgb = self._picture(path)
             except PictureError as error:
                 skipped.append(SkippedItem(str(path), str(error), self._media_ns(place)))
                 continue
             yield _Picture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
             skipped = []
         self._trailing = _in_few_words(skipped)
+
+    def _picture(self, path: Path) -> npt.NDArray[np.uint8]:
+        """Raises PictureError, also for a link to somewhere else: whoever names a folder names what lies in it."""
+        if not path.resolve().is_relative_to(self._root):
+            raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
+        return read_picture(path, self._max_pixels)
 
     def _first_loss(self) -> str:
         lost = self._trailing[0]
@@ -177,6 +185,14 @@ def _pictures(address: str) -> list[Path]:
     if not pictures:
         raise SourceError(_none_there(where, found))
     return pictures
+
+
+def _root_of(address: str) -> Path:
+    """The folder that an address names, or that in which its pattern looks."""
+    if not is_pattern(address):
+        return Path(address)
+    plain = list(takewhile(lambda part: not glob.has_magic(part), Path(address).parts))
+    return Path(*plain)
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import Colour, FramePlanes
+from stream.sources.limits import decoder_options
 from stream.sources.planes import planes_of, rgb_of
 
 VERSION = 1
@@ -40,8 +41,10 @@ class MessageError(Exception):
 class FrameReader:
     """Turns messages into frames. Keeps a JPEG decoder; belongs to one thread."""
 
-    def __init__(self) -> None:
-        self._jpeg = _jpeg_decoder()
+    def __init__(self, max_pixels: int = MAX_SIDE_PX**2) -> None:
+        """`max_pixels`: of a frame, width times height."""
+        self._max_pixels = max_pixels
+        self._jpeg = _jpeg_decoder(max_pixels)
 
     def read(self, parts: Sequence[memoryview]) -> tuple[FrameHeader, FramePlanes, Callable[[], Image]]:
         """The header, the planes (views on the message where the format allows), and the picture as RGB when called.
@@ -51,6 +54,10 @@ class FrameReader:
         if len(parts) != 2:
             raise MessageError(f"a frame has 2 parts, header and bytes; this has {len(parts)}")
         header = _header(parts[0])
+        if header.width * header.height > self._max_pixels:
+            raise MessageError(
+                f"{header.width}x{header.height} is more than capture.max_pixels = {self._max_pixels} allows"
+            )
         if header.format == "jpeg":
             frame = self._decoded(header, parts[1])
             return header, planes_of(frame), lambda: rgb_of(frame)
@@ -61,7 +68,7 @@ class FrameReader:
         try:
             frames = self._jpeg.decode(av.Packet(bytes(data))) if len(data) else []
         except av.FFmpegError as error:
-            self._jpeg = _jpeg_decoder()
+            self._jpeg = _jpeg_decoder(self._max_pixels)
             raise MessageError(f"its JPEG cannot be decoded: {error.strerror}") from error
         if not frames:
             raise MessageError("it holds no JPEG")
@@ -73,8 +80,9 @@ class FrameReader:
         return frame
 
 
-def _jpeg_decoder() -> av.VideoCodecContext:
+def _jpeg_decoder(max_pixels: int) -> av.VideoCodecContext:
     context = av.VideoCodecContext.create("mjpeg", "r")
+    context.options = decoder_options(max_pixels)
     context.thread_count = 1
     return context
 

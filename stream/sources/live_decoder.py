@@ -9,9 +9,11 @@ import av
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
+from stream.config import CaptureConfig
 from stream.sources.base import SkippedItem
 from stream.sources.decoder import ONE_THREAD_MAX_PX
-from stream.sources.failures import reading_failure, reason_of, silent
+from stream.sources.failures import reading_failure, silent
+from stream.sources.limits import decoder_options, decoding_failure
 from stream.sources.losses import LossLedger
 
 CAMERA_POLL_S = 0.002
@@ -35,19 +37,21 @@ class LiveDecoder:
         self,
         container: av.container.InputContainer,
         stream: av.video.stream.VideoStream,
-        stall_s: float,
+        config: CaptureConfig,
         clock: Clock,
         stop: threading.Event,
     ) -> None:
         self._container = container
         self._stream = stream
-        self._stall_s = stall_s
+        self._stall_s = config.stall_s
+        self._max_pixels = config.max_pixels
         self._clock = clock
         self._stop = stop
         self._packets = 0
         self._waited_ns = 0
         self._losses = LossLedger()
         context = stream.codec_context
+        context.options = decoder_options(config.max_pixels)
         context.thread_type = "SLICE"
         context.thread_count = 1 if context.width * context.height <= ONE_THREAD_MAX_PX else LARGE_PICTURE_THREADS
 
@@ -105,5 +109,5 @@ class LiveDecoder:
         try:
             return self._stream.codec_context.decode(packet)
         except av.FFmpegError as error:
-            self._losses.lost(self._packets, reason_of(error), None, None)
+            self._losses.lost(self._packets, decoding_failure(error, self._max_pixels), None, None)
             return []

@@ -27,12 +27,19 @@ class PictureError(Exception):
     """A file that shows no picture; the message is the reason alone."""
 
 
-def read_picture(path: Path) -> npt.NDArray[np.uint8]:
-    """The picture, of an animation the first: uint8 RGB [H, W, 3]. Raises PictureError."""
+def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
+    """The picture, of an animation the first: uint8 RGB [H, W, 3].
+
+    Raises PictureError, for one of more than `max_pixels` before it is decoded.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tags that do not matter here
             with Image.open(path) as image:
+                if image.width * image.height > max_pixels:
+                    raise PictureError(
+                        f"it has {image.width}x{image.height} pixels, more than capture.max_pixels = {max_pixels}"
+                    )
                 image.load()
                 return np.asarray(_over_white(ImageOps.exif_transpose(_eight_bits(image))), np.uint8)
     except UnidentifiedImageError as error:

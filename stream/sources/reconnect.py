@@ -124,7 +124,7 @@ class LiveReader(threading.Thread):
             return str(error)
         self.timeline.connected(stream.time_base, rate_of(stream))
         try:
-            decoder = LiveDecoder(container, stream, self._config.stall_s, self._clock, self._stopping)
+            decoder = LiveDecoder(container, stream, self._config, self._clock, self._stopping)
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
                     self._describe(stream, frame)

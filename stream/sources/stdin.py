@@ -19,6 +19,7 @@ from stream.errors import SourceError
 from stream.sources.base import SkippedItem, SourceFrame, never
 from stream.sources.container import TEXT_DEMUXERS
 from stream.sources.file import ContainerSource
+from stream.sources.limits import file_options
 
 NAME = "standard input"
 
@@ -42,7 +43,7 @@ class StdinSource(ContainerSource):
         """Waits for the first frame. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
         self._reader = _reader(descriptor)
         try:
-            container = av.open(self._reader, metadata_errors="replace")
+            container = av.open(self._reader, options=file_options(config), metadata_errors="replace")
         except av.FFmpegError as error:
             raise _unreadable(self._reader, error.strerror or str(error)) from error
         if container.format.name in TEXT_DEMUXERS:

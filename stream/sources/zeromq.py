@@ -86,7 +86,7 @@ class _Receiver(threading.Thread):
         self.failure: Exception | None = None
         self._begun = threading.Event()
         self._stopping = threading.Event()
-        self._frames = FrameReader()
+        self._frames = FrameReader(config.max_pixels)
         self._met = self._refused = False
         self._problem: str | None = None
         self._unreadable: list[SkippedItem] = []
