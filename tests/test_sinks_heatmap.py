@@ -11,8 +11,9 @@ import pytest
 
 from stream.errors import OutputError
 from stream.overlay import Overlay
-from stream.sinks.drawing import draw, drawn_size, level_map
+from stream.sinks.drawing import draw, draw_allocation, drawn_size, level_map
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
+from stream.sinks.strip import LEAST_WIDTH_PX, strip_height
 from tests.event_maker import answer, frame
 
 GREY = 128
@@ -65,17 +66,23 @@ def test_relevance_is_tinted_where_it_is_high() -> None:
     assert changed[-40, 40] == 0
 
 
-def test_caption_and_note_are_drawn_at_their_places() -> None:
+def test_caption_and_note_stand_below_the_picture_and_cover_nothing_of_it() -> None:
     bare, told = draw(overlay(), "", ""), draw(overlay(), "a very long caption " * 8, "64 of 240")
     rows = np.flatnonzero((bare != told).any(axis=(1, 2)))
-    assert rows.min() < 30
-    assert rows.max() > told.shape[0] - 30
-    assert (bare == told)[told.shape[0] // 3].all()
+    height = drawn_size(128, 96)[1]
+    assert rows.min() >= height
+    assert rows.max() > height + 40
+    np.testing.assert_array_equal(told[:height], draw_allocation(overlay()))
 
 
-def test_a_word_wider_than_the_picture_is_broken() -> None:
-    drawn = draw(overlay(), "x" * 400, "")
-    assert drawn.shape == draw(overlay(), "", "").shape
+@pytest.mark.parametrize("grey", [0, 128, 255])
+def test_outlines_are_seen_on_any_picture(grey: int) -> None:
+    """Where a sharp tile meets its neighbour, a line differs from what it is drawn on."""
+    plain = overlay(regions=[(0, 1, 1), (0, 1, 2)])
+    drawn = draw_allocation(Overlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
+    tile = 32 * drawn.shape[1] // 128
+    across = drawn[tile + tile // 2, 2 * tile - 6 : 2 * tile + 6].astype(int)
+    assert np.abs(across - grey).max() > 70
 
 
 @pytest.mark.parametrize(
@@ -89,8 +96,12 @@ def test_drawings_have_even_sides(size: tuple[int, int], drawn: tuple[int, int])
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 95), (121, 161), (70, 1500)])
 def test_any_size_is_drawn_at_the_promised_size(height: int, width: int) -> None:
-    drawn = draw(overlay(height, width), "caption", "note")
-    assert (drawn.shape[1], drawn.shape[0]) == drawn_size(width, height)
+    item = overlay(height, width)
+    assert draw_allocation(item).shape[1::-1] == drawn_size(width, height)
+    drawn = draw(item, "caption", "note")
+    width_px = max(LEAST_WIDTH_PX, drawn_size(width, height)[0])
+    assert drawn.shape == (drawn_size(width, height)[1] + strip_height(width_px), width_px, 3)
+    assert drawn.shape[0] % 2 == drawn.shape[1] % 2 == 0
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (3, 640), (640, 2)])
@@ -130,8 +141,8 @@ def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> No
     sink.close()
     with av.open(str(path)) as container:
         picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
-    bare = draw(overlay(), "", "64 of 240 tokens · 0.0 s")
-    assert np.abs(picture.astype(int) - bare)[-60:-20, 200:400].max() > 90
+    bare = draw(overlay(), "", "64 of 240 tokens · 0:00.0")
+    assert np.abs(picture.astype(int) - bare)[-80:, 20:400].max() > 90
 
 
 def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: Path) -> None:

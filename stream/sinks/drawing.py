@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.types import TILE_PX
 from stream.overlay import Overlay
+from stream.sinks.strip import BACKGROUND, LEAST_WIDTH_PX, KeyItem, strip
 
 Picture = npt.NDArray[np.uint8]
 
@@ -24,11 +23,29 @@ UNSEEN_BRIGHTNESS = 0.3
 TINT = 0.35
 """Opacity of the relevance colours where relevance is highest."""
 OUTLINES = ((255, 226, 92), (150, 190, 255), (122, 150, 205), (110, 130, 170), (100, 115, 145), (95, 105, 130))
-"""RGB, by level."""
+"""RGB, by level: the inner line of a region's outline. The outer one is dark, so one of them shows on any picture."""
+DARK = (24, 24, 40)
+OUTLINE_OPACITY = 0.65
+
+KEY = (
+    KeyItem("sharp", (255, 255, 255), OUTLINES[0]),
+    KeyItem("coarser", (168, 168, 168), OUTLINES[1]),
+    KeyItem("not seen", (76, 76, 76)),
+)
 
 
 def draw(overlay: Overlay, caption: str, note: str) -> Picture:
-    """The frame with its allocation, `caption` at the bottom and `note` in the corner: uint8 RGB, even sides."""
+    """The frame with its allocation, and below it a strip with a key, `note` and `caption`: uint8 RGB, even sides."""
+    picture = draw_allocation(overlay)
+    beside = max(0, LEAST_WIDTH_PX - picture.shape[1])
+    if beside:
+        left = beside // 2
+        picture = cv2.copyMakeBorder(picture, 0, 0, left, beside - left, cv2.BORDER_CONSTANT, value=BACKGROUND)
+    return np.concatenate([picture, strip(picture.shape[1], caption, note, KEY)])
+
+
+def draw_allocation(overlay: Overlay) -> Picture:
+    """The frame with its allocation: uint8 RGB, of `drawn_size`."""
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     rows, cols = overlay.relevance.shape
     levels = level_map(overlay.regions, rows, cols)
@@ -42,16 +59,14 @@ def draw(overlay: Overlay, caption: str, note: str) -> Picture:
     picture = _tinted(picture, overlay.relevance)
     _outline(picture, overlay.regions, scale)
     picture = np.ascontiguousarray(picture[: size[1], : size[0]])
-    picture = cv2.copyMakeBorder(
+    return cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE
     )
-    _stamp(picture, _text_image(note, size[0] // 2, max(12, size[0] // 64), size[1]), top=True)
-    _stamp(picture, _text_image(caption, size[0] - size[0] // 8, max(20, size[0] // 40), size[1]), top=False)
-    return picture
 
 
 def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
-    """(width, height) of the drawing of a frame of this size: its shape, even sides, H.264's 4:2:0 wants them."""
+    """(width, height) of the drawing of a frame of this size, without the strip: its shape, even sides, as H.264's
+    4:2:0 wants them."""
     low, high = LONG_SIDE_PX
     long_side = max(width_px, height_px)
     scale = high / long_side if long_side > high else max(1, math.ceil(low / long_side))
@@ -115,67 +130,16 @@ def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
 
 
 def _outline(picture: Picture, regions: npt.NDArray[np.integer], scale: float) -> None:
+    """A double line around each region: dark outside, light inside."""
     lines = picture.copy()
     for level, row, col in sorted(map(tuple, regions.tolist()), reverse=True):
         side = TILE_PX * scale * (1 << level)
-        corner = (round(col * side), round(row * side))
-        opposite = (round((col + 1) * side) - 1, round((row + 1) * side) - 1)
-        cv2.rectangle(lines, corner, opposite, OUTLINES[level], 1)
-    cv2.addWeighted(lines, 0.5, picture, 0.5, 0, dst=picture)
+        left, top = round(col * side), round(row * side)
+        right, bottom = round((col + 1) * side) - 1, round((row + 1) * side) - 1
+        cv2.rectangle(lines, (left, top), (right, bottom), DARK, 1)
+        cv2.rectangle(lines, (left + 1, top + 1), (right - 1, bottom - 1), OUTLINES[level], 1)
+    cv2.addWeighted(lines, OUTLINE_OPACITY, picture, 1 - OUTLINE_OPACITY, 0, dst=picture)
 
 
 def _over_tiles(values: Picture, width: int, height: int) -> Picture:
     return cv2.resize(values, (width, height), interpolation=cv2.INTER_NEAREST)
-
-
-@lru_cache(maxsize=8)
-def _text_image(text: str, width_px: int, height_px: int, room_px: int) -> Picture | None:
-    """White text on a dark, translucent plate: uint8 RGBA. None for no text; lines that `room_px` cannot hold go."""
-    font, pad, step = _font(height_px), height_px // 2, round(height_px * 1.3)
-    lines = _wrapped(text, font, width_px, max(1, (room_px - pad) // step))
-    if not lines:
-        return None
-    width = max(round(font.getlength(line)) for line in lines) + 2 * pad
-    plate = Image.new("RGBA", (width, step * len(lines) + pad), (8, 10, 16, 190))
-    pen = ImageDraw.Draw(plate)
-    for number, line in enumerate(lines):
-        pen.text((width / 2, pad / 2 + step * (number + 0.5)), line, font=font, fill=(255, 255, 255, 255), anchor="mm")
-    return np.asarray(plate)
-
-
-@lru_cache(maxsize=8)
-def _font(height_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(height_px)
-
-
-def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width_px: int, most: int) -> list[str]:
-    """The words in at most so many lines, none wider than `width_px`; a word that is wider alone is broken."""
-    lines: list[str] = []
-    for word in text.split():
-        if len(lines) > most:
-            break
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and font.getlength(longer) <= width_px:
-            lines[-1] = longer
-            continue
-        lines.append("")
-        for character in word:
-            if lines[-1] and font.getlength(lines[-1] + character) > width_px:
-                lines.append("")
-            if len(lines) > most:
-                break
-            lines[-1] += character
-    return lines[:most]
-
-
-def _stamp(picture: Picture, plate: Picture | None, *, top: bool) -> None:
-    """Lays the plate over the picture: in the top left corner, or in the middle near the bottom."""
-    if plate is None:
-        return
-    height, width = min(plate.shape[0], picture.shape[0]), min(plate.shape[1], picture.shape[1])
-    margin = min(picture.shape[1] // 80, picture.shape[0] - height, picture.shape[1] - width)
-    y = margin if top else picture.shape[0] - height - margin
-    x = margin if top else (picture.shape[1] - width) // 2
-    under = picture[y : y + height, x : x + width]
-    opacity = plate[:height, :width, 3:].astype(np.uint16)
-    under[:] = (plate[:height, :width, :3] * opacity + under * (255 - opacity)) // 255

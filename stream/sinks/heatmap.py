@@ -18,6 +18,7 @@ from stream.printable import printable
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
+from stream.sinks.remarks import clock_text
 
 TakeOverlay = Callable[[int], Overlay]
 """Gives the picture in a slot of the run, once."""
@@ -70,7 +71,7 @@ class HeatmapSink(Sink):
             return
         event, overlay = self._held
         self._held = None
-        picture = draw(overlay, self._caption, f"{event.tokens} of {event.tiles} tokens · {event.pts_s:.1f} s")
+        picture = draw(overlay, self._caption, f"{event.tokens} of {event.tiles} tokens · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()
             self._video = _Video(self._claim.path, picture.shape[1], picture.shape[0])
