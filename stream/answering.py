@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Answering(msgspec.Struct, frozen=True):
     program: str
     model: str | None
     weights: str
-    threads: int
+    threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     settings: dict[str, Any]
 
 
@@ -61,7 +61,7 @@ def read_answering(text: str) -> Answering:
     """What `answering` told. Raises RecordingError where it is none."""
     try:
         return msgspec.json.decode(text, type=Answering)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f"the recording does not tell what it was answered by ({error}); record it anew") from None
 
 

@@ -8,10 +8,11 @@ from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp
 from stream.clock import Clock
 from stream.errors import TransportError
 from stream.events import Answer, AnswerCancelled, AnswerText, Event, Looked, Shadow
+from stream.limits import ANSWER_CHARS_MAX, PIECES_MAX
 from stream.manners import Manners
 from stream.messages import Answered, Text
 from stream.messages import Looked as LookedMessage
-from stream.packets import feedback_of
+from stream.packets import check_taught, feedback_of
 from stream.question import Question
 from stream.transport import Received
 
@@ -27,6 +28,7 @@ class Awaited:
         self._manners = manners
         self._clock = clock
         self._feedback: Feedback | None = None
+        self._fault: TransportError | None = None
         self.question: Question | None = None
         self.number = 0
         self.given_up = 0
@@ -37,6 +39,11 @@ class Awaited:
         """What the answers have taught since the last call; the newest one where there were several."""
         feedback, self._feedback = self._feedback, None
         return feedback
+
+    def take_fault(self) -> TransportError | None:
+        """Why what an answer taught could not be used, where that was so since the last call."""
+        fault, self._fault = self._fault, None
+        return fault
 
     def recall(self, stamp: FrameStamp) -> list[Event]:
         """The answer about this frame where the journal holds it, as events; nothing where it is to be asked for."""
@@ -79,7 +86,12 @@ class Awaited:
     def text(self, message: Text, heard_ns: int) -> AnswerText | None:
         """A piece of the answer; None of one that only checks another, or was cancelled."""
         question = self._asked_for(message.answer)
-        if question is None or question.checks is not None:
+        if question is None:
+            return None
+        question.pieces += 1
+        if question.pieces > PIECES_MAX or len(question.spoken) + len(message.text) > ANSWER_CHARS_MAX:
+            raise TransportError(f"an answer has more than {PIECES_MAX} pieces or {ANSWER_CHARS_MAX} characters")
+        if question.checks is not None:
             return None
         question.spoken += message.text
         question.first_text_ns = question.first_text_ns or heard_ns
@@ -90,9 +102,9 @@ class Awaited:
         question = self._asked_for(message.answer)
         if question is None:
             return None
-        feedback = feedback_of(message, received.parts)
         if self._manners.until is None:
             raise TransportError("the answer stage looked for something, and nothing was to be looked for")
+        feedback = self._taught(question, message, received)
         known, question.looked = question.looked, True
         self._feedback = feedback or self._feedback
         if not question.speak:
@@ -104,7 +116,7 @@ class Awaited:
         question = self._asked_for(message.answer)
         if question is None:
             return None
-        feedback = feedback_of(message, received.parts)
+        feedback = self._taught(question, message, received)
         self.question = None
         if question.checks is not None:
             return question.checked(message)
@@ -119,11 +131,25 @@ class Awaited:
             self._manners.journal.keep(answer, feedback)
         return answer
 
+    def _taught(self, question: Question, message: Answered | LookedMessage, received: Received) -> Feedback | None:
+        """What an answer teaches; nothing where that is none, which makes the answer no worse."""
+        try:
+            feedback = feedback_of(message, received.parts)
+            check_taught(feedback, question.stamp, question.packet.grid)
+        except TransportError as error:
+            self._fault = error
+            return None
+        return feedback
+
     def _lay(self, packet: FramePacket) -> bool:
         """Lays the image of a whole frame into the snapshot, where there is one."""
         if self._manners.snapshot is not None:
             self._manners.snapshot.write(packet.image)
         return self._manners.snapshot is not None
+
+    def is_open(self, number: int) -> bool:
+        """Whether the answer of this number is awaited."""
+        return self.question is not None and self.question.number == number
 
     def _asked_for(self, number: int) -> Question | None:
         """The open question of this number; None where its answer was cancelled. Raises TransportError otherwise."""

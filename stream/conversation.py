@@ -126,10 +126,17 @@ class Conversation:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Answer points that came while another one still waited, and answers that were lost or cancelled."""
-        lost = 0 if self._dialogue is None else self._dialogue.given_up
-        cancelled = 0 if self._dialogue is None else self._dialogue.cancelled
-        return {"answer.busy": self._triggers.missed, "answer.lost": lost, "answer.cancelled": cancelled}
+        """Answer points that came while another one still waited, answers that were lost or cancelled, and messages of
+        the answer stage that it may not send."""
+        dialogue = self._dialogue
+        dropped = {
+            "answer.busy": self._triggers.missed,
+            "answer.lost": 0 if dialogue is None else dialogue.given_up,
+            "answer.cancelled": 0 if dialogue is None else dialogue.cancelled,
+        }
+        if dialogue is not None and dialogue.refused:
+            dropped["answer.refused"] = dialogue.refused
+        return dropped
 
     @property
     def link(self) -> Link:

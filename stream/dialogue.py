@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.awaited import Awaited
 from stream.clock import Clock
-from stream.errors import StageDied, TransportError
-from stream.events import ANSWERS_LOST, AnswerCancelled, Asked, Event, Notice
+from stream.errors import ConnectionRefused, StageDied, TransportError
+from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Asked, Event, Notice
+from stream.limits import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 from stream.manners import Manners
 from stream.messages import (
     Alive,
@@ -35,12 +37,19 @@ from stream.visit import Visit
 FAILURES_MAX = 5
 """Answers that may fail one after the other before the conversation is given up."""
 
+SPOILT_MAX = 3
+"""Times that an answer may come to nothing because what was sent meanwhile cannot be read, before that is a failure."""
+
+QUERIES_KNOWN = 8
+"""Of the questions that were put, so many of the last are known again when they are answered."""
+
 
 class Dialogue:
     """What has been asked, what has been heard, and whether it is this process's turn.
 
     `connect` makes the link, again after a loss. `hear` yields the events that waiting messages make, and keeps what
-    its reader takes: `hello`, `take_embedding`, `take_feedback`.
+    its reader takes: `hello`, `take_embedding`, `take_feedback`. A message that an answer stage may not send is dropped
+    and told once; `refused` counts them.
     """
 
     def __init__(self, connect: Callable[[], Link], clock: Clock, query: str, manners: Manners) -> None:
@@ -53,6 +62,11 @@ class Dialogue:
         self._recalled: list[Event] = []
         self._news: list[Event] = []
         self._without_answers = False
+        self._queries: deque[str] = deque([query], maxlen=QUERIES_KNOWN)
+        self._askings_due = 1
+        self._misdeeds = self._spoilt = 0
+        self._misdeed_told = False
+        self.refused = 0
         self._embedding: QueryEmbedding | None = None
         self._awaited = Awaited(manners, clock)
         self._visit = Visit(connect(), clock)
@@ -139,7 +153,9 @@ class Dialogue:
     def put_question(self, query: str) -> None:
         """The question from the next packet on; an `Asked` event tells whether it was taken."""
         self._next_query = query
+        self._queries.append(query)
         if self.ready:
+            self._askings_due += 1
             self.link.send(Ask(query=query))
 
     def take_embedding(self) -> QueryEmbedding | None:
@@ -164,7 +180,9 @@ class Dialogue:
         self.link.close()
 
     def hear(self, timeout_ms: int) -> Iterator[Event]:
-        """The events of every message that is there; waits at most `timeout_ms` for the first one.
+        """The events of the messages that are there; waits at most `timeout_ms` for the first one.
+
+        Leaves some for the next call where somebody talks without end.
 
         Raises StageDied, or the error that the user can put right, where the answer stage says that it failed or is
         gone for good; ConnectionRefused where it does not accept this end's key.
@@ -173,12 +191,12 @@ class Dialogue:
         yield from recalled
         yield from self._take_news()
         self._visit.join(Join(query=self._query, encode=self._manners.encode, until=self._manners.until))
-        received = self._visit.receive(0 if recalled else timeout_ms, answer_due=self._awaited.question is not None)
-        while received is not None:
-            event = self._event(received)
+        for number in range(HEARD_AT_ONCE):
+            heard, event = self._hear_one(0 if recalled or number else timeout_ms)
             if event is not None:
                 yield event
-            received = self.link.receive()
+            if not heard:
+                break
         if self.link.lost:
             if self._manners.rejoin:
                 self.lose("the connection was lost")
@@ -197,6 +215,51 @@ class Dialogue:
             self._without_answers = True
             self._news.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; trying the answer stage again"))
         self._visit = Visit(self._connect(), self._clock)
+        self._askings_due = 1
+
+    def _hear_one(self, timeout_ms: int) -> tuple[bool, Event | None]:
+        """Whether there was a message, and its event."""
+        answer_due = self._awaited.question is not None
+        try:
+            received = self._visit.receive(timeout_ms, answer_due=answer_due)
+        except TransportError as error:
+            told = self._misdeed(error)
+            if answer_due:
+                self._spoil(error)
+            return True, told
+        if received is None:
+            return False, None
+        try:
+            event = self._event(received)
+        except ConnectionRefused:
+            raise
+        except TransportError as error:
+            return True, self._misdeed(error)
+        if (fault := self._awaited.take_fault()) is not None and (told := self._misdeed(fault)) is not None:
+            self._news.append(told)
+        return True, event
+
+    def _misdeed(self, error: TransportError) -> Notice | None:
+        """A message that may not be sent: tells the first one, and gives up who sends nothing else."""
+        self.refused += 1
+        self._misdeeds += 1
+        if self._misdeeds >= MISDEEDS_MAX:
+            self._misdeeds = 0
+            self._fail(f"{MISDEEDS_MAX} messages one after the other could not be used; the last: {error}")
+        if self._misdeed_told:
+            return None
+        self._misdeed_told = True
+        message = f"{self.link.endpoint} sent what an answer stage may not; such messages are dropped: {error}"
+        return Notice(code=PEER_MISBEHAVES, message=cut_to(message, REASON_CHARS_MAX))
+
+    def _spoil(self, error: TransportError) -> None:
+        """What could not be read may have been the end of the answer: it is asked for again, or given up."""
+        self._spoilt += 1
+        if self._spoilt >= SPOILT_MAX:
+            self._spoilt = 0
+            self._fail(str(error))
+        else:
+            self._lapsed()
 
     def _take_news(self) -> list[Event]:
         news, self._news = self._news, []
@@ -207,6 +270,7 @@ class Dialogue:
         self._visit.send(question, in_snapshot=self._manners.snapshot is not None)
 
     def _event(self, received: Received) -> Event | None:
+        """Raises TransportError for a message that may not be sent."""
         message, heard_ns = received.message, self._clock.now_ns()
         if isinstance(message, Turn):
             self._take_turn(message.turn)
@@ -217,6 +281,11 @@ class Dialogue:
             self._goes_well()
             return event
         elif isinstance(message, Answered):
+            if message.query not in self._queries:
+                error = TransportError("it answers a question that was not asked")
+                if self._awaited.is_open(message.answer):
+                    self._spoil(error)
+                raise error
             answer = self._awaited.answered(message, received, heard_ns)
             self._goes_well()
             self._again()  # where the answer is to be checked
@@ -224,6 +293,8 @@ class Dialogue:
         elif isinstance(message, Asking):
             return self._asking(message, received)
         elif isinstance(message, Hello):
+            if self._visit.hello is not None:
+                raise TransportError("it greets twice")
             self._visit.hello = message
         elif isinstance(message, Lapsed):
             self._lapsed()
@@ -250,11 +321,14 @@ class Dialogue:
 
     def _goes_well(self) -> None:
         """The answer stage has done what it was asked for."""
-        self._failures = 0
+        self._failures = self._misdeeds = self._spoilt = 0
         self._without_answers = False
 
     def _asking(self, message: Asking, received: Received) -> Event | None:
         """The question that holds now: the first one, or one that was put meanwhile."""
+        if not self._askings_due or message.query not in self._queries:
+            raise TransportError("it speaks of a question that was not asked")
+        self._askings_due -= 1
         changed = self._next_query is not None and message.query == self._next_query
         if changed:
             self._next_query = None
@@ -276,7 +350,11 @@ class Dialogue:
         error = told_error(message.error, message.message)
         if isinstance(error, USER_ERRORS):
             raise error
+        self._fail(message.message)
+
+    def _fail(self, reason: str) -> None:
+        """Raises StageDied, unless another answer stage may do better."""
         self._failures += 1
         if not self._manners.rejoin or self._failures > FAILURES_MAX:
-            raise StageDied("answer", message.message)
-        self.lose(message.message)
+            raise StageDied("answer", reason)
+        self.lose(reason)

@@ -58,6 +58,10 @@ ANSWERS_LOST = "answers-lost"
 """The code of the notice that an answer stage elsewhere failed, or is gone: no answers until there is one again."""
 
 
+PEER_MISBEHAVES = "peer-misbehaves"
+"""The code of the notice that an answer stage sends what it may not."""
+
+
 STORE_LOST = "store-lost"
 """The code of the notice that the hardware under the texture gave up: it goes on in the CPU store."""
 

@@ -10,13 +10,24 @@ GUESTS_MAX = 64
 """More than this many frame processes at one answer stage are turned away."""
 
 
+DAWDLING_MAX = 6
+"""Whoever lets turn after turn lapse has a sixty-fourth of the time in the end: 16 ms of a second."""
+
+LAPSE_COSTS = 2
+"""Turns that must be used before one that lapsed is forgotten."""
+
+
 @dataclass(slots=True)
 class Guest:
-    """One frame process: its question, the standing one, if any, and how many of its packets were answered."""
+    """One frame process: its question, the standing one, if any, and how many of its packets were answered.
+
+    `dawdling` rises with every turn that it let lapse, and falls with those that it used.
+    """
 
     query: str
     until: str | None = None
     answers: int = 0
+    dawdling: int = 0
 
 
 class Guests:
@@ -42,7 +53,8 @@ class Guests:
 
     def join(self, client: bytes, query: str, until: str | None = None) -> None:
         """Takes a client in, or notes its other questions."""
-        self._guests[client] = Guest(query, until)
+        known = self._guests.get(client)
+        self._guests[client] = Guest(query, until, dawdling=0 if known is None else known.dawdling)
 
     def find(self, client: bytes) -> Guest | None:
         return self._guests.get(client)
@@ -60,6 +72,21 @@ class Guests:
     def forgo(self, client: bytes) -> None:
         """The client does not want a turn any more."""
         self._waiting.pop(client, None)
+
+    def patience_ns(self, client: bytes, limit_ns: int) -> int:
+        """How long the client may take to use a turn, of at most `limit_ns`: less, the more turns it let lapse."""
+        guest = self._guests.get(client)
+        return limit_ns >> (0 if guest is None else guest.dawdling)
+
+    def dawdled(self, client: bytes) -> None:
+        """The client let a turn lapse, while others may have waited."""
+        if (guest := self._guests.get(client)) is not None:
+            guest.dawdling = min(DAWDLING_MAX, guest.dawdling + LAPSE_COSTS)
+
+    def hurried(self, client: bytes) -> None:
+        """The client used its turn."""
+        if (guest := self._guests.get(client)) is not None:
+            guest.dawdling = max(0, guest.dawdling - 1)
 
     def next(self) -> bytes | None:
         """Takes out the client that has waited longest."""

@@ -13,7 +13,7 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,11 @@ import msgspec
 import numpy as np
 
 from arr_coc.types import Feedback, FrameStamp
-from stream.errors import ResumeError
+from stream.errors import ResumeError, TransportError
 from stream.events import Answer
-from stream.framing import framed, read_framed
+from stream.framing import framed, open_regular, read_framed
+from stream.limits import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
+from stream.packets import checked_feedback
 
 MAGIC = b"arr-coc journal 1\n"
 """What every journal begins with; its number is raised whenever records change."""
@@ -90,12 +92,17 @@ class Journal:
         Raises ResumeError where there is none, where it cannot be read, and where it is another run's.
         """
         path = Path(path)
-        records, end = _read(path)
+        end, recalled = 0, []
         try:
-            written = msgspec.msgpack.decode(records[0], type=_Identity).identity
-            _compare(path, written, identity)
-            recalled = [_recalled(record) for record in records[1:]]
-        except (IndexError, msgspec.DecodeError, ValueError) as error:
+            for record, at in _read(path):
+                if end:
+                    recalled.append(_recalled(record))
+                else:
+                    _compare(path, msgspec.msgpack.decode(record, type=_Identity).identity, identity)
+                end = at
+            if not end:
+                raise ValueError
+        except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
             if isinstance(error, ResumeError):
                 raise
             raise ResumeError(f"{str(path)!r} is no journal of a run; leave --resume out to start afresh") from None
@@ -196,27 +203,30 @@ class Journal:
         log.warning("cannot keep %s (%s); if this run is killed, it cannot be continued", self.path, error.strerror)
 
 
-def _read(path: Path) -> tuple[list[bytes], int]:
-    """The whole records of a journal, and where the last of them ends. Raises ResumeError."""
+def _read(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Each whole record of a journal, and where it ends. Raises ResumeError."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(0, "it is not a file")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
-                return [], 0
-            records = list(read_framed(file))
+                return
+            for record, end in read_framed(file, KEPT_BYTES_MAX):
+                if end > JOURNAL_BYTES_MAX:
+                    return
+                yield record, end
     except OSError as error:
         raise ResumeError(f"cannot read {str(path)!r}: {error.strerror}; leave --resume out to start afresh") from error
-    return [payload for payload, _ in records], records[-1][1] if records else len(MAGIC)
 
 
 def _recalled(record: bytes) -> Recalled:
+    """Raises ValueError or msgspec.DecodeError for what no run has written."""
     kept = msgspec.msgpack.decode(record, type=_Kept)
+    if len(kept.answer.text) > ANSWER_CHARS_MAX:
+        raise ValueError
     if kept.stamp is None:
         return Recalled(kept.answer, None)
     regions = np.frombuffer(kept.regions, np.int32).reshape(-1, 3)
     attention, similarity = (np.frombuffer(part, np.float32) for part in (kept.attention, kept.similarity))
-    return Recalled(kept.answer, Feedback(kept.stamp, regions, attention, similarity))
+    return Recalled(kept.answer, checked_feedback(Feedback(kept.stamp, regions, attention, similarity)))
 
 
 def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.errors import TransportError
+from stream.limits import PART_BYTES_MAX
 from stream.messages import ArraySpec
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -35,6 +36,8 @@ def unpack_array(data: bytes, spec: ArraySpec) -> bytes:
     """
     dtype = np.dtype(spec.dtype)
     size = math.prod(spec.shape) * dtype.itemsize
+    if size > PART_BYTES_MAX:
+        raise TransportError(f"an array of {spec.dtype}{list(spec.shape)} is larger than any that is sent")
     inflater = zlib.decompressobj()
     try:
         flat = inflater.decompress(data, size + 1)

@@ -1,12 +1,12 @@
 """What the stages say to each other: small msgpack structs, with arrays as raw parts after them.
 
-Decoding is strict: a field of the wrong type or an unknown kind of message raises TransportError. `stream.packets`
-checks the arrays against what their header says.
+Decoding is strict: a field of the wrong type, one beyond `stream.limits`, or an unknown kind of message raises
+TransportError. `stream.packets` checks the arrays against what their header says.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -14,12 +14,32 @@ from msgspec import Meta
 from arr_coc.motion import NO_SHIFT, Shift
 from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
+from stream.limits import (
+    ARRAYS_MAX,
+    COUNT_MAX,
+    DIMENSIONS_MAX,
+    HEADER_BYTES_MAX,
+    SIDE_PX_MAX,
+    TIME_NS_MAX,
+    WEIGHTS_BYTES_MAX,
+    Count,
+    Details,
+    DurationMs,
+    Length,
+    Name,
+    Query,
+    Reason,
+    Settings,
+    Share,
+    TimeNs,
+    Weights,
+    Words,
+)
 from stream.sources.base import SkippedItem
 
 PROTOCOL = 5
 """What the two ends of the way to the answer stage must share; raised whenever its messages change."""
 
-Count = Annotated[int, Meta(ge=0)]
 EndReason = Literal["finished", "interrupted"]
 Discontinuity = Literal["resolution", "format", "reconnect"]
 """Why a frame that begins no new shot cannot be compared with the one before: another size, other planes or another
@@ -30,19 +50,19 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
     """Dtype and shape of one array part."""
 
     dtype: Literal["uint8", "int32", "float32"]
-    shape: tuple[Count, ...]
+    shape: Annotated[tuple[Length, ...], Meta(max_length=DIMENSIONS_MAX)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """Base of all messages; `arrays` describes the parts that follow."""
 
-    arrays: tuple[ArraySpec, ...] = ()
+    arrays: Annotated[tuple[ArraySpec, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
 class Credit(Message, frozen=True):
     """Receiver to sender: `count` more, please."""
 
-    count: Annotated[int, Meta(ge=1)] = 1
+    count: Annotated[int, Meta(ge=1, le=COUNT_MAX)] = 1
 
 
 class End(Message, frozen=True):
@@ -135,9 +155,9 @@ class Join(Message, frozen=True):
     `protocol` is PROTOCOL of the sender; `until` is its standing question, to be answered with yes or no.
     """
 
-    query: str
-    encode: str = "sparse"
-    until: str | None = None
+    query: Query
+    encode: Name = "sparse"
+    until: Query | None = None
     protocol: Count = PROTOCOL
 
 
@@ -148,17 +168,17 @@ class Hello(Message, frozen=True):
     are none. `answering` tells what it answers by, as `stream.answering` writes it.
     """
 
-    model_id: str
+    model_id: Name
     knows_levels: bool
-    known_world: str | None
-    allocator: bytes = b""
-    answering: str = ""
+    known_world: Name | None
+    allocator: Weights = b""
+    answering: Settings = ""
 
 
 class Ask(Message, frozen=True):
     """Allocate to answer: the question from the next packet on."""
 
-    query: str
+    query: Query
 
 
 class Asking(Message, frozen=True):
@@ -167,9 +187,9 @@ class Asking(Message, frozen=True):
     Part, unless refused: the query's token embeddings, float32 [Lq, D].
     """
 
-    query: str
-    model_id: str
-    error: str | None = None
+    query: Query
+    model_id: Name
+    error: Reason | None = None
 
 
 class Want(Message, frozen=True):
@@ -200,7 +220,7 @@ class Text(Message, frozen=True):
     """A piece of an answer that is being spoken."""
 
     answer: Count
-    text: str
+    text: Words
 
 
 class Looked(Message, frozen=True):
@@ -211,11 +231,11 @@ class Looked(Message, frozen=True):
     """
 
     answer: Count
-    yes: Annotated[float, Meta(ge=0, le=1)]
-    certain: Annotated[float, Meta(ge=0, le=1)]
+    yes: Share
+    certain: Share
     tokens_used: Count
-    encode_ms: float
-    prefill_ms: float
+    encode_ms: DurationMs
+    prefill_ms: DurationMs
     kept_bytes: Count = 0
     feedback_stamp: FrameStamp | None = None
 
@@ -228,15 +248,15 @@ class Answered(Message, frozen=True):
     """
 
     answer: Count
-    query: str
-    text: str
+    query: Query
+    text: Words
     tokens_used: Count
     text_tokens: Count
-    encode_ms: float
-    prefill_ms: float
-    decode_ms: float
+    encode_ms: DurationMs
+    prefill_ms: DurationMs
+    decode_ms: DurationMs
     frames: Count = 1
-    since_ns: int | None = None
+    since_ns: TimeNs | None = None
     kept_bytes: Count = 0
     flops: Count = 0
     full_flops: Count = 0
@@ -246,9 +266,9 @@ class Answered(Message, frozen=True):
 class Failed(Message, frozen=True):
     """The answer stage cannot go on. `error` names the exception's class, `details` is its traceback."""
 
-    error: str
-    message: str
-    details: str
+    error: Name
+    message: Reason
+    details: Details
 
 
 AnyMessage: TypeAlias = (
@@ -284,8 +304,28 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> AnyMessage:
-    """The message in `data`. Raises TransportError where it is none."""
+    """The message in `data`. Raises TransportError where it is none, or one beyond the limits."""
+    if len(data) > HEADER_BYTES_MAX + WEIGHTS_BYTES_MAX:
+        raise TransportError(f"a message's fields have {len(data)} bytes; at most {HEADER_BYTES_MAX} are read")
     try:
-        return _decoder.decode(data)
+        message = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransportError(f"a message of {len(data)} bytes cannot be read: {error}") from error
+    if len(data) > HEADER_BYTES_MAX and not isinstance(message, Hello):
+        raise TransportError(f"a message's fields have {len(data)} bytes; at most {HEADER_BYTES_MAX} are read")
+    check_bounds(message)
+    return message
+
+
+def check_bounds(message: Message) -> None:
+    """Raises TransportError where a stamp or a grid holds what no frame has; their types know no limits."""
+    stamp: Any = getattr(message, "stamp", None) or getattr(message, "feedback_stamp", None)
+    if stamp is not None:
+        fits = 0 <= stamp.frame_index <= COUNT_MAX and 0 <= stamp.epoch < 2**63
+        if not fits or max(abs(stamp.media_ns), abs(stamp.capture_ns)) > TIME_NS_MAX:
+            raise TransportError(f"{stamp} is no frame's")
+    grid: Any = getattr(message, "grid", None)
+    if grid is not None:
+        fits = 1 <= grid.height_px <= SIDE_PX_MAX and 1 <= grid.width_px <= SIDE_PX_MAX
+        if not fits or grid != TileGrid.of(grid.height_px, grid.width_px):
+            raise TransportError(f"{grid} is not the tile grid of its own picture size")

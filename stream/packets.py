@@ -14,14 +14,36 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import (
+    LEVELS,
+    TILE_PX,
+    Feedback,
+    FramePacket,
+    FrameStamp,
+    QueryEmbedding,
+    TileGrid,
+    TokenPacket,
+)
 from stream.errors import TransportError
-from stream.messages import Answered, ArraySpec, Asking, Looked, Message, Tokens, WholeFrame
+from stream.limits import SIDE_PX_MAX
+from stream.messages import (
+    Answered,
+    ArraySpec,
+    Asking,
+    Looked,
+    Message,
+    Tokens,
+    WholeFrame,
+    check_bounds,
+)
 
 Array: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = bytes | memoryview
 Layout: TypeAlias = tuple[str, tuple[int | str, ...]]
 """Dtype and shape that a part must have; a name in the shape stands for any length, the same one for the same name."""
+
+TILES_MAX = SIDE_PX_MAX // TILE_PX
+"""Rows and columns of tiles that any grid may have."""
 
 REGIONS: Layout = ("int32", ("K", 3))
 SCORES: Layout = ("float32", ("K",))
@@ -46,8 +68,10 @@ def token_message(answer: int, turn: int, packet: TokenPacket, *, speak: bool = 
 
 def token_packet(message: Tokens, parts: Sequence[Part]) -> TokenPacket:
     """The TokenPacket of a message."""
-    _check_grid(message.grid)
+    check_bounds(message)
     regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
+    _check_regions(type(message).__name__, regions, message.grid.rows, message.grid.cols)
+    _check_finite(type(message).__name__, relevance)
     return TokenPacket(message.stamp, message.grid, regions, relevance, pixels)
 
 
@@ -72,7 +96,7 @@ def frame_message(
 def frame_packet(message: WholeFrame, parts: Sequence[Part], snapshot: Array | None = None) -> FramePacket:
     """The FramePacket of a message; `snapshot` is the image of one that lies there."""
     grid = message.grid
-    _check_grid(grid)
+    check_bounds(message)
     relevance: Layout = ("float32", grid.shape)
     image: Layout = ("uint8", (grid.padded_height_px, grid.padded_width_px, 3))
     if not message.in_snapshot:
@@ -81,12 +105,17 @@ def frame_packet(message: WholeFrame, parts: Sequence[Part], snapshot: Array | N
         regions, scores = _arrays(message, parts, REGIONS, relevance)
     else:
         raise TransportError("a frame lies in the snapshot, and this link has none")
+    _check_regions(type(message).__name__, regions, grid.rows, grid.cols)
+    _check_finite(type(message).__name__, scores)
     return FramePacket(message.stamp, grid, regions, scores, snapshot)
 
 
 def embedding_of(message: Asking, parts: Sequence[Part]) -> QueryEmbedding:
     """The embedding of the question that holds now."""
     (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
+    if not tokens.size:
+        raise TransportError("the embedding of a question holds nothing")
+    _check_finite(type(message).__name__, tokens)
     return QueryEmbedding(message.query, tokens, message.model_id)
 
 
@@ -100,12 +129,42 @@ def feedback_of(message: Answered | Looked, parts: Sequence[Part]) -> Feedback |
     if message.feedback_stamp is None:
         _arrays(message, parts)
         return None
-    return Feedback(message.feedback_stamp, *_arrays(message, parts, REGIONS, SCORES, SCORES))
+    return checked_feedback(Feedback(message.feedback_stamp, *_arrays(message, parts, REGIONS, SCORES, SCORES)))
 
 
-def _check_grid(grid: TileGrid) -> None:
-    if grid.height_px < 1 or grid.width_px < 1 or grid != TileGrid.of(grid.height_px, grid.width_px):
-        raise TransportError(f"{grid} is not the tile grid of its own picture size")
+def checked_feedback(feedback: Feedback) -> Feedback:
+    """The same. Raises TransportError where it is no feedback on any frame."""
+    if not len(feedback.regions) == len(feedback.attention) == len(feedback.similarity):
+        raise TransportError("feedback holds as many regions as it has numbers for")
+    _check_regions("feedback", feedback.regions, TILES_MAX, TILES_MAX)
+    _check_finite("feedback", feedback.attention, feedback.similarity)
+    return feedback
+
+
+def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -> None:
+    """Raises TransportError for feedback on what is not in the frame that was asked about, or on one to come."""
+    if feedback is None or feedback.stamp.epoch != stamp.epoch:
+        return  # of an epoch that is over: nobody learns from it
+    if feedback.stamp.frame_index > stamp.frame_index or feedback.stamp.media_ns > stamp.media_ns:
+        raise TransportError(f"feedback on frame {feedback.stamp.frame_index} came before it")
+    sides = 1 << feedback.regions[:, 0]
+    if np.any(feedback.regions[:, 1] * sides >= grid.rows) or np.any(feedback.regions[:, 2] * sides >= grid.cols):
+        raise TransportError("feedback holds a region outside its frame")
+
+
+def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:
+    """Each region, int32 [K, 3], begins within so many rows and columns of tiles."""
+    levels, at_rows, at_cols = (regions[:, index].astype(np.int64) for index in range(3))
+    if regions.size and (regions.min() < 0 or levels.max() >= LEVELS):
+        raise TransportError(f"{what} holds a region that no texture has")
+    if np.any(at_rows << levels >= rows) or np.any(at_cols << levels >= cols):
+        raise TransportError(f"{what} holds a region outside its frame")
+
+
+def _check_finite(what: str, *arrays: Array) -> None:
+    for array in arrays:
+        if not np.isfinite(array).all():
+            raise TransportError(f"{what} holds a number that is none")
 
 
 def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[Array]:

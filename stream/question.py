@@ -19,7 +19,7 @@ class Question:
 
     With `speak` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the whole
     frame, where the answer is checked by another one about that; `checks`: the answer that this one checks.
-    `spoken`: the text so far.
+    `spoken`: the text so far, in so many `pieces`.
     """
 
     number: int
@@ -33,6 +33,7 @@ class Question:
     checks: Answer | None = None
     first_text_ns: int | None = None
     spoken: str = ""
+    pieces: int = 0
 
     @property
     def stamp(self) -> FrameStamp:

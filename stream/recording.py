@@ -12,16 +12,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy.typing as npt
+from msgspec import Meta
 
-from stream.errors import OutputError, RecordingError
+from stream.errors import OutputError, RecordingError, TransportError
 from stream.events import AnyEvent
-from stream.framing import framed, read_framed
+from stream.framing import framed, open_regular, read_framed
+from stream.limits import ARRAYS_MAX, RECORD_BYTES_MAX
 from stream.lossless import pack_array, unpack_array
-from stream.messages import PROTOCOL, AnyMessage
+from stream.messages import PROTOCOL, AnyMessage, check_bounds
 
 MAGIC = b"arr-coc recording 1\n"
 """What every part begins with; its number is raised whenever records change."""
@@ -53,14 +55,14 @@ class Said(Record, frozen=True):
     """To the answer stage: whom it has as a guest, what is asked, and every packet."""
 
     message: AnyMessage
-    parts: tuple[bytes, ...] = ()
+    parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
 class Heard(Record, frozen=True):
     """From the answer stage: its greeting, the question that holds, looks and answers with what they taught."""
 
     message: AnyMessage
-    parts: tuple[bytes, ...] = ()
+    parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
 class Happened(Record, frozen=True):
@@ -147,9 +149,9 @@ class Recording:
 
     def _records(self, path: Path) -> Iterator[AnyRecord]:
         count = 0
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             end = _check_format(path, file.read(len(MAGIC)))
-            for payload, position in read_framed(file):
+            for payload, position in read_framed(file, RECORD_BYTES_MAX):
                 record = _record(path, payload)
                 if isinstance(record, Began):
                     _check_protocol(path, record)
@@ -195,8 +197,11 @@ def claimed_folder(folder: str) -> Iterator[None]:
 
 def _record(path: Path, payload: bytes) -> AnyRecord:
     try:
-        return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        record = _decoder.decode(payload)
+        if isinstance(record, (Said, Heard)):
+            check_bounds(record.message)
+        return record
+    except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f"{str(path)!r} holds a record that is none ({error}); it cannot be replayed") from error
 
 

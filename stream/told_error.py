@@ -15,5 +15,8 @@ def told_error(name: str, message: str) -> ArrCocError | StreamError | None:
     """
     kind = getattr(arr_coc_errors, name, None) or getattr(stream_errors, name, None)
     if isinstance(kind, type) and issubclass(kind, (ArrCocError, StreamError)) and not issubclass(kind, StageDied):
-        return kind(message)
+        try:
+            return kind(message)
+        except TypeError:  # one that is made of more than a message, and never told
+            return None
     return None

@@ -58,6 +58,7 @@ class Peer:
     turn: int = 0
     looks: bool = False
     client: bytes = b""
+    query: str = ""
 
     def step(self) -> None:
         while (received := self.port.receive()) is not None:
@@ -87,9 +88,10 @@ class Peer:
 
     def answer(self, number: int) -> None:
         figures = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-        self.send(Answered(answer=number, query="?", text="t", **figures))  # type: ignore[arg-type]
+        self.send(Answered(answer=number, query=self.query, text="t", **figures))  # type: ignore[arg-type]
 
     def hold(self, query: str) -> None:
+        self.query = query
         embedding = np.zeros((1, 8), np.float32)
         self.send(Asking(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
 

@@ -28,7 +28,7 @@ def numbered(number: int) -> Answer:
 
 def feedback(number: int) -> Feedback:
     rng = np.random.default_rng(number)
-    regions = rng.integers(0, 9, (5, 3), dtype=np.int32)
+    regions = rng.integers(0, (6, 9, 9), (5, 3), dtype=np.int32)
     scores = rng.random((2, 5), dtype=np.float32)
     return Feedback(FrameStamp(10 * number, 7, 8, 1 << 40), regions, scores[0], scores[1])
 

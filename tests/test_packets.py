@@ -33,7 +33,7 @@ def tokens(count: int = 5) -> TokenPacket:
     return TokenPacket(
         STAMP,
         GRID,
-        rng.integers(0, 3, (count, 3), dtype=np.int32),
+        rng.integers(0, (2, 2, 2), (count, 3), dtype=np.int32),
         rng.random(count, dtype=np.float32),
         rng.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8),
     )

@@ -24,7 +24,7 @@ BEGAN = Began("0.1.0", "clip.mp4", "2026-01-01T00:00:00+00:00")
 def said(number: int) -> Said:
     """A packet of two tokens."""
     rng = np.random.default_rng(number)
-    regions = rng.integers(0, 3, (2, 3), dtype=np.int32)
+    regions = rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32)
     pixels = rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
     packet = TokenPacket(FrameStamp(number, 0, 0), TileGrid.of(64, 96), regions, np.ones(2, np.float32), pixels)
     message, arrays = token_message(number, number, packet)
@@ -54,7 +54,7 @@ def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> No
     assert isinstance(found.message, Tokens)
     packet = token_packet(found.message, unpacked_parts(found))
     rng = np.random.default_rng(1)
-    np.testing.assert_array_equal(packet.regions, rng.integers(0, 3, (2, 3), dtype=np.int32))
+    np.testing.assert_array_equal(packet.regions, rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32))
     np.testing.assert_array_equal(packet.pixels, rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8))
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
             list(Recording(tmp_path).records())
     path.unlink()
     path.mkdir()
-    with pytest.raises(RecordingError, match=r"cannot read .*0001.rec': Is a directory"):
+    with pytest.raises(RecordingError, match=r"cannot read .*0001.rec': it is not a file"):
         list(Recording(tmp_path).records())
 
 

@@ -92,7 +92,7 @@ def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
     packet = TokenPacket(
         FrameStamp(1, 2, 3, 4),
         TileGrid.of(1080, 1920),
-        rng.integers(0, 6, (273, 3), dtype=np.int32),
+        rng.integers(0, (6, 2, 2), (273, 3), dtype=np.int32),
         rng.random(273, dtype=np.float32),
         rng.integers(0, 256, (273, 3, 32, 32), dtype=np.uint8),
     )

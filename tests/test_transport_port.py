@@ -147,7 +147,7 @@ def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.
 def test_a_message_that_is_too_large_closes_its_senders_connection_only(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port_module, "MAX_PART_BYTES", 1000)
+    monkeypatch.setattr(port_module, "PART_BYTES_MAX", 1000)
     port = places.port(places.ipc)
     large, small = places.link(places.ipc), places.link(places.ipc)
     client = met(port, small)

@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import Colour, FramePlanes
+from stream.limits import SIDE_PX_MAX, Count, TimeNs
 from stream.sources.limits import decoder_options
 from stream.sources.planes import planes_of, rgb_of
 
 VERSION = 1
 
-MAX_SIDE_PX = 16_384
-
-Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE_PX)]
+Side = Annotated[int, msgspec.Meta(ge=1, le=SIDE_PX_MAX)]
 Image = npt.NDArray[np.uint8]
 
 
@@ -30,8 +29,8 @@ class FrameHeader(msgspec.Struct, frozen=True):
     width: Side
     height: Side
     format: Literal["rgb24", "bgr24", "gray", "yuv420p", "jpeg"]
-    t_ns: int | None = None
-    seq: int | None = None
+    t_ns: TimeNs | None = None
+    seq: Count | None = None
 
 
 class MessageError(Exception):
@@ -41,7 +40,7 @@ class MessageError(Exception):
 class FrameReader:
     """Turns messages into frames. Keeps a JPEG decoder; belongs to one thread."""
 
-    def __init__(self, max_pixels: int = MAX_SIDE_PX**2) -> None:
+    def __init__(self, max_pixels: int = SIDE_PX_MAX**2) -> None:
         """`max_pixels`: of a frame, width times height."""
         self._max_pixels = max_pixels
         self._jpeg = _jpeg_decoder(max_pixels)

@@ -14,6 +14,7 @@ from arr_coc.types import NS_PER_S, Colour, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import SourceError, TransportError
+from stream.limits import SEQUENCE_GAP_MAX
 from stream.sources.address import PULL, ZMQ_PREFIX
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, SourceOutage
 from stream.sources.fit import Fit
@@ -207,7 +208,8 @@ class _Receiver(threading.Thread):
         before, self._sequence = self._sequence, header.seq
         if before is None or header.seq is None or header.seq <= before:
             return passed
-        return max(passed, header.seq - before - 1)
+        gap = header.seq - before - 1
+        return max(passed, gap) if gap <= SEQUENCE_GAP_MAX else passed
 
     def _change(self, native: tuple[int, int], planes: FramePlanes) -> str | None:
         before = self._form

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, TypeAlias
@@ -15,7 +16,16 @@ from arr_coc.errors import ArrCocError
 from arr_coc.types import NS_PER_S
 from stream.answer_place import AnswerPlace, check_joining, greeting
 from stream.errors import StreamError, TransportError
-from stream.guests import Guest, Guests
+from stream.guests import GUESTS_MAX, Guest, Guests
+from stream.limits import (
+    ANSWER_CHARS_MAX,
+    DETAILS_CHARS_MAX,
+    HEARD_AT_ONCE,
+    PIECES_MAX,
+    QUESTIONS_AT_ONCE,
+    REASON_CHARS_MAX,
+    cut_to,
+)
 from stream.messages import (
     Alive,
     Ask,
@@ -41,9 +51,6 @@ from stream.transport import Client, Received, Transport
 
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
-
-HEARD_AT_ONCE = 64
-"""Messages that are heard before this stage goes on with its work."""
 
 ALIVE_NS = 1 * NS_PER_S
 """How often every client is told that this stage is there, which also tells who is gone."""
@@ -82,6 +89,8 @@ class AnswerStage:
         self._packet: Received | None = None
         self._speaking_to: Client | None = None
         self._unwanted = False
+        self._questions: Counter[Client] = Counter()
+        self._late: dict[Client, Join | Ask] = {}
 
     @property
     def drops(self) -> dict[str, int]:
@@ -104,6 +113,7 @@ class AnswerStage:
         """Waits for whatever comes next, and does it. Raises CancelledError once the run is cancelled."""
         if self._granted is None and (client := self._guests.next()) is not None:
             self._grant(client)
+        self._catch_up()
         self._listen(WAIT_MS)
         if self._granted is None:
             return
@@ -111,8 +121,16 @@ class AnswerStage:
             client, received = self._granted[0], self._packet
             self._granted = self._packet = None
             self._serve(client, received)
-        elif time.monotonic_ns() - self._granted_ns > TURN_LIMIT_NS:
+        elif time.monotonic_ns() - self._granted_ns > self._guests.patience_ns(self._granted[0], TURN_LIMIT_NS):
+            self._guests.dawdled(self._granted[0])
             self._granted = None
+
+    def _catch_up(self) -> None:
+        """Looks at the questions for which there was no time before: the last one of each client."""
+        self._questions.clear()
+        late, self._late = self._late, {}
+        for client, message in late.items():
+            self._take_question(client, message)
 
     def _grant(self, client: Client) -> None:
         self._turn += 1
@@ -136,14 +154,16 @@ class AnswerStage:
     def _hear(self, client: Client, received: Received) -> None:
         message = received.message
         guest = self._guests.find(client)
-        if isinstance(message, Join):
-            self._welcome(client, message)
+        if isinstance(message, Join) or (isinstance(message, Ask) and guest is not None):
+            self._questions[client] += 1
+            if self._questions[client] <= QUESTIONS_AT_ONCE:
+                self._take_question(client, message)
+            elif client in self._late or len(self._late) < GUESTS_MAX:
+                self._late[client] = message
         elif guest is None or isinstance(message, Leave):
             self._dismiss(client)
         elif isinstance(message, Want):
             self._guests.want(client)
-        elif isinstance(message, Ask):
-            self._change_question(client, guest, message.query)
         elif isinstance(message, Cancel):
             self._cancel(client)
         elif isinstance(message, (Tokens, WholeFrame)):
@@ -163,6 +183,14 @@ class AnswerStage:
         if self._packet is not None and self._granted is not None and self._granted[0] == client:
             self._granted = self._packet = None
 
+    def _take_question(self, client: Client, message: Join | Ask) -> None:
+        """Each costs the model something, and may come at any moment."""
+        self._late.pop(client, None)
+        if isinstance(message, Join):
+            self._welcome(client, message)
+        elif (guest := self._guests.find(client)) is not None:
+            self._change_question(client, guest, message.query)
+
     def _welcome(self, client: Client, message: Join) -> None:
         """Takes a client in, or tells it why not."""
         try:
@@ -170,8 +198,10 @@ class AnswerStage:
             asking = self._asking(client, message.query)
             if message.until is not None:
                 self._speaker.check_until(message.until)
-        except (ArrCocError, StreamError) as error:
+        except Exception as error:
+            self._note_unexpected(error)
             self._send(client, _failed(error))
+            self._guests.leave(client)
             self._speaker.forget(client)
             return
         self._guests.join(client, message.query, message.until)
@@ -181,11 +211,22 @@ class AnswerStage:
     def _change_question(self, client: Client, guest: Guest, query: str) -> None:
         try:
             asking = self._asking(client, query)
-        except ArrCocError as error:
-            self._send(client, Asking(query=query, model_id=self._speaker.model_id, error=describe(error)))
+        except Exception as error:
+            self._note_unexpected(error)
+            why = cut_to(describe(error), REASON_CHARS_MAX)
+            self._send(client, Asking(query=query, model_id=self._speaker.model_id, error=why))
             return
         guest.query = query
         self._send(client, *asking)
+
+    def _note_unexpected(self, error: Exception) -> None:
+        """A question that a model trips over ends no stage that others use. Raises `error` where nobody else does."""
+        if isinstance(error, (ArrCocError, StreamError)):
+            return
+        if not self._place.shared:
+            raise error
+        log.warning("a question failed: %s", describe(error))
+        log.debug("the answer stage goes on", exc_info=True)
 
     def _asking(self, client: Client, query: str) -> tuple[Asking, Arrays]:
         self._speaker.attend(client)
@@ -195,6 +236,7 @@ class AnswerStage:
 
     def _dismiss(self, client: Client) -> None:
         self._guests.leave(client)
+        self._late.pop(client, None)
         self._speaker.forget(client)
         if self._granted is not None and self._granted[0] == client:
             self._granted = self._packet = None
@@ -213,6 +255,7 @@ class AnswerStage:
         if guest is None:
             return
         self._speaking_to, self._unwanted = client, False
+        self._guests.hurried(client)
         try:
             self._answer(client, guest, received)
         except CancelledError:
@@ -237,10 +280,15 @@ class AnswerStage:
         if not speak or self._unwanted:
             return
         self._speaker.attend(client)  # anew, as others may have asked something during the look
+        chars = 0
         for piece in self._speaker.answer(packet, query, self._must_stop):
+            piece = piece[: ANSWER_CHARS_MAX - chars]
+            chars += len(piece)
             pieces.append(piece)
-            if not self._unwanted:
+            if not self._unwanted and len(pieces) <= PIECES_MAX:
                 self._send(client, Text(answer=number, text=piece))
+            if chars >= ANSWER_CHARS_MAX:
+                break
         self._listen(0)
         if self._unwanted:
             return
@@ -293,4 +341,8 @@ class AnswerStage:
 
 def _failed(error: Exception) -> Failed:
     details = "".join(traceback.format_exception(error))
-    return Failed(error=type(error).__name__, message=describe(error), details=details)
+    return Failed(
+        error=type(error).__name__,
+        message=cut_to(describe(error), REASON_CHARS_MAX),
+        details=cut_to(details, DETAILS_CHARS_MAX),
+    )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import zmq
 
 from stream.errors import TransportError
+from stream.limits import PART_BYTES_MAX
 from stream.transport.curve import ClientCurve
 from stream.transport.link import _PeerWatch
-
-MAX_PART_BYTES = 256 * 1024 * 1024
-"""A larger message closes the connection: an 8K frame in RGB has 100 MB."""
 
 QUEUE_MESSAGES = 4
 """Frames that may wait in the socket; only the newest is wanted, or the sender shall wait."""
@@ -31,7 +29,7 @@ class FrameSocket:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PULL if pull else zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
         self._watch = _PeerWatch(self._socket)
         if curve is not None:
             curve.apply(self._socket)

@@ -12,6 +12,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from stream.errors import ConnectionRefused, TransportError
+from stream.limits import ARRAYS_MAX, REPLY_PART_BYTES_MAX
 from stream.messages import AnyMessage, Message, decode, encode
 from stream.transport.curve import ClientCurve
 
@@ -35,6 +36,13 @@ TURNED_AWAY_MAX = 3
 
 QUEUE_MESSAGES = 64
 """Bound of each socket's own queue; data stay far below it, because they need credits."""
+
+REPLIES_WAITING = 16
+"""Messages from another process that may wait in the socket; whoever sends more waits."""
+
+
+PARTS_READ = ARRAYS_MAX + 2
+"""A message's fields, its arrays, and one more, by which it has too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +69,12 @@ def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -
 
 
 def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
-    """The parts of a message whose first part has been received."""
+    """The parts of a message whose first part has been received; of too many no more than show that they are."""
     parts: list[memoryview] = []
     while socket.getsockopt(zmq.RCVMORE):
-        parts.append(socket.recv(zmq.NOBLOCK, copy=False).buffer)
+        part = socket.recv(zmq.NOBLOCK, copy=False)
+        if len(parts) < PARTS_READ:
+            parts.append(part.buffer)
     return tuple(parts)
 
 
@@ -110,6 +120,9 @@ class Link:
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
+        if watched:
+            self._socket.setsockopt(zmq.RCVHWM, REPLIES_WAITING)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
         self._watch = _PeerWatch(self._socket) if watched else None
         if curve is not None:
             curve.apply(self._socket)
@@ -118,6 +131,11 @@ class Link:
         except zmq.ZMQError as error:
             self.close()
             raise TransportError(f"cannot {'open' if bind else 'reach'} {endpoint}: {error}") from error
+
+    @property
+    def endpoint(self) -> str:
+        """Where the other end is reached."""
+        return self._endpoint
 
     @property
     def lost(self) -> bool:

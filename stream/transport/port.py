@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -9,23 +10,34 @@ import numpy.typing as npt
 import zmq
 
 from stream.errors import OutputError, TransportError
+from stream.limits import PART_BYTES_MAX
 from stream.messages import Message, decode, encode
 from stream.transport.bind import bind_output
 from stream.transport.curve import ServerCurve
 from stream.transport.link import (
     LINGER_MS,
-    QUEUE_MESSAGES,
     Received,
     keep_alive,
     rest_of,
     send_arrays,
 )
 
+log = logging.getLogger(__name__)
+
 Client: TypeAlias = bytes
 """What ZeroMQ calls one connected peer."""
 
-MAX_PART_BYTES = 256 * 1024 * 1024
-"""Larger messages close their sender's connection: level 0 of an 8K frame has 100 MB."""
+WAITING_MAX = 8
+"""Messages of one client that may wait in the socket: whoever keeps to its turns has one packet on its way."""
+
+REPLIES_WAITING_MAX = 64
+"""Messages to one client that may wait."""
+
+HANDSHAKE_LIMIT_MS = 5_000
+"""How long a connection may take to say who it is, before it is closed."""
+
+PEERS_NAMED = 16
+"""Senders of what cannot be read that are named in the log, once each."""
 
 SEND_WAIT_MS = 2000
 """How long a client whose queue is full may take to read; it counts as gone then."""
@@ -40,10 +52,11 @@ class Port:
         self._socket = context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.LINGER, LINGER_MS),
-            (zmq.SNDHWM, QUEUE_MESSAGES),
-            (zmq.RCVHWM, QUEUE_MESSAGES),
+            (zmq.SNDHWM, REPLIES_WAITING_MAX),
+            (zmq.RCVHWM, WAITING_MAX),
             (zmq.ROUTER_MANDATORY, 1),
-            (zmq.MAXMSGSIZE, MAX_PART_BYTES),
+            (zmq.MAXMSGSIZE, PART_BYTES_MAX),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS),
             (zmq.SNDTIMEO, SEND_WAIT_MS),
         ):
             self._socket.setsockopt(option, value)
@@ -51,6 +64,7 @@ class Port:
         if curve is not None:
             curve.apply(self._socket)
         self.unreadable = 0
+        self._named: set[str] = set()
         try:
             bind_output(self._socket, endpoint)
         except OutputError as error:
@@ -61,20 +75,30 @@ class Port:
     def receive(self, timeout_ms: int = 0) -> tuple[Client, Received] | None:
         """The next message and who sent it, or None within the time limit.
 
-        What cannot be read is counted and dropped.
+        What cannot be read is counted and dropped; its sender is named once in the log.
         """
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
         try:
-            client = self._socket.recv(zmq.NOBLOCK)
+            name = self._socket.recv(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
         parts = rest_of(self._socket)
         try:
-            return client, Received(decode(parts[0] if parts else b""), parts[1:])
-        except TransportError:
+            return name.bytes, Received(decode(parts[0] if parts else b""), parts[1:])
+        except TransportError as error:
             self.unreadable += 1
+            self._tell_of(name, error)
             return None
+
+    def _tell_of(self, name: zmq.Frame, error: TransportError) -> None:
+        try:
+            peer = str(name.get("Peer-Address")) or "a process of this machine"
+        except zmq.ZMQError:
+            peer = "a process of this machine"
+        if peer not in self._named and len(self._named) < PEERS_NAMED:
+            self._named.add(peer)
+            log.warning("%s sends what cannot be read, and is dropped: %s", peer, error)
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Whether the client is still there to take it. Arrays must not change afterwards."""
