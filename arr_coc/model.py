@@ -123,5 +123,5 @@ class ARRCOCQwen:
 def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
     times = [index / FRAMES_PER_S for index in range(frames)] if times_s is None else list(times_s)
     if len(times) != frames or any(later < earlier for earlier, later in pairwise(times)):
-        raise OptionError(f"times_s must hold one time for each of the {frames} frames, in order, got {times}")
+        raise OptionError(f"times_s must hold one time for each frame, {frames} in order, got {times}")
     return [FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(times)]

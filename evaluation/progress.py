@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
+from arr_coc.counting import counted
 from evaluation.question import Question
 
 EVERY_S = 1.0
@@ -29,4 +30,4 @@ class Progress:
 
     def _say(self, end: str) -> None:
         if sys.stderr.isatty():
-            print(f"{self._name}: {self._count} questions", end=end, file=sys.stderr, flush=True)
+            print(f"{self._name}: {counted(self._count, 'question')}", end=end, file=sys.stderr, flush=True)

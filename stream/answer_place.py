@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from arr_coc.counting import counted
 from arr_coc.errors import OptionError
 from stream.errors import TransportError
 from stream.guests import Guests
@@ -37,7 +38,7 @@ def check_joining(message: Join, place: AnswerPlace, guests: Guests) -> None:
             f"{message.protocol}; install the same version at both ends"
         )
     if guests.full:
-        raise TransportError(f"the answer stage serves {len(guests)} others already; try another one")
+        raise TransportError(f"the answer stage serves {counted(len(guests), 'other')} already; try another one")
     if place.encode not in (None, message.encode):
         raise OptionError(
             f"the answer stage encodes {place.encode}, not {message.encode}; give --encode {place.encode} here, or "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from arr_coc.allocator import FrameAllocation
+from arr_coc.counting import counted
 from arr_coc.types import NS_PER_S, TileGrid
 from arr_coc.why import explain, weights_of
 from stream.events import FrameMap, FrameReady, Notice, Outage, PictureChanged, Why
@@ -77,5 +78,7 @@ def repaired_of(end: End) -> Notice | None:
     made, clamped = end.made_pts, end.clamped_pts
     if not made and not clamped:
         return None
-    message = f"repaired {made + clamped} frame times from the frame rate ({made} missing, {clamped} going back)"
+    message = (
+        f"repaired {counted(made + clamped, 'frame time')} from the frame rate ({made} missing, {clamped} going back)"
+    )
     return Notice(code="pts-repaired", message=message)

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from arr_coc.counting import counted
 from arr_coc.errors import ModelNotFound
 from arr_coc.qwen.hub import ALLOCATOR_FOLDER, WANTED_FILES, bundled_model_path, cached_folder, local_folder
 from stream.config import Config
@@ -64,7 +65,7 @@ def fingerprint(path: Path) -> str:
         for start in starts:
             file.seek(start)
             digest.update(file.read(SAMPLE_BYTES))
-    return f"{size} bytes, {digest.hexdigest()[:16]}"
+    return f"{counted(size, 'byte')}, {digest.hexdigest()[:16]}"
 
 
 def weights_of(name: str | None) -> str:
@@ -111,7 +112,7 @@ def _files(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.name} {fingerprint(path)}\n".encode())
-    return f"{len(files)} files, {digest.hexdigest()[:16]}"
+    return f"{counted(len(files), 'file')}, {digest.hexdigest()[:16]}"
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:

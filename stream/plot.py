@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.counting import counted
 from stream.bench.report import Timeline
 from stream.bench.series import Series
 from stream.errors import ConfigError, OutputError
@@ -67,7 +68,7 @@ def _draw(figure: Any, series: Sequence[Series]) -> None:
 
 def _timeline_title(series: Series, count: int) -> str:
     name = f"{series.name}: " if count > 1 else ""
-    runs = "" if len(series.runs) == 1 else f", the middle one of {len(series.runs)} runs"
+    runs = "" if len(series.runs) == 1 else f", the middle one of {counted(len(series.runs), 'run')}"
     return f"{name}latency of each frame{runs}"
 
 

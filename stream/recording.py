@@ -18,6 +18,7 @@ import msgspec
 import numpy.typing as npt
 from msgspec import Meta
 
+from arr_coc.counting import counted
 from stream.errors import OutputError, RecordingError, TransportError
 from stream.events import AnyEvent
 from stream.framing import framed, open_regular, read_framed
@@ -159,7 +160,8 @@ class Recording:
                 count, end = count + 1, position
             rest = file.seek(0, os.SEEK_END) - end
         if rest or not count:
-            self.damage.append(f"{path.name} was cut short or damaged after {count} records; {rest} bytes are left out")
+            left_out = f"{counted(rest, 'byte')} left out"
+            self.damage.append(f"{path.name} was cut short or damaged after {counted(count, 'record')}; {left_out}")
 
 
 def parts_of(folder: Path) -> list[Path]:
@@ -185,6 +187,11 @@ def claimed_folder(folder: str) -> Iterator[None]:
         raise OutputError(f"cannot record into {folder!r}: {reason}; name a folder, new or empty") from error
     if parts_of(path):
         raise OutputError(f"{folder!r} holds a recording already; name another folder")
+    held = False
+    with suppress(PermissionError):
+        held = any(path.iterdir())
+    if held:
+        raise OutputError(f"cannot record into {folder!r}: it is not empty; name another folder, new or empty")
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"cannot record into {folder!r}: it cannot be written; name another folder")
     try:

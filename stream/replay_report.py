@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arr_coc.counting import counted
 from stream.event_forms import encode_event
 from stream.events import Event, FrameReady, Why
 from stream.printable import printable
@@ -38,12 +39,12 @@ def _total(summary: ReplaySummary) -> str:
     parts = []
     for count, what in ((summary.answers, "answer"), (summary.looks, "look")):
         if count:
-            parts.append(f"{count} {what}" if count == 1 else f"{count} {what}s")
+            parts.append(counted(count, what))
     if summary.first_s is None:
         parts.append("all the same")
     else:
         parts.append(f"{summary.differing} differ, the first at {clock_text(summary.first_s)}")
-    parts.append(f"of {summary.frames} frames")
+    parts.append(f"of {counted(summary.frames, 'frame')}")
     if summary.recorded is not None:
         parts += [f"{count} dropped at {queue}" for queue, count in summary.recorded.dropped.items()]
     return ", ".join(parts)

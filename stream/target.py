@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from arr_coc.allocator import FrameAllocation
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget
+from arr_coc.counting import counted
 from arr_coc.latency_budget import LatencyBudget
 from stream.events import Answer, Event, Notice
 
@@ -55,9 +56,9 @@ class LatencyTarget:
     def _missed(self, tiles: int) -> Notice:
         least = min(LEAST_TOKENS, tiles)
         message = (
-            f"answer.target_ms = {self._held.target_ms:g} cannot be met: even with {least} tokens one answer in twenty "
-            f"takes {self._held.p95_ms(least):.0f} ms or more from its frame's capture to its first token; raise it, "
-            "or give a smaller model or another device"
+            f"answer.target_ms = {self._held.target_ms:g} cannot be met: even with {counted(least, 'token')} one "
+            f"answer in twenty takes {self._held.p95_ms(least):.0f} ms or more from its frame's capture to its first "
+            "token; raise it, or give a smaller model or another device"
         )
         return Notice(code=MISSED, message=message)
 

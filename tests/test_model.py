@@ -150,7 +150,7 @@ def test_a_failed_allocation_shows_all_tokens(
         ({"encode": "quick"}, OptionError, "full, prune, sparse, incremental, weighted, got 'quick'"),
         ({"max_tokens": 0}, OptionError, "max_tokens"),
         ({"top_p": 0.0}, OptionError, "top_p"),
-        ({"times_s": [1.0, 2.0]}, OptionError, "one time for each of the 1 frames"),
+        ({"times_s": [1.0, 2.0]}, OptionError, "one time for each frame, 1 in order"),
     ],
 )
 def test_bad_options_are_named(

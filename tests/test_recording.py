@@ -78,7 +78,7 @@ def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_told(tmp_p
     assert [type(record) for record in records] == [Began, Happened, Began, Happened]
     (told,) = recording.damage
     assert told.startswith("0001.rec was cut short or damaged after 2 records; ")
-    assert told.endswith(f"{len(whole) - 7 - len(whole_until(path, 2))} bytes are left out")
+    assert told.endswith(f"{len(whole) - 7 - len(whole_until(path, 2))} bytes left out")
     for start in (b"", MAGIC[:5], MAGIC):
         path.write_bytes(start)
         assert len(list(recording.records())) == 2
@@ -176,9 +176,12 @@ def test_a_folder_that_cannot_take_a_recording_is_refused(tmp_path: Path, monkey
     written(tmp_path / "a", BEGAN)
     (tmp_path / "file").touch()
     (tmp_path / "locked").mkdir()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one.jpg").touch()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for folder, message in (
         ("a", "holds a recording already; name another folder"),
+        ("photos", "cannot record into .*: it is not empty; name another folder, new or empty"),
         ("file", "cannot record into .*: it is a file; name a folder"),
         ("absent/deep", "cannot record into .*: No such file or directory; name a folder"),
         ("a" * 300, "cannot record into .*: File name too long; name a folder"),

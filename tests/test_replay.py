@@ -293,7 +293,7 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
         assert (config.answer.device, config.answer.dtype, config.answer.max_tokens) == ("cpu", "auto", 7)
         assert isinstance(open_recorded(told, config, SPEAKER), FakeSpeaker)
     other = replay_config(told, str(tmp_path / "other"), None, None)
-    with pytest.raises(RecordingError, match=r"another model than .*other: .*model \(1 files, .*; give --model the"):
+    with pytest.raises(RecordingError, match=r"another model than .*other: .*model \(1 file, .*; give --model the"):
         open_recorded(told, other, SPEAKER)
 
 

@@ -162,7 +162,7 @@ def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(
     assert runs.run("broken", "--resume") == 0
     assert runs.files("broken") == whole
     assert asked == [20, 25, 29], "what was answered is not asked again"
-    assert "note: 4 answers are taken from" in capsys.readouterr().err
+    assert "note: taking 4 answers from" in capsys.readouterr().err
 
 
 def failing(runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str, *more: str) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.budget import Budget
+from arr_coc.counting import counted
 from arr_coc.errors import OptionError
 from arr_coc.qwen.kept_frame import KeptFrame
 from arr_coc.qwen.shown_frame import Ids
@@ -36,7 +37,9 @@ class WindowOptions:
         if self.frames < 1:
             raise OptionError(f"a window shows at least 1 frame, got {self.frames}")
         if self.capacity < self.frames:
-            raise OptionError(f"a window that shows {self.frames} frames must keep as many or more, got {self.kept}")
+            raise OptionError(
+                f"a window that shows {counted(self.frames, 'frame')} must keep as many or more, got {self.kept}"
+            )
         if self.on_cut not in get_args(OnCut):
             raise OptionError(f"on_cut must be {' or '.join(get_args(OnCut))}, got {self.on_cut!r}")
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from arr_coc.counting import counted
 from arr_coc.errors import ModelError
 from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.families import family_of
@@ -135,16 +136,18 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
     if mismatched:
         key, found, expected = mismatched[0]
         raise ModelError(
-            f"{len(mismatched)} weights of {name} have another shape than its config.json says, such as {key}: "
-            f"{list(found)}, not {list(expected)}; take both from the same model"
+            f"{name} has {counted(len(mismatched), 'weight')} of another shape than its config.json says, such as "
+            f"{key}: {list(found)}, not {list(expected)}; take both from the same model"
         )
     missing = sorted(info["missing_keys"])
     if missing:
-        raise ModelError(f"{name} lacks {len(missing)} weights, such as {missing[0]}; download the model again")
+        raise ModelError(
+            f"{name} lacks {counted(len(missing), 'weight')}, such as {missing[0]}; download the model again"
+        )
     unused = sorted(key for key in info["unexpected_keys"] if _NUMBERED_PART.search(key) and "inv_freq" not in key)
     if unused:
         raise ModelError(
-            f"{name} has {len(unused)} weights that its config.json does not describe, such as {unused[0]}; "
+            f"{name} has {counted(len(unused), 'weight')} that its config.json does not describe, such as {unused[0]}; "
             "take both from the same model"
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from arr_coc.counting import counted
 from arr_coc.errors import ContextLengthError
 from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.cache import Mark, PrefixCache
@@ -72,8 +73,8 @@ class PromptMaker:
         total = self.other_tokens(query) + frame_tokens
         if total > self._qwen.max_context_tokens:
             raise ContextLengthError(
-                f"the question takes {query_tokens} tokens, the picture {visual_tokens} and the answer up to "
-                f"{answer_tokens}: {total} with the prompt's own, but {self._qwen.model_id} has a context of "
+                f"the question takes {counted(query_tokens, 'token')}, the picture {visual_tokens} and the answer up "
+                f"to {answer_tokens}: {total} with the prompt's own, but {self._qwen.model_id} has a context of "
                 f"{self._qwen.max_context_tokens}; ask a shorter question, or lower the budget or max_tokens"
             )
 

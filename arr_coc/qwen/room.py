@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from arr_coc.budget import most_tokens
+from arr_coc.counting import counted
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.free_memory import CGROUP, free_memory
 from arr_coc.qwen.encoding import Packet, token_count
@@ -51,8 +52,8 @@ def check_context(qwen: QwenVL, window: WindowOptions, frame: FrameSize, other_t
     fitting = (context - other_tokens) // frame.steps
     if 1 <= fitting < window.frames:
         raise ContextLengthError(
-            f"a window of {window.frames} frames of {frame.visual_tokens} visual tokens takes up to "
-            f"{window.frames * frame.steps + other_tokens} tokens with the question and the answer, but "
+            f"a window of {counted(window.frames, 'frame')} of {counted(frame.visual_tokens, 'visual token')} takes "
+            f"up to {window.frames * frame.steps + other_tokens} tokens with the question and the answer, but "
             f"{qwen.model_id} has a context of {context}; show at most {fitting}, or lower the budget"
         )
 
@@ -76,8 +77,8 @@ def check_memory(window: FrameWindow, frame: KeptFrame, expected: FrameSize, fre
     same = options.capacity == options.frames
     remedy = f"show at most {room // 2}" if same else f"keep at most {max(room - options.frames, 0)}"
     raise OptionError(
-        f"a window that shows {options.frames} frames and keeps {options.capacity} needs {_megabytes(needed)} more, "
-        f"and {_megabytes(free)} are free on {device}; {remedy}, or lower the budget"
+        f"a window that shows {counted(options.frames, 'frame')} and keeps {options.capacity} needs "
+        f"{_megabytes(needed)} more, and {_megabytes(free)} are free on {device}; {remedy}, or lower the budget"
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arr_coc.counting import counted, of_counted
 from arr_coc.errors import ModelError, ModelNotFound
 
 WEIGHTS = "model.safetensors"
@@ -75,7 +76,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if missing:
         more = "" if len(missing) <= 3 else ", …"
         raise ModelNotFound(
-            f"{name} lacks {len(missing)} of its {len(shards)} weight files ({', '.join(missing[:3])}{more}); "
+            f"{name} lacks {of_counted(len(missing), len(shards), 'weight file')} ({', '.join(missing[:3])}{more}); "
             "download the model again"
         )
     return [folder / shard for shard in shards]
@@ -102,7 +103,7 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
         lost = sorted(read_object(folder / INDEX)["weight_map"].keys() - tensors.keys())
         if lost:
             raise ModelError(
-                f"{INDEX} of {name} lists {len(lost)} weights that no file holds, such as {lost[0]}; "
+                f"{INDEX} of {name} lists {counted(len(lost), 'weight')} that no file holds, such as {lost[0]}; "
                 "download the model again"
             )
     return tensors

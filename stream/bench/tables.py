@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from arr_coc.counting import counted, of_counted
 from stream.bench.compare import ENOUGH_RUNS, differences
 from stream.bench.report import Report
 from stream.bench.series import Row, Series, Spread
@@ -54,7 +55,7 @@ def _value(series: Series, key: str) -> object:
 
 
 def _show_run(console: PlainConsole, source: str, run: Report) -> None:
-    console.print(f"{source}: {run.measured_frames} of {run.frames} frames measured")
+    console.print(f"{source}: {of_counted(run.measured_frames, run.frames, 'frame')} measured")
     console.print(_left_out([run]), style="dim")
     table = _table("latency, ms", "p50", "p95", "p99", "max")
     table.add_column("from … to", style="dim")
@@ -77,7 +78,7 @@ def _show_run(console: PlainConsole, source: str, run: Report) -> None:
 
 def _show_runs(console: PlainConsole, source: str, series: Series) -> None:
     frames = ", ".join(str(run.measured_frames) for run in series.runs)
-    console.print(f"{source}: {len(series.runs)} runs; frames measured: {frames}")
+    console.print(f"{source}: {counted(len(series.runs), 'run')}; frames measured: {frames}")
     console.print(_left_out(series.runs), style="dim")
     table = _table("latency, ms", "p50", "lowest–highest", "p99", "lowest–highest")
     rows = list(series.latency_rows(SHOWN_STATISTICS))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arr_coc.counting import counted
 from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.errors import ConfigError
@@ -68,7 +69,7 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     if journal is None:
         return None
     if journal.recalls:
-        report_note(f"note: {journal.recalls} answers are taken from {journal.path}")
+        report_note(f"note: taking {counted(journal.recalls, 'answer')} from {journal.path}")
     elif resume:
         report_note("note: nothing was answered yet; starting from the beginning")
     elif could_continue(journal):

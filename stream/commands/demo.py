@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -17,7 +18,23 @@ MARK = ".arr-coc-demo"
 """A file that marks a folder as one that a demo has written to, so that the next one may overwrite its results."""
 
 
-@takes_run_options
+WITHOUT = (
+    "target_ms",
+    "until",
+    "go_on",
+    "stream",
+    "heatmap",
+    "publish",
+    "control",
+    "metrics_port",
+    "realtime",
+    "restart",
+)
+"""Options of runs that mean nothing here: the clip is drawn, read frame by frame and over in seconds, and the heat map
+is one of the results anyway."""
+
+
+@partial(takes_run_options, without=WITHOUT)
 def demo(
     folder: Annotated[
         str, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go. [demo]", show_default=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
@@ -13,6 +13,7 @@ import typer
 from stream.commands.text_options import Assignments, Backend, ConfigFiles, Device, Dtype, Encode, Model, text_option
 from stream.commands.until import check_watching
 from stream.config import DEFAULT_QUERY, Config
+from stream.errors import ConfigError
 from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
 
 KEYS = {
@@ -178,11 +179,26 @@ class RunOptions:
             layers.append(Layer("--restart", {"pipeline.restart": self.restart}))
         config = build_config([*layers, *top])
         check_watching(config, go_on=self.go_on)
+        self._check_server(config)
         return config
 
+    def _check_server(self, config: Config) -> None:
+        """Raises ConfigError for an option about the model where that is elsewhere."""
+        if config.answer.server is None:
+            return
+        for option, given in (("-m", self.model), ("--device", self.device), ("--dtype", self.dtype)):
+            if given is not None:
+                raise ConfigError(
+                    f"{option} {given} has no effect with --server: the model is the one that {config.answer.server} "
+                    f"serves; leave {option} out, or give it to `serve-answers` there"
+                )
 
-def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Gives a command, whose parameter `run` is a RunOptions, the options themselves in its place."""
+
+def takes_run_options(command: Callable[..., int], without: Collection[str] = ()) -> Callable[..., int]:
+    """Gives a command, whose parameter `run` is a RunOptions, the options themselves in its place.
+
+    `without`: fields of RunOptions whose options mean nothing to this command, which does not get them.
+    """
     hints = get_type_hints(command, include_extras=True)
     options = get_type_hints(RunOptions, include_extras=True)
     own = [
@@ -198,11 +214,12 @@ def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
             annotation=options[field.name],
         )
         for field in fields(RunOptions)
+        if field.name not in without
     ]
 
     @wraps(command)
     def with_options(**given: Any) -> int:
-        run = RunOptions(**{name: given.pop(name) for name in options})
+        run = RunOptions(**{name: given.pop(name) for name in options if name not in without})
         return command(run=run, **given)
 
     with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]

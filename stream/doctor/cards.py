@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
+from arr_coc.counting import counted
 from arr_coc.errors import ArrCocError
 from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
 from stream.config import Config
@@ -33,9 +34,9 @@ def cards(config: Config, streams: int = 1) -> Check:
     fits = ", ".join(
         f"{_sizes_text(list(sizes))} {fit}" for fit, sizes in groupby(CARDS_GB, partial(_fit, facts, dtype, load))
     )
-    frames = "" if load.window == 1 else f" in each of {load.window} frames"
-    of = "" if streams == 1 else f", {streams} streams"
-    asked = f"{config.answer.encode}, {load.visual_tokens} visual tokens{frames}{of}"
+    frames = "" if load.window == 1 else f" in each of {counted(load.window, 'frame')}"
+    of = "" if streams == 1 else f", {counted(streams, 'stream')}"
+    asked = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{frames}{of}"
     return Check("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
 
 

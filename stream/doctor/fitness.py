@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arr_coc.budget import MOST_TOKENS, most_tokens
+from arr_coc.counting import counted
 from arr_coc.errors import ArrCocError
 from arr_coc.free_memory import free_memory
 from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
@@ -38,7 +39,7 @@ def model(config: Config) -> Check:
     known = f"; only knows {facts.known_world}" if facts.known_world else ""
     said = (
         f"{name}: {facts.family.title}, {facts.parameters / 1e6:,.1f} M parameters, "
-        f"{visual} visual tokens a frame, context of {facts.context_tokens}{known}"
+        f"{counted(visual, 'visual token')} a frame, context of {facts.context_tokens}{known}"
     )
     if needed > facts.context_tokens:
         found = f"{said}: too short for the {needed} tokens of frame, question and answer"
@@ -68,7 +69,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         "weights": parts.weights,
         "keys and values": parts.cache,
         "activations": parts.activations,
-        "kept of frames" if streams == 1 else f"kept of {streams} streams": parts.kept,
+        "kept of frames" if streams == 1 else f"kept of {counted(streams, 'stream')}": parts.kept,
     }
     listed = ", ".join(f"{name} {size_text(count)}" for name, count in named.items() if count)
     if on_cpu:

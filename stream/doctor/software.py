@@ -9,6 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from arr_coc.counting import counted
 from stream.doctor.check import Check, State
 from stream.errors import TransportError
 
@@ -20,7 +21,8 @@ WHEELS = "install PyAV from PyPI, whose wheels have all of it: pip install --for
 
 
 def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
-    said = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    cores = counted(os.cpu_count() or 1, "core")
+    said = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}, {cores}"
     if found[:2] < OLDEST_PYTHON:
         return Check("python", "broken", said, f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
     return Check("python", "works", said)

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.counting import of_counted
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady
 from stream.overlay import Overlay
@@ -71,7 +72,8 @@ class HeatmapSink(Sink):
             return
         event, overlay = self._held
         self._held = None
-        picture = draw(overlay, self._caption, f"{event.tokens} of {event.tiles} tokens · {clock_text(event.pts_s)}")
+        shown = of_counted(event.tokens, event.tiles, "token")
+        picture = draw(overlay, self._caption, f"{shown} · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()
             self._video = _Video(self._claim.path, picture.shape[1], picture.shape[0])

@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 from rich.cells import cell_len
 
+from arr_coc.counting import counted
 from stream.live_figures import Figures
 from stream.printable import printable
 from stream.sinks.cells import Line, Span, cut, cut_line, tail, wrap
@@ -81,7 +82,7 @@ def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
 
 def _frames(figures: Figures) -> list[str]:
     run = [] if figures.fps_run is None else [f"{figures.fps_run:.1f} in all"]
-    return [f"{figures.fps_now:.1f} a second", *run, _count(figures.frames, "frame")]
+    return [f"{figures.fps_now:.1f} a second", *run, counted(figures.frames, "frame")]
 
 
 def _answers(figures: Figures) -> list[str]:
@@ -97,7 +98,7 @@ def _target(figures: Figures) -> list[str]:
 
 
 def _checks(words: float, figures: Figures) -> list[str]:
-    same = f"{figures.checks_same} of {_count(figures.checks, 'check')} the same"
+    same = f"{figures.checks_same} of {counted(figures.checks, 'check')} the same"
     return [same, f"{100 * words:.0f} % of words"]
 
 
@@ -129,9 +130,9 @@ def _memory(figures: Figures) -> list[str]:
 def _so_far(figures: Figures) -> list[str]:
     lasted = f" ({duration(figures.outages_s)})" if figures.outages_s else ""
     return [
-        _count(figures.cuts, "cut"),
-        _count(figures.outages, "outage") + lasted,
-        _count(figures.restarts, "restart"),
+        counted(figures.cuts, "cut"),
+        counted(figures.outages, "outage") + lasted,
+        counted(figures.restarts, "restart"),
     ]
 
 
@@ -150,10 +151,6 @@ def megabytes(size: int) -> str:
 
 def _milliseconds(**values: float) -> list[str]:
     return [f"{name} {value:.1f} ms" for name, value in values.items()]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _header(scene: Scene, width: int) -> list[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from arr_coc.counting import of_counted
 from stream import logs
 from stream.clock import Clock, MonotonicClock
 from stream.events import Answer, Event, Summary, Turned
@@ -93,7 +94,7 @@ def figures_text(figures: Figures) -> str:
     if figures.misses_percent is not None:
         parts.append(f"late {figures.misses_percent:.1f} %")
     if figures.tiles:
-        parts.append(f"{figures.tokens} of {figures.tiles} tokens")
+        parts.append(of_counted(figures.tokens, figures.tiles, "token"))
     if figures.dirty_percent is not None:
         parts.append(f"{figures.dirty_percent:.1f} % changed")
     parts += [f"dropped {queue} {count}" for queue, count in figures.dropped.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from arr_coc.counting import counted
 from stream.events import AnswerCancelled, Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped, Turned
 from stream.printable import printable
 
@@ -88,7 +89,7 @@ class Remarks:
     def _outage(self, event: Outage) -> str:
         if event.lasted_s is None:
             return f"source lost at {self._clock(event.pts_s)}: {event.reason}"
-        tries = "" if event.attempts < 2 else f" and {event.attempts} attempts"
+        tries = "" if event.attempts < 2 else f" and {counted(event.attempts, 'attempt')}"
         return f"source back after {event.lasted_s:.1f} s{tries}"
 
 

@@ -19,6 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from arr_coc.counting import counted, of_counted
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import Answer, AnswerCancelled, AnswerText, Event, FrameReady, Notice, Restarted, Summary, Turned
 from stream.logs import write_now
@@ -206,16 +207,16 @@ def print_line(line: str) -> None:
 def summary_text(summary: Summary, pace: float | None) -> str:
     """The run in one or two lines; `pace` is in frames a second."""
     parts = [
-        f"{_count(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
-        _count(summary.answers, "answer"),
-        _count(summary.cuts, "cut"),
+        f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
+        counted(summary.answers, "answer"),
+        counted(summary.cuts, "cut"),
         saved_text(summary),
     ]
     if summary.skipped:
         parts.append(f"{summary.skipped} skipped")
     parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
     if pace is not None:
-        parts.append(f"{pace:.0f} frames a second")
+        parts.append(f"{counted(round(pace), 'frame')} a second")
     parts.append(f"{summary.backend} texture")
     if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)
@@ -226,11 +227,7 @@ def saved_text(summary: Summary) -> str:
     """The tokens that were shown, and what that saved: `63 of 240 tokens a frame, 5.1× less work`."""
     shown, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
     if shown >= tiles:
-        return f"{shown} tokens a frame" + (", which is all" if tiles else "")
+        return f"{counted(shown, 'token')} a frame" + (", which is all" if tiles else "")
     ratio = summary.work_ratio
     less = "" if ratio is None or ratio < LEAST_RATIO else f", {ratio:.1f}× less work"
-    return f"{shown} of {tiles} tokens a frame{less}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    return f"{of_counted(shown, tiles, 'token')} a frame{less}"
