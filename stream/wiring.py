@@ -15,7 +15,7 @@ from stream.looks import LookRules, VerdictRules
 from stream.manners import Manners
 from stream.messages import Hello
 from stream.sources import SourceInfo
-from stream.sources.open import SCENE_PREFIX
+from stream.sources.address import SCENE_PREFIX
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.capture import CapturePolicy
 from stream.target import LatencyTarget

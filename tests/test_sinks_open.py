@@ -11,11 +11,12 @@ import pytest
 from stream.config import OutputConfig
 from stream.errors import OutputError
 from stream.overlay import Overlay
-from stream.sinks import open as open_module
+from stream.sinks import output_check
 from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink
 from stream.sinks.jsonl import JsonlSink
-from stream.sinks.open import check_apart, open_sinks
+from stream.sinks.open import open_sinks
+from stream.sinks.output_check import check_apart
 from stream.sinks.why import WhySink
 
 
@@ -68,7 +69,7 @@ def test_standard_input_is_an_input_too(tmp_path: Path, monkeypatch: pytest.Monk
     source = tmp_path / "in.mp4"
     source.write_bytes(b"precious")
     with source.open("rb") as opened:
-        monkeypatch.setattr(open_module, "STDIN_FD", opened.fileno())
+        monkeypatch.setattr(output_check, "STDIN_FD", opened.fileno())
         with pytest.raises(OutputError, match="is the input"):
             open_sinks(OutputConfig(heatmap=str(source)), "-", no_overlay)
     assert source.read_bytes() == b"precious"

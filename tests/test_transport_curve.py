@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from stream.config import NetworkConfig
+from stream.endpoints import is_local
 from stream.errors import ConfigError
-from stream.transport.curve import ClientCurve, ServerCurve, client_curve, is_local, make_keys, server_curve
+from stream.transport.curve import ClientCurve, ServerCurve, client_curve, make_keys, server_curve
 
 FAR = "tcp://10.0.0.2:5555"
 NEAR = "tcp://127.0.0.1:5555"
@@ -126,8 +127,7 @@ def test_clients_whose_keys_cannot_be_read_are_not_locked_out_in_silence(keys: P
 @pytest.mark.parametrize("endpoint", [NEAR, FAR, "tcp://*:*"])
 def test_keys_that_are_given_are_used_on_loopback_too(keys: Path, endpoint: str) -> None:
     assert isinstance(server_curve(with_keys(keys), endpoint), ServerCurve)
-    if endpoint != "tcp://*:*":
-        assert isinstance(client_curve(with_keys(keys), endpoint), ClientCurve)
+    assert isinstance(client_curve(with_keys(keys), endpoint), ClientCurve)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_is_no_address_is_refused(endpoint: str) -> None:
             curve(NetworkConfig(plain_tcp=True), endpoint)
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "99999999999", "*"])
+@pytest.mark.parametrize("port", ["0", "65536", "99999999999"])
 def test_nobody_can_be_reached_at_a_port_that_is_none(port: str) -> None:
     with pytest.raises(ConfigError, match=r"nobody can be reached at .* a port is a number from 1 to 65535"):
         client_curve(NetworkConfig(plain_tcp=True), f"tcp://10.0.0.2:{port}")

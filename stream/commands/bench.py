@@ -15,6 +15,8 @@ from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import INTERRUPTED, also_written, report_note, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer, file_layer, set_layer
+from stream.preflight import check_run
+from stream.sinks.output_check import check_apart, check_place, check_suffix, outputs_of
 
 if TYPE_CHECKING:
     from stream.bench.running import Measured, Plan
@@ -90,14 +92,6 @@ def bench(
     _check(configs["A"], count * len(configs))
     limit_s = None if limit is None else seconds_of("--for", limit)
     warmup_s = None if warmup is None else seconds_of("--warmup", warmup)
-
-    from stream.bench.running import Plan
-    from stream.metrics import TRIM_S
-    from stream.sinks.open import check_apart, check_suffix, outputs_of
-    from stream.sinks.output_file import OutputFile
-    from stream.sources.address import redacted
-
-    plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in outputs_of(config.output)})
     check_apart([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
@@ -105,6 +99,17 @@ def bench(
         check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
         if find_spec("matplotlib") is None:
             raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib")
+    for path in paths:
+        check_place(path)
+    for config in configs.values():
+        check_run(config)
+
+    from stream.bench.running import Plan
+    from stream.metrics import TRIM_S
+    from stream.sinks.output_file import OutputFile
+    from stream.sources.address import redacted
+
+    plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     files: list[OutputFile] = []
     try:
         files += [OutputFile(path) for path in paths]

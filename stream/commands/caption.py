@@ -11,6 +11,7 @@ from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer
+from stream.preflight import check_run
 
 if TYPE_CHECKING:
     from stream.config import Config
@@ -56,6 +57,7 @@ def caption(
     config = run.configuration(top=top)
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
+    check_run(config)
     summary = _run(config, _journal(config, resume=resume), resume=resume)
     report_written([*config.output.paths, *also_written(config.output)])
     return exit_status(summary, watching=config.answer.until.question is not None)

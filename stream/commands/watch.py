@@ -11,6 +11,7 @@ from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer
+from stream.preflight import check_run
 
 if TYPE_CHECKING:
     from stream.sinks.base import Display
@@ -82,6 +83,7 @@ def watch(
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
+    check_run(config)
     display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
     try:
         from stream.session import run_session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -164,6 +165,15 @@ def _common(one: bytes, other: bytearray) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
     return low
+
+
+def check_place(path: str) -> None:
+    """Raises OutputError where it can be seen, without making anything, that a file cannot be written at `path`."""
+    parent = Path(path).parent
+    if os.path.isdir(path) or not parent.exists():
+        raise OutputError(_refusal(path, OSError()))
+    if not os.access(path if os.path.lexists(path) else parent, os.W_OK):
+        raise OutputError(_refusal(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
 
 
 def _refusal(path: str, error: OSError) -> str:

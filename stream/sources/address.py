@@ -16,6 +16,9 @@ SHORTEST_SECRET = 4
 
 NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp"})
 
+SCENE_PREFIX = "scene:"
+"""Before the name of a generated scene."""
+
 STDIN = "-"
 """The address of standard input."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -13,9 +12,9 @@ from av.stream import Disposition
 
 from arr_coc.types import NS_PER_S
 from stream.config import CaptureConfig
-from stream.errors import SourceError, SourceNotFound
-from stream.sources.limits import file_options, refused_playlist
-from stream.sources.png_check import check_png
+from stream.errors import SourceError
+from stream.sources.file_check import check_file
+from stream.sources.limits import file_options
 from stream.sources.timeline import MediaTimeline
 
 AV_TIME_BASE = 1_000_000
@@ -33,13 +32,10 @@ def open_container(path: Path, config: CaptureConfig) -> av.container.InputConta
 
     Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it, or may not.
     """
-    _check_file(path)
-    check_png(path, config.max_pixels)
+    check_file(path, config.max_pixels)
     try:
         container = av.open(f"file:{path}", options=file_options(config), metadata_errors="replace")
     except av.FFmpegError as error:
-        if (refusal := refused_playlist(path)) is not None:
-            raise refusal from error
         raise _not_a_video(path, error.strerror or str(error)) from error
     if container.format.name in TEXT_DEMUXERS:
         container.close()
@@ -137,17 +133,6 @@ def duration_ns_of(container: av.container.InputContainer, stream: av.video.stre
     if end_ns is not None or container.duration is None:
         return end_ns
     return container.duration * NS_PER_S // AV_TIME_BASE
-
-
-def _check_file(path: Path) -> None:
-    if not os.path.exists(path):
-        raise SourceNotFound(f"{path} does not exist; check the name, or use scene:NAME for a generated clip")
-    if path.is_dir():
-        raise SourceError(f"{path} is a folder; give one of the video files in it")
-    if not os.access(path, os.R_OK):
-        raise SourceError(f"{path} may not be read by this user; change its permissions")
-    if path.is_file() and path.stat().st_size == 0:
-        raise SourceError(f"{path} is empty; copy or record it again")
 
 
 def _not_a_video(path: Path, reason: str) -> SourceError:

@@ -25,8 +25,9 @@ from stream.sources.container import (
 from stream.sources.decoder import VideoDecoder
 from stream.sources.fit import Fit
 from stream.sources.form import Form, prepared
-from stream.sources.limits import SCALE_DOWN, too_large
+from stream.sources.limits import too_large
 from stream.sources.planes import quarter_turns
+from stream.sources.png_check import SCALE_DOWN
 from stream.sources.timeline import MediaTimeline
 
 END_TOLERANCE_NS = NS_PER_S // 2

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import math
-import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from itertools import chain, takewhile
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
@@ -20,30 +17,15 @@ import numpy.typing as npt
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError, SourceNotFound, SourceOver
+from stream.errors import SourceError, SourceOver
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
-from stream.sources.picture import SUFFIXES, PictureError, read_picture
+from stream.sources.picture import PictureError, read_picture
+from stream.sources.picture_files import pictures_of, root_of
 from stream.sources.timeline import DEFAULT_RATE
 
-_VIDEO_SUFFIXES = frozenset({".mp4", ".mkv", ".mov", ".webm", ".avi", ".ts", ".m4v", ".mpg", ".mpeg", ".flv"})
-"""What is looked for where a folder holds no pictures, to say so."""
-
-_KINDS = "png, jpg, webp, bmp, tif or gif"
-
 _SHOWN = 3
-"""Names that a message lists."""
-
-
-def is_pattern(address: str) -> bool:
-    """Whether an address names files by a pattern such as `shots/*.png`."""
-    return glob.has_magic(address) and not os.path.lexists(address)
-
-
-def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Sorts as people count: img2 before img10."""
-    parts = re.split(r"(\d+)", path.name.casefold())
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], str(path)
+"""Losses in a row that are told one by one."""
 
 
 class FolderSource:
@@ -57,8 +39,8 @@ class FolderSource:
         self._max_pixels = config.max_pixels
         self._clock = clock
         self._name = address
-        self._paths = _pictures(address)
-        self._root = _root_of(address).resolve()
+        self._paths = pictures_of(address)
+        self._root = root_of(address).resolve()
         self._trailing: tuple[SkippedItem, ...] = ()
         begin = math.ceil(Fraction(str(config.start_s)) * self._fps)
         if begin >= len(self._paths):
@@ -167,46 +149,3 @@ def _discontinuity(before: tuple[int, ...] | None, now: tuple[int, ...]) -> str 
     if before is None:
         return "start"
     return None if before == now else "resolution"
-
-
-def _pictures(address: str) -> list[Path]:
-    """The pictures that an address names, in order. Raises SourceNotFound or SourceError where there are none."""
-    if is_pattern(address):
-        found = [Path(name) for name in glob.iglob(address, recursive=True)]
-        if not found:
-            raise SourceNotFound(f"no file is called {address}; check the pattern, or give the folder alone")
-        where = f"what {address} names"
-    else:
-        found = [path for path in _listed(Path(address)) if not path.name.startswith(".")]
-        where = address
-    pictures = sorted(
-        (path for path in found if path.suffix.casefold() in SUFFIXES and path.is_file()), key=natural_order
-    )
-    if not pictures:
-        raise SourceError(_none_there(where, found))
-    return pictures
-
-
-def _root_of(address: str) -> Path:
-    """The folder that an address names, or that in which its pattern looks."""
-    if not is_pattern(address):
-        return Path(address)
-    plain = list(takewhile(lambda part: not glob.has_magic(part), Path(address).parts))
-    return Path(*plain)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise SourceError(f"the folder {folder} cannot be read: {error.strerror}; change its permissions") from error
-
-
-def _none_there(where: str, found: Sequence[Path]) -> str:
-    if not found:
-        return f"{where} is an empty folder; put pictures there ({_KINDS}), or give a video file"
-    videos = sorted(str(path) for path in found if path.suffix.casefold() in _VIDEO_SUFFIXES)
-    if videos:
-        names = ", ".join(videos[:_SHOWN]) + (", ..." if len(videos) > _SHOWN else "")
-        return f"{where} holds videos and no pictures; give one of them: {names}"
-    return f"no picture is in {where}; pictures are {_KINDS}"

@@ -7,12 +7,10 @@ addresses, as HLS does, and never to a file.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import av
 
 from stream.config import CaptureConfig
-from stream.errors import SourceError
+from stream.sources.png_check import more_than
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
 """Demuxers whose content names what is to be opened next."""
@@ -31,18 +29,6 @@ _PROTOCOLS = {
     "udp": "udp",
     "tcp": "tcp",
 }
-
-SCALE_DOWN = "scale it down, or raise capture.max_pixels"
-
-_SNIFFED_BYTES = 4096
-
-_KINDS = (
-    (b"#EXTM3U", "an HLS playlist"),
-    (b"ffconcat version", "a list of files (ffconcat)"),
-    (b"<MPD", "a DASH manifest"),
-    (b"<CompositionPlaylist", "an IMF playlist"),
-    (b"v=0", "a description of a session (SDP)"),
-)
 
 
 def decoder_options(max_pixels: int) -> dict[str, str]:
@@ -70,29 +56,9 @@ def address_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
     return options
 
 
-def refused_playlist(path: Path) -> SourceError | None:
-    """Why a local file that FFmpeg may not open is refused, where it names other things to be opened."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_SNIFFED_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except OSError:
-        return None
-    for mark, kind in _KINDS:
-        if head.startswith(mark) or (mark.startswith(b"<") and mark in head):
-            return SourceError(
-                f"{path} is {kind}, which names other files or addresses; only the source itself is opened, so give "
-                f"the video or its address, or join it first: ffmpeg -i {path.name} -c copy joined.mkv"
-            )
-    return None
-
-
 def too_large(max_pixels: int) -> str:
     """Why a decoder takes a picture for invalid."""
     return f"{more_than(max_pixels)}, or damaged"
-
-
-def more_than(max_pixels: int) -> str:
-    return f"more than capture.max_pixels = {max_pixels}"
 
 
 def decoding_failure(error: av.FFmpegError, max_pixels: int) -> str:

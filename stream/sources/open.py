@@ -8,19 +8,18 @@ from pathlib import Path
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import SourceNotFound
-from stream.sources.address import STDIN, ZMQ_PREFIX, camera_of, scheme_of
+from stream.sources.address import SCENE_PREFIX, STDIN, ZMQ_PREFIX, camera_of, scheme_of
 from stream.sources.address_check import check_address
 from stream.sources.base import Source
 from stream.sources.connection import camera_target
 from stream.sources.file import FileSource
-from stream.sources.folder import FolderSource, is_pattern
+from stream.sources.folder import FolderSource
 from stream.sources.live import LiveSource
 from stream.sources.network import open_network
+from stream.sources.picture_files import is_pattern
 from stream.sources.scene import SceneSource
 from stream.sources.stdin import StdinSource
 from stream.sources.zeromq import ZmqSource
-
-SCENE_PREFIX = "scene:"
 
 
 def open_source(address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig | None = None) -> Source:

@@ -11,9 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
-"""What counts as a picture in a folder."""
-
 WHITE = (255, 255, 255, 255)
 
 _DAMAGED = (

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stream.errors import SourceError
-from stream.sources.limits import SCALE_DOWN, more_than
+
+SCALE_DOWN = "scale it down, or raise capture.max_pixels"
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -40,6 +41,10 @@ def check_png(path: Path, max_pixels: int) -> None:
             f"{path} has metadata of more than {METADATA_MAX_BYTES >> 20} MB, which a picture has no use for; save the "
             "picture again without them"
         )
+
+
+def more_than(max_pixels: int) -> str:
+    return f"more than capture.max_pixels = {max_pixels}"
 
 
 def _size_px(file: BinaryIO) -> tuple[int, int]:

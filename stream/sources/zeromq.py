@@ -13,6 +13,7 @@ from typing import TypeAlias
 from arr_coc.types import NS_PER_S, Colour, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
+from stream.endpoints import is_local
 from stream.errors import SourceError, TransportError
 from stream.limits import SEQUENCE_GAP_MAX
 from stream.sources.address import PULL, ZMQ_PREFIX
@@ -22,7 +23,7 @@ from stream.sources.frame_message import FrameHeader, FrameReader, MessageError
 from stream.sources.handover import Handover
 from stream.sources.live_time import LiveTimeline
 from stream.sources.threaded import ThreadedSource, refuse_start
-from stream.transport.curve import client_curve, is_local
+from stream.transport.curve import client_curve
 from stream.transport.frames import FrameSocket
 
 WAIT_MS = 50

@@ -9,12 +9,10 @@ import stat
 
 import zmq
 
+from stream.endpoints import PORT_MAX
 from stream.errors import OutputError
 
 PROBE_LIMIT_S = 0.5
-
-PORT_MAX = 65_535
-"""ZeroMQ takes a larger number modulo 65536, and binds another port than was asked for."""
 
 REASONS = {
     errno.EADDRINUSE: "another program uses it; stop that one, or name another port",

@@ -7,7 +7,6 @@ holds `server.key_secret` and a folder `clients/` of public keys that may connec
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import struct
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ import zmq.auth
 from zmq.utils import z85
 
 from stream.config import NetworkConfig
+from stream.endpoints import check_reachable, needs_keys
 from stream.errors import ConfigError
-from stream.transport.bind import PORT_MAX
 
 SECRET_MODE = 0o600
 KEY_BYTES = 32
@@ -76,7 +75,7 @@ def make_keys(folder: Path) -> list[Path]:
 
 def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
     """The keys to bind `endpoint` with, or None where it needs none. Raises ConfigError where it needs some."""
-    if not _checked(network, endpoint):
+    if not needs_keys(network, endpoint):
         return None
     folder = _half(network, "server")
     public, secret = _pair(folder / "server.key_secret")
@@ -89,52 +88,14 @@ def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:
 
     Raises ConfigError where it needs some, and for a port at which nobody can be.
     """
-    checked = _checked(network, endpoint)
-    _check_reachable(endpoint)
-    if not checked:
+    guarded = needs_keys(network, endpoint)
+    check_reachable(endpoint)
+    if not guarded:
         return None
     folder = _half(network, "client")
     public, secret = _pair(folder / "client.key_secret")
     server, _ = _loaded(folder / "server.key")
     return ClientCurve(secret, public, server)
-
-
-def is_local(endpoint: str) -> bool:
-    """Whether an endpoint stays on this machine: inproc, ipc, or TCP on loopback."""
-    scheme, _, rest = endpoint.partition("://")
-    if scheme != "tcp":
-        return True
-    host = rest.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in {"localhost", "lo"}
-
-
-def _checked(network: NetworkConfig, endpoint: str) -> bool:
-    """Whether keys are used for `endpoint`."""
-    scheme, separator, rest = endpoint.partition("://")
-    host, colon, port = rest.rpartition(":")
-    if scheme == "ipc" and rest:
-        return False
-    if scheme == "inproc":
-        raise ConfigError(f"{endpoint!r} would stay inside one program; write tcp://HOST:PORT or ipc://PATH")
-    if scheme != "tcp" or not separator or not host or not colon or not (port.isdigit() or port == "*"):
-        raise ConfigError(f"{endpoint!r} is no address for a socket; write tcp://HOST:PORT or ipc://PATH")
-    if network.keys is not None:
-        return True
-    if not is_local(endpoint) and not network.plain_tcp:
-        raise ConfigError(
-            f"{endpoint} leaves this machine without keys: make some with `keys FOLDER` and give --keys FOLDER, or "
-            "allow anybody in with --plain-tcp"
-        )
-    return False
-
-
-def _check_reachable(endpoint: str) -> None:
-    port = endpoint.rpartition(":")[2]
-    if endpoint.startswith("tcp://") and not (port.isdigit() and 0 < int(port) <= PORT_MAX):
-        raise ConfigError(f"nobody can be reached at {endpoint!r}: a port is a number from 1 to {PORT_MAX}")
 
 
 def _half(network: NetworkConfig, name: str) -> Path:
