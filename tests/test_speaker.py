@@ -177,7 +177,7 @@ def test_a_model_has_a_name_for_people(folder: Path) -> None:
 
 
 def test_a_folder_that_can_be_seen_to_be_unusable_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFound, match=r"config\.json"):
+    with pytest.raises(ModelNotFound, match="is empty"):
         model_name(Config(answer=AnswerConfig(model=str(tmp_path))))
 
 
