@@ -154,7 +154,7 @@ def make_clip(path: Path, scene: Scene) -> None:
 
 def watched(clip: Path, case: Case, until: UntilConfig, model: str | None) -> tuple[list[Looked], list[Turned]]:
     """The looks and turns of one run."""
-    until = until.model_copy(update={"question": case.question, "go_on": True})
+    until = until.model_copy(update={"question": case.question, "go_on": True, "force": True})
     config = Config(
         source=str(clip),
         answer=AnswerConfig(model=model, until=until),
@@ -227,7 +227,7 @@ def main() -> None:
         "machine": machine() | {"threads": 1},
         "model": options.model or "bundled",
         "weights": None if options.model else fingerprint(bundled_model_path() / "model.safetensors"),
-        "settings": UntilConfig().model_dump(exclude={"question", "captions", "go_on"}),
+        "settings": UntilConfig().model_dump(exclude={"question", "captions", "go_on", "force"}),
         "frames_a_second": FPS,
         "all": summed(measured, options.seconds),
         "cases": measured,

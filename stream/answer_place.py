@@ -9,7 +9,7 @@ from arr_coc.counting import counted
 from arr_coc.errors import OptionError
 from stream.errors import TransportError
 from stream.guests import Guests
-from stream.messages import PROTOCOL, Hello, Join
+from stream.messages import PROTOCOL, UNSEEN_MAX, Hello, Join
 from stream.speaker import Speaker
 from stream.transport.curve import ServerCurve
 
@@ -46,12 +46,17 @@ def check_joining(message: Join, place: AnswerPlace, guests: Guests) -> None:
         )
 
 
-def greeting(speaker: Speaker, answering: str) -> Hello:
-    """What a guest is told first: whom it talks to."""
+UNSEEN_CHARS = 40
+"""Of a word that a model has never seen, so much is told."""
+
+
+def greeting(speaker: Speaker, answering: str, unseen: tuple[str, ...] = ()) -> Hello:
+    """What a guest is told first: whom it talks to, and which words of its standing question that has never seen."""
     return Hello(
         model_id=speaker.model_id,
         knows_levels=speaker.knows_levels,
         known_world=speaker.known_world,
         allocator=speaker.allocator,
         answering=answering,
+        unseen=tuple(word[:UNSEEN_CHARS] for word in unseen[:UNSEEN_MAX]),
     )

@@ -135,6 +135,9 @@ class UntilConfig(Section):
     """Ask `answer.query` as well, as without it; otherwise this question is all that is asked."""
     go_on: bool = False
     """Go on when the answer has turned to yes, and tell when it turns again; otherwise the run ends with it."""
+    force: bool = False
+    """Watch also where the model only knows another world than the source shows, or has never seen a word of the
+    question; each look says then that it means nothing."""
     every_s: float | None = Field(default=30.0, gt=0)
     """Look after so many seconds at the latest; none for only where something changes."""
     on_change: float | None = Field(default=0.02, gt=0, le=1)

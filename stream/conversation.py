@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.clock import Clock
 from stream.dialogue import Dialogue
-from stream.errors import ConnectionRefused, StageDied
+from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Asked, Event, Looked, Notice
 from stream.manners import Manners
 from stream.messages import Hello
+from stream.model_world import doubt_about
 from stream.snapshot import SnapshotWriter
 from stream.stages.base import WAIT_MS, Control
 from stream.transport import Link, Tap, Transport
@@ -263,6 +264,7 @@ class Conversation:
         """
         hello = self._talk.hello
         assert hello is not None
+        self._doubt(hello)
         self._listener.meet(hello, embedding)
         if self._met:
             if embedding.text != self._asked_text or not self._manners.repeat:
@@ -280,6 +282,15 @@ class Conversation:
         self._listener.emit(event)
         if self._watch is not None:
             self._watch.triggers.again()
+
+    def _doubt(self, hello: Hello) -> None:
+        """Raises ConfigError where a model cannot know what is watched for; a forced watch says so with every look."""
+        if self._watch is None:
+            return
+        doubt = doubt_about(hello.model_id, hello.known_world, hello.unseen, knows_source=self._policy.knows_scenes)
+        if doubt is not None and not self._watch.policy.force:
+            raise ConfigError(doubt.refusal)
+        self._watch.warning = None if doubt is None else doubt.warning
 
     def _may_speak(self) -> bool:
         self._talk.want()

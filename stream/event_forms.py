@@ -30,10 +30,11 @@ def unpack_event(data: bytes) -> AnyEvent:
 
 
 def encode_event(event: Event) -> str:
-    """The event as one printable line of JSON: no `timing` where there is none, floats to six decimals."""
+    """The event as one printable line of JSON: no `timing` or `warning` where there is none, floats to six decimals."""
     data = msgspec.to_builtins(event)
-    if data.get("timing", ...) is None:
-        del data["timing"]
+    for name in ("timing", "warning"):
+        if data.get(name, ...) is None:
+            del data[name]
     return printable_json(msgspec.json.encode(_rounded(data)).decode())
 
 

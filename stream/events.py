@@ -182,7 +182,8 @@ class Looked(Event, frozen=True, tag="look"):
     """One look at a standing question. `trigger` says why it was taken.
 
     `yes`: the probability of yes, given that it is yes or no; `certain`: that of one of the two. `holds`: the answer
-    that holds after it, "yes" or "no"; None before the first.
+    that holds after it, "yes" or "no"; None before the first. `warning`: why all of it means nothing, where that is
+    known.
     """
 
     frame_index: int
@@ -196,6 +197,7 @@ class Looked(Event, frozen=True, tag="look"):
     tokens_total: int
     kept_bytes: int = 0
     timing: LookTiming | None = None
+    warning: str | None = None
 
 
 class Turned(Event, frozen=True, tag="turned"):
@@ -207,6 +209,7 @@ class Turned(Event, frozen=True, tag="turned"):
     to: str
     yes: float
     certain: float
+    warning: str | None = None
 
 
 class Shadow(Event, frozen=True, tag="shadow"):

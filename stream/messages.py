@@ -40,6 +40,9 @@ from stream.sources.base import SkippedItem
 PROTOCOL = 5
 """What the two ends of the way to the answer stage must share; raised whenever its messages change."""
 
+UNSEEN_MAX = 8
+"""So many words are named."""
+
 EndReason = Literal["finished", "interrupted"]
 Discontinuity = Literal["resolution", "format", "reconnect"]
 """Why a frame that begins no new shot cannot be compared with the one before: another size, other planes or another
@@ -165,7 +168,8 @@ class Hello(Message, frozen=True):
     """Answer to allocate: the model is ready for you.
 
     `allocator` holds the weights that its allocator was trained to, as `arr_coc.weights` packs them; empty where there
-    are none. `answering` tells what it answers by, as `stream.answering` writes it.
+    are none. `answering` tells what it answers by, as `stream.answering` writes it. `unseen`: words of the standing
+    question that a model of a small world has never seen, the first of them.
     """
 
     model_id: Name
@@ -173,6 +177,7 @@ class Hello(Message, frozen=True):
     known_world: Name | None
     allocator: Weights = b""
     answering: Settings = ""
+    unseen: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
 
 
 class Ask(Message, frozen=True):

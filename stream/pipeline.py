@@ -21,9 +21,11 @@ from stream.answers import ANSWERS, LocalAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.conversation import AnswerReach, cancel_off
+from stream.errors import ConfigError
 from stream.event_forms import unpack_event
 from stream.events import AnyEvent, FrameReady, Notice, Started, store_lost
 from stream.journal import Journal
+from stream.model_world import check_watched
 from stream.overlay import Overlay
 from stream.recorder import RecordedTalk, Recorder
 from stream.slots import Slots
@@ -200,8 +202,9 @@ class Pipeline:
         if self._config.answer.server is not None:
             return self._config.answer.server
         try:
+            check_watched(self._config)
             return model_name(self._config)
-        except ArrCocError:
+        except (ArrCocError, ConfigError):
             self._source.close()
             raise
 

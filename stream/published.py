@@ -82,6 +82,7 @@ class PublishedLook(Published, frozen=True, tag="look"):
     tokens_total: int
     kept_bytes: int
     timing: LookTiming | None
+    warning: str | None = None
 
 
 class PublishedTurned(Published, frozen=True, tag="turned"):
@@ -93,6 +94,7 @@ class PublishedTurned(Published, frozen=True, tag="turned"):
     to: str
     yes: float
     certain: float
+    warning: str | None = None
 
 
 class PublishedFrame(Published, frozen=True, tag="frame"):

@@ -67,8 +67,9 @@ class Speaker(Protocol):
 
     def embed(self, query: str) -> QueryEmbedding: ...
 
-    def check_until(self, question: str) -> None:
-        """Raises ModelError or ContextLengthError where this question cannot be looked at."""
+    def check_until(self, question: str) -> tuple[str, ...]:
+        """Words of this question that the model has never seen, as far as that can be told. Raises ModelError or
+        ContextLengthError where it cannot be looked at."""
         ...
 
     def look(self, packet: Packet, question: str) -> tuple[float, float]:
@@ -126,10 +127,15 @@ class QwenSpeaker:
             self._session.prompts.check_window(query, self._window)
         return self._session.qwen.embed_query(query)
 
-    def check_until(self, question: str) -> None:
-        """Raises ModelError where the tokenizer has no token for yes or no, and ContextLengthError as `embed` does."""
+    def check_until(self, question: str) -> tuple[str, ...]:
+        """Words that a model of a small world has never seen.
+
+        Raises ModelError where the tokenizer has no token for yes or no, or the calibration cannot be used, and
+        ContextLengthError as `embed` does.
+        """
         self.embed(question)
-        _ = self._session.yes_no
+        _ = self._session.yes_no, self._session.qwen.yes_no_calibration
+        return self._session.qwen.unseen_words(question)
 
     def look(self, packet: Packet, question: str) -> tuple[float, float]:
         found = self._session.look(packet, question, self._window)

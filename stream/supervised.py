@@ -23,6 +23,7 @@ from stream.errors import SourceError, SourceOver, StageDied, StreamError, Trans
 from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, Turned
 from stream.frame_children import FrameChildren
 from stream.keeper import Keeper
+from stream.model_world import check_watched
 from stream.overlay import Overlay
 from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
 from stream.sources import SourceInfo
@@ -260,7 +261,10 @@ class SupervisedRun:
     def _model_name(self) -> str:
         if self._config.answer.server is not None:
             return self._config.answer.server
-        return model_name(self._config) if self._speaker == QWEN else self._speaker
+        if self._speaker != QWEN:
+            return self._speaker
+        check_watched(self._config)
+        return model_name(self._config)
 
     def close(self) -> None:
         """Stops everything; for a run that may never have been begun. May be called twice."""

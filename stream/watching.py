@@ -21,7 +21,8 @@ NO_YES_OR_NO = "no-yes-or-no"
 class WatchPolicy:
     """`alone`: nothing else is asked. `stop`: the run is over once the answer has turned to yes.
 
-    `holds`: the answer that held before, where this run goes on for another one.
+    `holds`: the answer that held before, where this run goes on for another one. `force`: watch also with a model whose
+    yes means nothing here.
     """
 
     question: str
@@ -30,10 +31,11 @@ class WatchPolicy:
     alone: bool
     stop: bool
     holds: bool | None = None
+    force: bool = False
 
 
 class Watch:
-    """Takes looks, and makes of them what is told."""
+    """Takes looks, and makes of them what is told. `warning` stands beside all of it, where there is one."""
 
     def __init__(self, policy: WatchPolicy) -> None:
         self.policy = policy
@@ -41,6 +43,7 @@ class Watch:
         self._standing = StandingAnswer(policy.verdicts)
         self._standing.answer = policy.holds
         self._warned = False
+        self.warning: str | None = None
 
     def take(self, look: Looked) -> list[Event]:
         """The look with what holds after it, and what follows from it."""
@@ -49,7 +52,7 @@ class Watch:
             self.triggers.again()
         answer = self._standing.answer
         holds = None if answer is None else _word(answer)
-        told: list[Event] = [replace(look, holds=holds)]
+        told: list[Event] = [replace(look, holds=holds, warning=self.warning)]
         if turned and holds is not None:
             told.append(
                 Turned(
@@ -59,6 +62,7 @@ class Watch:
                     to=holds,
                     yes=look.yes,
                     certain=look.certain,
+                    warning=self.warning,
                 )
             )
         if self._standing.off_topic(look.certain) and not self._warned:

@@ -14,8 +14,8 @@ from stream.journal import Journal
 from stream.looks import LookRules, VerdictRules
 from stream.manners import Manners
 from stream.messages import Hello
+from stream.model_world import shows_scenes
 from stream.sources import SourceInfo
-from stream.sources.address import SCENE_PREFIX
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.capture import CapturePolicy
 from stream.target import LatencyTarget
@@ -76,6 +76,7 @@ def watch_policy(until: UntilConfig, holds: bool | None = None) -> WatchPolicy |
         alone=until.alone,
         stop=not until.go_on,
         holds=holds,
+        force=until.force,
     )
 
 
@@ -87,7 +88,7 @@ def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) ->
         rules=TriggerRules(every_ns, answer.on_change, answer.on_cut is not False),
         query=answer.asked,
         lockstep=not paced(config, info) and config.pipeline.answers == "lockstep",
-        knows_scenes=config.source.startswith(SCENE_PREFIX),
+        knows_scenes=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
         reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
         shadow_every=answer.shadow_every,

@@ -43,8 +43,9 @@ class FakeSpeaker:
     def embed(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
 
-    def check_until(self, question: str) -> None:
+    def check_until(self, question: str) -> tuple[str, ...]:
         """Takes any."""
+        return ()
 
     def look(self, packet: Packet, question: str) -> tuple[float, float]:
         heard(packet.stamp.frame_index)
@@ -138,7 +139,7 @@ class TalkativeSpeaker(FakeSpeaker):
 class WordlessSpeaker(FakeSpeaker):
     """Has no word for yes."""
 
-    def check_until(self, question: str) -> None:
+    def check_until(self, question: str) -> tuple[str, ...]:
         raise ModelError("no single token for yes")
 
 

@@ -12,7 +12,7 @@ import pytest
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.clock import FakeClock
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
-from stream.errors import ConnectionRefused, StageDied
+from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Asked, Event, Notice
 from stream.events import Looked as LookedEvent
 from stream.looks import LookRules, VerdictRules
@@ -54,6 +54,7 @@ class Peer:
     greets: bool = True
     model_id: str = "m"
     known_world: str | None = None
+    unseen: tuple[str, ...] = ()
     heard: list[Message] = field(default_factory=list)
     turn: int = 0
     looks: bool = False
@@ -72,7 +73,9 @@ class Peer:
 
     def react(self, message: Message) -> None:
         if isinstance(message, Join) and self.greets:
-            self.send(Hello(model_id=self.model_id, knows_levels=False, known_world=self.known_world))
+            self.send(
+                Hello(model_id=self.model_id, knows_levels=False, known_world=self.known_world, unseen=self.unseen)
+            )
             self.hold(message.query)
         elif isinstance(message, Ask):
             self.hold(message.query)
@@ -410,8 +413,27 @@ def test_a_model_of_a_small_world_is_named_once(
         assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
 
 
-def watched(*, alone: bool) -> WatchPolicy:
-    return WatchPolicy("is it there?", LookRules(on_change=0.5), VerdictRules(), alone=alone, stop=False)
+def watched(*, alone: bool, force: bool = False) -> WatchPolicy:
+    return WatchPolicy("is it there?", LookRules(on_change=0.5), VerdictRules(), alone=alone, stop=False, force=force)
+
+
+@pytest.mark.parametrize(("knows_scenes", "unseen"), [(False, ()), (True, ("dog",))])
+def test_a_model_that_cannot_know_what_is_watched_for_is_refused(
+    opened: Opener, knows_scenes: bool, unseen: tuple[str, ...]
+) -> None:
+    talk = opened(knows_scenes=knows_scenes, watch=watched(alone=True))
+    talk.peer.known_world, talk.peer.unseen = "cats", unseen
+    with pytest.raises(ConfigError, match=r"m only knows cats.*or give --force to watch all the same"):
+        talk.greet()
+
+
+def test_a_forced_watch_says_with_every_look_that_it_means_nothing(opened: Opener) -> None:
+    talk = opened(knows_scenes=False, watch=watched(alone=True, force=True))
+    talk.peer.known_world, talk.peer.looks = "cats", True
+    talk.greet()
+    talk.show(0)
+    looks = [event for event in talk.events if isinstance(event, LookedEvent)]
+    assert [look.warning for look in looks] == ["means nothing: the model only knows cats"]
 
 
 def spoken(talk: Talk) -> list[tuple[int, bool]]:

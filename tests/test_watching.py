@@ -8,8 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from stream.config import AnswerConfig, Config, UntilConfig
+from stream.event_forms import encode_event
 from stream.events import Looked, Notice, Turned
 from stream.looks import LookRules, VerdictRules
+from stream.sinks.remarks import turned_text
 from stream.watching import NO_YES_OR_NO, Watch, WatchPolicy
 from stream.wiring import watch_policy
 from tests.event_maker import look
@@ -27,6 +29,18 @@ def test_a_turn_follows_the_look_that_made_it() -> None:
     assert isinstance(turned, Turned)
     assert first.holds == turned.to == "yes"
     assert (turned.pts_s, turned.question, turned.yes, turned.certain) == (0.5, "is it here?", 0.97, 0.5)
+
+
+def test_a_warning_stands_beside_every_look_and_turn() -> None:
+    watch = watching()
+    watch.warning = "means nothing"
+    first, turned = watch.take(look(0.5, 0.97, None))
+    assert isinstance(first, Looked)
+    assert isinstance(turned, Turned)
+    assert first.warning == turned.warning == "means nothing"
+    assert turned_text(turned) == "yes (97 %): is it here? (means nothing)"
+    assert '"warning":"means nothing"' in encode_event(turned)
+    assert "warning" not in encode_event(look(0.5, 0.97, None))
 
 
 def test_what_held_before_holds_on() -> None:

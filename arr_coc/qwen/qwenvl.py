@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from arr_coc.qwen.calibration import CONFIG_KEY, Calibration
 from arr_coc.qwen.families import Family
+from arr_coc.qwen.known_words import unseen_words
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.types import QueryEmbedding
@@ -69,6 +71,11 @@ class QwenVL:
         """What it only knows, where it is not a general model: "drawn scenes"."""
         return getattr(self.model.config, "arr_coc_world", None)
 
+    @cached_property
+    def yes_no_calibration(self) -> Calibration:
+        """How its odds of yes are to be read. Raises ModelError where its configuration holds something else."""
+        return Calibration.read(getattr(self.model.config, CONFIG_KEY, None), self.model_id)
+
     @property
     def max_context_tokens(self) -> int:
         return int(self.model.config.get_text_config().max_position_embeddings)
@@ -79,6 +86,10 @@ class QwenVL:
         configured = self.model.generation_config.eos_token_id
         ids = [configured] if isinstance(configured, int) else list(configured or ())
         return frozenset([*ids, self.tokenizer.eos_token_id]) - {None}
+
+    def unseen_words(self, question: str) -> tuple[str, ...]:
+        """Words of a question that it has never seen, where it only knows a small world; none of a general model."""
+        return () if self.known_world is None else unseen_words(question, self.plain_token_ids)
 
     def token_ids(self, text: str) -> list[int]:
         """Token ids of text with its special tokens read as such."""

@@ -107,9 +107,9 @@ class AnswerSession:
         Frames, window and errors as in `answer`, whose next question about the same frames costs its own tokens only;
         so does this one. Raises ModelError where the tokenizer has no token for yes or no.
         """
-        tokens = self.yes_no
+        tokens, calibration = self.yes_no, self.qwen.yes_no_calibration
         with self._asked(packets, question, window) as asked:
-            found = verdict(asked.logits, tokens)
+            found = verdict(asked.logits, tokens, calibration)
             asked.record.decoded()
         return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from arr_coc.errors import ModelError, NonFiniteError
+from arr_coc.qwen.calibration import NEUTRAL, Calibration
 from arr_coc.qwen.qwenvl import QwenVL
 
 YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
@@ -24,11 +25,13 @@ class YesNoTokens:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`yes`: the probability of yes, given that it is yes or no. `certain`: how probable one of the two is at all; that
-    is small where the question is none that yes or no answers. Both in [0, 1]."""
+    """`yes`: the probability of yes, given that it is yes or no, calibrated. `certain`: how probable one of the two is
+    at all; that is small where the question is none that yes or no answers. Both in [0, 1]. `raw_log_odds`: the
+    logarithm of the odds of yes as the model has them."""
 
     yes: float
     certain: float
+    raw_log_odds: float = 0.0
 
 
 def yes_no_tokens(qwen: QwenVL) -> YesNoTokens:
@@ -42,13 +45,18 @@ def yes_no_tokens(qwen: QwenVL) -> YesNoTokens:
     return YesNoTokens(yes, no)
 
 
-def verdict(logits: torch.Tensor, tokens: YesNoTokens) -> Verdict:
+def verdict(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibration = NEUTRAL) -> Verdict:
     """What logits [vocabulary] of an answer's first token say. Raises NonFiniteError where they hold NaN or Inf."""
     if not bool(logits.isfinite().all()):
         raise NonFiniteError("the logits of a yes or no hold NaN or Inf; try dtype float32 or bfloat16")
     logs = torch.log_softmax(logits.double(), dim=-1)
     yes, no = (logs[list(ids)].logsumexp(dim=0) for ids in (tokens.yes, tokens.no))
-    return Verdict(yes=float(torch.sigmoid(yes - no)), certain=min(1.0, float(yes.exp() + no.exp())))
+    own = yes - no
+    return Verdict(
+        yes=float(torch.sigmoid(calibration.scale * own + calibration.bias)),
+        certain=min(1.0, float(yes.exp() + no.exp())),
+        raw_log_odds=float(own),
+    )
 
 
 def _single_tokens(qwen: QwenVL, spellings: tuple[str, ...]) -> tuple[int, ...]:

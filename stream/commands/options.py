@@ -83,6 +83,9 @@ class RunOptions:
     go_on: Annotated[
         bool, typer.Option("--go-on", help="With --until: go on after a yes, and tell every turn of the answer.")
     ] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="With --until: watch even if the model was not made for this source.")
+    ] = False
     max_frames: Annotated[
         str | None, text_option("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
     ] = None
@@ -165,6 +168,8 @@ class RunOptions:
             layers.append(Layer("--query", {"answer.until.captions": True}))
         if self.go_on:
             layers.append(Layer("--go-on", {"answer.until.go_on": True}))
+        if self.force:
+            layers.append(Layer("--force", {"answer.until.force": True}))
         if self.heatmap is not None:
             layers.append(Layer("--heatmap", {"output.heatmap": self.heatmap}))
         if self.why is not None:
@@ -178,7 +183,7 @@ class RunOptions:
         if self.restart is not None:
             layers.append(Layer("--restart", {"pipeline.restart": self.restart}))
         config = build_config([*layers, *top])
-        check_watching(config, go_on=self.go_on)
+        check_watching(config, go_on=self.go_on, force=self.force)
         self._check_server(config)
         return config
 

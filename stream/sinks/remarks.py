@@ -26,9 +26,10 @@ def clock_text(at_s: float) -> str:
 
 
 def turned_text(event: Turned) -> str:
-    """The turn of a standing answer, with how probable that is: `yes (97 %): is there a red car?`."""
+    """The turn of a standing answer, with how probable that is: `yes (97 %): is there a red car?`; and its warning."""
+    warning = "" if event.warning is None else f" ({event.warning})"
     chance = event.yes if event.to == "yes" else 1 - event.yes
-    return printable(f"{event.to} ({chance:.0%}): {event.question}".replace("%", " %", 1))
+    return printable(f"{event.to} ({chance:.0%}): {event.question}".replace("%", " %", 1) + warning)
 
 
 class Remarks:

@@ -196,8 +196,7 @@ class AnswerStage:
         try:
             check_joining(message, self._place, self._guests)
             asking = self._asking(client, message.query)
-            if message.until is not None:
-                self._speaker.check_until(message.until)
+            unseen = () if message.until is None else self._speaker.check_until(message.until)
         except Exception as error:
             self._note_unexpected(error)
             self._send(client, _failed(error))
@@ -205,7 +204,7 @@ class AnswerStage:
             self._speaker.forget(client)
             return
         self._guests.join(client, message.query, message.until)
-        if self._send(client, greeting(self._speaker, self._answering)):
+        if self._send(client, greeting(self._speaker, self._answering, unseen)):
             self._send(client, *asking)
 
     def _change_question(self, client: Client, guest: Guest, query: str) -> None:

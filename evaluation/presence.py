@@ -1,0 +1,116 @@
+"""How often a yes to a standing question is wrong: drawn scenes, asked for what they hold and for what they do not.
+
+    python -m evaluation.presence [--model FOLDER] [--scenes 120] [--out FILE]
+
+One look at each picture and question (`stream`'s `--until` takes several before it believes an unsure one). A look says
+yes from a probability of `yes_above` on, and surely yes from `sure` on; both are the defaults of a run. Told are
+
+- `true_yes`: the share of things that are there and are seen; `false_yes`: of things that are not, by kind of question;
+  `surely` likewise.
+- `auc`: how often a question about what is there gets more than one about what is not; calibration does not move it.
+- `unseen`: the share of questions of a kind that a run refuses, because the model has never seen one of their words.
+
+`before` takes the model's own odds, `after` those of its calibration, fitted on other scenes, fonts and words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arr_coc.qwen.calibration import NEUTRAL, Calibration
+from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.qwen.loading import load_qwen
+from stream.bench.machine import machine
+from stream.config import UntilConfig
+from stream.identity import fingerprint
+from training.calibration import Found, measure
+from training.presence import KINDS, presence_scenes
+
+RESULTS = Path(__file__).parent / "results" / "presence.json"
+SEED = 32
+SCENES = 120
+
+
+def rates(found: Sequence[Found], calibration: Calibration, until: UntilConfig) -> dict[str, Any]:
+    """True and false yes of single looks, read with a calibration."""
+    told: dict[str, Any] = {}
+    for kind in KINDS:
+        yes = [_chance(one, calibration) for one in found if one.kind == kind]
+        if not yes:
+            continue
+        told[kind] = {
+            "true_yes" if kind == "present" else "false_yes": _share(yes, until.yes_above),
+            "surely": _share(yes, until.sure),
+        }
+    return told
+
+
+def auc(found: Sequence[Found], kind: str) -> float | None:
+    """How often what is there gets more than what is not, of questions of a kind; a tie counts half."""
+    there = np.array([one.log_odds for one in found if one.kind == "present"])
+    absent = np.array([one.log_odds for one in found if one.kind == kind])
+    if not len(there) or not len(absent):
+        return None
+    above = (there[:, None] > absent).mean() + 0.5 * (there[:, None] == absent).mean()
+    return round(float(above), 3)
+
+
+def report(found: Sequence[Found], unseen: Sequence[bool], calibration: Calibration) -> dict[str, Any]:
+    """All figures; `unseen` says of each question whether a run would refuse it."""
+    until = UntilConfig()
+    asked = {kind: [refused for one, refused in zip(found, unseen, strict=True) if one.kind == kind] for kind in KINDS}
+    return {
+        "questions": {kind: len(flags) for kind, flags in asked.items()},
+        "yes_above": until.yes_above,
+        "sure": until.sure,
+        "calibration": {"scale": calibration.scale, "bias": calibration.bias},
+        "auc": {kind: auc(found, kind) for kind in KINDS if kind != "present"},
+        "unseen": {kind: round(sum(flags) / len(flags), 3) for kind, flags in asked.items() if flags},
+        "before": rates(found, NEUTRAL, until),
+        "after": rates(found, calibration, until),
+    }
+
+
+def _chance(one: Found, calibration: Calibration) -> float:
+    return 0.5 * (1 + math.tanh((calibration.scale * one.log_odds + calibration.bias) / 2))
+
+
+def _share(chances: Sequence[float], least: float) -> float:
+    return round(sum(chance >= least for chance in chances) / len(chances), 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="the model's folder; the bundled model when absent")
+    parser.add_argument("--scenes", type=int, default=SCENES)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    options = parser.parse_args()
+    logging.getLogger("arr_coc").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    qwen = load_qwen(options.model)
+    found = list(measure(qwen, presence_scenes(options.scenes, "test", SEED)))
+    unseen = [bool(qwen.unseen_words(one.question)) for one in found]
+    folder = options.model or bundled_model_path()
+    told = {
+        "machine": machine(),
+        "model": str(options.model.name) if options.model else "bundled",
+        "weights": fingerprint(folder / "model.safetensors") if (folder / "model.safetensors").is_file() else None,
+        "scenes": options.scenes,
+        "seed": SEED,
+        **report(found, unseen, qwen.yes_no_calibration),
+    }
+    options.out.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+    print(json.dumps({key: told[key] for key in ("auc", "unseen", "before", "after")}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""How often a yes is wrong: the figures, and the committed ones."""
+
+from __future__ import annotations
+
+import json
+
+from arr_coc.qwen.calibration import NEUTRAL, Calibration
+from arr_coc.qwen.hub import bundled_model_path
+from evaluation.presence import RESULTS, auc, rates, report
+from stream.config import UntilConfig
+from training.calibration import Found
+
+FOUND = [
+    *(Found("present", "?", odds) for odds in (5.0, 3.0, 1.0, -1.0)),
+    *(Found("absurd", "?", odds) for odds in (2.0, 0.5, -3.0, -4.0)),
+]
+
+
+def test_rates_count_looks_from_the_thresholds_on() -> None:
+    plain = rates(FOUND, NEUTRAL, UntilConfig())
+    assert plain == {"present": {"true_yes": 0.75, "surely": 0.5}, "absurd": {"false_yes": 0.5, "surely": 0.0}}
+    lowered = rates(FOUND, Calibration(1.0, -2.0), UntilConfig())
+    assert lowered == {"present": {"true_yes": 0.5, "surely": 0.25}, "absurd": {"false_yes": 0.0, "surely": 0.0}}
+
+
+def test_auc_counts_pairs() -> None:
+    assert auc(FOUND, "absurd") == round(13 / 16, 3)
+    assert auc([Found("present", "?", 1.0), Found("absent", "?", 1.0)], "absent") == 0.5
+    assert auc(FOUND, "shape") is None
+
+
+def test_the_report_names_what_is_refused() -> None:
+    told = report(FOUND, [False] * 4 + [True] * 3 + [False], Calibration(1.0, -2.0))
+    assert told["unseen"] == {"present": 0.0, "absurd": 0.75}
+    assert told["questions"]["absurd"] == 4
+    assert told["before"]["absurd"]["false_yes"] > told["after"]["absurd"]["false_yes"]
+
+
+def test_the_committed_figures_are_of_the_committed_calibration() -> None:
+    told = json.loads(RESULTS.read_text("utf-8"))
+    config = json.loads((bundled_model_path() / "config.json").read_text("utf-8"))
+    assert told["calibration"] == config["arr_coc_yes_no"]
+    for kind in ("absent", "colour", "shape", "absurd"):
+        assert told["after"][kind]["false_yes"] < 0.5 * told["before"][kind]["false_yes"]
+    assert told["after"]["present"]["true_yes"] >= 0.9
+    assert told["unseen"]["absurd"] == 1.0
+    assert told["unseen"]["present"] == 0.0

@@ -1,0 +1,115 @@
+"""How sure a model's yes is: its raw odds against drawn scenes whose truth is known, fitted and kept in its folder.
+
+    python -m training.calibration [--model FOLDER] [--scenes 120] [--write]
+
+The odds of yes are those of one look (`arr_coc.qwen.yes_no`). A line through their logarithms is fitted so that they
+are those of being right (Platt scaling: Platt, "Probabilistic outputs for support vector machines", 1999); half of the
+questions count as ones that are right to answer with yes. With --write, `config.json` gets it as `arr_coc_yes_no`.
+Fonts, words and unseen words are those of training; `python -m evaluation.presence` measures on the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.allocator import AllocatorOptions
+from arr_coc.budget import DEFAULT_BUDGET
+from arr_coc.gaze import Gaze
+from arr_coc.qwen.answer_options import AnswerOptions
+from arr_coc.qwen.calibration import CONFIG_KEY, Calibration
+from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.types import FrameStamp
+from training.presence import KINDS, Kind, PresenceScene, presence_scenes
+
+SEED = 31
+SCENES = 120
+_STEPS = 50
+_RIDGE = 1e-3
+"""Keeps the fit finite where the odds part yes from no without error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One question's kind, and the raw logarithm of the odds of yes."""
+
+    kind: Kind
+    question: str
+    log_odds: float
+
+
+def measure(qwen: QwenVL, scenes: Iterable[PresenceScene]) -> Iterator[Found]:
+    """What a model says of every question, with the tokens that a run would choose by default."""
+    session = AnswerSession(qwen, AnswerOptions("sparse", feedback=False))
+    for number, scene in enumerate(scenes):
+        for asked in scene.questions:
+            options = AllocatorOptions("auto", DEFAULT_BUDGET, explore=0.0, levels=qwen.knows_levels)
+            gaze = Gaze(qwen.preprocessing, "sparse", options, qwen.embed_query(asked.question), qwen.realiser)
+            packet = gaze.look(scene.image, FrameStamp(number, 0, 0))
+            yield Found(asked.kind, asked.question, session.look(packet, asked.question).raw_log_odds)
+
+
+def fit(found: Sequence[Found]) -> Calibration:
+    """The calibration under which what was found is likeliest, by Newton's method.
+
+    Questions that are right to answer with yes count half; the other kinds share the rest evenly.
+    """
+    kinds = [kind for kind in KINDS if kind != "present" and any(one.kind == kind for one in found)]
+    shares = {kind: 0.5 / len(kinds) for kind in kinds} | {"present": 0.5}
+    odds = np.array([one.log_odds for one in found])
+    there = np.array([one.kind == "present" for one in found], np.float64)
+    weights = np.array([shares[one.kind] / sum(other.kind == one.kind for other in found) for one in found])
+    line = np.array([1.0, 0.0])
+    columns = np.stack([odds, np.ones_like(odds)], axis=1)
+    for _ in range(_STEPS):
+        chance = _sigmoid(columns @ line)
+        slope = columns.T @ (weights * (chance - there)) + _RIDGE * line
+        curve = (columns * (weights * chance * (1 - chance))[:, None]).T @ columns + _RIDGE * np.eye(2)
+        line = line - np.linalg.solve(curve, slope)
+    return Calibration(scale=round(float(line[0]), 4), bias=round(float(line[1]), 4))
+
+
+def _sigmoid(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(0.5 * (1 + np.tanh(values / 2)))
+
+
+def write(folder: Path, calibration: Calibration) -> None:
+    """Keeps a calibration in the model's `config.json`."""
+    path = folder / "config.json"
+    config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    config[CONFIG_KEY] = {"scale": calibration.scale, "bias": calibration.bias}
+    path.write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n", "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="the model's folder; the bundled model when absent")
+    parser.add_argument("--scenes", type=int, default=SCENES)
+    parser.add_argument("--write", action="store_true", help="keep it in the model's config.json")
+    options = parser.parse_args()
+    logging.getLogger("arr_coc").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    folder = options.model or bundled_model_path()
+    found = list(measure(load_qwen(folder), presence_scenes(options.scenes, "train", SEED)))
+    calibration = fit(found)
+    even = -calibration.bias / calibration.scale
+    print(f"scale {calibration.scale}, bias {calibration.bias}: yes from raw odds of {math.exp(even):.1f} to 1 on")
+    if options.write:
+        write(folder, calibration)
+
+
+if __name__ == "__main__":
+    main()
