@@ -37,7 +37,7 @@ from stream.limits import (
 )
 from stream.sources.base import SkippedItem
 
-PROTOCOL = 5
+PROTOCOL = 6
 """What the two ends of the way to the answer stage must share; raised whenever its messages change."""
 
 UNSEEN_MAX = 8
