@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -169,9 +170,14 @@ def _explain(error: Exception) -> int:
     return FAILED
 
 
+_EXTRA = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
+"""The complaint about arguments that are too many; a shell's unquoted file name is the usual cause."""
+
+
 def _usage(error: Exception) -> str:
     """Typer's own complaint in one line, with where to read on."""
     text = str(error.format_message())  # type: ignore[attr-defined]
+    text = _EXTRA.sub(lambda got: f"too many arguments: {got[1]!r}", text)
     possible = getattr(error, "possibilities", None)
     if possible:
         text = f"{text.partition(' (')[0]}; did you mean {possible[0]}?"

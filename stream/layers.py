@@ -85,7 +85,8 @@ def file_layer(name: str) -> Layer:
     if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
         path = preset_folder() / f"{name}.toml"
         if not path.exists():
-            raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file")
+            several = "; give --config once for each" if "," in name else ""
+            raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file{several}")
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)

@@ -110,7 +110,7 @@ def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.Monk
     [
         (["-", "--runs", "2"], "standard input can be read only once, not 2 times"),
         (["-", "--against-set", "allocate.budget=64"], "standard input can be read only once, not 10 times"),
-        (["scene:demo", "--runs", "0"], "invalid value for '--runs'"),
+        (["scene:demo", "--runs", "0"], "--runs needs a whole number of at least 1; got '0'"),
         (["scene:demo", "--for", "soon"], "--for needs a length of time above 0"),
         (
             ["scene:demo", "--json", "one.png", "--png", "./one.png"],

@@ -179,6 +179,7 @@ def test_files_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         (str(binary), "not UTF-8"),
         (str(tmp_path), "cannot read configuration"),
         ("wbcam", "no preset 'wbcam'; there are demo, file, gpu, robot, webcam"),
+        ("webcam,gpu", "or give a TOML file; give --config once for each"),
     ]:
         with pytest.raises(ConfigError, match=message):
             file_layer(name)

@@ -26,7 +26,10 @@ def ask(
     plain_tcp: Annotated[bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
-    """Ask a run that goes on something else, without restarting it."""
+    """Change the question of a run that goes on.
+
+    Nothing is restarted; the next answer is about the new question.
+    """
     layers = [Layer("ask", {"answer.query": question})]
     if keys is not None:
         layers.append(Layer("--keys", {"network.keys": keys}))

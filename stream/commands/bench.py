@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stream.commands.counts import count_of
 from stream.commands.durations import seconds_of
 from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import INTERRUPTED, also_written, report_note, report_written
@@ -38,8 +39,8 @@ def bench(
         str | None, typer.Argument(metavar="SOURCE", help="A video file, or scene:NAME.", show_default=False)
     ] = None,
     runs: Annotated[
-        int | None,
-        typer.Option("--runs", metavar="N", min=1, help="Runs to make. [1; 5 to compare]", show_default=False),
+        str | None,
+        typer.Option("--runs", metavar="N", help="Runs to make. [1; 5 to compare]", show_default=False),
     ] = None,
     limit: Annotated[
         str | None,
@@ -80,7 +81,10 @@ def bench(
     *,
     run: RunOptions,
 ) -> int:
-    """Measure frames a second, latency, jitter, drops and memory; or compare two configurations."""
+    """Measure frames a second, latency, jitter, drops and memory.
+
+    With --against or --against-set: compare two configurations, run by run.
+    """
     top = [] if source is None else [Layer("SOURCE", {"source": source})]
     other = _other_layers(against or (), against_set or ())
     configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
@@ -88,7 +92,7 @@ def bench(
         configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])
         if configs["B"] == configs["A"]:
             raise ConfigError("nothing to compare: --against changes no key; name one that differs")
-    count = runs or (RUNS_TO_COMPARE if other else 1)
+    count = (RUNS_TO_COMPARE if other else 1) if runs is None else count_of("--runs", runs)
     _check(configs["A"], count * len(configs))
     limit_s = None if limit is None else seconds_of("--for", limit)
     warmup_s = None if warmup is None else seconds_of("--warmup", warmup)

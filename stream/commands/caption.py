@@ -38,7 +38,9 @@ def caption(
     ] = None,
     timing: Annotated[
         bool | None,
-        typer.Option("--timing/--no-timing", help="Latencies in .jsonl; without them two runs write the same bytes."),
+        typer.Option(
+            "--timing/--no-timing", help="Latencies in .jsonl; without them two runs write the same bytes. [timing]"
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run that was killed or interrupted stopped.")

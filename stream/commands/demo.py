@@ -42,7 +42,7 @@ def demo(
     *,
     run: RunOptions,
 ) -> int:
-    """Caption a drawn clip with the bundled model, and draw what it looked at."""
+    """Caption a drawn clip, and draw what the model looked at."""
     captions = tuple(os.path.join(folder, name) for name in ("captions.vtt", "captions.jsonl"))
     summary_path, heatmap = os.path.join(folder, "summary.json"), os.path.join(folder, "heatmap.mp4")
     outputs = Layer("demo", {"output.paths": captions, "output.heatmap": heatmap})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stream.commands.counts import count_of
 from stream.commands.outcome import FAILED
 from stream.commands.text_options import Backend, Device, Dtype, Encode, text_option
 from stream.guests import GUESTS_MAX
@@ -42,14 +43,12 @@ def doctor(
     backend: Backend = None,
     device: Device = None,
     streams: Annotated[
-        int,
-        typer.Option(
-            "--streams", metavar="N", min=1, max=GUESTS_MAX, help="Served by one answer stage. [1]", show_default=False
-        ),
-    ] = 1,
+        str,
+        text_option("--streams", metavar="N", help=f"Runs that share one model, at most {GUESTS_MAX}. [1]"),
+    ] = "1",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> int:
-    """Say what works on this machine, and for what does not, what to do."""
+    """Say what works on this machine, and how to mend the rest."""
     given = (
         ("--model", "answer.model", model),
         ("--budget", "allocate.budget", budget),
@@ -61,8 +60,9 @@ def doctor(
     )
     config = build_config([option_layer(option, key, text) for option, key, text in given if text is not None])
 
+    count = count_of("--streams", streams, GUESTS_MAX)
     show = _as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
-    return 0 if show(config, streams) else FAILED
+    return 0 if show(config, count) else FAILED
 
 
 def _as_json(config: Config, streams: int) -> bool:

@@ -11,7 +11,10 @@ import typer
 def keys(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to make them; nothing is overwritten.")],
 ) -> int:
-    """Make the keys that prove the two ends of a TCP connection to each other, and encrypt it."""
+    """Make the keys that let TCP sockets leave this machine.
+
+    They prove the two ends of a connection to each other, and encrypt it.
+    """
     from stream.sinks.terminal import print_line
     from stream.transport.curve import make_keys
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -76,12 +77,10 @@ class RunOptions:
     ] = None
     until: Annotated[
         str | None,
-        text_option(
-            "--until", metavar="QUESTION", help="End when yes answers this; asked where something changes. [off]"
-        ),
+        text_option("--until", metavar="QUESTION", help="End when the answer to this yes-or-no question is yes. [off]"),
     ] = None
     go_on: Annotated[
-        bool, typer.Option("--go-on", help="With --until: go on after a yes, and tell every turn of the answer.")
+        bool, typer.Option("--go-on", help="With --until: go on after a yes, and say each time the answer changes.")
     ] = False
     force: Annotated[
         bool, typer.Option("--force", help="With --until: watch even if the model was not made for this source.")
@@ -96,7 +95,8 @@ class RunOptions:
         ),
     ] = None
     heatmap: Annotated[
-        str | None, text_option("--heatmap", metavar="FILE", help="Also write an .mp4 with the allocation drawn.")
+        str | None,
+        text_option("--heatmap", metavar="FILE", help="Also write an .mp4 that shows which tokens were chosen."),
     ] = None
     why: Annotated[
         str | None, text_option("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl.")
@@ -108,16 +108,22 @@ class RunOptions:
     server: Annotated[
         str | None,
         text_option(
-            "--server", metavar="ADDRESS", help="Answers from `serve-answers` at tcp://HOST:PORT. [a process here]"
+            "--server",
+            metavar="ADDRESS",
+            help="Where `serve-answers` runs the model: tcp://HOST:PORT. [a process here]",
         ),
     ] = None
     publish: Annotated[
         str | None,
-        text_option("--publish", metavar="ENDPOINT", help="Tell other programs over ZeroMQ: tcp://127.0.0.1:5556."),
+        text_option(
+            "--publish", metavar="ENDPOINT", help="Publish events over ZeroMQ, for example at tcp://127.0.0.1:5556."
+        ),
     ] = None
     control: Annotated[
         str | None,
-        text_option("--control", metavar="ENDPOINT", help="Take questions over ZeroMQ: tcp://127.0.0.1:5557."),
+        text_option(
+            "--control", metavar="ENDPOINT", help="Take questions over ZeroMQ, for example at tcp://127.0.0.1:5557."
+        ),
     ] = None
     metrics_port: Annotated[
         str | None,
@@ -199,10 +205,13 @@ class RunOptions:
                 )
 
 
-def takes_run_options(command: Callable[..., int], without: Collection[str] = ()) -> Callable[..., int]:
+def takes_run_options(
+    command: Callable[..., int], without: Collection[str] = (), hidden: Collection[str] = ()
+) -> Callable[..., int]:
     """Gives a command, whose parameter `run` is a RunOptions, the options themselves in its place.
 
     `without`: fields of RunOptions whose options mean nothing to this command, which does not get them.
+    `hidden`: fields whose options change nothing for it; it takes them, and its help leaves them out.
     """
     hints = get_type_hints(command, include_extras=True)
     options = get_type_hints(RunOptions, include_extras=True)
@@ -216,7 +225,7 @@ def takes_run_options(command: Callable[..., int], without: Collection[str] = ()
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=options[field.name],
+            annotation=_hidden(options[field.name]) if field.name in hidden else options[field.name],
         )
         for field in fields(RunOptions)
         if field.name not in without
@@ -230,3 +239,11 @@ def takes_run_options(command: Callable[..., int], without: Collection[str] = ()
     with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
     with_options.__annotations__ = {**{p.name: p.annotation for p in (*own, *added)}, "return": int}
     return with_options
+
+
+def _hidden(annotation: Any) -> Any:
+    """The annotation of an option that is taken, and not shown."""
+    kind, shown = get_args(annotation)
+    option = copy.copy(shown)
+    option.hidden = True
+    return Annotated[kind, option]

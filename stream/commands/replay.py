@@ -27,7 +27,7 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
-    """Answer again what a run recorded, and say whether the answers are the same."""
+    """Answer a recorded run again, and compare the answers."""
     from stream.recording import Recording
 
     recording = Recording(folder)

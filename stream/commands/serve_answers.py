@@ -40,7 +40,10 @@ def serve_answers(
     set_: Assignments = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
-    """Answer for frame processes on this machine or others (their option --server)."""
+    """Run the model for runs on this machine or others.
+
+    They are given this address with --server.
+    """
     layers = [file_layer(name) for name in config or ()]
     layers += [set_layer(assignment) for assignment in set_ or ()]
     given = dict(zip(KEYS, (model, encode, max_tokens, device, dtype, keys), strict=True))

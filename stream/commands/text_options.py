@@ -20,7 +20,9 @@ Model = Annotated[
 Encode = Annotated[
     str | None,
     text_option(
-        "--encode", metavar="NAME", help="What is encoded: sparse, incremental, prune, weighted, full. [sparse]"
+        "--encode",
+        metavar="NAME",
+        help="What the vision encoder is given: sparse, incremental, prune, weighted, full. [sparse]",
     ),
 ]
 Backend = Annotated[
@@ -29,7 +31,12 @@ Backend = Annotated[
 Device = Annotated[
     str | None, text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]")
 ]
-Dtype = Annotated[str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [auto]")]
+Dtype = Annotated[
+    str | None,
+    text_option(
+        "--dtype", metavar="NAME", help="Numbers that the model computes with: float32, bfloat16, float16. [auto]"
+    ),
+]
 ConfigFiles = Annotated[
     list[str] | None,
     text_option(
@@ -41,5 +48,10 @@ ConfigFiles = Annotated[
 ]
 Assignments = Annotated[
     list[str] | None,
-    text_option("--set", "-s", metavar="KEY=VALUE", help="Any key of the configuration; may be repeated."),
+    text_option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Any key, such as answer.max_tokens=48; may be repeated. All keys: docs/cli.md",
+    ),
 ]

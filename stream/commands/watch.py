@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +26,7 @@ STDOUT = 1
 STATS_EVERY = "10s"
 
 
-@takes_run_options
+@partial(takes_run_options, hidden=("realtime",))
 def watch(
     source: Annotated[
         str | None,
@@ -66,9 +67,10 @@ def watch(
     *,
     run: RunOptions,
 ) -> int:
-    """Watch a source as it happens: text, figures, and questions typed while it runs.
+    """Watch a camera, an address or a file, and ask about it.
 
-    A file plays at its own pace, so frames that come too late are dropped, and counted.
+    At a terminal: text, figures, and questions typed while it runs. A file plays at its own pace, so frames that come
+    too late are dropped, and counted.
     """
     top: list[Layer] = []
     if source is not None:
