@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from stream.printable import printable
-from stream.sinks.cells import cut, cut_line, tail, wrap
+from stream.sinks.cells import cut, cut_line, cut_path, cut_start, tail, wrap
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,27 @@ def test_no_line_is_wider_than_allowed_and_no_word_is_lost(text: str, width: int
     assert "".join(lines).replace(" ", "") == line.replace(" ", "")
     assert cell_len(cut(line, width)) <= width
     assert cell_len(tail(line, width)) <= width
+
+
+@pytest.mark.parametrize(
+    ("path", "width", "text"),
+    [
+        ("a.mp4", 9, "a.mp4"),
+        ("/films/holiday/a.mp4", 16, "…/holiday/a.mp4"),
+        ("/films/holiday/a.mp4", 12, "…/a.mp4"),
+        ("/films/holiday/a.mp4", 5, "….mp4"),
+        ("/films/holiday/", 10, "…/holiday/"),
+        ("/films/你好/a.mp4", 12, "…/你好/a.mp4"),
+        ("rtsp://camera.local/stream", 20, "rtsp://cam…al/stream"),
+        ("a.mp4", 1, "…"),
+        ("a.mp4", 0, ""),
+    ],
+)
+def test_the_end_of_a_path_stays(path: str, width: int, text: str) -> None:
+    assert cut_path(path, width) == text
+
+
+@given(st.text(), st.integers(0, 40))
+def test_a_path_and_an_end_fit(text: str, width: int) -> None:
+    for one in (cut_path(text, width), cut_start(text, width), cut_path(f"rtsp://{text}", width)):
+        assert cell_len(one) <= width

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stream.config import QUERY_LIMIT_CHARS
-from stream.events import AnswerText, Asked, Event, Started
+from stream.events import AnswerText, Asked, Event, Notice, Started
 from stream.sinks import live_view
 from stream.sinks.live import LAST_ENTRIES, LiveSink, RemarkLines
 from stream.sinks.live_screen import ENTER, LEAVE, Screen
@@ -66,6 +66,19 @@ def test_a_typed_question_is_asked(terminal: Terminal) -> None:
     assert terminal.run.asked == ["Who?"]
     terminal.sink.write(Asked(query="Who?"))
     terminal.pty.shows("tiny  Who?")
+
+
+def test_a_question_is_shown_until_it_is_taken(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_view, "REMARK_S", 0.0)
+    terminal.begin(Notice(code="loading", message="loading tiny"))
+    terminal.pty.shows("type a question")
+    terminal.pty.type("Who?\n")
+    terminal.pty.shows("loading tiny · asking: Who?")
+    terminal.sink.write(Asked(query="another one"))
+    terminal.sink.write(frame(0, 0.0))
+    terminal.pty.until(lambda: any(row.strip() == "asking: Who?" for row in terminal.pty.rows.values()))
+    terminal.sink.write(Asked(query="Who?"))
+    terminal.pty.until(lambda: not any("asking: Who?" in row for row in terminal.pty.rows.values()))
 
 
 def test_what_is_no_question_is_refused_in_the_view(terminal: Terminal) -> None:

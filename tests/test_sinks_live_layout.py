@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -42,7 +43,7 @@ FIGURES = Figures(
 )
 
 SCENE = Scene(
-    info=SourceInfo("scene:demo", 640, 384, 25.0, None, None, False, "scene", "yuv420p"),
+    info=SourceInfo("scene:demo", 640, 384, 25.0, 90_400_000_000, None, False, "scene", "yuv420p"),
     model="scenes-tiny",
     query="What happens?",
     waiting="",
@@ -58,7 +59,7 @@ def shown(lines: list[Line]) -> list[str]:
 
 def test_at_80_columns_all_of_it_can_be_read() -> None:
     assert shown(compose(SCENE, Typing(""), 80, 24)) == [
-        " scene:demo  640x384 · 25 fps · scene                              running 1:12",
+        " scene:demo  640x384 · 25 fps · scene                               1:12 / 1:30",
         " scenes-tiny  What happens?",
         "─" * 80,
         "   0:02.0  a red circle",
@@ -78,6 +79,49 @@ def test_at_80_columns_all_of_it_can_be_read() -> None:
         "",
         f" › {HINT}",
     ]
+
+
+def header(**info: Any) -> str:
+    return shown(compose(dataclasses.replace(SCENE, info=dataclasses.replace(SCENE.info, **info)), Typing(""), 80, 24))[
+        0
+    ]
+
+
+def test_a_file_has_a_position_and_a_live_source_the_time_that_it_runs() -> None:
+    assert header().endswith("  1:12 / 1:30")
+    assert header(duration_ns=None).endswith("  1:12")
+    assert header(live=True).endswith("  running 1:12")
+    assert header(duration_ns=3_723_900_000_000).endswith("  1:12 / 1:02:03")
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("/home/somebody/films of 2024/a holiday/static_signer.mkv", " …/a holiday/static_signer.mkv  "),
+        ("/home/" + "a" * 60 + ".mkv", " …" + "a" * 32 + ".mkv  "),
+        ("rtsp://camera.example.org:8554/building/floor/stream1", " rtsp://camera.e…uilding/floor/stream1  "),
+    ],
+)
+def test_of_a_long_name_the_end_is_shown(name: str, start: str) -> None:
+    first = header(name=name)
+    assert len(first) == 79
+    assert first.startswith(start)
+    assert first.endswith("  1:12 / 1:30")
+
+
+def test_what_was_asked_is_shown_until_it_is_taken() -> None:
+    loading = dataclasses.replace(SCENE, waiting="loading tiny")
+    pending = Typing("", pending="Who?")
+    assert shown(compose(loading, pending, 80, 24))[-2] == " loading tiny · asking: Who?"
+    assert shown(compose(SCENE, pending, 80, 24))[-2] == " asking: Who?"
+    told = dataclasses.replace(pending, remark="stopping")
+    assert shown(compose(loading, told, 80, 24))[-2] == " stopping"
+
+
+def test_the_same_answer_again_is_counted() -> None:
+    entry = Entry("0:02.0", "a red circle").again("0:04.0").again("0:06.0")
+    scene = dataclasses.replace(SCENE, entries=(entry,), spoken=None)
+    assert shown(compose(scene, Typing(""), 80, 24))[3] == "   0:02.0  a red circle (×3, to 0:06.0)"
 
 
 def test_a_narrow_terminal_leaves_out_what_tells_least() -> None:
@@ -144,6 +188,7 @@ def test_the_status_is_what_matters_most_now() -> None:
 def test_before_anything_was_measured_there_are_dashes() -> None:
     nothing = dataclasses.replace(
         FIGURES,
+        frames=0,
         fps_run=None,
         latency=None,
         interarrival_ms=None,

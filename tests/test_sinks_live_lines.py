@@ -10,10 +10,10 @@ import threading
 import pytest
 
 from stream.clock import FakeClock
-from stream.events import Asked, Cut, Outage, Restarted
+from stream.events import Asked, Cut, Notice, Outage, Restarted
 from stream.live_figures import Loss
 from stream.sinks.live_lines import LinesSink, figures_text
-from tests.event_maker import answer, frame, summary
+from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 from tests.test_sinks_live_layout import FIGURES
 from tests.waiting import LIMIT_S
@@ -61,22 +61,26 @@ def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.C
     run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
     sink = LinesSink(0.01)
     sink.attach(run, None)
+    sink.write(frame(0, 1.5))
     assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
     sink.close()
     assert "figures" not in {thread.name for thread in threading.enumerate()}
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) >= 2
-    assert all("0.0 fps" in line and "dropped capture.replaced 2" in line for line in lines)
+    assert all(
+        line.startswith("0:01.5 / 0:02.0  ") and " fps" in line and "dropped capture.replaced 2" in line
+        for line in lines
+    )
 
 
 def test_the_line_of_figures() -> None:
-    assert figures_text(FIGURES) == (
-        "1:12: 25.0 fps · frame p50 4.1 p95 7.9 max 12.3 ms · answer 310 to 621 ms"
+    assert figures_text(FIGURES, "1:12.0 / 1:30.4") == (
+        "1:12.0 / 1:30.4  25.0 fps · frame p50 4.1 p95 7.9 max 12.3 ms · answer 310 to 621 ms"
         " · interval_std 0.91 interarrival 0.42 ms · late 0.0 % · 64 of 240 tokens · 12.3 % changed"
         " · dropped capture.replaced 3 · dropped answer.busy 2 · 612 MB"
     )
     lost = dataclasses.replace(FIGURES, loss=Loss("no route", 12.0))
-    assert "25.0 fps · source lost for 0:12 · " in figures_text(lost)
+    assert "25.0 fps · source lost for 0:12 · " in figures_text(lost, "1:12.0")
 
 
 def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +89,7 @@ def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     sink = LinesSink(None, reader)
     sink.attach(run, None)
+    sink.write(frame(0, 0.0))
     os.write(writer, b"\nWho?\n")
     assert asked.wait(LIMIT_S)
     sink.close()
@@ -92,6 +97,53 @@ def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "not asked: an empty line is no question\n"
     os.close(reader)
     os.close(writer)
+
+
+def test_while_a_model_is_loaded_that_is_said_once_and_a_question_waits(capfd: pytest.CaptureFixture[str]) -> None:
+    run, asked, looked = ScriptedRun([]), threading.Event(), threading.Semaphore(0)
+    run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
+    run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
+    reader, writer = os.pipe()
+    sink = LinesSink(0.01, reader)
+    sink.attach(run, None)
+    sink.write(Notice(code="loading", message="loading tiny"))
+    os.write(writer, b"Who?\n")
+    assert asked.wait(LIMIT_S)
+    assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
+    sink.close()
+    assert capfd.readouterr().err == "loading tiny …\nasking, once the model is loaded: Who?\n"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = LinesSink(None, clock=FakeClock())
+    sink.attach(ScriptedRun([]), None)
+    for event in (
+        *(answer(at_s, "a cat") for at_s in (0.0, 2.0, 4.0, 6.0)),
+        answer(8.0, "a dog"),
+        answer(10.0, "a dog"),
+        Asked(query="Who?"),
+        answer(12.0, "a dog"),
+        answer(14.0, "a dog"),
+        turned(14.0),
+        answer(16.0, "a cat"),
+        answer(18.0, "a cat"),
+        summary(),
+    ):
+        sink.write(event)
+    sink.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "0:00.0  a cat",
+        "0:02.0 to 0:06.0  the same, 3 times",
+        "0:08.0  a dog",
+        "0:10.0  the same",
+        "0:12.0  a dog",
+        "0:14.0  the same",
+        "0:14.0  yes (97 %): is it here?",
+        "0:16.0  a cat",
+        "0:18.0  the same",
+    ]
 
 
 def test_a_remark_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:

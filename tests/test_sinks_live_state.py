@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 from stream.clock import FakeClock
 from stream.events import Asked, Notice, Started
@@ -37,6 +38,24 @@ def test_the_question_changes_only_where_it_was_not_refused() -> None:
     state.add(Asked(query="Who?"))
     state.add(Asked(query="What?", error="too long"))
     assert state.scene(state.figures()).query == "Who?"
+
+
+def test_the_position_is_told_as_answers_are() -> None:
+    run, clock = ScriptedRun([]), FakeClock()
+    state = LiveState(run, clock)
+    assert state.loading
+    assert state.position(state.figures()) == "0:00.0"
+    state.add(frame(0, 12.0))
+    assert not state.loading
+    assert state.position(state.figures()) == "0:12.0 / 0:02.0"
+    run.source_info = replace(run.source_info, duration_ns=None)
+    state = LiveState(run, clock)
+    state.add(frame(0, 12.0))
+    assert state.position(state.figures()) == "0:12.0"
+    run.source_info = replace(run.source_info, live=True)
+    state = LiveState(run, clock)
+    state.add(frame(0, 12.0))
+    assert state.position(state.figures()).count(":") == 2, "the time of day"
 
 
 def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:

@@ -53,6 +53,34 @@ def test_an_empty_answer_is_no_entry(transcript: Transcript) -> None:
     assert transcript.entries == ()
 
 
+def test_an_answer_that_is_the_same_extends_the_one_before(transcript: Transcript) -> None:
+    for at_s in (1.0, 2.0, 3.0):
+        assert transcript.add(answer(at_s, "a")) == Entry(f"0:0{at_s:.1f}", "a"), "told as any other"
+    assert transcript.entries == (Entry("0:01.0", "a", count=3, until="0:03.0"),)
+    assert transcript.entries[0].shown == "a (×3, to 0:03.0)"
+    transcript.add(answer(4.0, "b"))
+    transcript.add(answer(5.0, "a"))
+    assert [entry.shown for entry in transcript.entries] == ["a (×3, to 0:03.0)", "b", "a"]
+
+
+@pytest.mark.parametrize("event", [Asked(query="Who?"), turned(1.5)])
+def test_after_something_else_the_same_answer_is_told_again(transcript: Transcript, event: Event) -> None:
+    transcript.add(answer(1.0, "a"))
+    transcript.add(event)
+    transcript.add(answer(2.0, "a"))
+    transcript.note("a")
+    transcript.add(answer(3.0, "a"))
+    assert [entry.count for entry in transcript.entries] == [1, 1, 1, 1, 1]
+
+
+def test_what_repeats_the_answer_before_is_not_shown_while_it_is_spoken(transcript: Transcript) -> None:
+    transcript.add(answer(1.0, "a red circle"))
+    transcript.add(piece("a red"))
+    assert transcript.spoken is None
+    transcript.add(piece(" square"))
+    assert transcript.spoken == Entry("0:02.0", "a red square")
+
+
 def test_remarks_stand_between_answers(transcript: Transcript) -> None:
     transcript.add(answer(1.0, "a"))
     assert transcript.add(Asked(query="Who\n?")) == Entry("", "asked: Who ?", remark=True)

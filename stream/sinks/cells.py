@@ -22,6 +22,28 @@ def cut(text: str, width: int) -> str:
     return f"{_head(text, width - 1)}…"
 
 
+def cut_start(text: str, width: int) -> str:
+    """The end of `text` in at most `width` cells; an ellipsis says that there was more."""
+    if cell_len(text) <= width:
+        return text
+    return f"…{tail(text, width - 1)}" if width > 0 else ""
+
+
+def cut_path(path: str, width: int) -> str:
+    """A path or an address in at most `width` cells: its end stays, from a whole folder on where one fits, and of an
+    address its beginning too. `…/clips/a.mp4`, `rtsp://camera.l…/stream`."""
+    if cell_len(path) <= width or width <= 1:
+        return cut_start(path, width)
+    scheme, mark, rest = path.partition("://")
+    if mark:
+        head = _head(path, min(cell_len(scheme) + len(mark) + 8, width // 2))
+        return f"{head}…{tail(rest, width - cell_len(head) - 1)}"
+    for at, char in enumerate(path):
+        if char == "/" and 0 < at < len(path) - 1 and cell_len(path[at:]) <= width - 1:
+            return f"…{path[at:]}"
+    return cut_start(path, width)
+
+
 def tail(text: str, width: int) -> str:
     """The end of `text` in at most `width` cells."""
     used = 0

@@ -70,7 +70,7 @@ class LiveSink(Display):
         assert self._state is not None, "a run is attached before its events come"
         self._state.add(event)
         if isinstance(event, Asked) and self._view is not None:
-            self._view.say("")
+            self._view.answered_question(event.query)
         elif isinstance(event, Summary):
             self.close()
             if event.frames or event.error is None:
@@ -99,7 +99,7 @@ class LiveSink(Display):
             if entry.remark:
                 logs.show("\n".join(wrap(entry.text, columns)))
             else:
-                print_answer(entry.at, f"\n{'':{indent}}".join(wrap(entry.text, max(1, columns - indent))))
+                print_answer(entry.at, f"\n{'':{indent}}".join(wrap(entry.shown, max(1, columns - indent))))
 
     def _waited(self) -> None:
         if self._waiting:

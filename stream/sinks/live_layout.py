@@ -9,10 +9,12 @@ from itertools import zip_longest
 from rich.cells import cell_len
 
 from arr_coc.counting import counted
+from arr_coc.types import NS_PER_S
 from stream.live_figures import Figures
 from stream.printable import printable
-from stream.sinks.cells import Line, Span, cut, cut_line, tail, wrap
+from stream.sinks.cells import Line, Span, cut_line, cut_path, tail, wrap
 from stream.sinks.live_state import Scene
+from stream.sinks.remarks import seconds_text
 from stream.sinks.transcript import Entry
 
 HINT = "type a question and press Enter · Ctrl-C ends"
@@ -28,10 +30,14 @@ SEPARATOR = " · "
 
 @dataclass(frozen=True, slots=True)
 class Typing:
-    """The line that is being typed, None where nothing can be; `remark` is what was last said to whoever types."""
+    """The line that is being typed, None where nothing can be.
+
+    `remark` is what was last said to whoever types, `pending` a question that was typed and is not taken yet.
+    """
 
     text: str | None
     remark: str = ""
+    pending: str = ""
 
 
 def compose(scene: Scene, typing: Typing, width: int, height: int) -> list[Line]:
@@ -81,6 +87,8 @@ def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
 
 
 def _frames(figures: Figures) -> list[str]:
+    if not figures.frames:
+        return []
     run = [] if figures.fps_run is None else [f"{figures.fps_run:.1f} in all"]
     return [f"{figures.fps_now:.1f} a second", *run, counted(figures.frames, "frame")]
 
@@ -157,8 +165,8 @@ def _header(scene: Scene, width: int) -> list[Line]:
     info = scene.info
     fps = [] if info.fps is None else [f"{info.fps:.4g} fps"]
     details = SEPARATOR.join([f"{info.width_px}x{info.height_px}", *fps, printable(info.codec)])
-    running = _running(scene.figures)
-    name = cut(printable(info.name), max(8, width - cell_len(details) - cell_len(running) - 8))
+    running = _running(scene)
+    name = cut_path(printable(info.name), max(8, width - cell_len(details) - cell_len(running) - 8))
     first = [(f" {name}", "title"), (f"  {details}", "")]
     gap = width - sum(cell_len(text) for text, _ in first) - cell_len(running) - 1
     if gap > 0:
@@ -166,8 +174,13 @@ def _header(scene: Scene, width: int) -> list[Line]:
     return [first, [(f" {scene.model}", "dim"), ("  ", ""), (scene.query, "question")]]
 
 
-def _running(figures: Figures) -> str:
-    return f"running {duration(int(figures.uptime_s)) if figures.uptime_s >= 10 else f'0:0{int(figures.uptime_s)}'}"
+def _running(scene: Scene) -> str:
+    """Of a file, where it is and how long it is; of a live source, how long the run has been going on."""
+    info, figures = scene.info, scene.figures
+    if info.live:
+        return f"running {seconds_text(figures.uptime_s)}"
+    at = seconds_text(figures.media_s or 0.0)
+    return at if info.duration_ns is None else f"{at} / {seconds_text(info.duration_ns / NS_PER_S)}"
 
 
 def _status(scene: Scene, typing: Typing) -> list[Span]:
@@ -176,9 +189,10 @@ def _status(scene: Scene, typing: Typing) -> list[Span]:
         return [(f" {typing.remark}", "note")]
     if loss is not None:
         return [(f" source lost, {duration(loss.lasted_s)} by now: {printable(loss.reason)}", "alarm")]
-    if scene.waiting:
-        return [(f" {scene.waiting}", "note")]
-    return []
+    said = [scene.waiting] if scene.waiting else []
+    if typing.pending:
+        said.append(f"asking: {typing.pending}")
+    return [(f" {SEPARATOR.join(said)}", "note")] if said else []
 
 
 def input_line(typing: Typing, width: int) -> Line:
@@ -206,7 +220,7 @@ def _entry_lines(entry: Entry, width: int, *, spoken: bool) -> list[Line]:
     style = "note" if entry.remark else "spoken" if spoken else ""
     at = entry.at if width >= 40 else ""
     lines: list[Line] = []
-    for number, text in enumerate(wrap(entry.text, max(1, width - indent - 1))):
+    for number, text in enumerate(wrap(entry.shown, max(1, width - indent - 1))):
         start = f" {at:>{TIME_CELLS}}  " if at and not number else " " * indent
         lines.append([(start, "time"), (text, style)])
     return lines

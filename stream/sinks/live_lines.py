@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 from arr_coc.counting import of_counted
 from stream import logs
 from stream.clock import Clock, MonotonicClock
-from stream.events import Answer, Event, Summary, Turned
+from stream.errors import OutputFailed, ReaderGone
+from stream.events import Answer, Asked, Event, Notice, Summary, Turned
 from stream.live_figures import Figures
 from stream.logs import write_now
+from stream.printable import printable
 from stream.questions import QuestionReader
 from stream.sinks.base import Display, Watched
 from stream.sinks.live_layout import SEPARATOR, duration, megabytes
 from stream.sinks.live_state import LiveState
 from stream.sinks.terminal import print_answer, summary_text
+from stream.sinks.transcript import Entry
 
 JOIN_LIMIT_S = 1.0
 
@@ -33,14 +38,16 @@ class LinesSink(Display):
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._reader: QuestionReader | None = None
+        self._said = Said()
+        self._ask: Callable[[str], None] = lambda question: None
 
     def attach(self, run: Watched, frames: int | None) -> None:
-        self._state = LiveState(run, self._clock, cuts=True)
+        self._state, self._ask = LiveState(run, self._clock, cuts=True), run.ask
         if self._every_s is not None:
             self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
             self._thread.start()
         if self._questions is not None:
-            self._reader = QuestionReader(self._questions, run.ask, _say)
+            self._reader = QuestionReader(self._questions, self._put, _say)
 
     def tell(self, remark: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
@@ -49,18 +56,29 @@ class LinesSink(Display):
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"
         entry = self._state.add(event)
-        if isinstance(event, (Answer, Turned)):
+        if isinstance(event, Answer):
+            if entry is not None:
+                self._said.say(entry)
+        elif isinstance(event, Turned):
+            self._said.close()
             if entry is not None:
                 print_answer(entry.at, entry.text)
         elif entry is not None:
+            if isinstance(event, Asked) and event.error is None:
+                self._said.close()
             _say(entry.text)
+        elif isinstance(event, Notice):
+            _say(f"{printable(event.message)} …")  # the only one without an entry tells that a model is being loaded
         elif isinstance(event, Summary):
+            self._said.close()
             self.close()
             if event.frames or event.error is None:
                 pace = None if event.timing is None else event.timing.get("fps")
                 _say(summary_text(event, pace or None))
 
     def close(self) -> None:
+        with suppress(ReaderGone, OutputFailed):
+            self._said.close()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._closing.set()
@@ -71,12 +89,46 @@ class LinesSink(Display):
     def _report(self, every_s: float) -> None:
         assert self._state is not None
         while not self._closing.wait(every_s):
-            _say(figures_text(self._state.figures()))
+            figures = self._state.figures()
+            if figures.frames or figures.loss is not None:
+                _say(figures_text(figures, self._state.position(figures)))
+
+    def _put(self, question: str) -> None:
+        """Asks; says so where the answer cannot come yet."""
+        assert self._state is not None
+        if self._state.loading:
+            _say(f"asking, once the model is loaded: {printable(question)}")
+        self._ask(question)
 
 
-def figures_text(figures: Figures) -> str:
-    """The figures in one line."""
-    parts = [f"{duration(figures.uptime_s)}: {figures.fps_now:.1f} fps"]
+class Said:
+    """Answers on stdout, a line each; of those that are the same as the one before, one line for all of them."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._again: Entry | None = None
+
+    def say(self, entry: Entry) -> None:
+        """Prints an answer, or counts it where the last one was the same."""
+        if entry.text == self._text:
+            self._again = entry if self._again is None else self._again.again(entry.at)
+            return
+        self.close()
+        self._text = entry.text
+        print_answer(entry.at, entry.text)
+
+    def close(self) -> None:
+        """Prints how long the last answer went on; whatever comes next is printed whole."""
+        again, self._text, self._again = self._again, None, None
+        if again is not None and again.count == 1:
+            print_answer(again.at, "the same")
+        elif again is not None:
+            print_answer(f"{again.at} to {again.until}", f"the same, {again.count} times")
+
+
+def figures_text(figures: Figures, at: str) -> str:
+    """The figures in one line, which begins with the newest frame's time."""
+    parts = [f"{at}  {figures.fps_now:.1f} fps"]
     if figures.loss is not None:
         parts.append(f"source lost for {duration(figures.loss.lasted_s)}")
     if figures.latency is not None:

@@ -13,6 +13,7 @@ from stream.events import Asked, Event, FrameReady, Notice, Started
 from stream.live_figures import Figures, LiveFigures
 from stream.printable import printable
 from stream.sinks.base import Watched
+from stream.sinks.remarks import clock_text
 from stream.sinks.transcript import Entry, TimeText, Transcript
 from stream.sources import SourceInfo
 
@@ -84,6 +85,20 @@ class LiveState:
         dropped = self._run.drops()
         with self._lock:
             return self._figures.at(now_ns, dropped, self._memory.resident)
+
+    @property
+    def loading(self) -> bool:
+        """Whether no frame has come yet."""
+        return bool(self._waiting)
+
+    def position(self, figures: Figures) -> str:
+        """The newest frame's time, as answers have theirs, and for a file its length: `0:12.0 / 1:30.0`."""
+        if figures.media_s is None:
+            return clock_text(0.0)
+        with self._lock:
+            at = self._transcript.times.of(figures.media_s)
+        length_ns = self._info.duration_ns
+        return at if self._info.live or length_ns is None else f"{at} / {clock_text(length_ns / NS_PER_S)}"
 
     def scene(self, figures: Figures) -> Scene:
         with self._lock:

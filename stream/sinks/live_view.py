@@ -49,7 +49,7 @@ class View:
         self._figures: Figures | None = None
         self._figures_s = self._whole_s = self._drawn_s = 0.0
         self._remark, self._remark_until_s = "", 0.0
-        self._urgent = ""
+        self._urgent = self._pending = ""
         self._stopping = False
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -60,6 +60,12 @@ class View:
     def say(self, remark: str) -> None:
         """Shows a remark for some seconds."""
         self._remark, self._remark_until_s = remark, time.monotonic() + REMARK_S
+
+    def answered_question(self, question: str) -> None:
+        """This question was taken, or refused: it does not wait any more."""
+        if question == self._pending:
+            self._pending = ""
+        self.say("")
 
     def insist(self, remark: str) -> None:
         """Shows a remark from now on. Takes no lock and uses no buffer, for signal handlers."""
@@ -98,7 +104,7 @@ class View:
 
     def _typing(self, now_s: float) -> Typing:
         remark = self._urgent or (self._remark if now_s < self._remark_until_s else "")
-        return Typing(None if self._keys is None else self._editor.text, remark)
+        return Typing(None if self._keys is None else self._editor.text, remark, self._pending)
 
     def _listen(self, timeout_s: float) -> None:
         """Waits for keys, and acts on them."""
@@ -121,5 +127,6 @@ class View:
         self._screen.draw_row(rows - 1, input_line(self._typing(time.monotonic()), columns))
 
     def _asked(self, question: str) -> None:
-        self.say(f"asking: {question}")
+        self._pending = question
+        self.say("")
         self._ask(question)

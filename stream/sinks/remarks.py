@@ -25,6 +25,11 @@ def clock_text(at_s: float) -> str:
     return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
 
 
+def seconds_text(at_s: float) -> str:
+    """Media time in whole seconds: `0:02`, `1:02:03`."""
+    return clock_text(float(int(at_s)))[:-2]
+
+
 def turned_text(event: Turned) -> str:
     """The turn of a standing answer, with how probable that is: `yes (97 %): is there a red car?`; and its warning."""
     warning = "" if event.warning is None else f" ({event.warning})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
 from stream.events import Answer, AnswerCancelled, AnswerText, Event, FrameReady, Restarted, Turned
@@ -37,11 +37,25 @@ class TimeText:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An answer, or a remark on the run, and the time that it speaks of."""
+    """An answer, or a remark on the run, and the time that it speaks of.
+
+    `count` answers in a row were the same, the last one at `until`.
+    """
 
     at: str
     text: str
     remark: bool = False
+    count: int = 1
+    until: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The text, and how often it was the answer."""
+        return self.text if self.count == 1 else f"{self.text} (×{self.count}, to {self.until})"
+
+    def again(self, at: str) -> Entry:
+        """This entry, for another answer that is the same."""
+        return replace(self, count=self.count + 1, until=at)
 
 
 class Transcript:
@@ -51,12 +65,13 @@ class Transcript:
     """
 
     def __init__(self, times: TimeText, *, cuts: bool = False) -> None:
-        self._times = times
+        self.times = times
         self._remarks = Remarks(times.of, cuts=cuts)
         self._entries: deque[Entry] = deque(maxlen=ENTRIES_KEPT)
         self._spoken: list[str] = []
         self._spoken_at = ""
         self._speaking: int | None = None
+        self._newest_is_answer = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -64,13 +79,17 @@ class Transcript:
 
     @property
     def spoken(self) -> Entry | None:
-        """What has been said of the answer that is not finished."""
-        return Entry(self._spoken_at, printable("".join(self._spoken))) if self._spoken else None
+        """What has been said of the answer that is not finished; None as long as it repeats the one before."""
+        text = printable("".join(self._spoken))
+        return Entry(self._spoken_at, text) if self._spoken and not self._repeats(text) else None
 
     def add(self, event: Event) -> Entry | None:
-        """Takes an event; returns what it adds, where that is more than another piece of text."""
+        """Takes an event; returns what it adds, where that is more than another piece of text.
+
+        An answer that is the same as the entry before it makes no new one: that one is extended.
+        """
         if isinstance(event, FrameReady):
-            self._times.see(event)
+            self.times.see(event)
             return None
         if isinstance(event, AnswerText):
             self._piece(event)
@@ -79,26 +98,40 @@ class Transcript:
         if isinstance(event, Answer):
             self._hush()
             text = printable(event.text)
-            entry = Entry(self._times.of(event.pts_s), text) if text else None
+            entry = Entry(self.times.of(event.pts_s), text) if text else None
         elif isinstance(event, Turned):
-            entry = Entry(self._times.of(event.pts_s), turned_text(event))
+            entry = Entry(self.times.of(event.pts_s), turned_text(event))
         else:
             if isinstance(event, (Restarted, AnswerCancelled)):
                 self._hush()
             remark = self._remarks.of(event)
             entry = None if remark is None else Entry("", remark, remark=True)
-        if entry is not None:
+        if entry is None:
+            return None
+        if isinstance(event, Answer) and self._newest is not None and self._newest.text == entry.text:
+            self._entries[-1] = self._newest.again(entry.at)
+        else:
             self._entries.append(entry)
+        self._newest_is_answer = isinstance(event, Answer)
         return entry
 
     def note(self, remark: str) -> None:
+        self._newest_is_answer = False
         self._entries.append(Entry("", printable(remark), remark=True))
+
+    @property
+    def _newest(self) -> Entry | None:
+        """The newest entry, where it is an answer."""
+        return self._entries[-1] if self._entries and self._newest_is_answer else None
+
+    def _repeats(self, text: str) -> bool:
+        return self._newest is not None and self._newest.text.startswith(text)
 
     def _piece(self, event: AnswerText) -> None:
         if event.answer != self._speaking:
             self._hush()
             self._speaking = event.answer
-            self._spoken_at = "" if event.pts_s is None else self._times.of(event.pts_s)
+            self._spoken_at = "" if event.pts_s is None else self.times.of(event.pts_s)
         self._spoken.append(event.text)
 
     def _hush(self) -> None:
