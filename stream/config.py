@@ -32,7 +32,10 @@ class CaptureConfig(Section):
     max_tiles: int | None = Field(default=None, ge=1)
     """Largest number of tiles; the frame is scaled down as Qwen's processor would."""
     start_s: float = Field(default=0.0, ge=0)
-    """Begin a file here, in seconds of media time."""
+    """Begin a file here, in seconds of its media time, with the first frame of that time or later. Times stay those of
+    the file."""
+    duration_s: float | None = Field(default=None, gt=0)
+    """Of a file, read so many seconds of media time, counted from `start_s`; to its end when absent."""
     max_frames: int | None = Field(default=None, ge=1)
     """Stop after this many frames."""
     realtime: bool = False

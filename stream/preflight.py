@@ -14,9 +14,19 @@ from stream.config import CaptureConfig, Config, NetworkConfig
 from stream.endpoints import check_reachable, needs_keys
 from stream.errors import OutputError, SourceNotFound
 from stream.sinks.output_check import check_outputs
-from stream.sources.address import PULL, SCENE_PREFIX, STDIN, ZMQ_PREFIX, camera_of, scheme_of
+from stream.sources.address import (
+    PULL,
+    SCENE_PREFIX,
+    STDIN,
+    ZMQ_PREFIX,
+    camera_of,
+    is_live_address,
+    redacted,
+    scheme_of,
+)
 from stream.sources.address_check import check_address
 from stream.sources.file_check import check_file
+from stream.sources.part import refuse_part
 from stream.sources.picture_files import is_pattern, pictures_of
 from stream.speaker import model_name
 
@@ -47,6 +57,8 @@ def _check_record(folder: str) -> None:
 def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
     """Raises SourceError, or ConfigError for an endpoint of ZeroMQ, where there cannot be such a source."""
     device = camera_of(address)
+    if is_live_address(address) and scheme_of(address) not in ("http", "https"):  # HLS may have an end
+        refuse_part(capture, redacted(address))
     if address == STDIN or address.startswith(SCENE_PREFIX):
         return
     if device is not None:

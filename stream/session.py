@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Protocol
 
-from stream.config import Config
+from stream.config import CaptureConfig, Config
 from stream.events import Event, Summary
 from stream.overlay import Overlay
 from stream.recording import claimed_folder
@@ -89,7 +89,7 @@ def run_session(
             stack.callback(events.close)
         if limit is not None:
             events = stack.enter_context(closing(limit.events(events)))
-        terminal.attach(pipeline, expected_frames(pipeline.source_info, config.capture.max_frames))
+        terminal.attach(pipeline, expected_frames(pipeline.source_info, config.capture))
         return deliver(events, [*sinks, terminal])
 
 
@@ -105,9 +105,12 @@ def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
     return summary
 
 
-def expected_frames(info: SourceInfo, limit: int | None) -> int | None:
-    """Frames that the source will give, as far as its container and the limit tell."""
-    frames = info.frames
+def expected_frames(info: SourceInfo, capture: CaptureConfig) -> int | None:
+    """Frames that the source will give, as far as its container, the part that is read and the limit tell."""
+    frames, limit = info.frames, capture.max_frames
+    if info.fps is not None and info.duration_ns is not None and (capture.start_s or capture.duration_s):
+        left_s = max(0.0, info.duration_ns / 1e9 - capture.start_s)
+        frames = round(min(left_s, capture.duration_s or left_s) * info.fps)
     if frames is None and info.duration_ns is not None and info.fps is not None:
         frames = round(info.duration_ns / 1e9 * info.fps)
     if frames is None or limit is None:

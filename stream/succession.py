@@ -16,6 +16,10 @@ ONCE = ("loading", "model-world", NO_YES_OR_NO)
 """Notices that need no repeating by a frame process that was started again."""
 
 
+LEAST_S = 1e-3
+"""Of a file's part, where its end has passed by now: the frame process finds nothing in it, and ends."""
+
+
 class Succession:
     """The frame processes of one run, one after another, as if they were one.
 
@@ -80,6 +84,8 @@ class Succession:
         if begin_s is None:
             return capture
         rest: dict[str, object] = {} if self._numbers.live else {"start_s": begin_s}
+        if begin_s is not None and capture.duration_s is not None:
+            rest["duration_s"] = max(LEAST_S, capture.start_s + capture.duration_s - begin_s)
         if capture.max_frames is not None:
             rest["max_frames"] = max(1, capture.max_frames - self._numbers.frames_before)
         return capture.model_copy(update=rest)

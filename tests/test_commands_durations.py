@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.commands.durations import seconds_of
+from stream.commands.durations import media_time_of, seconds_of
 from stream.errors import ConfigError
 
 
@@ -31,3 +31,26 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 def test_what_is_no_length_of_time_is_told_with_its_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--for needs a length of time above 0, such as 60s"):
         seconds_of("--for", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("0.0s", 0),
+        ("90", 90),
+        ("12.5", 12.5),
+        ("1:30", 90),
+        ("90:00", 5400),
+        ("0:01:30.5", 90.5),
+        ("1h", 3600),
+    ],
+)
+def test_media_times(text: str, seconds: float) -> None:
+    assert media_time_of("--start", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1:60", "1:60:00", "1:2:3:4", "soon", "1:", ":30", "nan", "inf"])
+def test_what_is_no_media_time(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--start needs seconds or h:mm:ss, such as 90, 1:30 or 0:01:30\.5; got"):
+        media_time_of("--start", text)

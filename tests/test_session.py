@@ -134,11 +134,14 @@ def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
 
 
 def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:
-    assert expected_frames(INFO, None) == 50
-    assert expected_frames(INFO, CaptureConfig(max_frames=7).max_frames) == 7
+    assert expected_frames(INFO, CaptureConfig()) == 50
+    assert expected_frames(INFO, CaptureConfig(max_frames=7)) == 7
+    assert expected_frames(INFO, CaptureConfig(start_s=1.5)) == 12
+    assert expected_frames(INFO, CaptureConfig(start_s=1.0, duration_s=0.4)) == 10
+    assert expected_frames(INFO, CaptureConfig(start_s=9.0)) == 0
     unknown = SourceInfo("a", 64, 64, None, None, None, False, "h264", "yuv420p")
-    assert expected_frames(unknown, None) is None
-    assert expected_frames(unknown, 7) == 7
+    assert expected_frames(unknown, CaptureConfig()) is None
+    assert expected_frames(unknown, CaptureConfig(max_frames=7)) == 7
 
 
 def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ def test_it_begins_where_it_is_told(shots: Path) -> None:
     assert [frame.media_ns // MS for frame in frames[:2]] == [80, 120]
     assert [frame.frame_index for frame in frames[:2]] == [0, 1]
     assert len(read(shots, start_s=0.44)) == 1
-    with pytest.raises(SourceError, match=r"ends before capture\.start_s = 0\.45; give an earlier time"):
+    with pytest.raises(
+        SourceError, match=r"ends before capture\.start_s = 0\.45 \(it has 0\.48 s\); give an earlier time"
+    ):
         opened(shots, start_s=0.45)
 
 

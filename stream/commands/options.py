@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from stream.commands.durations import media_time_of
 from stream.commands.text_options import Assignments, Backend, ConfigFiles, Device, Dtype, Encode, Model, text_option
 from stream.commands.until import check_watching
 from stream.config import DEFAULT_QUERY, Config
@@ -87,6 +88,12 @@ class RunOptions:
     ] = False
     max_frames: Annotated[
         str | None, text_option("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
+    ] = None
+    start: Annotated[
+        str | None, text_option("--start", metavar="TIME", help="Begin a file here: 90, 1:30, 0:01:30.5. [0]")
+    ] = None
+    duration: Annotated[
+        str | None, text_option("--duration", metavar="TIME", help="Read so much of a file. [to its end]")
     ] = None
     stream: Annotated[
         str | None,
@@ -170,6 +177,12 @@ class RunOptions:
             text = getattr(self, name)
             if text is not None:
                 layers.append(option_layer(f"--{name.replace('_', '-')}", key, text))
+        for option, key, text in (
+            ("--start", "capture.start_s", self.start),
+            ("--duration", "capture.duration_s", self.duration),
+        ):
+            if text is not None:
+                layers.append(Layer(option, {key: media_time_of(option, text)}))
         if self.until is not None and self.query is not None:
             layers.append(Layer("--query", {"answer.until.captions": True}))
         if self.go_on:

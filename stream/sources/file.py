@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 
@@ -11,7 +12,7 @@ import av
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError, SourceOver
+from stream.errors import SourceError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.container import (
     begin_near,
@@ -26,6 +27,7 @@ from stream.sources.decoder import VideoDecoder
 from stream.sources.fit import Fit
 from stream.sources.form import Form, prepared
 from stream.sources.limits import too_large
+from stream.sources.part import Part
 from stream.sources.planes import quarter_turns
 from stream.sources.png_check import SCALE_DOWN
 from stream.sources.timeline import MediaTimeline
@@ -54,7 +56,7 @@ class ContainerSource:
         self._name = name
         self._max_frames = config.max_frames
         self._max_pixels = config.max_pixels
-        self._start_ns = round(config.start_s * NS_PER_S)
+        self._part = Part.of(config)
         self._clock = clock
         self._trailing: tuple[SkippedItem, ...] = ()
         try:
@@ -91,6 +93,8 @@ class ContainerSource:
             capture_ns = self._clock.now_ns()
             skipped = self._decoder.lost_before(frame.pts)
             media_ns = self._timeline.next_ns(frame.pts)
+            if self._part.ended_by(media_ns):
+                return
             planes = prepared(frame, self._fit, self._name)
             form = Form.of(frame, planes)
             duration_ns = self._duration_ns(frame, media_ns)
@@ -123,14 +127,16 @@ class ContainerSource:
         self.close()
 
     def _decode_first(self) -> av.VideoFrame:
-        first = self._first_after_start() if self._start_ns else next(self._decoded, None)
+        first = self._first_after_start() if self._part.start_ns else next(self._decoded, None)
         if first is None:
             lost = self._decoder.lost_after_last()
             reason = f"{lost[0].what}: {lost[0].reason}" if lost else "it holds none"
-            if self._start_ns:
+            if self._part.start_ns:
                 instead = f", or cannot be decoded from there on ({reason})" if lost else ""
-                raise SourceOver(f"{self._name} ends before capture.start_s = {self._start_ns / NS_PER_S:g}{instead}")
+                raise self._part.empty(self._name, None if lost else self._declared_ns, instead)
             raise SourceError(self._nothing_decoded(reason))
+        if self._part.ended_by(self._media_ns(first, missing_ns=self._part.start_ns)):
+            raise self._part.empty(self._name, self._declared_ns)
         return first
 
     def _nothing_decoded(self, reason: str) -> str:
@@ -141,20 +147,30 @@ class ContainerSource:
     def _first_after_start(self) -> av.VideoFrame | None:
         """The first frame of `capture.start_s` or later; what cannot be entered there is read from its beginning.
 
-        A stream without times begins at its beginning in any case.
+        So is a stream without times: its frames are counted.
         """
         if self._stream.start_time is None:
-            return next(self._decoded, None)
-        for begin_ns in (*(self._start_ns - rewind_s * NS_PER_S for rewind_s in REWINDS_S), None):
+            return self._first_counted()
+        start_ns = self._part.start_ns
+        for begin_ns in (*(start_ns - rewind_s * NS_PER_S for rewind_s in REWINDS_S), None):
             begin_near(self._container, self._stream, begin_ns)
             self._decoded = self._decoder.frames()
             first = next(self._decoded, None)
-            if first is not None and self._media_ns(first, missing_ns=self._start_ns + 1) <= self._start_ns:
+            if first is not None and self._media_ns(first, missing_ns=start_ns + 1) <= start_ns:
                 break
-        while first is not None and self._media_ns(first, missing_ns=self._start_ns) < self._start_ns:
+        while first is not None and self._media_ns(first, missing_ns=start_ns) < start_ns:
             first = next(self._decoded, None)
         if first is not None:
             self._decoder.lost_before(first.pts)  # what lies before the start was not asked for
+        return first
+
+    def _first_counted(self) -> av.VideoFrame | None:
+        period_ns, passed_ns = self._timeline.period * NS_PER_S, Fraction(0)
+        first = next(self._decoded, None)
+        while first is not None and self._media_ns(first, missing_ns=int(passed_ns)) < self._part.start_ns:
+            self._timeline.next_ns(first.pts)
+            passed_ns += period_ns
+            first = next(self._decoded, None)
         return first
 
     def _media_ns(self, frame: av.VideoFrame, *, missing_ns: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,9 +17,10 @@ import numpy.typing as npt
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError, SourceOver
+from stream.errors import SourceError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
+from stream.sources.part import Part
 from stream.sources.picture import PictureError, read_picture
 from stream.sources.picture_files import pictures_of, root_of
 from stream.sources.timeline import DEFAULT_RATE
@@ -42,9 +43,12 @@ class FolderSource:
         self._paths = pictures_of(address)
         self._root = root_of(address).resolve()
         self._trailing: tuple[SkippedItem, ...] = ()
-        begin = math.ceil(Fraction(str(config.start_s)) * self._fps)
+        part, places = Part.of(config), range(len(self._paths))
+        begin = bisect_left(places, part.start_ns, key=self._media_ns)
+        if part.end_ns is not None:
+            self._paths = self._paths[: bisect_left(places, part.end_ns, key=self._media_ns)]
         if begin >= len(self._paths):
-            raise SourceOver(f"{address} ends before capture.start_s = {config.start_s:g}; give an earlier time")
+            raise part.empty(address, self._media_ns(len(places)))
         first = next(self._read(begin, never), None)
         if first is None:
             raise SourceError(f"no picture of {address} can be read ({self._first_loss()}); check the files")

@@ -9,8 +9,9 @@ import av
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.sources.connection import Target, cannot, opened_within
+from stream.sources.part import refuse_part
 from stream.sources.reconnect import LiveReader
-from stream.sources.threaded import ThreadedSource, refuse_start
+from stream.sources.threaded import ThreadedSource
 
 
 class LiveSource(ThreadedSource):
@@ -35,7 +36,7 @@ class LiveSource(ThreadedSource):
         Raises SourceError where there is none within `capture.open_timeout_s`, or ConfigError for a `capture.size`
         beyond measure or a `capture.start_s`.
         """
-        refuse_start(config, target.name)
+        refuse_part(config, target.name)
         if container is None:
             start_s = time.monotonic()
             container = opened_within(target, config.open_timeout_s)

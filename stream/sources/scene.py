@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
@@ -9,10 +10,10 @@ from types import TracebackType
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceOver
 from stream.scenes import open_scene
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
 from stream.sources.fit import Fit
+from stream.sources.part import Part
 
 
 class SceneSource:
@@ -23,10 +24,11 @@ class SceneSource:
         self._scene = open_scene(name)
         self._name = name
         self._fit = Fit.of(config)
-        first = round(config.start_s * self._scene.fps)
-        if first >= self._scene.frames:
-            raise SourceOver(f"scene:{name} ends before capture.start_s = {config.start_s:g}")
-        self._indices = range(first, self._scene.frames)[: config.max_frames]
+        part, frames = Part.of(config), range(self._scene.frames)
+        wanted = range(*(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part)))
+        if not wanted:
+            raise part.empty(f"scene:{name}", self._media_ns(len(frames)))
+        self._indices = wanted[: config.max_frames]
         self._clock = clock
 
     def describe(self) -> SourceInfo:
@@ -72,6 +74,10 @@ class SceneSource:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _bounds_ns(self, part: Part) -> tuple[int, int]:
+        end_ns = self._media_ns(self._scene.frames)
+        return part.start_ns, end_ns if part.end_ns is None else part.end_ns
 
     def _media_ns(self, index: int) -> int:
         return index * NS_PER_S // self._scene.fps

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
-from stream.config import CaptureConfig
-from stream.errors import ConfigError
 from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, SourceOutage, never
 from stream.sources.handover import Handover
 from stream.sources.live_time import LiveTimeline
@@ -117,9 +115,3 @@ class ThreadedSource:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def refuse_start(config: CaptureConfig, name: str) -> None:
-    """Raises ConfigError where a `capture.start_s` is asked of what has no beginning."""
-    if config.start_s:
-        raise ConfigError(f"capture.start_s = {config.start_s:g} is for files, and {name} is live; leave it out")

@@ -22,7 +22,8 @@ from stream.sources.fit import Fit
 from stream.sources.frame_message import FrameHeader, FrameReader, MessageError
 from stream.sources.handover import Handover
 from stream.sources.live_time import LiveTimeline
-from stream.sources.threaded import ThreadedSource, refuse_start
+from stream.sources.part import refuse_part
+from stream.sources.threaded import ThreadedSource
 from stream.transport.curve import client_curve
 from stream.transport.frames import FrameSocket
 
@@ -58,7 +59,7 @@ class ZmqSource(ThreadedSource):
     def __init__(self, address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
         """Waits for the first frame. Raises SourceError where none comes within `capture.open_timeout_s`, or
         ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
-        refuse_start(config, address)
+        refuse_part(config, address)
         receiver = _Receiver(FrameAddress.of(address), config, clock, network)
         super().__init__(receiver, config.open_timeout_s, lambda: receiver.nothing_came(config.open_timeout_s))
 
