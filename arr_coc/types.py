@@ -32,6 +32,9 @@ Encode = Literal["full", "prune", "sparse", "incremental", "weighted"]
 NEEDS_TOKENS_ONLY: frozenset[Encode] = frozenset({"sparse", "incremental"})
 """The ways of encoding for which the chosen tokens are enough; the others need the whole frame."""
 
+SHOWS_ALL_TILES: frozenset[Encode] = frozenset({"full", "weighted"})
+"""The ways of encoding that give the model one token for every tile, whatever was chosen."""
+
 
 @dataclass(frozen=True, slots=True)
 class TileGrid:

@@ -259,6 +259,8 @@ class FrameMap(msgspec.Struct, frozen=True, kw_only=True):
 class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
+    `tokens` are the visual tokens that the model gets where the frame is answered about: the chosen regions, or with
+    `encode` full and weighted one for each of the `tiles`. `jitter_share` and `map` speak of the chosen regions.
     `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
     publishes. `duration_s`: how long the frame is shown, where its source knows.
     """

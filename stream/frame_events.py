@@ -14,8 +14,15 @@ from stream.messages import Changed, Discontinuity, End, Lost
 NS_PER_MS = 1_000_000
 
 
-def ready_of(frame: FrameAllocation, changed: Changed, start_ns: int, ready_ns: int, slot: int | None) -> FrameReady:
-    """A frame was allocated from `start_ns` to `ready_ns`; `slot` is where a picture of it lies for the sinks."""
+def ready_of(
+    frame: FrameAllocation, changed: Changed, span_ns: tuple[int, int], slot: int | None, all_tiles: bool = False
+) -> FrameReady:
+    """Return the event of a frame that was allocated in `span_ns` (start, end).
+
+    `slot` is where a picture of it lies for the sinks. With `all_tiles` the model reads every tile of a frame, not the
+    chosen regions only.
+    """
+    start_ns, ready_ns = span_ns
     return FrameReady(
         frame_index=changed.stamp.frame_index,
         pts_s=changed.stamp.media_ns / NS_PER_S,
@@ -24,7 +31,7 @@ def ready_of(frame: FrameAllocation, changed: Changed, start_ns: int, ready_ns: 
         texture_ms=changed.texture_ms,
         allocate_ms=(ready_ns - start_ns) / NS_PER_MS,
         dirty_share=changed.dirty_share,
-        tokens=frame.allocation.tokens,
+        tokens=frame.levels.size if all_tiles else frame.allocation.tokens,
         tiles=frame.levels.size,
         jitter_share=frame.jitter_share,
         slot=slot,

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from arr_coc.shipped import preset_folder
+from arr_coc.types import SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.wanted import wanted
@@ -24,9 +25,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-BUDGETLESS = ("full", "weighted")
-"""Ways of encoding that cost the same at every budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def build_config(layers: Sequence[Layer]) -> Config:
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """Keys whose values are right alone and not together, and what to do."""
     answer = config.answer
-    if answer.target_ms is not None and answer.encode in BUDGETLESS:
+    if answer.target_ms is not None and answer.encode in SHOWS_ALL_TILES:
         yield (
             "answer.target_ms",
             f"answer.target_ms moves the budget, which answer.encode = {answer.encode} pays no heed to; give --encode "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.store import Backend
-from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S
+from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.updater import TextureOptions
 from arr_coc.weights import unpack_realiser
 from stream.config import Config, UntilConfig
@@ -54,6 +54,7 @@ def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
     return AllocatePolicy(
         live=info.live,
         whole_frames=config.answer.encode not in NEEDS_TOKENS_ONLY,
+        all_tiles=config.answer.encode in SHOWS_ALL_TILES,
         with_maps=config.output.publish is not None,
         with_reasons=config.output.why is not None,
         learns=config.answer.feedback,

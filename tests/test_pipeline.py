@@ -19,7 +19,7 @@ from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import DeviceLost, ModelNotFound
 from arr_coc.motion import Shift
 from arr_coc.ops.view import TextureView
-from arr_coc.types import Feedback
+from arr_coc.types import Encode, Feedback
 from arr_coc.updater import TextureUpdater
 from stream.config import (
     AllocateConfig,
@@ -162,6 +162,15 @@ def test_latencies_count_from_the_capture_of_the_answers_frame(video: str) -> No
         assert answer.timing is not None
         assert 0 < answer.timing.ttft_ms <= answer.timing.total_ms
         assert (answer.timing.encode_ms, answer.timing.prefill_ms, answer.timing.decode_ms) == (1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("encode", "tokens"), [("sparse", 12), ("incremental", 12), ("prune", 12), ("weighted", 24), ("full", 24)]
+)
+def test_frames_and_summary_tell_the_tokens_that_the_model_gets(video: str, encode: Encode, tokens: int) -> None:
+    result = run(configured(video, answer=AnswerConfig(every_s=1.0, encode=encode)))
+    assert {(frame.tokens, frame.tiles) for frame in result.of(FrameReady)} == {(tokens, 24)}
+    assert result.summary.mean_tokens == tokens
 
 
 @pytest.mark.parametrize("two_processes", [False, True])

@@ -10,7 +10,7 @@ from arr_coc.errors import ArrCocError
 from arr_coc.free_memory import free_memory
 from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, cached_folder, local_folder
-from arr_coc.types import NEEDS_TOKENS_ONLY, TileGrid
+from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TileGrid
 from stream.config import Config
 from stream.doctor.check import Check
 
@@ -97,7 +97,7 @@ def load_of(config: Config, streams: int = 1) -> Load:
     visual, other = tokens_of(config)
     whole = tiles_of(config)
     return Load(
-        visual_tokens=whole if answer.encode in ("full", "weighted") else visual,
+        visual_tokens=whole if answer.encode in SHOWS_ALL_TILES else visual,
         other_tokens=other,
         window=window.frames,
         kept=max(window.frames, window.kept or 0),

@@ -43,13 +43,15 @@ log = logging.getLogger(__name__)
 class AllocatePolicy:
     """`live`: answer points count capture time, not media time.
 
-    `whole_frames`: the answer stage encodes whole frames, not tokens. `with_maps`: frames are told with their relevance
-    and regions. `with_reasons`: frames that are answered about are told with why their tokens were chosen. `learns`:
-    answers teach later allocations; a server may send feedback to those who want none.
+    `whole_frames`: the answer stage encodes whole frames, not tokens. `all_tiles`: the model reads a token for every
+    tile, whatever was chosen. `with_maps`: frames are told with their relevance and regions. `with_reasons`: frames
+    that are answered about are told with why their tokens were chosen. `learns`: answers teach later allocations; a
+    server may send feedback to those who want none.
     """
 
     live: bool
     whole_frames: bool
+    all_tiles: bool = False
     with_maps: bool = False
     with_reasons: bool = False
     learns: bool = True
@@ -182,7 +184,7 @@ class AllocateStage:
         if discontinuity in ("resolution", "format"):
             self._emit(picture_changed(changed, discontinuity, grid))
         slot = None if overlay is None else self._slot(overlay)
-        ready = ready_of(frame, changed, start_ns, ready_ns, slot)
+        ready = ready_of(frame, changed, (start_ns, ready_ns), slot, self._policy.all_tiles)
         self._emit(structs.replace(ready, map=map_of(frame)) if self._policy.with_maps else ready)
         time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
         self._talk.observe(
