@@ -169,7 +169,7 @@ class StreamAllocator:
         relevance = scene.blend.step(realised.relevance, torch.from_numpy(looks[:-1]), stamp.media_ns)
         neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
         self._say_clamped(wanted, relevance.size)
-        choice = scene.chooser.choose(relevance, wanted, neglect, at_most)
+        choice = scene.chooser.choose(relevance, wanted, neglect, at_most, looks)
         self._change = self._since_answer.of(self._versions, relevance)
         self._last = FrameAllocation(
             stamp=stamp,

@@ -5,11 +5,11 @@
 | `topk` | the K most relevant tiles, level 0 |
 | `mixed` | level 0: a share (`coverage`) spread evenly, the rest the most relevant tiles |
 | `foveated` | a quadtree cover of the whole frame, fine where relevance is high; K − 2 tokens or more |
-| `fixation` | the same, fine around the most relevant tile and coarser with distance |
+| `fixation` | the same, fine around the place of most relevance and coarser with distance |
 | `grid` | every n-th tile, n the smallest that the budget pays, phase fixed |
 | `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
 | `random` | K tiles drawn with `seed` |
-| `auto` | `foveated` if the model knows levels and has 64 tokens or more, else `mixed`; `grid` without structure |
+| `auto` | `foveated` if the model knows levels and has 64 tokens or more, else `mixed`; `grid` for a void |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.budget import DEFAULT_BUDGET, Budget, tokens_for
 from arr_coc.errors import NonFiniteError, ShapeError, StrategyError
-from arr_coc.ops.fixation import fixation_cover, peak
+from arr_coc.ops.fixation import fixation_cover, fixation_point
 from arr_coc.ops.quadtree import DULL, QuadTree, quadtree, split_worth, top_level
 from arr_coc.ops.regions import level_count, level_shape, pool_max, region_mean
 from arr_coc.structure import VOID_STRUCTURE, structure
@@ -66,13 +66,17 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings."""
+    """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings.
+
+    `entropy` float32 [gh, gw], what each tile holds, where it is known.
+    """
 
     relevance: Map
     tokens: int
     coverage: float
     seed: int
     memory: Memory
+    entropy: Map | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,11 +134,16 @@ def check_strategy(strategy: str) -> None:
         raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
 
 
-def resolve(strategy: str, relevance: Map, tokens: int, levels: bool, threshold: float = VOID_STRUCTURE) -> str:
-    """The strategy that `auto` means for one map [gh, gw] and so many tokens; any other stays itself."""
+def resolve(strategy: str, relevance: Map, tokens: int, levels: bool) -> str:
+    """Return the strategy that `auto` means for one map [gh, gw] and so many tokens; any other stays itself."""
+    return settled(strategy, structure(relevance) < VOID_STRUCTURE, tokens, levels)
+
+
+def settled(strategy: str, void: bool, tokens: int, levels: bool) -> str:
+    """Return the strategy that `auto` means where it is known whether the picture is a void."""
     if strategy != "auto":
         return strategy
-    if structure(relevance) < threshold:
+    if void:
         return "grid"
     return "foveated" if levels and tokens >= COVER_TOKENS else "mixed"
 
@@ -230,7 +239,7 @@ def _fixation(request: Request) -> Regions:
     tree = quadtree(request.shape, top_level(request.shape, request.tokens))
     if tree.roots > request.tokens:
         return _few(request, tree)
-    return fixation_cover(request.shape, request.tokens, peak(request.relevance))[0]
+    return fixation_cover(request.shape, request.tokens, fixation_point(request.relevance, request.entropy))[0]
 
 
 def _few(request: Request, tree: QuadTree) -> Regions:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.attending import Memory, Request, allocate_frame, resolve
+from arr_coc.attending import Memory, Request, allocate_frame, settled
 from arr_coc.balancing import Tensions
 from arr_coc.budget import ADAPTIVE, Budget, tokens_for
 from arr_coc.carrying import carried
 from arr_coc.ops.regions import level_map
-from arr_coc.structure import VOID_STRUCTURE
+from arr_coc.structure import VOID_STRUCTURE, picture_structure, structure
 from arr_coc.types import LEVELS, Allocation
 
 UNKNOWN = LEVELS
@@ -50,6 +50,8 @@ class RegionChooser:
         self._choice: Choice | None = None
         self._relevance: Map | None = None
         self._neglect: Map | None = None
+        self._looks: Map | None = None
+        self._void: bool | None = None
         self._tokens = self._spread_tokens = 0
         self._spread: Map | None = None
 
@@ -59,11 +61,19 @@ class RegionChooser:
             self._previous = carried(self._previous, dy_tiles, dx_tiles, UNKNOWN)
             self._relevance = None
 
-    def choose(self, relevance: Map, budget: Budget, neglect: Map | None, at_most: int | None = None) -> Choice:
-        """Regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
+    def choose(
+        self,
+        relevance: Map,
+        budget: Budget,
+        neglect: Map | None,
+        at_most: int | None = None,
+        looks: Map | None = None,
+    ) -> Choice:
+        """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
 
-        Maps are compared by identity: the same objects and the same budget keep the choice that there is. Raises
-        BudgetError.
+        `looks` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it, the
+        map. Its last map, entropy, tells `fixation` what there is to look at. Maps are compared by identity: the same
+        objects and the same budget keep the choice that there is. Raises BudgetError.
         """
         tokens = self._steady_tokens(relevance, budget)
         if at_most is not None:
@@ -71,9 +81,11 @@ class RegionChooser:
         unmoved = relevance is self._relevance and neglect is self._neglect and tokens == self._tokens
         if unmoved and self._choice is not None:
             return self._choice
-        strategy = resolve(self._strategy, relevance, tokens, self._levels, self._void_threshold())
+        strategy = settled(self._strategy, self._is_void(relevance, looks), tokens, self._levels)
         memory = Memory(self._previous, neglect, self._tensions.explore)
-        allocation = allocate_frame(Request(relevance, tokens, self._tensions.coverage, self._seed, memory), strategy)
+        entropy = None if looks is None else looks[-1]
+        request = Request(relevance, tokens, self._tensions.coverage, self._seed, memory, entropy)
+        allocation = allocate_frame(request, strategy)
         levels = level_map(allocation.regions.numpy(), relevance.shape)
         choice = Choice(allocation, levels, jitter_share(self._previous, levels), strategy)
         self._relevance, self._neglect, self._tokens, self._previous = relevance, neglect, tokens, levels
@@ -89,10 +101,20 @@ class RegionChooser:
                 self._spread_tokens = tokens
         return self._spread_tokens
 
+    def _is_void(self, relevance: Map, looks: Map | None) -> bool:
+        """Whether `auto` finds nothing to choose by; judged anew only where the picture is another."""
+        if self._strategy != "auto":
+            return False
+        if looks is None or looks is not self._looks or self._void is None:
+            self._looks = looks
+            found = structure(relevance) if looks is None else picture_structure(looks)
+            self._void = found < self._void_threshold()
+        return self._void
+
     def _void_threshold(self) -> float:
-        if self._choice is None:
+        if self._void is None:
             return VOID_STRUCTURE
-        return VOID_STRUCTURE + (VOID_HYSTERESIS if self._choice.strategy == "grid" else -VOID_HYSTERESIS)
+        return VOID_STRUCTURE + (VOID_HYSTERESIS if self._void else -VOID_HYSTERESIS)
 
 
 def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.int8]) -> float:

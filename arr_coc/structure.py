@@ -1,6 +1,13 @@
-"""Whether a relevance map has structure at all, or only noise: the semantic-void guard."""
+"""Whether there is structure to choose by, or only noise: the semantic-void guard.
+
+A stream's guard judges the picture, by `picture_structure`. The relevance map cannot tell: a trained scorer smooths
+over its neighbours and knows where in a frame things usually are, so it makes structured maps of white noise; and it
+may find nothing to prefer on a page of print. Where there is a map alone, `structure` judges that.
+"""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +18,22 @@ VOID_STRUCTURE = 0.25
 VOID_RANGE = 0.05
 """A map whose values all lie within this has no structure either, whatever its shape."""
 
+LEAST_TILES = 64
+"""Pictures of fewer tiles are not judged: so few neighbours prove nothing, and most budgets show all of them."""
 
-def structure(relevance: npt.NDArray[np.float32]) -> float:
+_CLEAR = 0.5
+"""Above every threshold: no other measure is needed."""
+
+_LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
+"""What red, green, blue, edge magnitude and entropy must vary by, between tiles, to count. A blank wall or a slope of
+light varies by 0.007, 0.007, 0.007, 0.003 and 0.055 at most, under a sensor's noise of 4 of 255."""
+
+_COUNTING = (0, 1, 2, 5, 6)
+
+Map = npt.NDArray[np.float32]
+
+
+def structure(relevance: Map) -> float:
     """How far a map [gh, gw] is from noise, in [0, 1]: the larger of its coherence and its sparsity.
 
     Coherence is the mean correlation of horizontal and vertical neighbours (Moran's I at lag one): near 1 for objects
@@ -25,14 +46,46 @@ def structure(relevance: npt.NDArray[np.float32]) -> float:
     return float(np.clip(max(_coherence(relevance), _sparsity(relevance)), 0, 1))
 
 
-def _coherence(relevance: npt.NDArray[np.float32]) -> float:
+def picture_structure(looks: Map) -> float:
+    """How far a picture is from a void (blank, a slope of light, white noise, drops all over), in [0, 1].
+
+    `looks` float32 [7, gh, gw]: red, green, blue, Sobel gx, gy and magnitude, and entropy of each tile, all of them
+    absolute. Of each of them but gx and gy, a slope over the frame (a surface of second order) is taken away; the
+    largest of their structures counts. 1 for fewer than `LEAST_TILES` tiles.
+    """
+    rows, cols = looks.shape[1:]
+    if rows * cols < LEAST_TILES:
+        return 1.0
+    slopes, found = _slopes(rows, cols), 0.0
+    for channel, least in zip(_COUNTING, _LEAST_RANGES, strict=True):
+        values = looks[channel].ravel()
+        rest = (values - slopes @ (values @ slopes)).reshape(rows, cols)
+        if float(rest.max() - rest.min()) < least:
+            continue
+        found = max(found, _coherence(rest))
+        if found < _CLEAR:
+            found = max(found, _sparsity(np.abs(rest)))
+        if found >= _CLEAR:
+            break
+    return min(1.0, found)
+
+
+@lru_cache(maxsize=8)
+def _slopes(rows: int, cols: int) -> Map:
+    """An orthonormal basis of the surfaces of second order over a grid: float32 [rows · cols, 6]."""
+    y, x = (axis.ravel() for axis in np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, cols), indexing="ij"))
+    basis = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1))[0]
+    return np.ascontiguousarray(basis, np.float32)
+
+
+def _coherence(relevance: Map) -> float:
     deviation = relevance - relevance.mean()
     products = float((deviation[1:] * deviation[:-1]).sum() + (deviation[:, 1:] * deviation[:, :-1]).sum())
     pairs = deviation[1:].size + deviation[:, 1:].size
     return products / pairs * deviation.size / float(np.square(deviation).sum())
 
 
-def _sparsity(relevance: npt.NDArray[np.float32]) -> float:
+def _sparsity(relevance: Map) -> float:
     above = np.maximum(relevance - np.median(relevance), 0)
     norm = float(np.sqrt(np.square(above).sum()))
     root = float(np.sqrt(above.size))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.ops.fixation import fixation_cover, peak
+from arr_coc.ops.fixation import fixation_cover, fixation_point
 from arr_coc.ops.regions import level_map
 
 
@@ -43,7 +43,29 @@ def test_a_larger_budget_means_a_larger_e0() -> None:
     assert fixation_cover((2, 2), 1, (0.5, 0.5))[1] == 0
 
 
-def test_peak_is_the_middle_of_the_best_tile() -> None:
+def test_a_fixation_is_the_middle_of_the_only_relevant_tile() -> None:
     relevance = np.zeros((4, 5), np.float32)
     relevance[2, 3] = 1
-    assert peak(relevance) == (2.5, 3.5)
+    assert fixation_point(relevance) == (2.5, 3.5)
+    assert fixation_point(relevance, np.ones_like(relevance)) == (2.5, 3.5)
+
+
+def test_a_fixation_goes_where_most_relevance_lies_not_to_one_tile() -> None:
+    relevance = np.zeros((20, 30), np.float32)
+    relevance[3, 25] = 0.6
+    relevance[10:14, 5:10] = 0.5
+    row, col = fixation_point(relevance)
+    assert 10 <= row <= 14
+    assert 5 <= col <= 10
+
+
+def test_a_fixation_is_never_on_what_holds_nothing() -> None:
+    relevance, entropy = np.full((20, 30), 0.1, np.float32), np.zeros((20, 30), np.float32)
+    relevance[1, 1], entropy[12:15, 18:24] = 1.0, 0.3
+    row, col = fixation_point(relevance, entropy)
+    assert entropy[int(row), int(col)] > 0
+
+
+def test_where_nothing_is_relevant_the_middle_is_looked_at() -> None:
+    assert fixation_point(np.zeros((8, 12), np.float32)) in {(3.5, 5.5), (3.5, 6.5), (4.5, 5.5), (4.5, 6.5)}
+    assert fixation_point(np.ones((20, 30), np.float32), np.zeros((20, 30), np.float32))[0] in (9.5, 10.5)

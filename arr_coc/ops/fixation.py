@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.quadtree import QuadTree, Split, Worth, quadtree, top_level
+from arr_coc.ops.quadtree import DULL, QuadTree, Split, Worth, quadtree, top_level
 from arr_coc.types import LEVELS
+
+FOVEA_TILES = 1.5
+"""Standard deviation, in tiles, of the neighbourhood that a fixation is chosen for."""
+
+RICH_ENTROPY = 0.1
+"""Entropy from which a tile holds enough to be looked at; print has 0.15 and more, a noisy wall hardly any."""
+
+EQUAL = 1e-4
+
+Map = npt.NDArray[np.float32]
 
 
 def fixation_cover(
@@ -78,7 +89,20 @@ def eccentricity(tree: QuadTree, fixation: tuple[float, float], count: int | Non
     return np.asarray(np.hypot(*away) / tree.shape[1])
 
 
-def peak(relevance: npt.NDArray[np.float32]) -> tuple[float, float]:
-    """The middle of the most relevant tile, (row, col) in tiles."""
-    row, col = np.unravel_index(int(relevance.argmax()), relevance.shape)
-    return float(row) + 0.5, float(col) + 0.5
+def fixation_point(relevance: Map, entropy: Map | None = None) -> tuple[float, float]:
+    """Return where to look: the middle of the tile around which most relevance lies, (row, col) in tiles.
+
+    `relevance` float32 [gh, gw]; `entropy` float32 [gh, gw] is what each tile holds: what holds nothing is not looked
+    at. A trained scorer that is asked about words finds them at the ends of a paragraph rather than inside, where a
+    tile is mostly margin, so no single tile decides: a fovea's worth of tiles does, each with a little for its own
+    sake. Of equals, the nearest to the middle of the frame.
+    """
+    worth = relevance.astype(np.float32)
+    if entropy is not None:
+        worth = (worth + np.float32(DULL)) * np.minimum(1, entropy.astype(np.float32) / np.float32(RICH_ENTROPY))
+    around = cv2.GaussianBlur(worth, (0, 0), FOVEA_TILES, borderType=cv2.BORDER_CONSTANT)
+    rows, cols = np.nonzero(around >= around.max() - EQUAL)
+    middles = rows + 0.5, cols + 0.5
+    away = np.hypot(middles[0] - relevance.shape[0] / 2, middles[1] - relevance.shape[1] / 2)
+    best = int(away.argmin())
+    return float(middles[0][best]), float(middles[1][best])
