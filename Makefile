@@ -1,10 +1,17 @@
-# make demo · make test · make check · make bench; each sets up what it needs first.
+# make demo · make test · make check · make bench · make soak; each sets up what it needs first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCHMARKS := texture precision hierarchical cuts void allocate encode transport hops pipeline live until answer feedback
+SOAKS := soak soak_answers reconnect
 
-.PHONY: help demo test test-loaded test-slow check format bench clean
+# Runs each program in turn, goes on where one fails, and ends with the list of those.
+run_each = failed=; \
+	for name in $(1); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
+.PHONY: help demo test test-loaded test-slow check format bench soak clean
 
 help:
 	@echo "make demo         caption a generated clip; results in demo/"
@@ -14,6 +21,7 @@ help:
 	@echo "make check        format, lint, types"
 	@echo "make format       format the code"
 	@echo "make bench        run the benchmarks of docs/measuring.md; results in benchmarks/results/"
+	@echo "make soak         run the long ones: 100000 frames, twice, and a camera that comes and goes; hours"
 	@echo "make clean        remove the environment and what the demo made"
 
 demo: $(READY)
@@ -39,9 +47,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt scenedetect imagezmq vidgear kornia kornia_rs
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt colorlog requests simplejpeg tqdm
-	for name in texture precision hierarchical cuts allocate encode transport hops pipeline live until answer feedback; do $(BIN)/python -m benchmarks.$$name || exit 1; done
+	-$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt scenedetect imagezmq vidgear kornia kornia_rs
+	-$(BIN)/python -m pip install --quiet --constraint constraints.txt colorlog requests simplejpeg tqdm
+	@$(call run_each,$(BENCHMARKS))
+
+soak: $(READY)
+	@$(call run_each,$(SOAKS))
 
 clean:
 	[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"

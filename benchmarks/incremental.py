@@ -186,8 +186,11 @@ def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]
 
 
 def drift_sources() -> list[str]:
-    """Scenes, and those of the clips that are here."""
-    return [*SCENES, *(str(CLIPS_FOLDER / name) for name in CLIPS if (CLIPS_FOLDER / name).exists())]
+    """Scenes, and those of the clips that are here; says which are left out."""
+    here = [name for name in CLIPS if (CLIPS_FOLDER / name).exists()]
+    if absent := [name for name in CLIPS if name not in here]:
+        print(f"real clips are left out: {CLIPS_FOLDER} has no {', '.join(absent)} ($ARR_COC_CLIPS names a folder)")
+    return [*SCENES, *(str(CLIPS_FOLDER / name) for name in here)]
 
 
 def measure_drift(qwen: QwenVL, addresses: Sequence[str], frames: int) -> dict[str, Any]:

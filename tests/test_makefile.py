@@ -1,0 +1,70 @@
+"""The Makefile's benchmarks: each program has a target or is said to run by itself; one that fails stops no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PARTS = {"answer_memory"}
+"""Programs that another one starts."""
+BY_THEMSELVES = {"gpu"}
+
+
+def listed(name: str) -> list[str]:
+    """The programs of a variable of the Makefile."""
+    makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(rf"^{name} := (.+)$", makefile, re.MULTILINE)
+    assert found is not None
+    return found[1].split()
+
+
+def programs() -> set[str]:
+    files = (CHECKOUT / "benchmarks").glob("*.py")
+    return {path.stem for path in files if '__name__ == "__main__"' in path.read_text(encoding="utf-8")}
+
+
+def test_every_benchmark_has_a_target_and_is_documented() -> None:
+    assert {*listed("BENCHMARKS"), *listed("SOAKS"), *PARTS, *BY_THEMSELVES} == programs()
+    measuring = (CHECKOUT / "docs" / "measuring.md").read_text(encoding="utf-8")
+    for program in programs() - PARTS:
+        assert f"\n| `{program}` | " in measuring
+
+
+@pytest.mark.parametrize(("target", "failing"), [("bench", ["cuts", "live"]), ("soak", ["soak"]), ("bench", [])])
+def test_where_one_fails_the_others_run_and_the_command_says_which(
+    tmp_path: Path, target: str, failing: list[str]
+) -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("make is not installed")
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
+        + "".join(f'[ "$2" = benchmarks.{name} ] && exit 1\n' for name in failing)
+        + "exit 0\n",
+        encoding="utf-8",
+    )
+    python.chmod(0o755)
+    (tmp_path / "venv" / ".ready").touch()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    done = subprocess.run(
+        [make, target, f"VENV={tmp_path / 'venv'}"],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    ran = [call.removeprefix("-m benchmarks.") for call in calls if call.startswith("-m benchmarks.")]
+    assert ran == listed("BENCHMARKS" if target == "bench" else "SOAKS")
+    assert (done.returncode != 0) == bool(failing)
+    assert (f"failed: {' '.join(failing)}\n" in done.stderr) == bool(failing)
