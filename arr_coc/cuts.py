@@ -7,7 +7,9 @@ A cut replaces the picture all over and at once. What does not:
 | exposure step, fade, dissolve | detail, up to a factor | pictures are compared by normalised correlation |
 | pan, whip pan, hand-held camera | detail, moved | a part may be found anywhere in the frame before |
 | title, window, moving object | most of the frame | enough must be replaced; lighting does not count |
+| zoom, turn, shake, slide, parallax | blocks, moved with their neighbours | where many are found again it is one shot |
 | coloured light | detail, in place | another hue everywhere counts only where detail changed too |
+| animated transition, static, fast motion | nothing, frame after frame | a cut stands out from the frames before it |
 | flash, black frame, glitch | the frames before it come back | the frame must resemble none of the last few |
 | fade from black | the faint frame before it | a frame that shows nothing is never a cut |
 """
@@ -21,6 +23,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.blockmatching import Match, found_in_place, match_blocks
+from arr_coc.letterbox import without_bars
 from arr_coc.thumbnail import Thumbnail
 
 REPLACED_SHARE = 0.35
@@ -51,16 +55,37 @@ DETAIL_SIGMA = 4.0
 """Texels of the glance. What is smoother than this is layout and light (sky above, ground below), which unrelated
 shots share."""
 
-FLAT = 6
-"""Range of values, of 255, within which a border row or column is a letterbox bar."""
-
 MEMORY_FRAMES = 5
 """How many frames a disturbance may last, after which the same picture comes back; a flash takes one to three."""
 
-HISTOGRAM_BINS = 32
+FOUND = 0.3
+"""Share of blocks of the new picture that, found in the old one, makes it the same shot. Across a hard cut 0.24 are
+found at most (476 cuts of the tuning material)."""
 
-LEAST_SHOWN = 0.25
-"""Least share of the glance between the bars; a frame that shows less has no bars but is dark."""
+NOT_FOUND = 0.1
+"""Share of blocks found up to which a picture is another one, whatever light might explain of the glance."""
+
+TELLING_SHARE = 0.4
+"""Least share of blocks with detail for that to count: a white or black frame holds nothing that could be found."""
+
+SHADES = (20, 232)
+BLOWN_SHARE = 0.3
+"""From this share of texels outside these shades on, light may have hidden what was there, as a flash does."""
+
+LEAST_DEPARTURE = 6.0
+"""Mean difference of the glance, of 255, below which nothing is looked for."""
+
+STANDS_OUT = 1.8
+"""By how much a cut's difference exceeds the unrest before it. In the tuning material 98 % of cuts exceed it by 1.4 and
+95 % by 4.5; frames of whip pans, slides and flights that nothing else explains by 1.6 or less."""
+
+UNREST_LEFT = 0.6
+"""Share of the unrest that is left a frame later: a second cut of the same strength counts from the third frame on."""
+
+MOVED_UNREST = 0.5
+"""Share of its departure that a frame counts as unrest where the camera's motion explains it: cuts between two pans."""
+
+HISTOGRAM_BINS = 32
 
 Glance = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -70,9 +95,11 @@ Floats = npt.NDArray[np.float32]
 class CutVerdict:
     """Whether a frame begins a new shot, and the signals behind it, all against the frame before.
 
-    `replaced`: share of the frame that differs by more than lighting. `unlikeness` in [0, 1]: 1 − the correlation of
-    the picture's best-found part; 0 where it shows nothing. `recoloured`: share whose hue differs. These two are 0
-    where too little is replaced for a cut. `score` in [0, 1]: `unlikeness` times `replaced`. The others do not decide:
+    `departure`: mean difference of the glance, of 255, largest of y, u and v; `unrest`: what was left of the departures
+    before. `replaced`: share of the frame that differs by more than lighting. `unlikeness` in [0, 1]: 1 − the
+    correlation of the picture's best-found part; 0 where it shows nothing. `recoloured`: share whose hue differs.
+    `found`: share of blocks that were in the picture before; `telling`: share of blocks that could be. These four are
+    0 where the frame does not stand out enough for a cut. `score` in [0, 1]: 1 − `found`. The others do not decide:
     `histogram` in [0, 1], half the L1 distance of the histograms, mean over y, u and v; `luma_jump`, change of mean
     luma, of 255; `dirty_share`, share of changed tiles.
     """
@@ -80,9 +107,13 @@ class CutVerdict:
     is_cut: bool = False
     score: float = 0.0
     dirty_share: float = 0.0
+    departure: float = 0.0
+    unrest: float = 0.0
     unlikeness: float = 0.0
     replaced: float = 0.0
     recoloured: float = 0.0
+    found: float = 0.0
+    telling: float = 0.0
     histogram: float = 0.0
     luma_jump: float = 0.0
 
@@ -95,46 +126,91 @@ class SceneCutDetector:
 
     def __init__(self) -> None:
         self._frame = 0
-        self._seen: deque[tuple[int, Glance]] = deque()
+        self._seen: deque[tuple[int, Thumbnail]] = deque()
+        self._unrest = 0.0
 
     def judge(self, before: Thumbnail, after: Thumbnail, dirty_share: float) -> CutVerdict:
-        """The verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to."""
+        """Return the verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to."""
         old, new = before.glance, after.glance
         verdict = CutVerdict(
             dirty_share=dirty_share,
-            replaced=_replaced_share(old, new),
+            departure=_departure(old, new),
+            unrest=self._unrest,
             histogram=_histogram_distance(old, new),
             luma_jump=float(new[0].mean()) - float(old[0].mean()),
         )
-        if verdict.replaced < REPLACED_SHARE:
+        if verdict.departure < STANDS_OUT * verdict.unrest:
             return verdict
-        unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
-        return replace(
-            verdict,
-            is_cut=_is_another(old, new, unlikeness, recoloured) and not self._was_there(new),
-            score=unlikeness * verdict.replaced,
-            unlikeness=unlikeness,
-            recoloured=recoloured,
-        )
+        return self._judged(before, after, replace(verdict, replaced=_replaced_share(old, new)))
 
-    def advance(self, before: Thumbnail | None = None, after: Thumbnail | None = None) -> None:
-        """Remembers a frame that changed much, and the one before it; without them, that a frame has passed."""
+    def advance(
+        self, before: Thumbnail | None = None, after: Thumbnail | None = None, camera_moved: bool = False
+    ) -> None:
+        """Remember a frame that changed much, and the one before it; without them, that a frame has passed.
+
+        `camera_moved`: one shift of the whole picture explains the change.
+        """
+        departure = 0.0
         if before is not None and after is not None:
-            self._seen += [(self._frame - 1, before.glance), (self._frame, after.glance)]
+            departure = _disturbance(before.glance, after.glance) * (MOVED_UNREST if camera_moved else 1.0)
+            if not self._seen or self._seen[-1][1] is not before:
+                self._seen.append((self._frame - 1, before))
+            self._seen.append((self._frame, after))
+        self._unrest = max(departure, UNREST_LEFT * self._unrest)
         self._frame += 1
         while self._seen and self._seen[0][0] < self._frame - MEMORY_FRAMES:
             self._seen.popleft()
 
     def forget(self) -> None:
-        """Where the next frame cannot be compared with what was seen."""
+        """Forget what was seen, where the next frame cannot be compared with it."""
         self._seen.clear()
+        self._unrest = 0.0
 
-    def _was_there(self, glance: Glance) -> bool:
+    def _judged(self, before: Thumbnail, after: Thumbnail, verdict: CutVerdict) -> CutVerdict:
+        """The verdict on a frame that stands out, from the dearer signals."""
+        old, new = before.glance, after.glance
+        by_glance = verdict.replaced >= REPLACED_SHARE
+        if by_glance:
+            unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
+            verdict = replace(verdict, unlikeness=unlikeness, recoloured=recoloured)
+            by_glance = _is_another(old, new, unlikeness, recoloured)
+        if not by_glance and verdict.departure < LEAST_DEPARTURE:
+            return verdict
+        match = match_blocks(before, after, FOUND)
+        is_cut = (
+            match.found < FOUND and (by_glance or _is_unknown(match, new)) and not self._was_there(after, by_glance)
+        )
+        score = 1.0 - match.found if is_cut else 0.0
+        return replace(verdict, is_cut=is_cut, score=score, found=match.found, telling=match.telling)
+
+    def _was_there(self, after: Thumbnail, by_glance: bool) -> bool:
         """Whether the picture was there a few frames ago."""
         return any(
-            not _is_another(seen, glance, _unlikeness(seen[0], glance[0]), _recoloured_share(seen, glance))
-            for _, seen in self._seen
+            _is_alike(seen, after) if by_glance else found_in_place(seen, after) >= FOUND for _, seen in self._seen
         )
+
+
+def _is_unknown(match: Match, glance: Glance) -> bool:
+    """Whether a picture with detail follows another one and shares none of it, though light explains the glance."""
+    if match.found > NOT_FOUND or match.telling < TELLING_SHARE:
+        return False
+    blown = (glance[0] < SHADES[0]) | (glance[0] > SHADES[1])
+    return float(blown.mean()) < BLOWN_SHARE
+
+
+def _is_alike(seen: Thumbnail, after: Thumbnail) -> bool:
+    old, new = seen.glance, after.glance
+    return not _is_another(old, new, _unlikeness(old[0], new[0]), _recoloured_share(old, new))
+
+
+def _disturbance(old: Glance, new: Glance) -> float:
+    """How much a frame unsettles what follows: not at all where light went out or on."""
+    shows_nothing = min(_detail(old[0]).std(), _detail(new[0]).std()) < FAINT
+    return 0.0 if shows_nothing else _departure(old, new)
+
+
+def _departure(old: Glance, new: Glance) -> float:
+    return max(float(channel.mean()) for channel in cv2.absdiff(old, new))
 
 
 def _is_another(old: Glance, new: Glance, unlikeness: float, recoloured: float) -> bool:
@@ -157,7 +233,7 @@ def _unlikeness(old: Glance, new: Glance) -> float:
 
     The parts are two halves, free to move sideways, and three bands, free to move up and down.
     """
-    shown = _without_bars(old, new)
+    shown = without_bars(old, new)
     before, after = _detail(old[shown]), _detail(new[shown])
     if after.std() < FAINT:
         return 0.0
@@ -170,22 +246,6 @@ def _unlikeness(old: Glance, new: Glance) -> float:
         float(cv2.matchTemplate(before, part, cv2.TM_CCOEFF_NORMED).max()) for part in parts if part.std() >= FAINT
     ]
     return min(1.0, 1.0 - max(found, default=1.0))
-
-
-def _without_bars(old: Glance, new: Glance) -> tuple[slice, slice]:
-    """The rows and columns between the letterbox bars that both pictures have; all of them where hardly any would be
-    left."""
-    rows, cols = (_between_bars(old, new, axis) for axis in (1, 0))
-    small = (rows.stop - rows.start) * (cols.stop - cols.start) < old.size * LEAST_SHOWN
-    return (slice(None), slice(None)) if small else (rows, cols)
-
-
-def _between_bars(old: Glance, new: Glance, axis: int) -> slice:
-    size = old.shape[1 - axis]
-    busy = np.flatnonzero((np.ptp(old, axis=axis) > FLAT) | (np.ptp(new, axis=axis) > FLAT))
-    first, last = (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, 0)
-    # Where there is a bar, the texels at its edge mix it with the picture.
-    return slice(first + (first > 0), last - (last < size))
 
 
 def _detail(luma: Glance) -> Floats:

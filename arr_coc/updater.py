@@ -138,7 +138,7 @@ class TextureUpdater:
             self._last = pending.after or (None if update.change.dirty.any() else self._last)
             if pending.epoch_reason not in (None, "cut"):
                 self._cuts.forget()
-            self._cuts.advance(pending.before, pending.after)
+            self._cuts.advance(pending.before, pending.after, bool(pending.shift))
             return update
 
     def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:

@@ -1,12 +1,15 @@
-"""How well scene cuts are found in real clips, beside PySceneDetect on the same frames.
+"""How well scene cuts are found, beside PySceneDetect on the same frames.
 
-    python -m benchmarks.cuts [--clips FOLDER] [--out FILE]
+    python -m benchmarks.cuts [--clips FOLDER] [--per-kind N] [--out FILE]
 
-FOLDER holds clips and a `manifest.json` with each clip's `hard_cut_first_frame`: decode indices of new shots' first
-frames, read off by eye. A found cut within one frame of a true one is right, once. The peers are PySceneDetect's
-ContentDetector and AdaptiveDetector with their defaults except that scenes may be one frame long; they get every frame
-in BGR from the same decoder. AdaptiveDetector looks two frames ahead. Needs `pip install scenedetect`.
-Target: every hard cut found, no false one.
+Two sorts of clips. Real ones: FOLDER holds clips and a `manifest.json` with each clip's `hard_cut_first_frame`, decode
+indices of new shots' first frames, read off by eye. And clips made in memory (`benchmarks/cut_material.py`), in a
+part that the detector was tuned on and a held-out part, of other seeds, other real clips and with other kinds of
+events besides. Where FOLDER is absent the real clips are left out, and clips are made of drawn pictures only.
+
+A found cut within one frame of a true one is right, once. The peers are PySceneDetect's ContentDetector and
+AdaptiveDetector with their defaults except that scenes may be one frame long; they get every frame in BGR.
+AdaptiveDetector looks two frames ahead. Needs `pip install scenedetect`. Target: F1 of 0.95 on the held-out part.
 """
 
 from __future__ import annotations
@@ -14,17 +17,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-from collections.abc import Callable, Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import av
 import cv2
+import numpy as np
+import numpy.typing as npt
 
-from arr_coc.types import FrameStamp
+from arr_coc.cuts import SceneCutDetector
+from arr_coc.thumbnail import Thumbnail
+from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
+from benchmarks.cut_grounds import Part
+from benchmarks.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
+from stream.bench.machine import machine
 from stream.sources.planes import planes_of
 
 try:
@@ -36,6 +47,10 @@ except ImportError as error:
 RESULTS = Path(__file__).parent / "results" / "cuts.json"
 CLIPS = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
 TOLERANCE_FRAMES = 1
+
+Picture = npt.NDArray[np.uint8]
+Finder = Callable[[int, FramePlanes, Picture], list[int]]
+"""A detector at work: the index, planes and BGR picture of the next frame → the cuts that it then knows of."""
 
 
 @dataclass
@@ -64,7 +79,15 @@ class Score:
             self.mistakes.append({"clip": clip, "false": false, "missed": missed})
 
     @property
+    def line(self) -> str:
+        return f"{self.right} {self.false} {self.missed}; {self.counts['f1']:.3f}"
+
+    @property
     def report(self) -> dict[str, Any]:
+        return {**self.counts, "mistakes": self.mistakes}
+
+    @property
+    def counts(self) -> dict[str, float]:
         found, true = self.right + self.false, self.right + self.missed
         precision, recall = self.right / max(1, found), self.right / max(1, true)
         return {
@@ -74,7 +97,6 @@ class Score:
             "precision": round(precision, 4),
             "recall": round(recall, 4),
             "f1": round(2 * self.right / max(1, found + true), 4),
-            "mistakes": self.mistakes,
         }
 
 
@@ -88,64 +110,122 @@ def decoded(path: Path) -> Iterator[av.VideoFrame]:
                 continue
 
 
-def texture_cuts(path: Path) -> list[int]:
+def texture_finder() -> Finder:
     updater = TextureUpdater()
-    updates = (updater.process(planes_of(frame), FrameStamp(index, 0, 0)) for index, frame in enumerate(decoded(path)))
-    return [update.change.stamp.frame_index for update in updates if update.cut.is_cut]
+
+    def find(index: int, planes: FramePlanes, _: Picture) -> list[int]:
+        return [index] if updater.process(planes, FrameStamp(index, 0, 0)).cut.is_cut else []
+
+    return find
 
 
-def peer_cuts(detector: Any, path: Path) -> list[int]:
-    """What one of PySceneDetect's detectors finds. Times are made from decode indices, as 30 frames a second."""
-    found: list[Any] = []
+def peer_finder(detector: Any) -> Finder:
+    """One of PySceneDetect's detectors. Times are made from indices, as 30 frames a second."""
     size: tuple[int, int] | None = None
-    time = None
-    for index, frame in enumerate(decoded(path)):
-        size = size or (frame.width, frame.height)
-        picture = frame.to_ndarray(format="bgr24")
-        if (frame.width, frame.height) != size:
-            picture = cv2.resize(picture, size, interpolation=cv2.INTER_LINEAR)
-        time = FrameTimecode(index, fps=30.0)
-        found += detector.process_frame(time, picture)
-    if time is not None:
-        found += detector.post_process(time)
-    return sorted({int(cut.frame_num) for cut in found})
+
+    def find(index: int, _: FramePlanes, picture: Picture) -> list[int]:
+        nonlocal size
+        size = size or (picture.shape[1], picture.shape[0])
+        if (picture.shape[1], picture.shape[0]) != size:
+            picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_LINEAR), np.uint8)
+        return [int(cut.frame_num) for cut in detector.process_frame(FrameTimecode(index, fps=30.0), picture)]
+
+    return find
 
 
-def detectors() -> dict[str, Callable[[Path], list[int]]]:
-    return {
-        "arr_coc": texture_cuts,
-        "ContentDetector": lambda path: peer_cuts(ContentDetector(), path),
-        "AdaptiveDetector": lambda path: peer_cuts(AdaptiveDetector(), path),
-    }
+DETECTORS: dict[str, Callable[[], Finder]] = {
+    "arr_coc": texture_finder,
+    "ContentDetector": lambda: peer_finder(ContentDetector(min_scene_len=1)),
+    "AdaptiveDetector": lambda: peer_finder(AdaptiveDetector(min_scene_len=1)),
+}
+
+
+def found_cuts(frames: Iterable[tuple[FramePlanes, Picture]]) -> dict[str, list[int]]:
+    """What every detector finds in the same frames, given as planes and as BGR."""
+    finders = {name: make() for name, make in DETECTORS.items()}
+    found: dict[str, set[int]] = {name: set() for name in finders}
+    for index, (planes, picture) in enumerate(frames):
+        for name, find in finders.items():
+            found[name].update(find(index, planes, picture))
+    return {name: sorted(cuts) for name, cuts in found.items()}
+
+
+def of_real_clips(folder: Path) -> dict[str, Any]:
+    """Every detector's score on the folder's clips."""
+    scores = {name: Score() for name in DETECTORS}
+    clips = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    for clip in clips:
+        frames = ((planes_of(frame), frame.to_ndarray(format="bgr24")) for frame in decoded(folder / clip["file"]))
+        for name, cuts in found_cuts(frames).items():
+            scores[name].add(clip["file"], cuts, clip["hard_cut_first_frame"])
+    _show("real clips", scores)
+    detectors = {name: score.report for name, score in scores.items()}
+    return {"clips": [clip["file"] for clip in clips], "detectors": detectors}
+
+
+def of_material(part: Part, folder: Path, per_kind: int) -> dict[str, Any]:
+    """Every detector's score on one part of the clips made in memory: of all, by kind, and by what they are made of."""
+    groups: dict[str, dict[str, Score]] = {}
+    clips = 0
+    for made in material(part, folder, per_kind):
+        clips += 1
+        found = found_cuts((planes_of_rgb(frame), np.ascontiguousarray(frame[..., ::-1])) for frame in made.frames)
+        unseen = "kinds that tuning never saw" if made.kind in HELD_OUT_KINDS else "kinds as in tuning"
+        for group in ("all", unseen, f"over {made.sort}", made.kind):
+            scores = groups.setdefault(group, {name: Score() for name in DETECTORS})
+            for name, cuts in found.items():
+                scores[name].add(f"{made.kind} over {made.base}", cuts, made.cuts)
+    for group in groups:
+        _show(f"{part}: {group}", groups[group])
+    tables = {group: {name: score.counts for name, score in scores.items()} for group, scores in groups.items()}
+    return {"clips": clips, "groups": tables, "mistakes": groups["all"]["arr_coc"].mistakes}
+
+
+def cost_ms(repeats: int = 40) -> dict[str, float]:
+    """Median processor time of judging a 1080p frame that changed all over: one that stands out from the frames before
+    it and goes through everything, and one that does not."""
+    rng = np.random.default_rng(0)
+    pictures = [cv2.GaussianBlur(rng.integers(0, 256, (1080, 1920), dtype=np.uint8), (0, 0), 16) for _ in range(2)]
+    planes = [
+        FramePlanes("gray", (cv2.normalize(p, None, 0, 255, cv2.NORM_MINMAX).astype(np.uint8),)) for p in pictures
+    ]
+    spent: dict[str, list[float]] = {"stands out": [], "does not": []}
+    for _ in range(repeats):
+        before, after = Thumbnail.of(planes[0]), Thumbnail.of(planes[1])
+        detector = SceneCutDetector()
+        for name in spent:
+            start_ns = time.process_time_ns()
+            detector.judge(before, after, 1.0)
+            spent[name].append((time.process_time_ns() - start_ns) / 1e6)
+            detector.advance(before, after)
+    return {name: round(statistics.median(values), 2) for name, values in spent.items()}
+
+
+def _show(title: str, scores: dict[str, Score]) -> None:
+    print(f"{title:48}" + "".join(f"{name:>18}" for name in scores))
+    print(f"{'  right, false, missed; F1':48}" + "".join(f"{score.line:>18}" for score in scores.values()), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--clips", type=Path, default=CLIPS, help="folder with a manifest.json")
+    parser.add_argument("--per-kind", type=int, default=6, help="clips made of each kind")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    manifest = arguments.clips / "manifest.json"
-    if not manifest.is_file():
-        raise SystemExit(f"{manifest} does not exist: name a folder of clips with --clips or $ARR_COC_CLIPS")
-    clips = json.loads(manifest.read_text(encoding="utf-8"))
-    scores = {name: Score() for name in detectors()}
-    for clip in clips:
-        for name, find in detectors().items():
-            scores[name].add(clip["file"], find(arguments.clips / clip["file"]), clip["hard_cut_first_frame"])
-    print(f"{'':18}{'right':>7}{'false':>7}{'missed':>8}{'F1':>7}")
-    for name, score in scores.items():
-        print(f"{name:18}{score.right:7}{score.false:7}{score.missed:8}{score.report['f1']:7.3f}")
-    report = {
+    report: dict[str, Any] = {
         "benchmark": "cuts",
         "tolerance_frames": TOLERANCE_FRAMES,
-        "clips": [clip["file"] for clip in clips],
-        "versions": {
-            "python": platform.python_version(),
-            "cv2": cv2.__version__,
-            "scenedetect": scenedetect.__version__,
-        },
-        "detectors": {name: score.report for name, score in scores.items()},
+        "machine": machine(),
+        "versions": {"scenedetect": scenedetect.__version__},
+        "cost_ms": cost_ms(),
     }
+    parts: tuple[Part, ...] = ("held-out", "tuning")
+    for part in parts:
+        report[part] = of_material(part, arguments.clips, arguments.per_kind)
+    if (arguments.clips / "manifest.json").is_file():
+        report["real"] = of_real_clips(arguments.clips)
+    else:
+        print(f"real clips are left out: {arguments.clips} has no manifest.json (--clips or $ARR_COC_CLIPS)")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(f"written to {arguments.out}")

@@ -180,13 +180,107 @@ def test_noise_is_no_cut() -> None:
     assert cuts(lit(np.full_like(SCENE, 16) + rng.normal(0, 6, SCENE.shape), 1.0) for _ in range(6)) == []
 
 
+def fine(seed: int, width: int = WIDTH, sigma: float = 0.0) -> Picture:
+    """Random texture of single pixels, or of a few: uint8 [HEIGHT, width]."""
+    noise = np.random.default_rng(seed).normal(0, 1, (HEIGHT, width)).astype(np.float32)
+    noise = cv2.GaussianBlur(noise, (0, 0), sigma) if sigma else noise
+    return np.clip(128 + 45 * noise / noise.std(), 0, 255).astype(np.uint8)
+
+
+def filmed(wide: Picture, poses: Iterable[tuple[float, float, float, float]]) -> list[Picture]:
+    """What a camera sees of a picture from its middle, moved by (x, y), with a zoom and an angle in degrees."""
+    rows, cols = wide.shape
+    shown = []
+    for x, y, zoom, angle in poses:
+        matrix = cv2.getRotationMatrix2D((cols / 2 + x, rows / 2 + y), angle, zoom)
+        matrix[:, 2] += WIDTH / 2 - cols / 2 - x, HEIGHT / 2 - rows / 2 - y
+        shown.append(cv2.warpAffine(wide, matrix, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT_101))
+    return [np.asarray(picture, np.uint8) for picture in shown]
+
+
+@pytest.mark.parametrize("seed", [21, 22])
+@pytest.mark.parametrize("sigma", [0.0, 1.0])
+@pytest.mark.parametrize("speed_px", [3, 8, 20])
+def test_a_pan_over_fine_random_texture_is_no_cut(speed_px: int, sigma: float, seed: int) -> None:
+    wide = fine(seed, WIDTH + 30 * speed_px, sigma)
+    assert cuts(wide[:, x : x + WIDTH] for x in range(0, 30 * speed_px, speed_px)) == []
+
+
+@pytest.mark.parametrize("seed", [31, 32])
+@pytest.mark.parametrize("rate", [0.93, 1.04, 1.1])
+def test_a_zoom_is_no_cut(rate: float, seed: int) -> None:
+    start = 1.0 if rate > 1 else 3.0
+    for wide in (picture(seed, 2 * WIDTH), fine(seed, 2 * WIDTH, 1.0)):
+        assert cuts(filmed(wide, ((0, 0, start * rate**index, 0) for index in range(20)))) == []
+
+
+@pytest.mark.parametrize("seed", [41, 42])
+def test_a_turn_and_a_shake_are_no_cuts(seed: int) -> None:
+    wide = picture(seed, 2 * WIDTH)
+    assert cuts(filmed(wide, ((0, 0, 1.3, 4 * index) for index in range(20)))) == []
+    jolts = np.random.default_rng(seed).normal(0, 12, (20, 2))
+    assert cuts(filmed(wide, ((float(x), float(y), 1.3, 0) for x, y in jolts))) == []
+
+
+def transition(kind: str, first: Picture, second: Picture, frames: int) -> list[Picture]:
+    """One picture becomes another by degrees."""
+    turns = cv2.resize(np.random.default_rng(5).random((6, 10)), (WIDTH, HEIGHT), interpolation=cv2.INTER_NEAREST)
+    across = np.tile(np.linspace(0, 1, WIDTH), (HEIGHT, 1))
+    shown = []
+    for share in np.linspace(0, 1, frames + 2)[1:-1]:
+        if kind == "slide":
+            at = round(WIDTH * float(share * share * (3 - 2 * share)))
+            shown.append(np.ascontiguousarray(np.concatenate([first, second], axis=1)[:, at : at + WIDTH]))
+        else:
+            order = {"wipe": across, "squares": turns}[kind]
+            shown.append(np.where(order < share, second, first))
+    return shown
+
+
+@pytest.mark.parametrize("seed", [51, 61])
+@pytest.mark.parametrize("kind", ["slide", "wipe", "squares"])
+def test_a_transition_right_after_a_cut_is_not_cut_again(kind: str, seed: int) -> None:
+    """Neither while it runs nor when it is over."""
+    one, two, three = (picture(seed + index) for index in range(3))
+    assert cuts([one] * 4 + [two] * 2 + transition(kind, two, three, 9) + [three] * 5) == [4]
+
+
+@pytest.mark.parametrize("seed", [71, 72])
+def test_something_large_that_passes_fast_is_no_cut(seed: int) -> None:
+    still, other = picture(seed), picture(seed + 10)
+    frames = []
+    for index in range(14):
+        frames.append(still.copy())
+        left, right = np.clip((70 * index - 240, 70 * index), 0, WIDTH)
+        frames[-1][20:180, left:right] = other[20:180, left:right]
+    assert cuts(frames) == []
+
+
+def test_a_title_that_dimmed_a_flat_picture_goes_without_a_cut() -> None:
+    flat = np.full((HEIGHT, WIDTH), 90, np.uint8)
+    cv2.fillConvexPoly(flat, np.array([(20, 20), (150, 60), (60, 170)], np.int32), 200)
+    cv2.rectangle(flat, (200, 90), (300, 180), 40, -1)
+    titled = lit(flat, 0.35)
+    cv2.putText(titled, "ACT ONE", (20, 120), cv2.FONT_HERSHEY_DUPLEX, 2, 255, 4)
+    assert cuts([flat] * 4 + [titled] * 14 + [flat] * 4) == []
+
+
+def test_cuts_that_follow_soon_are_found_from_the_third_frame_on() -> None:
+    """A shot of one or two frames counts as part of what cut to it: frames of a transition look the same."""
+    for apart, found in ((2, [3]), (3, [3, 6]), (6, [3, 9])):
+        assert cuts([picture(81)] * 3 + [picture(82)] * apart + [picture(83)] * 6) == found
+
+
 def test_a_discontinuity_forgets_what_was_seen() -> None:
     """Right after a cut, the shot before it would be known again."""
-    for discontinuity, reasons in ((None, ["start", "cut", "cut", None]), ("seek", ["start", "cut", "seek", "cut"])):
+    shown = [SCENE, OTHER, OTHER, OTHER, picture(3), SCENE]
+    quiet: list[str | None] = ["start", "cut", None, None]
+    for discontinuity, reasons in ((None, [*quiet, "cut", None]), ("seek", [*quiet, "seek", "cut"])):
         updater = TextureUpdater()
-        found = [updater.process(frame(shot), FrameStamp(i, 0, 0)) for i, shot in enumerate((SCENE, OTHER))]
-        found.append(updater.process(frame(picture(3)), FrameStamp(2, 0, 0), discontinuity=discontinuity))
-        found.append(updater.process(frame(SCENE), FrameStamp(3, 0, 0)))
+        found = [
+            updater.process(frame(shot), FrameStamp(i, 0, 0), discontinuity if i == 4 else None)
+            for i, shot in enumerate(shown)
+        ]
         assert [update.epoch_reason for update in found] == reasons
 
 
