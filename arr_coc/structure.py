@@ -29,6 +29,14 @@ _LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
 light varies by 0.007, 0.007, 0.007, 0.003 and 0.055 at most, under a sensor's noise of 4 of 255."""
 
 _COUNTING = (0, 1, 2, 5, 6)
+_COLOURS, _EDGES, _ENTROPY = (0, 1, 2), 5, 6
+
+_LEAST_STEP = 0.04
+"""By how much a colour must differ from its neighbours' mean somewhere; slopes and spots of light bend by 0.03."""
+
+_LEAST_EDGES = 0.004
+"""What edge magnitude must vary by where entropy counts: a steep slope fills more or fewer bins of the histogram, and
+has no edges."""
 
 Map = npt.NDArray[np.float32]
 
@@ -51,7 +59,8 @@ def picture_structure(looks: Map) -> float:
 
     `looks` float32 [7, gh, gw]: red, green, blue, Sobel gx, gy and magnitude, and entropy of each tile, all of them
     absolute. Of each of them but gx and gy, a slope over the frame (a surface of second order) is taken away; the
-    largest of their structures counts. 1 for fewer than `LEAST_TILES` tiles.
+    largest of their structures counts, but for a colour that only bends, and for entropy without edges. 1 for fewer
+    than `LEAST_TILES` tiles.
     """
     rows, cols = looks.shape[1:]
     if rows * cols < LEAST_TILES:
@@ -60,7 +69,7 @@ def picture_structure(looks: Map) -> float:
     for channel, least in zip(_COUNTING, _LEAST_RANGES, strict=True):
         values = looks[channel].ravel()
         rest = (values - slopes @ (values @ slopes)).reshape(rows, cols)
-        if float(rest.max() - rest.min()) < least:
+        if float(rest.max() - rest.min()) < least or _is_light(channel, looks):
             continue
         found = max(found, _coherence(rest))
         if found < _CLEAR:
@@ -68,6 +77,15 @@ def picture_structure(looks: Map) -> float:
         if found >= _CLEAR:
             break
     return min(1.0, found)
+
+
+def _is_light(channel: int, looks: Map) -> bool:
+    """Whether slopes of light explain how a channel varies."""
+    if channel in _COLOURS:
+        values = looks[channel]
+        bends = values[1:-1, 1:-1] - (values[:-2, 1:-1] + values[2:, 1:-1] + values[1:-1, :-2] + values[1:-1, 2:]) / 4
+        return float(np.abs(bends).max()) < _LEAST_STEP
+    return channel == _ENTROPY and float(np.ptp(looks[_EDGES])) < _LEAST_EDGES
 
 
 @lru_cache(maxsize=8)

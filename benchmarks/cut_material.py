@@ -48,7 +48,7 @@ def material(part: Part, folder: Path, per_kind: int, drawn: int = 8) -> Iterato
     for number, (kind, event) in enumerate(kinds.items()):
         for index in range(per_kind):
             rng = np.random.default_rng([_PART_SEEDS[part], number, index])
-            yield _made(rng, kind, event, _cast(rng, sorts, index))
+            yield _made(rng, kind, event, _cast(rng, sorts, number + index))
 
 
 def planes_of_rgb(picture: Image) -> FramePlanes:

@@ -41,7 +41,7 @@ Rng = np.random.Generator
 
 RESULTS = Path(__file__).parent / "results" / "void.json"
 CLIPS = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
-HELD_OUT_SEED = 5_000
+HELD_OUT_SEED = 6_000
 SIZES_PX = ((640, 384), (1280, 720), (512, 512))
 QUESTION = "Say what happens."
 

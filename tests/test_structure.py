@@ -65,6 +65,14 @@ def slope(seed: int) -> np.ndarray:
     return np.clip(light[..., None] + rng.normal(0, 3, (*light.shape, 3)), 0, 255).astype(np.uint8)
 
 
+def spot(seed: int) -> np.ndarray:
+    """Light that falls off from a place as a cone, which no surface of second order fits."""
+    rng = np.random.default_rng(seed)
+    x, y = np.meshgrid(np.linspace(-1, 1, COLS * 32), np.linspace(-1, 1, ROWS * 32))
+    light = 230 - 90 * np.hypot(x - rng.uniform(-0.4, 0.4), y - rng.uniform(-0.4, 0.4))
+    return np.clip(light[..., None] + rng.normal(0, 2, (*light.shape, 3)), 0, 255).astype(np.uint8)
+
+
 def white_noise(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (ROWS * 32, COLS * 32, 3), dtype=np.uint8)
 
@@ -75,7 +83,7 @@ def blank(seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("picture", [white_noise, drops, slope, blank])
+@pytest.mark.parametrize("picture", [white_noise, drops, slope, spot, blank])
 def test_voids_have_no_structure(picture: Callable[[int], np.ndarray], seed: int) -> None:
     assert picture_structure(looks_of(picture(seed))) < VOID_STRUCTURE - 0.05
 
