@@ -13,7 +13,7 @@ from stream.bench.compare import Difference, differences
 from stream.bench.document import SCHEMA, document
 from stream.bench.report import report
 from stream.bench.series import Series, Spread
-from stream.bench.tables import changed_keys, show
+from stream.bench.tables import QUEUEING, changed_keys, show
 from stream.config import AllocateConfig, Config
 from stream.errors import ConfigError, OutputError, ReaderGone
 from stream.plot import plot_series
@@ -129,6 +129,10 @@ def test_the_comparison_s_table_fits_80_columns_and_says_what_differs(
     assert any(line.startswith("fps") and line.rstrip().endswith("noise") for line in lines)
 
 
+def test_the_note_on_queueing_breaks_where_it_is_written() -> None:
+    assert max(map(len, QUEUEING.splitlines())) <= 80
+
+
 def test_a_comparison_of_few_runs_says_once_that_they_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     show([series("A", 5), series("B", 6)], "clip.mp4", scheduled=False)
     lines = capsys.readouterr().out.splitlines()
@@ -164,5 +168,5 @@ def test_an_empty_run_can_be_drawn_but_not_into_nowhere(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r"arr-coc-stream\[plot\]"):
+    with pytest.raises(ConfigError, match="pip install matplotlib"):
         plot_series([series("A", 5)], "none", "x.png")

@@ -16,14 +16,38 @@ from tests.waiting import LIMIT_S
 HERE = Path(__file__).parent
 
 
-@pytest.mark.slow
-def test_a_camera_is_read_brought_back_and_its_faults_are_named(tmp_path: Path) -> None:
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """The fake camera, to be preloaded."""
     compiler = shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs Linux and a C compiler for the fake camera")
-    library = tmp_path / "fake_camera.so"
-    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(HERE / "fake_camera.c"), "-ldl"]
+    path = tmp_path / "fake_camera.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(path), str(HERE / "fake_camera.c"), "-ldl"]
     subprocess.run(command, check=True, timeout=LIMIT_S)
+    return path
+
+
+@pytest.mark.slow
+def test_one_command_watches_a_camera_from_an_empty_folder(tmp_path: Path, library: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    ran = subprocess.run(
+        [sys.executable, str(HERE.parent / "run_stream.py"), "watch", "42", "-c", "webcam", "--max-frames", "10"],
+        cwd=folder,
+        env={**os.environ, "LD_PRELOAD": str(library), "FAKE_CAMERA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=4 * LIMIT_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("\n") >= 1
+    assert " frame" in ran.stderr.splitlines()[-1]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_camera_is_read_brought_back_and_its_faults_are_named(tmp_path: Path, library: Path) -> None:
     faults = tmp_path / "faults"
     faults.mkdir()
     ran = subprocess.run(

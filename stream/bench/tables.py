@@ -22,7 +22,7 @@ SHOWN_STATISTICS = ("p50", "p99")
 
 QUEUEING = """\
 Read as fast as it goes: fps is the most that this machine does. Frames wait for
-each other, so the latencies of frames and answers are mostly queueing, and jitter
+each other, so latencies of frames and answers are mostly queueing, and jitter
 has no meaning. Add --realtime to measure latency and jitter."""
 """Below the figures of a run whose frames had no schedule."""
 
