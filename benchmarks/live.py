@@ -54,9 +54,9 @@ WORST = 10
 """Frames that are told one by one."""
 
 
-def make_clip(path: Path, seconds: float) -> None:
-    """The scene `hd` as H.264, its packets repeated until it is long enough."""
-    scene = load_scene("hd")
+def make_clip(path: Path, seconds: float, scene_name: str = "hd") -> None:
+    """A drawn scene as H.264, its packets repeated until it is long enough."""
+    scene = load_scene(scene_name)
     with av.open(path, "w") as container:
         stream = container.add_stream("libx264", rate=scene.fps, options={"preset": "veryfast", "crf": "23"})
         stream.width, stream.height, stream.pix_fmt = scene.width_px, scene.height_px, "yuv420p"

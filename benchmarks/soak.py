@@ -59,10 +59,11 @@ def make_clip(path: Path, frames: int) -> None:
 
 @dataclass
 class Samples:
-    """What each look at the run has found, by its name."""
+    """What each look at the run has found, by its name. The first `warm_share` of the looks shows no growth."""
 
     frames: list[int] = field(default_factory=list)
     series: dict[str, list[float]] = field(default_factory=dict)
+    warm_share: float = WARM_SHARE
 
     def look(self, frames: int, processes: dict[str, int], temporary: Path) -> None:
         found: dict[str, float] = {
@@ -82,7 +83,7 @@ class Samples:
 
     def growth(self, name: str) -> float:
         """Over the samples after the warm part."""
-        first = round(len(self.frames) * WARM_SHARE)
+        first = round(len(self.frames) * self.warm_share)
         frames, values = np.array(self.frames[first:], float), np.array(self.series[name][first:])
         if len(frames) < 2:
             return 0.0

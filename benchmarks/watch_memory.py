@@ -1,0 +1,124 @@
+"""Whether `watch` stays as small as it was: memory, threads and descriptors of each of its processes, from outside.
+
+    python -m benchmarks.watch_memory [--minutes 60] [--out FILE]
+
+The command itself, with nothing in it that measures: `watch --restart`, so frames, answers and what is shown have a
+process each and a spare frame process waits, as with a camera. The drawn scene `demo` as H.264 at its own pace, 24
+frames a second, three cuts in twelve seconds, an answer every two seconds. Every ten seconds each process is looked at.
+Growth is the slope of a straight line through the samples after the first sixth of the run, an hour.
+Target: no process grows by more than 8 MiB an hour of resident or of private memory, and no count grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.live import make_clip
+from benchmarks.soak import Samples, process_figures, rounded
+from stream.bench.machine import machine
+
+RESULTS = Path(__file__).parent / "results" / "watch_memory.json"
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE_S = 10.0
+WARM_SHARE = 1 / 6
+GROWTH_MAX_MIB_PER_HOUR = 8.0
+COUNT_GROWTH_MAX = 0.5
+ROLES = {"stream.frame_process": ("frames", "spare"), "stream.answer_process": ("answers",)}
+"""Modules that child processes run, and what those are called, in the order in which they are started."""
+
+
+def roles(command: psutil.Process) -> dict[str, psutil.Process]:
+    """The processes of the command by what they do."""
+    named = {"command": command}
+    for child in sorted(command.children(recursive=True), key=lambda process: (process.create_time(), process.pid)):
+        for name in ROLES.get(child.cmdline()[-1], ()):
+            if name not in named:
+                named[name] = child
+                break
+    return named
+
+
+def look(command: psutil.Process) -> dict[str, float]:
+    """What each process takes; one that ends meanwhile is left out."""
+    found: dict[str, float] = {}
+    try:
+        for name, process in roles(command).items():
+            figures = {**process_figures(process), "private MiB": process.memory_full_info().uss / 2**20}
+            found |= {f"{name} {what}": value for what, value in figures.items()}
+    except (psutil.NoSuchProcess, psutil.ZombieProcess, IndexError):
+        return {}
+    return found
+
+
+def watch(minutes: float, folder: Path) -> Samples:
+    """Runs the command for so long; the samples are taken at seconds since its start."""
+    clip = folder / "demo.mp4"
+    make_clip(clip, 60 * minutes + 30, "demo")
+    options = [str(clip), "--restart", "--for", f"{60 * minutes:g}s"]
+    samples, seconds = Samples(warm_share=WARM_SHARE), 0.0
+    with open(folder / "watch.log", "wb") as told:
+        command = [sys.executable, str(ROOT / "run_stream.py"), "watch", *options]
+        started = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
+        while True:
+            try:
+                started.wait(SAMPLE_S)
+                break
+            except subprocess.TimeoutExpired:
+                seconds += SAMPLE_S
+                found = look(psutil.Process(started.pid))
+                if len(found) == 4 * (1 + sum(map(len, ROLES.values()))):
+                    samples.add(round(seconds), found)
+    if started.returncode:
+        raise SystemExit(f"watch ended with status {started.returncode}")
+    return samples
+
+
+def faults(samples: Samples, hours: float) -> list[str]:
+    """What has grown beyond noise."""
+    return [
+        f"{name} grows by {growth / hours:.1f} an hour"
+        for name, growth in samples.growths().items()
+        if (growth / hours if name.endswith("MiB") else growth)
+        > (GROWTH_MAX_MIB_PER_HOUR if name.endswith("MiB") else COUNT_GROWTH_MAX)
+    ]
+
+
+def document(samples: Samples, minutes: float) -> dict[str, Any]:
+    covered_s = samples.frames[-1] - samples.frames[round(len(samples.frames) * WARM_SHARE)]
+    hours = covered_s / 3600
+    return {
+        "benchmark": "watch_memory",
+        "minutes": minutes,
+        "growth_over_s": covered_s,
+        "growth_per_hour": {name: round(growth / hours, 2) for name, growth in samples.growths().items()},
+        "growth_max_mib_per_hour": GROWTH_MAX_MIB_PER_HOUR,
+        "faults": faults(samples, hours),
+        "samples": {"at_s": samples.frames, **rounded(samples.series)},
+        "machine": machine(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        samples = watch(options.minutes, Path(folder))
+    told = document(samples, options.minutes)
+    for name, growth in told["growth_per_hour"].items():
+        print(f"{name}: {samples.series[name][-1]:.1f} at the end, {growth:+.2f} an hour")
+    print("; ".join(told["faults"]) or "nothing grew")
+    options.out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
