@@ -223,7 +223,7 @@ class OutputConfig(Section):
     """Where text and pictures go."""
 
     paths: tuple[str, ...] = Field(default=(), strict=False)
-    """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl)."""
+    """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl). `-` is JSON lines on standard output."""
     heatmap: str | None = None
     """A video with the allocation drawn over the frames (.mp4)."""
     why: str | None = None

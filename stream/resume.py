@@ -9,6 +9,7 @@ from stream.config import Config
 from stream.errors import ResumeError
 from stream.identity import identity_of
 from stream.journal import Journal, journal_path
+from stream.sinks.output_check import STDOUT
 
 AFRESH = "leave --resume out to start afresh"
 
@@ -51,7 +52,7 @@ def _obstacle(config: Config) -> str | None:
     paths, pipeline = config.output.paths, config.pipeline
     if not paths:
         return "--resume needs the file of the earlier run: name it with -o"
-    if any(os.path.exists(path) and not os.path.isfile(path) for path in paths):
+    if any(path == STDOUT or (os.path.exists(path) and not os.path.isfile(path)) for path in paths):
         return "--resume needs outputs that are ordinary files"
     if config.capture.realtime:
         return "--resume and --realtime do not go together: a run in real time is different each time"

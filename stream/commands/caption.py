@@ -32,7 +32,7 @@ def caption(
             "--output",
             "-o",
             metavar="FILE",
-            help="Captions as .vtt, .srt or .jsonl; may be repeated. [lines on stdout]",
+            help="Captions as .vtt, .srt or .jsonl, - for JSON lines on stdout; may be repeated. [lines on stdout]",
             show_default=False,
         ),
     ] = None,

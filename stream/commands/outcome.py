@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stream import logs
+from stream.sinks.output_check import STDOUT
 
 if TYPE_CHECKING:
     from stream.config import OutputConfig
@@ -36,6 +37,8 @@ def exit_status(summary: Summary, *, watching: bool = False) -> int:
 
 def report_written(paths: Sequence[str]) -> None:
     for path in paths:
+        if path == STDOUT:
+            continue
         logs.say(f"wrote {path}", event="wrote", path=path)
 
 

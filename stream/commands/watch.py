@@ -13,6 +13,7 @@ from stream.commands.outcome import also_written, exit_status, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer
 from stream.preflight import check_run
+from stream.sinks.output_check import STDOUT
 
 if TYPE_CHECKING:
     from stream.sinks.base import Display
@@ -21,7 +22,7 @@ AT_ITS_OWN_PACE = Layer("watch", {"capture.realtime": True})
 """A file is played as a camera would give it."""
 
 STDIN = 0
-STDOUT = 1
+STDOUT_FD = 1
 
 STATS_EVERY = "10s"
 
@@ -42,7 +43,7 @@ def watch(
             "--output",
             "-o",
             metavar="FILE",
-            help="Also write captions as .vtt, .srt or .jsonl; may be repeated.",
+            help="Also write captions as .vtt, .srt or .jsonl, - for JSON lines on stdout; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -86,7 +87,10 @@ def watch(
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
     check_run(config)
-    display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
+    if STDOUT in config.output.paths:
+        display = _quiet_display()
+    else:
+        display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
     try:
         from stream.session import run_session
 
@@ -95,6 +99,13 @@ def watch(
         display.close()
     report_written([*config.output.paths, *also_written(config.output)])
     return exit_status(summary, watching=config.answer.until.question is not None)
+
+
+def _quiet_display() -> Display:
+    """Progress and remarks on stderr: stdout belongs to an output."""
+    from stream.sinks.display import open_display
+
+    return open_display(captions=False)
 
 
 def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) -> Display:
@@ -110,7 +121,7 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
         return open_display(captions=True)
     keys = STDIN if typed and _in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
-    if debug or dumb or not _in_foreground(STDOUT):
+    if debug or dumb or not _in_foreground(STDOUT_FD):
         from stream.sinks.live_lines import LinesSink
 
         return LinesSink(every_s, STDIN if piped else keys)
@@ -119,7 +130,7 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
     from stream.sinks.live_screen import Screen
 
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    screen = Screen(STDOUT, colour=not os.environ.get("NO_COLOR"), unicode=unicode)
+    screen = Screen(STDOUT_FD, colour=not os.environ.get("NO_COLOR"), unicode=unicode)
     return LiveSink(screen, keys, STDIN if piped and keys is None else None)
 
 

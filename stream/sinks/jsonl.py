@@ -7,7 +7,23 @@ from msgspec.structs import replace
 from stream.event_forms import encode_event
 from stream.events import Answer, AnswerText, Event, FrameReady, Looked, Summary, Why
 from stream.sinks.base import Sink
+from stream.sinks.output_check import STDOUT
 from stream.sinks.output_file import OutputFile
+
+
+class StdoutLines:
+    """Standard output in the place of a file. Raises ReaderGone where nobody reads it any more."""
+
+    def append(self, text: str) -> None:
+        from stream.sinks.terminal import print_line
+
+        print_line(text.removesuffix("\n"))
+
+    def catch_up(self) -> None:
+        """Nothing was written before."""
+
+    def close(self) -> None:
+        """Standard output stays open."""
 
 
 class JsonlSink(Sink):
@@ -18,7 +34,7 @@ class JsonlSink(Sink):
     """
 
     def __init__(self, path: str, *, timing: bool = True, resume: bool = False) -> None:
-        self._file = OutputFile(path, resume=resume)
+        self._file = StdoutLines() if path == STDOUT else OutputFile(path, resume=resume)
         self._timing = timing
 
     def write(self, event: Event) -> None:

@@ -9,7 +9,7 @@ from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink, TakeOverlay
 from stream.sinks.jsonl import JsonlSink
-from stream.sinks.output_check import check_outputs
+from stream.sinks.output_check import STDOUT, check_outputs
 from stream.sinks.why import WhySink
 
 
@@ -35,6 +35,6 @@ def _opened(opened: ExitStack, sink: Sink) -> Sink:
 
 
 def _caption_sink(path: str, timing: bool, resume: bool) -> Sink:
-    if path.lower().endswith(".jsonl"):
+    if path == STDOUT or path.lower().endswith(".jsonl"):
         return JsonlSink(path, timing=timing, resume=resume)
     return CaptionSink(path, resume=resume)

@@ -16,21 +16,28 @@ CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
 HEATMAP_SUFFIXES = (".mp4",)
 WHY_SUFFIXES = (".jsonl",)
 
+STDOUT = "-"
+"""In the place of a caption file: JSON lines on standard output."""
+
 STDIN_FD = 0
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:
     """Raises OutputError for an unknown suffix, an output given twice, an output that is the input, and a place that
     cannot be written."""
-    for path in config.paths:
+    for path in _files(config.paths):
         check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
     if config.heatmap is not None:
         check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
     if config.why is not None:
         check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
     check_apart(outputs_of(config), source)
-    for path in outputs_of(config):
+    for path in _files(outputs_of(config)):
         check_place(path)
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if path != STDOUT]
 
 
 def outputs_of(config: OutputConfig) -> list[str]:
@@ -56,7 +63,9 @@ def check_apart(paths: Sequence[str], source: str, *others: str | None) -> None:
 
 
 def _file_of(path: str | int) -> object:
-    """Equal for two names of one file; what is no regular file may be named as often as one likes."""
+    """Equal for two names of one file; what is no regular file may be named as often as one likes, but for stdout."""
+    if path == STDOUT:
+        return path
     try:
         about = os.stat(path)
     except OSError:
