@@ -121,7 +121,7 @@ class Conversation:
         self._speaks = policy.watch is None or not policy.watch.alone
         self._lost = self._answers = 0
         self._manners = manners
-        self._met = False
+        self._met = self._finishing = False
         self._asked_text = policy.query
         self._dialogue: Dialogue | None = None
 
@@ -195,6 +195,7 @@ class Conversation:
 
     def finish(self, *, last_answer: bool) -> None:
         """Gives the last answer, where the run ends with one, and waits for what has been asked."""
+        self._finishing = True
         if last_answer:
             self._triggers.finish()
             if self._watch is not None:
@@ -232,8 +233,11 @@ class Conversation:
             self._listener.learn(feedback)
 
     def mind_silence(self) -> None:
-        """Gives up an answer stage that says nothing for too long. Raises StageDied where it has no successor."""
+        """Gives up an answer stage that says nothing for too long. Raises StageDied where it has no successor, and in
+        lockstep where nobody sees to it that there is one."""
         limit_s = self._policy.silence_limit_s
+        if self._policy.lockstep and not self._manners.supervised and self._talk.away_s > limit_s:
+            raise StageDied("answer", f"gone for {limit_s:g} s; start `serve-answers` at {self._reach.endpoint} again")
         if self._talk.silence_s <= limit_s:
             return
         if not self._rejoin:
@@ -324,6 +328,11 @@ class Conversation:
         if speak or not self._speaks:
             self._listener.asked()
 
+    @property
+    def _leaving(self) -> bool:
+        """The source has ended, and answers may be left out."""
+        return self._finishing and not self._policy.lockstep
+
     def _check_due(self) -> bool:
         """Counts answers; whether this one is to be checked."""
         self._answers += 1
@@ -331,7 +340,8 @@ class Conversation:
         return every is not None and self._answers % every == 0
 
     def _await(self, done: Callable[[], bool]) -> None:
-        """Hears the answer stage until `done`; not for longer than the run where it is away, and may stay away."""
-        while not done() and (self._talk.ready or not self._control.ending):
+        """Hears the answer stage until `done`; not for longer than the run where it is away, and may stay away: in
+        lockstep no answer is left out, so there it is waited for."""
+        while not done() and (self._talk.ready or not (self._control.ending or self._leaving)):
             self.hear(WAIT_MS)
             self.mind_silence()

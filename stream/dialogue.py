@@ -28,6 +28,7 @@ from stream.messages import (
     Turn,
 )
 from stream.packets import embedding_of
+from stream.patience import Patience
 from stream.question import Question
 from stream.stages.base import USER_ERRORS
 from stream.told_error import told_error
@@ -70,6 +71,8 @@ class Dialogue:
         self._embedding: QueryEmbedding | None = None
         self._awaited = Awaited(manners, clock)
         self._visit = Visit(connect(), clock)
+        self._lost_once = False
+        self._away = Patience(clock)
 
     @property
     def link(self) -> Link:
@@ -100,6 +103,11 @@ class Dialogue:
     def silence_s(self) -> float:
         """How long nothing has been heard while a turn or an answer is awaited; 0 where none is."""
         return self._visit.silence_s
+
+    @property
+    def away_s(self) -> float:
+        """How long no answer stage has been ready since one was lost; 0 where none was."""
+        return self._away.silence_s
 
     @property
     def given_up(self) -> int:
@@ -190,6 +198,7 @@ class Dialogue:
         recalled, self._recalled = self._recalled, []
         yield from recalled
         yield from self._take_news()
+        self._away.look(waiting=self._lost_once and not self.ready, heard=False)
         self._visit.join(Join(query=self._query, encode=self._manners.encode, until=self._manners.until))
         for number in range(HEARD_AT_ONCE):
             heard, event = self._hear_one(0 if recalled or number else timeout_ms)
@@ -211,6 +220,8 @@ class Dialogue:
         """
         self.link.close()
         self._awaited.give_up()
+        self._lost_once = True
+        self._embedding = None  # of a greeting that may have come in the same breath
         if not self._manners.supervised and not self._without_answers:
             self._without_answers = True
             self._news.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; trying the answer stage again"))
@@ -267,6 +278,7 @@ class Dialogue:
 
     def _send(self, question: Question) -> None:
         question.asked_ns, question.first_text_ns = self._clock.now_ns(), None
+        question.pieces, question.spoken = 0, ""
         self._visit.send(question, in_snapshot=self._manners.snapshot is not None)
 
     def _event(self, received: Received) -> Event | None:

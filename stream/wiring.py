@@ -33,6 +33,16 @@ def restarts(config: Config, info: SourceInfo) -> bool:
     return info.live if config.pipeline.restart is None else config.pipeline.restart
 
 
+def rejoins(config: Config, info: SourceInfo) -> bool:
+    """Whether a run goes on with the next answer stage where one is lost.
+
+    One elsewhere is waited for by whoever paces itself, and by a file that is read without leaving out an answer.
+    """
+    if config.answer.server is None or config.pipeline.restart is not None:
+        return restarts(config, info)
+    return paced(config, info) or config.pipeline.answers == "lockstep"
+
+
 def capture_policy(config: Config, info: SourceInfo) -> CapturePolicy:
     newest = paced(config, info) or config.pipeline.frames == "newest"
     return CapturePolicy(newest=newest, realtime=config.capture.realtime and not info.live)
@@ -110,7 +120,7 @@ def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journ
     return Manners(
         encode=config.answer.encode,
         until=config.answer.until.question,
-        rejoin=restarts(config, info),
+        rejoin=rejoins(config, info),
         repeat=speak_policy(config, info).lockstep,
         supervised=reach.supervised,
         snapshot=reach.snapshot,

@@ -555,6 +555,33 @@ def test_a_failure_is_survived_where_another_answer_stage_may_come(opened: Opene
     assert talk.ask() == 1
 
 
+def test_an_answer_stage_that_fails_as_soon_as_it_has_greeted_teaches_no_question(opened: Opener) -> None:
+    talk = opened(rejoin=True)
+    talk.dialogue.take_embedding()
+    talk.dialogue.lose("gone")
+    talk.hear()
+    talk.expect(Join)
+    talk.peer.send(Hello(model_id="m", knows_levels=False, known_world=None))
+    embedding = np.zeros((1, 8), np.float32)
+    talk.peer.send(Asking(query="what?", model_id="m", arrays=specs_of(embedding)), [embedding])
+    talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+    assert talk.dialogue.hello is None
+    assert talk.dialogue.take_embedding() is None, "whoever reads it looks for the greeting that it came with"
+
+
+def test_an_answer_that_is_asked_for_again_is_counted_from_its_beginning(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.awaited.ANSWER_CHARS_MAX", 4)
+    talk = opened(rejoin=True, repeat=True)
+    number = talk.ask()
+    assert [event.text for event in talk.hear(Text(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
+    talk.dialogue.lose("gone")
+    talk.greet()
+    talk.grant()
+    assert [event.text for event in talk.hear(Text(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
+
+
 def test_failures_one_after_the_other_are_not_survived_for_ever(opened: Opener) -> None:
     talk = opened(rejoin=True, repeat=True)
     talk.ask()

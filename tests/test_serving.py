@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from arr_coc.errors import ModelNotFound, OptionError
 from stream import serving
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Answer, Event, Notice, Restarted
+from stream.events import ANSWERS_LOST, Answer, AnswerText, Event, Notice, Restarted, Summary
 from stream.pipeline import Pipeline
 from stream.recording import Recording
 from stream.replay import Replay, Replayed, answered_by, replay_config
 from stream.serving import serve_answers
 from stream.stages.base import Control
 from stream.transport.curve import make_keys
+from tests import fake_speaker
 from tests.fake_speaker import FakeSpeaker
 from tests.waiting import LIMIT_S, free_port
 
@@ -113,6 +114,11 @@ def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoin
     assert alone[0] != alone[1]
 
 
+def without_pieces(events: Iterable[Event]) -> list[Event]:
+    """What is told but for the pieces of answers, some of which are spoken again where an answer stage was lost."""
+    return [event for event in events if not isinstance(event, AnswerText)]
+
+
 def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:
     with serving_at(endpoint, Config(answer=AnswerConfig(max_tokens=7))):
         events = told(client(endpoint, output=OutputConfig(record=str(tmp_path / "a"))))
@@ -147,11 +153,25 @@ def test_where_nobody_answers_the_run_says_so(endpoint: str) -> None:
         told(client(endpoint, capture=capture))
 
 
-def test_an_answer_stage_that_goes_ends_the_run(endpoint: str) -> None:
+def test_an_answer_stage_that_goes_for_good_ends_the_run(endpoint: str) -> None:
+    pipeline = PipelineConfig(timeout_s=0.2)
     with serving_at(endpoint) as served:
 
         def until_it_goes() -> None:
-            for event in Pipeline(client(endpoint, capture=CaptureConfig(size="128x96"))).run():
+            for event in Pipeline(client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))).run():
+                if isinstance(event, Answer) and not served.control.cancelled:
+                    served.stop()
+
+        with pytest.raises(StageDied, match=r"gone for 0.2 s; start `serve-answers` at tcp://.* again"):
+            until_it_goes()
+
+
+def test_where_it_may_not_rejoin_a_run_ends_with_its_answer_stage(endpoint: str) -> None:
+    pipeline = PipelineConfig(restart=False)
+    with serving_at(endpoint) as served:
+
+        def until_it_goes() -> None:
+            for event in Pipeline(client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))).run():
                 if isinstance(event, Answer) and not served.control.cancelled:
                     served.stop()
 
@@ -159,18 +179,15 @@ def test_an_answer_stage_that_goes_ends_the_run(endpoint: str) -> None:
             until_it_goes()
 
 
-def test_a_run_that_may_go_on_waits_for_the_next_answer_stage(endpoint: str) -> None:
-    config = client(
-        endpoint,
-        capture=CaptureConfig(size="128x96", realtime=True),
-        pipeline=PipelineConfig(restart=True),
-    )
-    pipeline = Pipeline(config)
+@pytest.mark.parametrize("more", [{}, {"pipeline": PipelineConfig(restart=True)}])
+def test_a_file_at_its_own_pace_goes_on_with_the_next_answer_stage(endpoint: str, more: dict[str, Any]) -> None:
+    pipeline = Pipeline(client(endpoint, capture=CaptureConfig(size="128x96", realtime=True), **more))
     with ExitStack() as stack:
         served = stack.enter_context(serving_at(endpoint))
-        answers = 0
+        answers, lost = 0, False
         for event in pipeline.run():
             assert not isinstance(event, Restarted)
+            lost = lost or (isinstance(event, Notice) and event.code == ANSWERS_LOST)
             if isinstance(event, Answer):
                 answers += 1
                 if answers == 2:
@@ -179,6 +196,49 @@ def test_a_run_that_may_go_on_waits_for_the_next_answer_stage(endpoint: str) -> 
                 elif answers == 4:
                     pipeline.end()
     assert answers >= 4
+    assert lost
+
+
+def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer stage goes in the middle of its second answer, and another one takes its place."""
+    with serving_at(endpoint):
+        unbroken = without_clock(without_pieces(told(client(endpoint))))
+    gone = threading.Event()
+    with ExitStack() as stack:
+        first = stack.enter_context(serving_at(endpoint))
+
+        def go(frame_index: int) -> None:
+            if frame_index and not gone.is_set():
+                first.control.cancel()
+                gone.set()
+
+        def follow() -> None:
+            assert gone.wait(LIMIT_S)
+            first.join()
+            stack.enter_context(serving_at(endpoint))
+
+        monkeypatch.setattr(fake_speaker, "heard", go)
+        follower = threading.Thread(target=follow)
+        follower.start()
+        events = told(client(endpoint))
+        follower.join(LIMIT_S)
+    lost = [event for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
+    assert [event.message for event in lost] == ["no answers: the connection was lost; trying the answer stage again"]
+    assert without_clock(without_pieces(event for event in events if event not in lost)) == unbroken
+
+
+def test_a_file_that_ends_while_the_answer_stage_is_away_ends_the_run(endpoint: str) -> None:
+    capture = CaptureConfig(max_frames=40, size="128x96", realtime=True)
+    with serving_at(endpoint) as served:
+        events = []
+        for event in Pipeline(client(endpoint, capture=capture)).run():
+            events.append(event)
+            if isinstance(event, Answer) and not served.control.cancelled:
+                served.stop()
+    assert isinstance(events[-1], Summary)
+    assert events[-1].ended == "finished"
 
 
 def test_only_holders_of_a_key_are_answered(tmp_path: Path, endpoint: str) -> None:
@@ -196,6 +256,16 @@ def test_only_holders_of_a_key_are_answered(tmp_path: Path, endpoint: str) -> No
 def test_an_address_in_use_is_refused(endpoint: str) -> None:
     with serving_at(endpoint), pytest.raises(ConfigError, match=f"cannot open {endpoint}"):
         serve_answers(Config(), endpoint, lambda: None, Control(), "tests.fake_speaker:FakeSpeaker")
+
+
+def test_an_address_in_use_is_told_before_the_model_is_loaded(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(speaker: str, config: Config) -> FakeSpeaker:
+        raise AssertionError("the model was loaded first")
+
+    with serving_at(endpoint):
+        monkeypatch.setattr(serving, "open_speaker", loaded)
+        with pytest.raises(ConfigError, match=f"cannot open {endpoint}: another program uses it"):
+            serve_answers(Config(), endpoint, lambda: None, Control())
 
 
 def test_nobody_is_served_beyond_this_machine_without_keys() -> None:

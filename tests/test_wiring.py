@@ -78,6 +78,25 @@ def test_live_runs_go_on_when_a_process_dies_unless_told_otherwise(
     assert manners(config, info, AnswerReach("ipc://x"), None).rejoin == restarted
 
 
+@pytest.mark.parametrize(
+    ("info", "sections", "rejoined"),
+    [
+        (FILE, {}, True),
+        (CAMERA, {}, True),
+        (FILE, {"capture": {"realtime": True}}, True),
+        (FILE, {"capture": {"realtime": True}, "pipeline": {"answers": "newest"}}, True),
+        (FILE, {"pipeline": {"answers": "newest"}}, False),
+        (FILE, {"pipeline": {"restart": False}}, False),
+        (CAMERA, {"pipeline": {"restart": False}}, False),
+    ],
+)
+def test_a_server_that_is_lost_is_looked_for_unless_told_otherwise_or_measured(
+    info: SourceInfo, sections: dict[str, object], rejoined: bool
+) -> None:
+    config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
+    assert manners(config, info, AnswerReach("tcp://127.0.0.1:5555"), None).rejoin == rejoined
+
+
 def test_the_answer_section_says_when_to_speak() -> None:
     answer = AnswerConfig(every_s=0.5, on_change=0.25, on_cut=False, query="why?")
     policy = speak_policy(Config(answer=answer, pipeline=PipelineConfig(timeout_s=7)), FILE)

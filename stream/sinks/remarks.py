@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arr_coc.counting import counted
-from stream.events import AnswerCancelled, Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped, Turned
+from stream.events import (
+    ANSWERS_LOST,
+    AnswerCancelled,
+    Asked,
+    Cut,
+    Event,
+    Notice,
+    Outage,
+    PictureChanged,
+    Restarted,
+    Skipped,
+    Turned,
+)
 from stream.printable import printable
 
 SKIPS_SHOWN = 3
@@ -35,6 +47,12 @@ def turned_text(event: Turned) -> str:
     warning = "" if event.warning is None else f" ({event.warning})"
     chance = event.yes if event.to == "yes" else 1 - event.yes
     return printable(f"{event.to} ({chance:.0%}): {event.question}".replace("%", " %", 1) + warning)
+
+
+def breaks_off(event: Event) -> bool:
+    """Whether what was being spoken comes to nothing: it was cancelled, or the process that spoke is gone."""
+    lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
+    return lost or isinstance(event, (Restarted, AnswerCancelled))
 
 
 class Remarks:

@@ -21,12 +21,20 @@ from rich.text import Text
 
 from arr_coc.counting import counted, of_counted
 from stream.errors import OutputFailed, ReaderGone
-from stream.events import Answer, AnswerCancelled, AnswerText, Event, FrameReady, Notice, Restarted, Summary, Turned
+from stream.events import (
+    Answer,
+    AnswerText,
+    Event,
+    FrameReady,
+    Notice,
+    Summary,
+    Turned,
+)
 from stream.logs import write_now
 from stream.printable import printable, printable_lines
 from stream.signals import leave_gone_terminal
 from stream.sinks.base import Display, Watched
-from stream.sinks.remarks import Remarks, clock_text, turned_text
+from stream.sinks.remarks import Remarks, breaks_off, clock_text, turned_text
 
 LEAST_RATIO = 1.05
 """Below this, less work is not worth a word."""
@@ -133,7 +141,7 @@ class TerminalSink(Display):
     def _say(self, event: Event) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=printable(event.message))
-        elif isinstance(event, (Restarted, AnswerCancelled)):
+        elif breaks_off(event):
             self._spoken = ""
         remark = self._remarks.of(event)
         if remark is not None:

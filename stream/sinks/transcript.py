@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, AnswerCancelled, AnswerText, Event, FrameReady, Restarted, Turned
+from stream.events import Answer, AnswerText, Event, FrameReady, Turned
 from stream.printable import printable
-from stream.sinks.remarks import Remarks, clock_text, turned_text
+from stream.sinks.remarks import Remarks, breaks_off, clock_text, turned_text
 
 ENTRIES_KEPT = 200
 
@@ -102,7 +102,7 @@ class Transcript:
         elif isinstance(event, Turned):
             entry = Entry(self.times.of(event.pts_s), turned_text(event))
         else:
-            if isinstance(event, (Restarted, AnswerCancelled)):
+            if breaks_off(event):
                 self._hush()
             remark = self._remarks.of(event)
             entry = None if remark is None else Entry("", remark, remark=True)
