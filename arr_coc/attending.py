@@ -25,7 +25,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.budget import DEFAULT_BUDGET, Budget, tokens_for
-from arr_coc.errors import NonFiniteError, ShapeError, StrategyError
+from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
 from arr_coc.ops.fixation import fixation_cover, fixation_point
 from arr_coc.ops.quadtree import DULL, QuadTree, quadtree, split_worth, top_level
 from arr_coc.ops.regions import level_count, level_shape, pool_max, region_mean
@@ -85,7 +85,7 @@ class Request:
 
 
 def allocate(
-    relevance: torch.Tensor,
+    relevance: torch.Tensor | Map,
     budget: Budget | Sequence[Budget] = DEFAULT_BUDGET,
     strategy: str = "auto",
     *,
@@ -96,17 +96,19 @@ def allocate(
 ) -> Allocation:
     """Choose the regions that a budget of tokens buys.
 
-    `relevance` [gh, gw] or [B, gh, gw], finite, usually in [0, 1]; `budget` as `arr_coc.budget` has it, or one for
-    each frame of the batch, clamped to the number of tiles; `levels` says whether the model knows coarse tokens (for
-    `auto`). Returns regions [K, 3], relevance [K] (mean over the region's tiles) and mask [K] in token order, on
-    the CPU; with a batch dimension all of them are [B, K, …], K the largest of the batch, padded with masked zeros.
-    The same inputs give the same regions.
+    `relevance` [gh, gw] or [B, gh, gw], a tensor or a NumPy array, is finite and usually in [0, 1]; `budget` as
+    `arr_coc.budget` has it, or one for each frame of the batch, clamped to the number of tiles; `levels` says whether
+    the model knows coarse tokens (for `auto`). Returns regions [K, 3], relevance [K] (mean over the region's tiles) and
+    mask [K] in token order, on the CPU; with a batch dimension all of them are [B, K, …], K the largest of the batch,
+    padded with masked zeros. The same inputs give the same regions.
 
-    Raises BudgetError, StrategyError, ShapeError, and NonFiniteError for NaN or Inf in `relevance`.
+    Raises BudgetError, StrategyError, ShapeError, OptionError for a `coverage` outside [0, 1], and NonFiniteError for
+    NaN or Inf in `relevance`.
     """
-    _check_map(relevance)
+    if not 0 <= coverage <= 1:
+        raise OptionError(f"coverage is a share of the budget, in [0, 1], got {coverage!r}")
     check_strategy(strategy)
-    maps = relevance.detach().to("cpu", torch.float32).numpy()
+    maps = _checked_map(relevance).detach().to("cpu", torch.float32).numpy()
     frames = maps[None] if maps.ndim == 2 else maps
     budgets = budget if isinstance(budget, Sequence) and not isinstance(budget, str) else [budget] * len(frames)
     if len(budgets) != len(frames):
@@ -156,11 +158,18 @@ def _batch(frames: list[Allocation]) -> Allocation:
     )
 
 
-def _check_map(relevance: torch.Tensor) -> None:
+def _checked_map(relevance: torch.Tensor | Map) -> torch.Tensor:
+    """The map as a tensor."""
+    if isinstance(relevance, np.ndarray) and relevance.dtype.kind in "fiub":
+        relevance = torch.from_numpy(np.ascontiguousarray(relevance))
+    if not isinstance(relevance, torch.Tensor) or relevance.dtype.is_complex:
+        found = str(relevance.dtype) if isinstance(relevance, torch.Tensor) else type(relevance).__name__
+        raise ShapeError(f"relevance must be a tensor or an array of real numbers, got {found}")
     if relevance.ndim not in (2, 3) or 0 in relevance.shape:
         raise ShapeError(f"relevance must be [gh, gw] or [B, gh, gw], got {list(relevance.shape)}")
     if not torch.isfinite(relevance).all():
         raise NonFiniteError("relevance holds NaN or Inf")
+    return relevance
 
 
 def _choose(request: Request, strategy: str) -> Regions:

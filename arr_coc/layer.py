@@ -16,6 +16,7 @@ from arr_coc.attending import allocate, check_strategy
 from arr_coc.balancing import Tensions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
+from arr_coc.ops.checks import check_tensor
 from arr_coc.ops.regions import paint
 from arr_coc.qwen.hub import download, local_folder
 from arr_coc.qwen.positions import token_positions
@@ -155,14 +156,22 @@ def _check_inputs(
     vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor, query_dim: int
 ) -> tuple[int, int]:
     """The tile grid of `image`, once all shapes fit it."""
-    if image.ndim != 4 or image.shape[1] != 3:
-        raise ShapeError(f"image must be [B, 3, H, W], got {list(image.shape)}")
+    check_tensor(vision_embeds, "vision_embeds")
+    check_tensor(image, "image")
+    if query_embeds is not None:
+        check_tensor(query_embeds, "query_embeds")
+    if image.ndim != 4 or image.shape[1] != 3 or 0 in image.shape:
+        raise ShapeError(f"image must be [B, 3, H, W], none of them 0, got {list(image.shape)}")
     rows, cols = -(-image.shape[2] // TILE_PX), -(-image.shape[3] // TILE_PX)
     if vision_embeds.ndim != 3 or vision_embeds.shape[:2] != (image.shape[0], rows * cols):
         wanted = f"[{image.shape[0]}, {rows} * {cols}, D]"
         raise ShapeError(f"vision_embeds must be {wanted} for such an image, got {list(vision_embeds.shape)}")
     if query_embeds is not None and (query_embeds.ndim != 3 or query_embeds.shape[0] != image.shape[0]):
         raise ShapeError(f"query_embeds must be [{image.shape[0]}, Lq, Dq], got {list(query_embeds.shape)}")
+    if query_embeds is not None and query_embeds.shape[1] == 0:
+        raise ShapeError("query_embeds holds no token; give None where there is no question")
+    if vision_embeds.shape[2] == 0:
+        raise ShapeError("vision_embeds must be at least one number wide, got 0")
     if query_embeds is not None and query_dim not in (0, query_embeds.shape[2]):
         raise ShapeError(f"this layer takes questions of width {query_dim}, got {query_embeds.shape[2]}")
     for name, tensor in (("vision_embeds", vision_embeds), ("query_embeds", query_embeds)):

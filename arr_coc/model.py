@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ from arr_coc.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import OptionError
 from arr_coc.gaze import Gaze
+from arr_coc.heat_picture import heat_picture, png
 from arr_coc.qwen.answer_options import AnswerOptions, Frames
 from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.loading import load_qwen
-from arr_coc.qwen.pictures import Picture, to_frames
+from arr_coc.qwen.pictures import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.resize import widened
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp
 
@@ -39,13 +43,14 @@ class Timings:
     decode_ms: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Generation:
-    """An answer.
+    """An answer. Printed it is one line; a notebook shows the newest picture with the heat map over it.
 
     `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (level, row, col):
     what was shown of it. `tokens_used`: visual tokens of all frames together. `vision`: what encoding the newest frame
-    took with `encode="incremental"`, which encodes of later frames only what changed.
+    took with `encode="incremental"`, which encodes of later frames only what changed. `picture` uint8 [H, W, 3]: the
+    newest one.
     """
 
     text: str
@@ -54,10 +59,23 @@ class Generation:
     regions: npt.NDArray[np.int32]
     timings: Timings
     vision: VisionReport | None = None
+    picture: Rgb | None = None
+
+    def __repr__(self) -> str:
+        rows, cols = self.heatmap.shape
+        times = self.timings
+        took_ms = times.allocate_ms + times.encode_ms + times.prefill_ms + times.decode_ms
+        return f"Generation({self.text!r}, {self.tokens_used} visual tokens, heat map {rows}x{cols}, {took_ms:.0f} ms)"
+
+    def _repr_png_(self) -> bytes | None:
+        """The newest picture with the heat map over it, as a PNG."""
+        return None if self.picture is None else png(heat_picture(self.picture, self.heatmap))
 
 
 class ARRCOCQwen:
-    """A Qwen3-VL, Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens. Not for several threads at once.
+    """A Qwen3-VL (also MoE), Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens.
+
+    Not for several threads at once.
 
     `fallbacks` counts frames whose allocation failed, and that were answered with all their tokens.
     """
@@ -95,13 +113,17 @@ class ARRCOCQwen:
         itself, so that a frame that comes again in another order or company is not read again.
         Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
         the answer about a picture is the stock model's.
-        Raises ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError and NonFiniteError.
+        A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
+        be of several sizes. One that is more than 200 times as long as wide is padded by its edge pixels.
+        Raises FileNotFoundError, ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError and
+        NonFiniteError.
         """
+        _check_question(query)
         decoding = Decoding(max_tokens, temperature, top_p, seed)
         self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
         options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, levels=self.qwen.knows_levels)
         gaze = Gaze(self.qwen.preprocessing, encode, options, self.qwen.embed_query(query), self.qwen.realiser)
-        pictures = to_frames(image_or_frames)
+        pictures = [widened(picture) for picture in to_frames(image_or_frames)]
 
         started_s = time.perf_counter()
         stamps = _stamps(len(pictures), times_s)
@@ -117,10 +139,18 @@ class ARRCOCQwen:
             regions=answer.regions,
             timings=Timings(allocate_ms, answer.encode_ms, answer.prefill_ms, answer.decode_ms),
             vision=answer.vision,
+            picture=pictures[-1],
         )
 
 
+def _check_question(query: object) -> None:
+    if not isinstance(query, str) or not query.strip():
+        raise OptionError(f'a question is text that is not empty, got {query!r}; give one such as "Say what happens."')
+
+
 def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
+    if times_s is not None and not all(isinstance(at_s, Real) and math.isfinite(at_s) for at_s in times_s):
+        raise OptionError(f"times_s must hold finite numbers of seconds, got {list(times_s)}")
     times = [index / FRAMES_PER_S for index in range(frames)] if times_s is None else list(times_s)
     if len(times) != frames or any(later < earlier for earlier, later in pairwise(times)):
         raise OptionError(f"times_s must hold one time for each frame, {frames} in order, got {times}")

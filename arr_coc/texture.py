@@ -38,6 +38,7 @@ from arr_coc.channels import (
     luma_entropy,
 )
 from arr_coc.errors import NonFiniteError, ProfileError, ShapeError
+from arr_coc.ops.checks import check_tensor
 from arr_coc.types import LEVELS, TILE_PX, TileVersions
 
 PROFILES = {"core13": 13}
@@ -155,6 +156,7 @@ def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray
     Raises ShapeError, NonFiniteError, ProfileError.
     """
     _check_profile(profile)
+    check_tensor(images, "images")
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
         raise ShapeError(f"images must be [B, 3, H, W], got {list(images.shape)}")
     if images.is_floating_point():

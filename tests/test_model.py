@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,15 +168,58 @@ def test_bad_options_are_named(
     [
         ([], "no frame"),
         (7, "got int"),
-        (np.zeros((4, 4, 3)), "float64"),
+        (np.zeros((4, 4, 3), complex), "complex128"),
+        (None, "got None"),
+        ([np.zeros((4, 4, 3), np.uint8), None], "got None"),
         (np.zeros((0, 4, 3), np.uint8), r"\[0, 4, 3\]"),
         (torch.full((3, 8, 8), 7.0), "values from 7 to 7"),
-        (np.zeros((2000, 8, 3), np.uint8), "too narrow"),
     ],
 )
 def test_what_is_no_picture_is_named(model: ARRCOCQwen, thing: Any, match: str) -> None:
     with pytest.raises(ShapeError, match=match):
         model.generate(thing, QUERY)
+
+
+@pytest.mark.parametrize("query", [None, "", "  ", 7, b"what?"])
+def test_what_is_no_question_is_named(model: ARRCOCQwen, picture: np.ndarray, query: Any) -> None:
+    with pytest.raises(
+        OptionError, match=rf"a question is text that is not empty, got {re.escape(repr(query))}; give one such as"
+    ):
+        model.generate(picture, query)
+
+
+@pytest.mark.parametrize("shape", [(50, 12_000), (12_000, 50), (1, 500), (1, 1)])
+def test_narrow_pictures_are_padded(model: ARRCOCQwen, shape: tuple[int, int]) -> None:
+    narrow = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    result = model.generate(narrow, QUERY, max_tokens=1, budget=16)
+    assert result.tokens_used >= 1
+    assert result.picture is not None
+    assert max(result.picture.shape[:2]) <= 200 * min(result.picture.shape[:2])
+    assert np.array_equal(result.picture[: shape[0], : shape[1]], narrow)
+
+
+def test_frames_may_be_of_several_sizes(model: ARRCOCQwen, picture: np.ndarray) -> None:
+    result = model.generate([picture, picture[:64, :96], picture], QUERY, max_tokens=1, budget=4, strategy="topk")
+    assert result.tokens_used == 12
+    assert result.heatmap.shape == (5, 7)
+
+
+@pytest.mark.parametrize("times_s", [[float("nan")], ["soon"], [None]])
+def test_times_are_finite_numbers(model: ARRCOCQwen, picture: np.ndarray, times_s: Any) -> None:
+    with pytest.raises(OptionError, match="times_s must hold finite numbers of seconds"):
+        model.generate(picture, QUERY, times_s=times_s)
+
+
+def test_a_result_is_one_line_and_a_picture(model: ARRCOCQwen, picture: np.ndarray) -> None:
+    result = model.generate(picture, QUERY, max_tokens=2, budget=9, strategy="topk")
+    assert repr(result) == str(result)
+    assert repr(result).startswith(f"Generation({result.text!r}, 9 visual tokens, heat map 5x7, ")
+    assert "\n" not in repr(result)
+    shown = result._repr_png_()
+    assert shown is not None
+    image = np.asarray(Image.open(io.BytesIO(shown)))
+    assert image.shape == picture.shape
+    assert replace(result, picture=None)._repr_png_() is None
 
 
 def test_files_that_are_no_pictures(model: ARRCOCQwen, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError
 from arr_coc.ops.checks import check_tokens
 from arr_coc.ops.layout import BORDER_PX, Box, Layout, Placement, best_layout
+from arr_coc.ops.pictures import Picture, to_rgb
 from arr_coc.ops.planes import Plane
 from arr_coc.types import TileGrid
 
@@ -49,10 +50,11 @@ class Composite:
         return place[0], place[1]
 
 
-def foveate(image: Plane | torch.Tensor, relevance: npt.NDArray[np.floating] | torch.Tensor, tokens: int) -> Composite:
+def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, tokens: int) -> Composite:
     """A picture for models behind an API that take pictures only: the whole view coarsely, what matters in detail.
 
-    `image`: NumPy uint8 [H, W, 3] or torch uint8 [3, H, W], on any device, strided as it likes. `relevance`: finite
+    `image`: NumPy uint8 [H, W, 3], torch uint8 [3, H, W] on any device, strided as it likes, or any other picture that
+    `arr_coc.ops.pictures.to_rgb` takes. `relevance`: finite
     [ceil(H/32), ceil(W/32)], usually in [0, 1]: how much each tile matters, absolutely, as the allocator's maps.
     `tokens`: the tiles of 32×32 pixels that the result may take; a model whose tokens are smaller or larger counts its
     own (for 28 pixels, multiply by (28/32)²).
@@ -127,18 +129,16 @@ def _turned(box: Sequence[int]) -> Box:
     return box[1], box[0], box[3], box[2]
 
 
-def _picture(image: Plane | torch.Tensor) -> Plane:
-    if isinstance(image, torch.Tensor):
-        if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
-            raise ShapeError(f"a picture is torch uint8 [3, H, W], got {image.dtype} {list(image.shape)}")
-        return image.permute(1, 2, 0).cpu().numpy()
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
-        raise ShapeError(f"a picture is NumPy uint8 [H, W, 3], got {image.dtype} {list(image.shape)}")
-    return image
+def _picture(image: Picture) -> Plane:
+    if isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3:
+        image = image.permute(1, 2, 0)  # of a tensor the first axis counts, also where the last is three long as well
+    return to_rgb(image)
 
 
 def _relevance(relevance: npt.NDArray[np.floating] | torch.Tensor, grid: TileGrid) -> npt.NDArray[np.float32]:
     array = relevance.detach().cpu().float().numpy() if isinstance(relevance, torch.Tensor) else relevance
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+        raise ShapeError(f"relevance is an array or tensor of numbers, got {type(relevance).__name__}")
     if array.shape != grid.shape:
         raise ShapeError(
             f"relevance has one value for each 32-pixel tile, {list(grid.shape)} here, got {list(array.shape)}"

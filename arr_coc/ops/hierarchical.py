@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 
 from arr_coc.errors import OptionError, ShapeError
-from arr_coc.ops.checks import check_finite
+from arr_coc.ops.checks import check_finite, check_tensor
 from arr_coc.ops.regions import level_shape
 
 
@@ -134,6 +134,8 @@ def _picked(fine: torch.Tensor, members: torch.Tensor, chosen: torch.Tensor) -> 
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grid: tuple[int, int]) -> None:
+    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
+        check_tensor(tensor, name)
     shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
     tensors = (query, key, value)
     if not all(tensor.ndim >= 2 and tensor.dtype == query.dtype for tensor in tensors) or not query.is_floating_point():

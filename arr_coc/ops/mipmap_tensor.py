@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import overload
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 import cv2
 import numpy as np
@@ -10,9 +11,12 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import ShapeError
-from arr_coc.ops.checks import check_images
+from arr_coc.ops.checks import as_stack, check_images
 from arr_coc.ops.planes import Plane
 from arr_coc.types import LEVELS, TileGrid
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @overload
@@ -20,14 +24,18 @@ def generate_mipmaps(image: torch.Tensor) -> tuple[torch.Tensor, ...]: ...
 
 
 @overload
-def generate_mipmaps(image: Plane) -> tuple[Plane, ...]: ...
+def generate_mipmaps(image: Plane | Image.Image | str | Path) -> tuple[Plane, ...]: ...
 
 
-def generate_mipmaps(image: torch.Tensor | Plane) -> tuple[torch.Tensor, ...] | tuple[Plane, ...]:
+def generate_mipmaps(
+    image: torch.Tensor | Plane | Image.Image | str | Path,
+) -> tuple[torch.Tensor, ...] | tuple[Plane, ...]:
     """The six levels of a picture, or of every picture of a batch in one pass; the finest first.
 
     `image`: torch [..., 3, H, W], uint8 or floating point, on any device, strided as it likes; or NumPy uint8
-    [..., H, W, 3]. Returns levels [..., 3, rows * 32 >> l, cols * 32 >> l] (NumPy: channels last) of the same kind,
+    [..., H, W, 3]; or a Pillow image or a picture's file, which are read as NumPy.
+
+    Returns levels [..., 3, rows * 32 >> l, cols * 32 >> l] (NumPy: channels last) of the same kind,
     dtype and device, contiguous; the picture is padded to whole tiles of 32 pixels by edge replication. Level 0 is
     `image` itself where that is contiguous and needs no padding.
 
@@ -35,6 +43,7 @@ def generate_mipmaps(image: torch.Tensor | Plane) -> tuple[torch.Tensor, ...] | 
     Floating point: their mean, differentiable. Raises ShapeError for another shape or dtype, NonFiniteError for NaN
     or Inf.
     """
+    image = as_stack(image)
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim < 3 or image.shape[-1] != 3 or image.size == 0:
             raise ShapeError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,11 +13,14 @@ from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.anisotropic import gather_strips, sample_along
 from arr_coc.ops.chain import MipChain
-from arr_coc.ops.checks import check_finite
+from arr_coc.ops.checks import as_stack, check_finite, check_tensor
 from arr_coc.ops.foveation import Foveation, Gaze
 from arr_coc.ops.planes import Plane
 from arr_coc.ops.sampling import sample_trilinear
 from arr_coc.types import LEVELS, TileGrid
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Layer = int | torch.Tensor
 
@@ -34,10 +39,13 @@ class Texture:
     names; OptionError for a layer that does not exist.
     """
 
-    def __init__(self, image: torch.Tensor | Plane) -> None:
+    def __init__(self, image: torch.Tensor | Plane | Image.Image | str | Path) -> None:
         """`image`: [3, H, W], or [layers, 3, H, W], as torch uint8 or floating point; or NumPy uint8 [H, W, 3], or
-        [layers, H, W, 3]; strided as it likes. It is copied. All layers get their mipmaps in one pass.
+        [layers, H, W, 3]; strided as it likes; or a Pillow image or a picture's file.
+
+        It is copied. All layers get their mipmaps in one pass.
         """
+        image = as_stack(image)
         if image.ndim not in (3, 4):
             raise ShapeError(f"a texture is made of one picture or a stack of them, 3 or 4 axes, got {image.ndim}")
         self._single = image.ndim == 3
@@ -65,6 +73,7 @@ class Texture:
 
         `regions` int64 [K, 3] (level, row, col); `layer` one, or int64 [K]. Returns [K, 3, 32, 32], contiguous.
         """
+        check_tensor(regions, "regions")
         if regions.ndim != 2 or regions.shape[1] != 3 or regions.dtype != torch.int64:
             raise ShapeError(f"regions are int64 [K, 3] (level, row, col), got {regions.dtype} {list(regions.shape)}")
         level, row, col = regions.unbind(1)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+import numpy as np
 import torch
 
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.foveation import Foveation, Gaze
-from arr_coc.ops.planes import Plane, PlaneFormat
+from arr_coc.ops.pictures import Picture, to_rgb
+from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore, open_store
 from arr_coc.ops.view import TextureView
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
@@ -55,14 +57,17 @@ class VideoStream:
         self._pending: tuple[FramePlanes, Difference] | None = None
         self._closed = False
 
-    def update(self, frame: Plane | FramePlanes) -> Difference:
+    def update(self, frame: Picture | FramePlanes) -> Difference:
         """Compares a frame with the texture and tells which tiles changed: `dirty` bool [rows, cols], `dirty_share`.
 
-        `frame`: NumPy uint8 [H, W, 3] RGB, or a decoder's planes. It must stay as it is until `update_mipmaps` takes
+        `frame`: NumPy uint8 [H, W, 3] RGB, or a decoder's planes; others than arrays are converted as
+        `arr_coc.ops.pictures.to_rgb` does. It must stay as it is until `update_mipmaps` takes
         the changed tiles out of it; a frame that is replaced by a newer one before that is left out. Readers are not
         waited for. Raises ShapeError where the frame has not the stream's size and layout, StoreError once closed, and
         with the first frame BackendMissing where the backend cannot run here.
         """
+        if not isinstance(frame, (FramePlanes, np.ndarray)):
+            frame = to_rgb(frame)
         planes = frame if isinstance(frame, FramePlanes) else FramePlanes("rgb", (frame,))
         store = self._store_for(PlaneFormat.of(planes))
         difference = store.compare(planes)

@@ -1,6 +1,6 @@
 """The size that Qwen's image processor gives a picture, and the picture at that size.
 
-Source: transformers' `Qwen2VLImageProcessorPil`, which all three families use; the tests hold both together.
+Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; the tests hold both together.
 """
 
 from __future__ import annotations
@@ -36,6 +36,15 @@ def smart_resize(height_px: int, width_px: int, tile_px: int, min_px: int, max_p
         height = math.ceil(height_px * grow / tile_px) * tile_px
         width = math.ceil(width_px * grow / tile_px) * tile_px
     return height, width
+
+
+def widened(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """A picture uint8 [H, W, 3] that `smart_resize` takes: a too narrow one is padded, by repetition of its edge pixels
+    below or to the right, as frames are that fill no whole tiles. Others stay as they are."""
+    height_px, width_px = image.shape[:2]
+    below = max(0, math.ceil(width_px / MAX_ASPECT) - height_px)
+    right = max(0, math.ceil(height_px / MAX_ASPECT) - width_px)
+    return np.pad(image, ((0, below), (0, right), (0, 0)), mode="edge") if below or right else image
 
 
 def resize_image(image: npt.NDArray[np.uint8], height_px: int, width_px: int) -> npt.NDArray[np.uint8]:

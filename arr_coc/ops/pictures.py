@@ -1,0 +1,142 @@
+"""Any picture that people have, as the one array that everything else works on: uint8 [H, W, 3], upright, RGB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from arr_coc.errors import NonFiniteError, ShapeError
+
+Picture: TypeAlias = str | Path | Image.Image | npt.NDArray[Any] | torch.Tensor
+"""A file, a Pillow image, or an array or tensor: see `to_rgb`."""
+
+Rgb: TypeAlias = npt.NDArray[np.uint8]
+
+CHANNELS = (1, 3, 4)
+"""Grey, RGB, RGB with alpha."""
+
+MAX_16_BIT = 65535
+
+
+def to_rgb(picture: object) -> Rgb:
+    """One picture as uint8 [H, W, 3], in C order.
+
+    `picture` is a file's path; a Pillow image of any mode; or a NumPy array or torch tensor, [H, W] or with an axis of
+    1, 3 or 4 channels (grey, RGB, RGB with alpha), last or first. An axis of three is taken for the colours before
+    another, and the last before the first. Of samples,
+
+    - uint8 are taken as they are, uint16 as 16 bits (0 to 65535), bool as black and white;
+    - floats lie in [0, 1];
+    - other integers lie in 0 to 255.
+
+    Alpha is left out, as Qwen's own processor does. A picture that needs no change is not copied. Raises ShapeError for
+    anything else, NonFiniteError for NaN or Inf, FileNotFoundError for a file that does not exist.
+    """
+    if isinstance(picture, (str, Path)):
+        return _from_file(picture)
+    if isinstance(picture, Image.Image):
+        return _from_pillow(picture)
+    if isinstance(picture, torch.Tensor):
+        picture = _of_tensor(picture)
+    if not isinstance(picture, np.ndarray):
+        raise ShapeError(
+            f"a picture is a path, a Pillow image, a NumPy array or a torch tensor, got {_kind(picture)}; "
+            "open or convert it first"
+        )
+    return np.ascontiguousarray(_coloured(_eight_bits(_channels_last(picture))))
+
+
+def _kind(picture: object) -> str:
+    return "None" if picture is None else type(picture).__name__
+
+
+def _from_file(path: str | Path) -> Rgb:
+    try:
+        with Image.open(path) as opened:
+            return _from_pillow(opened)
+    except (UnidentifiedImageError, IsADirectoryError) as error:
+        raise ShapeError(f"{path} is not an image that can be read; give a picture's file") from error
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {path}; check the path of the picture") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ShapeError(f"{path} cannot be read as a picture ({error}); save it again") from error
+
+
+def _from_pillow(image: Image.Image) -> Rgb:
+    upright = ImageOps.exif_transpose(image)
+    if 0 in upright.size:
+        raise ShapeError(f"a picture has at least one pixel, got {upright.width}x{upright.height}")
+    if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
+        return to_rgb(_sixteen_bits(np.asarray(upright)))
+    if upright.mode == "F":
+        return to_rgb(np.asarray(upright))
+    return np.asarray(upright.convert("RGB"))
+
+
+def _sixteen_bits(samples: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    low, high = int(samples.min()), int(samples.max())
+    if low < 0 or high > MAX_16_BIT:
+        raise ShapeError(f"a picture of integers has 16 bits, 0 to {MAX_16_BIT}, got values from {low} to {high}")
+    return samples.astype(np.uint16)
+
+
+def _of_tensor(picture: torch.Tensor) -> npt.NDArray[Any]:
+    if picture.layout != torch.strided or picture.is_meta or picture.dtype.is_complex or picture.is_quantized:
+        raise ShapeError(f"a picture is a dense tensor of numbers, got {picture.dtype}, {picture.layout}")
+    picture = picture.detach().cpu()
+    return (picture.float() if picture.dtype == torch.bfloat16 else picture).numpy()
+
+
+def _channels_last(picture: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    shape = list(picture.shape)
+    if 0 in shape:
+        raise ShapeError(f"a picture has at least one pixel, got {shape}")
+    if picture.ndim == 2:
+        return picture[..., None]
+    if picture.ndim == 3:
+        for channels in (3, *CHANNELS):
+            if shape[2] == channels:
+                return picture
+            if shape[0] == channels:
+                return np.moveaxis(picture, 0, 2)
+    raise ShapeError(
+        f"a picture is [H, W], or [H, W, C] or [C, H, W] with 1, 3 or 4 channels, got {picture.dtype} {shape}"
+    )
+
+
+def _eight_bits(picture: npt.NDArray[Any]) -> Rgb:
+    kind = picture.dtype.kind
+    if picture.dtype == np.uint8:
+        return picture
+    if kind == "b":
+        return picture.astype(np.uint8) * np.uint8(255)
+    if picture.dtype == np.uint16:
+        return np.asarray((picture.astype(np.uint32) * 255 + MAX_16_BIT // 2) // MAX_16_BIT, np.uint8)
+    if kind == "f":
+        if not np.isfinite(picture).all():
+            raise NonFiniteError("a picture holds NaN or Inf")
+        low, high = float(picture.min()), float(picture.max())
+        if low < 0 or high > 1:
+            raise ShapeError(
+                f"a picture of floats lies in [0, 1], got values from {low:g} to {high:g}; divide it by its highest one"
+            )
+        return np.asarray(np.rint(picture.astype(np.float64) * 255), np.uint8)
+    if kind not in "iu":
+        raise ShapeError(f"a picture holds numbers, got {picture.dtype}; convert it to uint8")
+    least, most = int(picture.min()), int(picture.max())
+    if least < 0 or most > 255:
+        raise ShapeError(
+            f"a picture of {picture.dtype} lies in 0 to 255, got values from {least} to {most}; convert it to uint8, "
+            "or to uint16 for 16 bits"
+        )
+    return picture.astype(np.uint8)
+
+
+def _coloured(picture: Rgb) -> Rgb:
+    """RGB of grey, RGB or RGB with alpha."""
+    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
