@@ -19,6 +19,7 @@ from arr_coc.shipped import preset_folder
 from arr_coc.types import SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError
+from stream.limits import CONFIG_BYTES_MAX
 from stream.wanted import wanted
 
 if sys.version_info >= (3, 11):
@@ -86,16 +87,26 @@ def file_layer(name: str) -> Layer:
             several = "; give --config once for each" if "," in name else ""
             raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file{several}")
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
+        values = dict(_leaves(tomllib.loads(_text_of(path))))
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {name!r}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read configuration {name!r}: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise ConfigError(f"{name}: not a configuration: it is nested too deeply") from error
+    except ValueError as error:  # of TOML, or a number with thousands of digits
         raise ConfigError(f"{name}: not valid TOML: {error}") from error
-    return Layer(name, dict(_leaves(values)))
+    return Layer(name, values)
+
+
+def _text_of(path: Path) -> str:
+    """Raises OSError also for a file that is far larger than any configuration."""
+    with path.open("rb") as file:
+        data = file.read(CONFIG_BYTES_MAX + 1)
+    if len(data) > CONFIG_BYTES_MAX:
+        raise OSError(0, f"it has more than {CONFIG_BYTES_MAX} bytes")
+    return data.decode("utf-8")
 
 
 def set_layer(assignment: str, option: str = "--set") -> Layer:
@@ -114,7 +125,7 @@ def option_layer(option: str, key: str, text: str) -> Layer:
     value: object = text
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = {}
     if set(parsed) == {"value"} and (isinstance(parsed["value"], str) or not _is_text(field)):
         value = parsed["value"]

@@ -52,6 +52,8 @@ RECORD_BYTES_MAX = 300 * MIB
 """A record of a recording: a message, and its arrays packed."""
 KEPT_BYTES_MAX = 16 * MIB
 """A record of a journal: an answer, and what it taught."""
+CONFIG_BYTES_MAX = 1 * MIB
+"""A configuration file."""
 JOURNAL_BYTES_MAX = 1024 * MIB
 """What of a journal is read: a hundred times that of a day of answers each second."""
 

@@ -62,7 +62,7 @@ class HttpServer:
 class _Server(HTTPServer):
     """One thread for each connection, and never more than `CONNECTIONS_MAX` of them."""
 
-    request_queue_size = 16
+    request_queue_size = 256
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         self.pages = pages

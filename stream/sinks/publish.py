@@ -38,6 +38,7 @@ from stream.published import (
     PublishedOutage,
     PublishedRestarted,
     PublishedShadow,
+    PublishedStats,
     PublishedStatus,
     PublishedSummary,
     PublishedText,
@@ -69,6 +70,11 @@ COPIED: dict[type[Event], type[Published]] = {
 }
 """Events that are published field by field."""
 
+PUBLISHED: tuple[type[Published], ...] = (*COPIED.values(), PublishedFrame, PublishedStatus, PublishedStats)
+
+TOPICS = tuple(topic_of(kind) for kind in PUBLISHED)
+"""All that is published."""
+
 UNPUBLISHED = {"slot", "map", "duration_s"}
 """Fields of a frame's event that are not copied as they are."""
 
@@ -89,7 +95,7 @@ class PublishSink(Sink):
         self._status: PublishedStatus | None = None
         self._encoder = msgspec.msgpack.Encoder()
         curve = server_curve(config.network, endpoint)
-        self._publisher = Publisher(endpoint, curve, KEPT, self._stats)
+        self._publisher = Publisher(endpoint, curve, KEPT, self._stats, TOPICS)
 
     @property
     def endpoint(self) -> str:

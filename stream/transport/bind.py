@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import stat
+from contextlib import suppress
 
 import zmq
 
@@ -13,6 +15,15 @@ from stream.endpoints import PORT_MAX
 from stream.errors import OutputError
 
 PROBE_LIMIT_S = 0.5
+
+HANDSHAKE_LIMIT_MS = 5_000
+"""How long a connection may take to say who it is, before it is closed."""
+
+BACKLOG = 1_024
+"""Connections that may wait to be taken: with a short queue the system makes others wait for seconds."""
+
+DESCRIPTORS = 65_536
+"""Files and connections that this process asks to have: where somebody opens a thousand of them, there is room."""
 
 REASONS = {
     errno.EADDRINUSE: "another program uses it; stop that one, or name another port",
@@ -32,11 +43,24 @@ def bind_output(bound: zmq.Socket[bytes], endpoint: str) -> None:
     port = endpoint.rpartition(":")[2]
     if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
         raise OutputError(f"cannot open {endpoint}: ports end at {PORT_MAX}")
+    if scheme == "tcp":
+        _make_room()
+    bound.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS)
+    bound.setsockopt(zmq.BACKLOG, BACKLOG)
     try:
         bound.bind(endpoint)
     except zmq.ZMQError as error:
         reason = REASONS.get(error.errno or 0, str(error.strerror))
         raise OutputError(f"cannot open {endpoint}: {reason}") from error
+
+
+def _make_room() -> None:
+    """Raises this process's own limit of open files, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_path(endpoint: str, path: str) -> None:

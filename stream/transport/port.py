@@ -33,9 +33,6 @@ WAITING_MAX = 8
 REPLIES_WAITING_MAX = 64
 """Messages to one client that may wait."""
 
-HANDSHAKE_LIMIT_MS = 5_000
-"""How long a connection may take to say who it is, before it is closed."""
-
 PEERS_NAMED = 16
 """Senders of what cannot be read that are named in the log, once each."""
 
@@ -56,7 +53,6 @@ class Port:
             (zmq.RCVHWM, WAITING_MAX),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.MAXMSGSIZE, PART_BYTES_MAX),
-            (zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS),
             (zmq.SNDTIMEO, SEND_WAIT_MS),
         ):
             self._socket.setsockopt(option, value)

@@ -26,6 +26,12 @@ SUBSCRIBER_BUFFER_BYTES = 128 * 1024
 SUBSCRIPTION_BYTES_MAX = 1024
 """Subscribers send nothing but the names of topics."""
 
+SUBSCRIPTIONS_WAITING = 64
+"""Requests of one subscriber that may wait."""
+
+TOPIC_BYTES_MAX = 64
+"""No topic has a longer name; whoever subscribes to one is not served."""
+
 HANDED_OVER = 256
 """Messages that may wait for the publisher's thread."""
 
@@ -42,7 +48,8 @@ class Publisher:
     """Publishes topics at `endpoint`; `publish` and `close` are for the thread that made it.
 
     The last message of every topic in `kept` is sent again where somebody subscribes to it; others who listen to that
-    topic get it again too. `tick` is called once a second, in the publisher's thread, and gives messages of its own.
+    topic get it again too. `topics` are all that will ever be published, any where that is None. `tick` is called once
+    a second, in the publisher's thread, and gives messages of its own.
     Raises OutputError where the endpoint cannot be bound.
     """
 
@@ -52,8 +59,9 @@ class Publisher:
         curve: ServerCurve | None,
         kept: Iterable[str] = (),
         tick: Callable[[], Iterable[TopicMessage]] = tuple,
+        topics: Iterable[str] | None = None,
     ) -> None:
-        self._socket = _PublicSocket(endpoint, curve, kept, tick)
+        self._socket = _PublicSocket(endpoint, curve, kept, tick, topics)
         self._way_in = self._socket.way_in()
         self._closed = False
         self.dropped = 0
@@ -91,8 +99,10 @@ class _PublicSocket(ServedSocket):
         curve: ServerCurve | None,
         kept: Iterable[str],
         tick: Callable[[], Iterable[TopicMessage]],
+        topics: Iterable[str] | None,
     ) -> None:
         super().__init__("publisher", zmq.XPUB, endpoint, curve)
+        self._topics = None if topics is None else [topic.encode() for topic in topics]
         self._tick = tick
         self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
 
@@ -108,7 +118,8 @@ class _PublicSocket(ServedSocket):
     @property
     def options(self) -> Mapping[int, int]:
         return {
-            zmq.XPUB_VERBOSE: 1,
+            zmq.XPUB_MANUAL: 1,
+            zmq.RCVHWM: SUBSCRIPTIONS_WAITING,
             zmq.SNDHWM: SUBSCRIBER_MESSAGES,
             zmq.SNDBUF: SUBSCRIBER_BUFFER_BYTES,
             zmq.MAXMSGSIZE: SUBSCRIPTION_BYTES_MAX,
@@ -161,12 +172,22 @@ class _PublicSocket(ServedSocket):
                 said = public.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
+            if len(said) - 1 > TOPIC_BYTES_MAX or not self._is_known(said[1:]):
+                continue
+            # XPUB_MANUAL: the socket remembers what it is told to, for whoever has just been heard.
+            if said[:1] == b"\x00":
+                public.setsockopt(zmq.UNSUBSCRIBE, said[1:])
             if said[:1] == b"\x01":
+                public.setsockopt(zmq.SUBSCRIBE, said[1:])
                 wanted |= dict.fromkeys(topic for topic in self._last if topic.startswith(said[1:]))
         for topic in wanted:
             body = self._last[topic]
             if body is not None:
                 public.send_multipart((topic, body))
+
+    def _is_known(self, prefix: bytes) -> bool:
+        """Whether anything may be published that begins so: a subscriber cannot make the socket remember all else."""
+        return self._topics is None or any(topic.startswith(prefix) for topic in self._topics)
 
     def _send(self, public: zmq.Socket[bytes], topic: bytes, body: bytes) -> None:
         if topic in self._last:

@@ -1,0 +1,81 @@
+"""An answer stage that lies: it greets a client as it should, and answers with whatever it is given to say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import zmq
+
+from stream.errors import TransportError
+from stream.messages import Ask, Join, Tokens, Turn, Want, WholeFrame, decode, encode
+from tests.hostile.lies import Sent, answered, greeting
+from tests.waiting import LIMIT_S
+
+Say = Callable[[int], Sequence[Sent]]
+"""What is said about a packet, by the number of the answer that it asks for."""
+
+
+class Liar:
+    """Serves one port in a thread. `honest_after`: from this packet on it answers as it should."""
+
+    def __init__(self, say: Say, honest_after: int | None = None) -> None:
+        self._say = say
+        self._honest_after = honest_after
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # waits for a client that is slow to read
+        self._socket.setsockopt(zmq.SNDTIMEO, 5000)
+        self._socket.bind("tcp://127.0.0.1:*")
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.packets = self.sent = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="liar")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+        self._context.term()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if self._socket.poll(20):
+                    client, head, *_ = self._socket.recv_multipart()
+                    with suppress(TransportError, zmq.ZMQError):
+                        for parts in self._reply(head):
+                            self._socket.send_multipart([client, *parts])
+                            self.sent += 1
+        finally:
+            self._socket.close(linger=0)
+
+    def _reply(self, head: bytes) -> Iterator[Sent]:
+        message = decode(head)
+        if isinstance(message, Join):
+            yield from greeting(message.query)
+        elif isinstance(message, Ask):
+            yield greeting(message.query)[1]
+        elif isinstance(message, Want):
+            yield [encode(Turn(turn=self.packets + 1))]
+        elif isinstance(message, (Tokens, WholeFrame)):
+            self.packets += 1
+            if self._honest_after is None or self.packets <= self._honest_after:
+                yield from self._say(message.answer)
+            else:
+                yield answered(message.answer)
+
+
+@contextmanager
+def lying(say: Say, honest_after: int | None = None) -> Iterator[Liar]:
+    liar = Liar(say, honest_after)
+    liar.start()
+    try:
+        yield liar
+    finally:
+        liar.stop()

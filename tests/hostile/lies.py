@@ -1,0 +1,89 @@
+"""Messages of an answer stage that are well made and not true, or beyond all measure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from stream.messages import Alive, Answered, Asking, Failed, Hello, Lapsed, Looked, Text, Turn, encode
+from stream.packets import specs_of
+from tests.hostile.nasty import NASTY
+
+Sent: TypeAlias = list[bytes]
+"""A message as its parts."""
+
+FIGURES = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
+HUGE = 40_000_000
+
+NUMBERS: tuple[Any, ...] = (-1, 2**63 - 1, 2**64 - 1, 1e308, float("nan"), float("inf"), "1", None, [], True)
+
+
+def fields_of(parts: Sent) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.msgpack.decode(parts[0])
+    return fields
+
+
+def answered(number: int, query: str = "What?", text: str = "well") -> Sent:
+    return [encode(Answered(answer=number, query=query, text=text, **FIGURES))]  # type: ignore[arg-type]
+
+
+def greeting(query: str = "What?") -> list[Sent]:
+    """What a client must hear before it asks."""
+    embedding = np.full((1, 8), 0.5, np.float32)
+    asking = Asking(query=query, model_id="liar", arrays=specs_of(embedding))
+    return [
+        [encode(Hello(model_id="liar", knows_levels=True, known_world=None))],
+        [encode(asking), embedding.tobytes()],
+    ]
+
+
+def changed(parts: Sent, **fields: Any) -> Sent:
+    return [msgspec.msgpack.encode({**fields_of(parts), **fields}), *parts[1:]]
+
+
+LIES: dict[str, Callable[[int], list[Sent]]] = {
+    "an answer of 40 MB": lambda number: [answered(number, text="x" * HUGE)],
+    "a text of 40 MB": lambda number: [changed([encode(Text(answer=number, text=""))], text="x" * HUGE)],
+    "an error of 40 MB": lambda number: [[encode(Failed(error="E", message="x" * HUGE, details="y" * HUGE))]],
+    "parts without end": lambda number: [[*answered(number), *[b"z"] * 10_000]],
+    "a part of 40 MB": lambda number: [[*answered(number), b"z" * HUGE]],
+    "an error with orders for the terminal": lambda number: [[encode(Failed(error="E", message=NASTY, details=NASTY))]],
+    "answers to others": lambda number: [answered(n) for n in range(100, 3000)],
+    "another question": lambda number: [answered(number, query="What did the other one ask?")] * 10,
+    "numbers that are none": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
+    "counts that are none": lambda number: [changed(answered(number), frames=value) for value in NUMBERS],
+    "times that are none": lambda number: [changed(answered(number), since_ns=value) for value in NUMBERS[:5]],
+    "arrays that are not there": lambda number: [
+        changed(answered(number), arrays=[["float32", [2**31, 2**31]]] * 3, feedback_stamp=[0, 0, 0, 0])
+    ],
+    "nonsense": lambda number: [[random.Random(n).randbytes(40)] for n in range(3000)],
+    "what only clients say": lambda number: [[encode(Turn(turn=1))], [encode(Lapsed(turn=1))]] * 50,
+    "empty messages": lambda number: [[b""]] * 100,
+}
+
+
+def lie(rng: random.Random, number: int) -> Sequence[Sent]:
+    """Some message of an answer stage with some of its fields changed."""
+    seeds: list[Sent] = [
+        answered(number),
+        [encode(Text(answer=number, text="a"))],
+        [encode(Turn(turn=rng.randrange(5)))],
+        [encode(Lapsed(turn=1))],
+        [encode(Alive())],
+        [encode(Looked(answer=number, yes=0.5, certain=0.5, tokens_used=1, encode_ms=1.0, prefill_ms=1.0))],
+        *greeting(),
+    ]
+    parts = rng.choice(seeds)
+    fields = fields_of(parts)
+    name = rng.choice([name for name in fields if name != "kind"] or ["kind"])
+    value = rng.choice([*NUMBERS, "x" * rng.randrange(100), NASTY, {"a": 1}, b"bytes"])
+    told = [msgspec.msgpack.encode({**fields, name: value}), *parts[1:]]
+    if rng.random() < 0.2:
+        rng.shuffle(told)
+    if rng.random() < 0.2:
+        told += [rng.randbytes(rng.randrange(64)) for _ in range(rng.randrange(8))]
+    return [told]
