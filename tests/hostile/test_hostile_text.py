@@ -175,7 +175,7 @@ def test_lines_of_json_keep_the_text_as_data(tmp_path: Path) -> None:
 def test_a_picture_holds_a_text_of_any_length() -> None:
     overlay = Overlay(np.zeros((64, 64, 3), np.uint8), np.zeros((0, 3), np.int32), np.zeros((2, 2), np.float32))
     for text in (NASTY, "word " * 20_000, "x" * 100_000):
-        assert draw(overlay, text, "note").shape == (640, 640, 3)
+        assert draw(overlay, text, "note").shape == draw(overlay, "short", "note").shape
 
 
 def test_a_replay_prints_lines(capsys: pytest.CaptureFixture[str]) -> None:
