@@ -166,7 +166,7 @@ def test_an_empty_run_can_be_drawn_but_not_into_nowhere(tmp_path: Path) -> None:
         plot_series([empty], "none", str(tmp_path / "no" / "bench.png"))
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="pip install matplotlib"):
         plot_series([series("A", 5)], "none", "x.png")

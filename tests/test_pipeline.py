@@ -275,7 +275,7 @@ def test_repaired_times_are_told_once_at_the_end(tmp_path_factory: pytest.TempPa
     frames = moving_square(5, 192, 128)
     make_video(path, frames, FPS, codec="mjpeg", pixel_format="yuvj420p", packet_pts=[0, 1, 2, 1, 4])
     (notice,) = [n for n in run(configured(str(path))).of(Notice) if n.code == "pts-repaired"]
-    assert notice.message == "repaired 1 frame times from the frame rate (0 missing, 1 going back)"
+    assert notice.message == "repaired 1 frame time from the frame rate (0 missing, 1 going back)"
     assert not [n for n in run(configured(video)).of(Notice) if n.code == "pts-repaired"]
 
 

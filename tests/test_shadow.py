@@ -195,4 +195,4 @@ def test_agreement_is_counted_and_shown() -> None:
     assert "shadow" not in dict(figure_rows(FIGURES))
     shown = dataclasses.replace(FIGURES, checks=2, checks_same=1, checks_words=0.75)
     assert dict(figure_rows(shown))["shadow"] == ["1 of 2 checks the same", "75 % of words"]
-    assert " · shadow 1 of 2 the same · " in figures_text(shown)
+    assert " · shadow 1 of 2 the same · " in figures_text(shown, "0:01.0")

@@ -236,4 +236,4 @@ def test_p95_is_of_the_answers_and_target_and_budget_of_the_last() -> None:
 def test_target_and_budget_are_shown_where_there_is_a_target() -> None:
     assert "target" not in dict(figure_rows(FIGURES))
     assert dict(figure_rows(held()))["target"] == ["500 ms", "first token p95 480 ms", "budget 212"]
-    assert " · first token p95 480 for 500 ms, budget 212 · " in figures_text(held())
+    assert " · first token p95 480 for 500 ms, budget 212 · " in figures_text(held(), "0:01.0")
