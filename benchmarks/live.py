@@ -9,7 +9,8 @@ evenly frames are released is also measured alone: a paced scene, the capture st
 beside it, a loop that only sleeps to the same schedule shows what the machine itself brings.
 Targets: deadline misses at most 0.1 %, interval_std at most 2 ms, frame latency (capture until a packet can be made)
 p99 at most 25 ms, memory flat: the line through its last four fifths rises by less than 1 % over the run
-(half a kilobyte a frame of it is this benchmark's own record, which the frame process keeps).
+(88 bytes a frame of it are this benchmark's own record, which the frame process keeps; `watch_memory`
+looks from outside).
 Released alone: interval_std below 0.3 ms.
 """
 

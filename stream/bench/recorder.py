@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stream.bench.kept_frames import KeptFrames
 from stream.bench.memory import MemorySample
 from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted, Summary
 from stream.sinks.base import Sink
@@ -17,7 +18,7 @@ class Recorder(Sink):
     """
 
     scheduled: bool = False
-    frames: list[FrameReady] = field(default_factory=list)
+    frames: KeptFrames = field(default_factory=KeptFrames)
     answers: list[Answer] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     outages: int = 0

@@ -122,7 +122,7 @@ class Timeline:
 
 def report(recorder: Recorder, *, warmup_s: float = TRIM_S) -> Report:
     """The figures of a recorded run, without its first `warmup_s` and its last second."""
-    frames = recorder.frames
+    frames = list(recorder.frames)
     inside = trimmed(np.array([frame.ready_ns for frame in frames], dtype=np.int64), warmup_s)
     measured = [frame for frame, counts in zip(frames, inside, strict=True) if counts]
     ready_ns, capture_ns, pts_ns = _times(measured)
