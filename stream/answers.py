@@ -6,11 +6,12 @@ from contextlib import ExitStack, closing
 
 from stream.answer_process import start_answer_process
 from stream.child import Child
-from stream.clock import Clock
+from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.conversation import AnswerReach
 from stream.keeper import Keeper, RestartRules
 from stream.snapshot import SnapshotWriter
+from stream.speaker import QWEN
 from stream.transport import ipc_endpoint, private_directory
 from stream.transport.curve import client_curve
 
@@ -63,6 +64,34 @@ class LocalAnswers:
     def _start_process(self) -> Child:
         descriptor = self.snapshot.descriptor
         return start_answer_process(self._config, self._speaker, self.endpoint, self._directory, descriptor)
+
+
+class SharedAnswers:
+    """One answer process for several runs of this program, one after another: the model is loaded once.
+
+    It is started with the first run, and again with the next one after it died.
+    """
+
+    def __init__(self, config: Config, speaker: str = QWEN) -> None:
+        self._answers = LocalAnswers(config, speaker, MonotonicClock(), restart=config.pipeline.restart is True)
+        self._keeper: Keeper | None = None
+
+    @property
+    def reach(self) -> AnswerReach:
+        return self._answers.reach
+
+    def keeper(self) -> Keeper:
+        """The running process, to be watched by the run that needs it, and stopped by `close` only."""
+        if self._keeper is not None and self._keeper.child.death() is not None:
+            self._keeper.stop()
+            self._keeper = None
+        self._keeper = self._keeper or self._answers.start()
+        return self._keeper
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+        self._answers.close()
 
 
 def remote_answers(config: Config) -> AnswerReach:

@@ -17,7 +17,7 @@ from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
 from stream.answer_place import AnswerPlace
 from stream.answering import answering
-from stream.answers import ANSWERS, LocalAnswers, remote_answers
+from stream.answers import ANSWERS, LocalAnswers, SharedAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.conversation import AnswerReach, cancel_off
@@ -68,8 +68,8 @@ class Pipeline:
     Making one tries the texture store, opens the source and looks at the model's folder, so that what cannot work fails
     here: raises StreamError or ArrCocError. `run` is a generator for the main thread. `end` and `cancel` may be called
     from any thread and from signal handlers. `speaker` names the function that opens the model, as "module:function";
-    `answers` is an answer stage that somebody else runs; `journal` holds the answers of a run that this one continues,
-    `holds` is the answer to its standing question.
+    `answers` is an answer stage that somebody else runs, `shared` a process that answers for other runs too; `journal`
+    holds the answers of a run that this one continues, `holds` is the answer to its standing question.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Pipeline:
         *,
         speaker: str = QWEN,
         answers: AnswerReach | None = None,
+        shared: SharedAnswers | None = None,
         journal: Journal | None = None,
         holds: bool | None = None,
     ) -> None:
@@ -86,6 +87,7 @@ class Pipeline:
         self._journal = journal
         self._holds = holds
         self._answers = remote_answers(config) if answers is None and config.answer.server else answers
+        self._shared = shared
         self._clock = clock or MonotonicClock()
         self._speaker = speaker
         self._store_lost: Notice | None = None
@@ -232,6 +234,9 @@ class Pipeline:
         """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
         if self._answers is not None:
             return self._answers
+        if self._shared is not None:
+            supervisor.adopt(ANSWERS, self._shared.keeper(), lent=True)
+            return self._shared.reach
         if self._config.pipeline.single_process:
             place = AnswerPlace(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
             supervisor.start(

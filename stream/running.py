@@ -8,19 +8,23 @@ from stream.config import Config
 from stream.sources.address import is_live_address, is_read_once
 
 if TYPE_CHECKING:
+    from stream.answers import SharedAnswers
     from stream.pipeline import Pipeline
     from stream.supervised import SupervisedRun
 
 
-def open_run(config: Config) -> Pipeline | SupervisedRun:
-    """The run of a configuration. Raises StreamError or ArrCocError where it cannot begin."""
+def open_run(config: Config, shared: SharedAnswers | None = None) -> Pipeline | SupervisedRun:
+    """The run of a configuration; `shared` answers, unless all stages are under supervision.
+
+    Raises StreamError or ArrCocError where it cannot begin.
+    """
     if supervised(config):
         from stream.supervised import SupervisedRun
 
         return SupervisedRun(config)
     from stream.pipeline import Pipeline
 
-    return Pipeline(config)
+    return Pipeline(config, shared=shared)
 
 
 def supervised(config: Config) -> bool:

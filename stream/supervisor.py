@@ -24,6 +24,7 @@ class Supervisor:
         self._stages: list[Stage] = []
         self._threads: dict[str, StageThread] = {}
         self._keepers: dict[str, Keeper] = {}
+        self._lent: set[str] = set()
 
     def start(self, *stages: Stage) -> None:
         """Runs each stage in a thread of its own."""
@@ -32,9 +33,11 @@ class Supervisor:
             self._threads[stage.name] = StageThread(stage, self._control)
             self._threads[stage.name].start()
 
-    def adopt(self, name: str, keeper: Keeper) -> None:
-        """Looks after a child process from here on."""
+    def adopt(self, name: str, keeper: Keeper, *, lent: bool = False) -> None:
+        """Looks after a child process from here on; one that is `lent` outlives this run."""
         self._keepers[name] = keeper
+        if lent:
+            self._lent.add(name)
 
     def alive(self, stage: str) -> bool:
         """Whether the stage's thread is still running."""
@@ -70,8 +73,9 @@ class Supervisor:
         deadline_s = time.monotonic() + JOIN_LIMIT_S
         for thread in self._threads.values():
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        for keeper in self._keepers.values():
-            keeper.stop()
+        for name, keeper in self._keepers.items():
+            if name not in self._lent:
+                keeper.stop()
         stuck = [name for name, thread in self._threads.items() if thread.is_alive()]
         if stuck:
             log.error("still running %s s after they were told to end: %s", JOIN_LIMIT_S, ", ".join(stuck))

@@ -132,7 +132,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["capton"], "no such command 'capton'. Did you mean 'caption'? (see "),
         (["caption", "x.mp4", "--bugdet", "3"], "no such option: --bugdet; did you mean --budget? (see "),
         (["caption", "-o"], "ption '-o' requires an argument"),
-        (["caption", "a.mp4", "b.mp4"], "too many arguments: 'b.mp4' (see "),
+        (["demo", "b.mp4"], "too many arguments: 'b.mp4' (see "),
         (["caption"], "no FILE to caption"),
         (["demo", "--stream", "1"], "no such option: --stream"),
         (["demo", "--realtime"], "no such option: --realtime"),

@@ -48,7 +48,7 @@ def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:
 
 
 def test_the_run_is_made_accordingly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "Pipeline", lambda given: ("here", given.source))
+    monkeypatch.setattr(pipeline, "Pipeline", lambda given, shared: ("here", given.source))
     monkeypatch.setattr(supervised, "SupervisedRun", lambda given: ("supervised", given.source))
     assert open_run(config("clip.mp4")) == ("here", "clip.mp4")
     assert open_run(config("0")) == ("supervised", "0")

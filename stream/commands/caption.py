@@ -9,11 +9,13 @@ import typer
 from arr_coc.counting import counted
 from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_note, report_written
+from stream.commands.several import configs_of, run_each
 from stream.errors import ConfigError
 from stream.layers import Layer
 from stream.preflight import check_run
 
 if TYPE_CHECKING:
+    from stream.answers import SharedAnswers
     from stream.config import Config
     from stream.events import Summary
     from stream.journal import Journal
@@ -24,7 +26,10 @@ CONTINUE = "not finished: the same command with --resume goes on from here"
 @takes_run_options
 def caption(
     source: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="A video file or picture, or scene:NAME.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE...", help="Video files or pictures, or scene:NAME; several in turn.", show_default=False
+        ),
     ] = None,
     output: Annotated[
         list[str] | None,
@@ -50,8 +55,8 @@ def caption(
 ) -> int:
     """Say what happens in a video, while it runs."""
     top: list[Layer] = []
-    if source is not None:
-        top.append(Layer("FILE", {"source": source}))
+    if source:
+        top.append(Layer("FILE", {"source": source[0]}))
     if output:
         top.append(Layer("-o", {"output.paths": tuple(output)}))
     if timing is not None:
@@ -59,10 +64,16 @@ def caption(
     config = run.configuration(top=top)
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
+    if source and len(source) > 1:
+        return run_each(configs_of(config, source), lambda one, shared: _captioned(one, shared, resume=resume))
+    return exit_status(_captioned(config, resume=resume), watching=config.answer.until.question is not None)
+
+
+def _captioned(config: Config, shared: SharedAnswers | None = None, *, resume: bool) -> Summary:
     check_run(config)
-    summary = _run(config, _journal(config, resume=resume), resume=resume)
+    summary = _run(config, _journal(config, resume=resume), shared, resume=resume)
     report_written([*config.output.paths, *also_written(config.output)])
-    return exit_status(summary, watching=config.answer.until.question is not None)
+    return summary
 
 
 def _journal(config: Config, *, resume: bool) -> Journal | None:
@@ -81,7 +92,7 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     return journal
 
 
-def _run(config: Config, journal: Journal | None, *, resume: bool) -> Summary:
+def _run(config: Config, journal: Journal | None, shared: SharedAnswers | None, *, resume: bool) -> Summary:
     """Runs with the journal, which is removed once the run has finished."""
     from stream.pipeline import Pipeline
     from stream.running import open_run
@@ -90,8 +101,8 @@ def _run(config: Config, journal: Journal | None, *, resume: bool) -> Summary:
 
     def make_run(config: Config) -> Run:
         if journal is None:
-            return open_run(config)
-        pipeline = Pipeline(config, journal=journal)
+            return open_run(config, shared)
+        pipeline = Pipeline(config, journal=journal, shared=shared)
         journal.begin()
         return pipeline
 

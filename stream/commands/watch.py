@@ -10,12 +10,16 @@ import typer
 from stream.commands.durations import seconds_of
 from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_written
+from stream.commands.several import configs_of, run_each
 from stream.errors import ConfigError
 from stream.layers import Layer
 from stream.preflight import check_run
 from stream.sinks.output_check import STDOUT
 
 if TYPE_CHECKING:
+    from stream.answers import SharedAnswers
+    from stream.config import Config
+    from stream.events import Summary
     from stream.sinks.base import Display
 
 AT_ITS_OWN_PACE = Layer("watch", {"capture.realtime": True})
@@ -30,10 +34,10 @@ STATS_EVERY = "10s"
 @partial(takes_run_options, hidden=("realtime",))
 def watch(
     source: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
-            metavar="SOURCE",
-            help="A camera, an address, a folder of pictures, scene:NAME, or a file, at its own pace.",
+            metavar="SOURCE...",
+            help="A camera, an address, a folder of pictures, scene:NAME, or a file, at its own pace; several in turn.",
             show_default=False,
         ),
     ] = None,
@@ -74,8 +78,8 @@ def watch(
     too late are dropped, and counted.
     """
     top: list[Layer] = []
-    if source is not None:
-        top.append(Layer("SOURCE", {"source": source}))
+    if source:
+        top.append(Layer("SOURCE", {"source": source[0]}))
     if output:
         top.append(Layer("-o", {"output.paths": tuple(output)}))
     limit_s = None if for_time is None else seconds_of("--for", for_time)
@@ -86,19 +90,25 @@ def watch(
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
-    check_run(config)
-    if STDOUT in config.output.paths:
-        display = _quiet_display()
-    else:
-        display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
-    try:
-        from stream.session import run_session
+    def watched(config: Config, shared: SharedAnswers | None = None) -> Summary:
+        check_run(config)
+        if STDOUT in config.output.paths:
+            display = _quiet_display()
+        else:
+            display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
+        try:
+            from stream.running import open_run
+            from stream.session import run_session
 
-        summary = run_session(config, display, limit_s=limit_s)
-    finally:
-        display.close()
-    report_written([*config.output.paths, *also_written(config.output)])
-    return exit_status(summary, watching=config.answer.until.question is not None)
+            summary = run_session(config, display, make_run=lambda one: open_run(one, shared), limit_s=limit_s)
+        finally:
+            display.close()
+        report_written([*config.output.paths, *also_written(config.output)])
+        return summary
+
+    if source and len(source) > 1:
+        return run_each(configs_of(config, source), watched)
+    return exit_status(watched(config), watching=config.answer.until.question is not None)
 
 
 def _quiet_display() -> Display:

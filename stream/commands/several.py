@@ -1,0 +1,102 @@
+"""Several sources in one command, one after another: where each one's outputs go, and what becomes of the whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
+from stream.errors import OutputError, ReaderGone, SourceError, StageDied, TransportError
+from stream.sinks.output_check import STDOUT, check_apart, outputs_of
+
+if TYPE_CHECKING:
+    from stream.answers import SharedAnswers
+    from stream.config import Config, OutputConfig
+    from stream.events import Summary
+
+NAME = "{name}"
+"""In an output's name: the source's name without folder and suffix."""
+
+CAPTIONS = ".vtt"
+"""What is written where `-o` names a folder."""
+
+RunOne = Callable[["Config", "SharedAnswers | None"], "Summary"]
+
+
+def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
+    """The configuration for each source, its outputs named after it.
+
+    Raises OutputError where two sources would be written to one file, or a source would be overwritten.
+    """
+    configs = [
+        config.model_copy(update={"source": source, "output": _placed(config.output, source)}) for source in sources
+    ]
+    files = [path for one in configs for path in outputs_of(one.output) if path != STDOUT]
+    check_apart(files, sources[0], *sources[1:])
+    return configs
+
+
+def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
+    """Runs one after another with one model; returns the exit status of all.
+
+    A source that fails is told, and the others go on; Ctrl-C ends all.
+    """
+    statuses = []
+    with _shared(configs[0]) as shared:
+        for number, config in enumerate(configs, 1):
+            report_note(f"{config.source} ({number} of {len(configs)})")
+            try:
+                summary = run_one(config, shared)
+            except ReaderGone:
+                raise
+            except (SourceError, OutputError, StageDied, TransportError) as error:
+                report_error(str(error))
+                statuses.append(FAILED)
+                continue
+            statuses.append(exit_status(summary, watching=config.answer.until.question is not None))
+            if statuses[-1] == INTERRUPTED:
+                return INTERRUPTED
+    if FAILED in statuses:
+        return FAILED
+    return min(statuses)  # with a standing question: 0 where one of them found it
+
+
+def _shared(config: Config) -> closing[SharedAnswers] | nullcontext[None]:
+    """The answer process of all runs, where they have one of their own on this machine."""
+    if config.answer.server is not None or config.pipeline.single_process:
+        return nullcontext()
+    from stream.answers import SharedAnswers
+
+    return closing(SharedAnswers(config))
+
+
+def _placed(output: OutputConfig, source: str) -> OutputConfig:
+    name = _name_of(source)
+    changed = {
+        key: None if path is None else _place(f"--{key}", path, name)
+        for key, path in (("heatmap", output.heatmap), ("why", output.why), ("record", output.record))
+    }
+    paths = tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in output.paths)
+    return output.model_copy(update={**changed, "paths": paths})
+
+
+def _place(option: str, path: str, name: str, folder_of: str | None = None) -> str:
+    if path == STDOUT:
+        return path
+    if folder_of is not None and (path.endswith(os.sep) or os.path.isdir(path)):
+        return os.path.join(path, name + folder_of)
+    if NAME not in path:
+        example = f"{NAME}{Path(path).suffix}"
+        also = ", or name a folder" if folder_of is not None else ""
+        raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{also}")
+    return path.replace(NAME, name)
+
+
+def _name_of(source: str) -> str:
+    """The file's name without folder and suffix; of an address what makes a file name."""
+    stem = Path(source).stem if "://" not in source else source.partition("://")[2]
+    return re.sub(r"[^\w.+-]+", "_", stem).strip("_") or "source"
