@@ -65,12 +65,13 @@ found at most (476 cuts of the tuning material)."""
 NOT_FOUND = 0.1
 """Share of blocks found up to which a picture is another one, whatever light might explain of the glance."""
 
-TELLING_SHARE = 0.4
-"""Least share of blocks with detail for that to count: a white or black frame holds nothing that could be found."""
+TELLING_SHARE = 0.06
+"""Least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
+could be found, a dark one little."""
 
-SHADES = (20, 232)
+BRIGHT = 232
 BLOWN_SHARE = 0.3
-"""From this share of texels outside these shades on, light may have hidden what was there, as a flash does."""
+"""From this share of texels above that luma on, light may have hidden what was there, as a flash does."""
 
 LEAST_DEPARTURE = 6.0
 """Mean difference of the glance, of 255, below which nothing is looked for."""
@@ -194,8 +195,7 @@ def _is_unknown(match: Match, glance: Glance) -> bool:
     """Whether a picture with detail follows another one and shares none of it, though light explains the glance."""
     if match.found > NOT_FOUND or match.telling < TELLING_SHARE:
         return False
-    blown = (glance[0] < SHADES[0]) | (glance[0] > SHADES[1])
-    return float(blown.mean()) < BLOWN_SHARE
+    return float((glance[0] > BRIGHT).mean()) < BLOWN_SHARE
 
 
 def _is_alike(seen: Thumbnail, after: Thumbnail) -> bool:
