@@ -15,6 +15,7 @@ from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget,
 from arr_coc.carrying import Carrier
 from arr_coc.change import ChangeSince
 from arr_coc.choosing import RegionChooser
+from arr_coc.counting import counted
 from arr_coc.exploration import Exploration
 from arr_coc.motion import NO_SHIFT, Shift
 from arr_coc.ops.view import TextureView
@@ -212,8 +213,10 @@ class StreamAllocator:
         if self._warned or least <= tiles:
             return
         self._warned = True
-        named = f"of at least {least}" if budget in (AUTO, ADAPTIVE) else f"of {least}"
-        log.warning("a budget %s tokens is more than the frame's %d tiles: all of them are shown", named, tiles)
+        tokens = counted(least, "token")
+        named = f"of at least {tokens}" if budget in (AUTO, ADAPTIVE) else f"of {tokens}"
+        there = counted(tiles, "tile")
+        log.warning("a budget %s is more than the frame's %s: all of them are shown", named, there)
 
 
 def _same(one: QueryEmbedding, other: QueryEmbedding) -> bool:

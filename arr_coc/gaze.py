@@ -69,7 +69,7 @@ class Gaze:
             packet = self._allocate(resize_image(picture, grid.height_px, grid.width_px), stamp)
         except Exception as error:
             self.fallbacks += 1
-            log.warning("allocating tokens failed (%s); all %d tokens are shown", error, grid.tiles)
+            log.warning("allocating tokens failed (%s); the frame is shown with all its tokens", error)
             self.relevance = np.ones(grid.shape, np.float32)
             every = grid_regions(grid).numpy().astype(np.int32)
             return FramePacket(stamp, grid, every, self.relevance, image)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
+from arr_coc.counting import counted
 from arr_coc.errors import OptionError
 from arr_coc.gaze import Gaze
 from arr_coc.heat_picture import heat_picture, png
@@ -65,7 +66,8 @@ class Generation:
         rows, cols = self.heatmap.shape
         times = self.timings
         took_ms = times.allocate_ms + times.encode_ms + times.prefill_ms + times.decode_ms
-        return f"Generation({self.text!r}, {self.tokens_used} visual tokens, heat map {rows}x{cols}, {took_ms:.0f} ms)"
+        used = counted(self.tokens_used, "visual token")
+        return f"Generation({self.text!r}, {used}, heat map {rows}x{cols}, {took_ms:.0f} ms)"
 
     def _repr_png_(self) -> bytes | None:
         """The newest picture with the heat map over it, as a PNG."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ import psutil
 from benchmarks.live import make_clip
 from benchmarks.soak import Samples, process_figures, rounded
 from stream.bench.machine import machine
+from stream.interpreter import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "watch_memory.json"
-ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_S = 10.0
 WARM_SHARE = 1 / 6
 GROWTH_MAX_MIB_PER_HOUR = 8.0
@@ -64,8 +63,8 @@ def watch(minutes: float, folder: Path) -> Samples:
     options = [str(clip), "--restart", "--for", f"{60 * minutes:g}s"]
     samples, seconds = Samples(warm_share=WARM_SHARE), 0.0
     with open(folder / "watch.log", "wb") as told:
-        command = [sys.executable, str(ROOT / "run_stream.py"), "watch", *options]
-        started = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
+        command = python_command("run_stream", "watch", *options)
+        started = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=python_environment())
         while True:
             try:
                 started.wait(SAMPLE_S)

@@ -18,6 +18,7 @@ NOUNS = "answer|attempt|byte|check|core|cut|file|frame|look|question|record|rest
 PLURAL = re.compile(rf" (?:[a-z]+ )?(?:{NOUNS})s\b")
 
 NEVER_ONE = {
+    "CONFIG_BYTES_MAX",
     "needed",
     "known",
     "window.frames * frame.steps + other_tokens",
@@ -51,6 +52,8 @@ def numbers_before_plurals(path: Path) -> Iterator[str]:
                     and PLURAL.match(text.value)
                 ):
                     yield ast.unparse(value.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(rf"%d{PLURAL.pattern}", node.value)
 
 
 def test_messages_count_with_the_function() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from arr_coc.counting import counted
 from arr_coc.qwen.kept_vision import BYTES_A_MB, Belonging, KeptVision, RegionSize
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.refresh import Flags, IncrementalOptions, Ints, Regions, all_due, most_unsettled
@@ -157,8 +158,8 @@ class IncrementalEncoder:
         if not slots and not self._too_large:
             self._too_large = True
             log.warning(
-                "keeping the keys of %d tokens takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
-                *(regions, regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
+                "keeping the keys of %s takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
+                *(counted(regions, "token"), regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
             )
         return KeptVision(belonging, size, slots) if slots else None
 
