@@ -21,8 +21,8 @@ VOID_RANGE = 0.05
 LEAST_TILES = 64
 """Pictures of fewer tiles are not judged: so few neighbours prove nothing, and most budgets show all of them."""
 
-_CLEAR = 0.5
-"""Above every threshold: no other measure is needed."""
+_CLEAR = 0.35
+"""Above every threshold, hysteresis included: nothing else needs to be measured."""
 
 _LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
 """What red, green, blue, edge magnitude and entropy must vary by, between tiles, to count. A blank wall or a slope of

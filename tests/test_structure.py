@@ -92,7 +92,7 @@ def test_voids_have_no_structure(picture: Callable[[int], np.ndarray], seed: int
 def test_one_small_thing_on_a_void_is_structure(ground: Callable[[int], np.ndarray]) -> None:
     picture = ground(0)
     cv2.circle(picture, (COLS * 20, ROWS * 12), 18, (230, 40, 40), -1)
-    assert picture_structure(looks_of(picture)) > 2 * VOID_STRUCTURE
+    assert picture_structure(looks_of(picture)) > VOID_STRUCTURE + 0.05
 
 
 def test_a_page_of_print_is_structure_though_its_relevance_is_even() -> None:
