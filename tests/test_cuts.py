@@ -206,6 +206,17 @@ def test_a_pan_over_fine_random_texture_is_no_cut(speed_px: int, sigma: float, s
     assert cuts(wide[:, x : x + 640] for x in range(0, 20 * speed_px, speed_px)) == []
 
 
+@pytest.mark.parametrize("seed", [23, 24])
+def test_a_pan_over_fine_texture_in_colours_is_no_cut(seed: int) -> None:
+    """Hue and luma change in every texel; only the camera's motion explains it."""
+    updater, noise = TextureUpdater(), np.random.default_rng(seed).normal(0, 1, (384, 800, 3)).astype(np.float32)
+    noise = cv2.GaussianBlur(noise, (0, 0), 2.0)
+    wide = np.clip(128 + 50 * noise / noise.std(), 0, 255).astype(np.uint8)
+    for index in range(20):
+        shown = np.ascontiguousarray(wide[:, 8 * index : 8 * index + 640])
+        assert not updater.process(FramePlanes("rgb", (shown,)), FrameStamp(index, 0, 0)).cut.is_cut
+
+
 @pytest.mark.parametrize("seed", [31, 32])
 @pytest.mark.parametrize("rate", [0.93, 1.04, 1.1])
 def test_a_zoom_is_no_cut(rate: float, seed: int) -> None:
