@@ -81,4 +81,4 @@ def _claim(folder: str, outputs: Sequence[str]) -> None:
         os.makedirs(folder, exist_ok=True)
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT, 0o666))
     except OSError as error:
-        raise OutputError(f"cannot make the folder {folder!r}: {error.strerror}") from error
+        raise OutputError(f"cannot make the folder {folder!r}: {error.strerror}; name another with -o") from error
