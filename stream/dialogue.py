@@ -207,7 +207,9 @@ class Dialogue:
             if not heard:
                 break
         if self.link.lost:
-            if self._manners.rejoin:
+            if self._manners.rejoin and self._awaited.question is not None and not self._manners.supervised:
+                self._fail("the connection was lost in the middle of an answer")
+            elif self._manners.rejoin:
                 self.lose("the connection was lost")
             elif not self._manners.supervised:
                 raise StageDied("answer", "the connection to it was lost; is `serve-answers` still running there?")

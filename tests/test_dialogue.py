@@ -701,6 +701,19 @@ def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:
         talk.hear(Failed(error="ModelNotFound", message="nowhere", details=""))
 
 
+def test_a_connection_that_is_lost_in_every_answer_is_not_looked_for_for_ever(opened: Opener) -> None:
+    talk = opened(rejoin=True, repeat=True, supervised=False)
+    talk.ask()
+    for _ in range(FAILURES_MAX):
+        talk.lose()
+        talk.greet()
+        talk.expect(Want)
+        talk.hear(Turn(turn=1))
+        talk.expect(Tokens)
+    with pytest.raises(StageDied, match="the connection was lost in the middle of an answer"):
+        talk.lose()
+
+
 def test_being_turned_away_ends_the_run_also_where_another_answer_stage_may_come(opened: Opener) -> None:
     talk = opened(rejoin=True)
     talk.link.refused = True
