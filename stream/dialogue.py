@@ -208,7 +208,7 @@ class Dialogue:
                 break
         if self.link.lost:
             if self._manners.rejoin and self._awaited.question is not None and not self._manners.supervised:
-                self._fail("the connection was lost in the middle of an answer")
+                self._fail("the connection was lost")
             elif self._manners.rejoin:
                 self.lose("the connection was lost")
             elif not self._manners.supervised:
