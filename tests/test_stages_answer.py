@@ -527,7 +527,7 @@ def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
     serve(runner)
     first = Client(runner).greeted()
     late = Client(runner)
-    assert late.expect(Failed).message == "the answer stage serves 1 others already; try another one"
+    assert late.expect(Failed).message == "the answer stage serves 1 other already; try another one"
     first.link.send(Leave())
     first.link.send(Want())
     assert first.quiet()
