@@ -65,6 +65,12 @@ found at most (476 cuts of the tuning material)."""
 NOT_FOUND = 0.1
 """Share of blocks found up to which a picture is another one, whatever light might explain of the glance."""
 
+PLAIN_SHARE = 0.3
+THROUGHOUT = 0.9
+"""Share of blocks with detail below which a picture is plain. Its few things are found again in another plain shot that
+holds things of their shapes, so there blocks do not outweigh another hue in this share of the frame. Whip pans over
+plain pictures measure 0.7."""
+
 TELLING_SHARE = 0.06
 """Least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
 could be found, a dark one little."""
@@ -178,9 +184,8 @@ class SceneCutDetector:
         if not by_glance and verdict.departure < LEAST_DEPARTURE:
             return verdict
         match = match_blocks(before, after, FOUND)
-        is_cut = (
-            match.found < FOUND and (by_glance or _is_unknown(match, new)) and not self._was_there(after, by_glance)
-        )
+        is_new = match.found < FOUND or (by_glance and _is_plain_and_recoloured(old, new, verdict, match))
+        is_cut = is_new and (by_glance or _is_unknown(match, new)) and not self._was_there(after, by_glance)
         score = 1.0 - match.found if is_cut else 0.0
         return replace(verdict, is_cut=is_cut, score=score, found=match.found, telling=match.telling)
 
@@ -196,6 +201,13 @@ def _is_unknown(match: Match, glance: Glance) -> bool:
     if match.found > NOT_FOUND or match.telling < TELLING_SHARE:
         return False
     return float((glance[0] > BRIGHT).mean()) < BLOWN_SHARE
+
+
+def _is_plain_and_recoloured(old: Glance, new: Glance, verdict: CutVerdict, match: Match) -> bool:
+    """Whether two plain pictures differ in hue throughout, and hold their few things in other places."""
+    if match.telling >= PLAIN_SHARE or verdict.recoloured < THROUGHOUT:
+        return False
+    return _displaced(old[0], new[0]) >= DISPLACED
 
 
 def _is_alike(seen: Thumbnail, after: Thumbnail) -> bool:

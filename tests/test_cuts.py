@@ -15,6 +15,7 @@ import pytest
 from arr_coc.cuts import CutVerdict
 from arr_coc.types import Colour, FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
+from stream.scenes import load_scene
 from stream.sources.planes import planes_of
 
 HEIGHT, WIDTH = 192, 320
@@ -311,3 +312,12 @@ def test_real_clips(clips: Path, name: str) -> None:
     """A cut and a dissolve; an exposure that steps; a camera in the hand; another size in the same shot."""
     manifest = {clip["file"]: clip for clip in json.loads((clips / "manifest.json").read_text(encoding="utf-8"))}
     assert clip_cuts(clips / name) == manifest[name]["hard_cut_first_frame"]
+
+
+@pytest.mark.parametrize("name", ["demo", "cuts"])
+def test_cuts_of_the_drawn_scenes(name: str) -> None:
+    """Plain shots that hold a few things of the same shapes, in other places and colours."""
+    scene, updater = load_scene(name), TextureUpdater()
+    near = sorted({index for cut in scene.cuts for index in range(cut - 6, cut + 6)})
+    shown = [(index, updater.process(scene.planes(index), FrameStamp(index, 0, 0)).cut) for index in near]
+    assert [index for index, verdict in shown if verdict.is_cut] == list(scene.cuts)
