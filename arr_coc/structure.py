@@ -83,6 +83,8 @@ def _is_light(channel: int, looks: Map) -> bool:
     """Whether slopes of light explain how a channel varies."""
     if channel in _COLOURS:
         values = looks[channel]
+        if min(values.shape) < 3:
+            return False  # a strip has no tile with neighbours all around
         bends = values[1:-1, 1:-1] - (values[:-2, 1:-1] + values[2:, 1:-1] + values[1:-1, :-2] + values[1:-1, 2:]) / 4
         return float(np.abs(bends).max()) < _LEAST_STEP
     return channel == _ENTROPY and float(np.ptp(looks[_EDGES])) < _LEAST_EDGES

@@ -109,3 +109,9 @@ def test_a_page_of_print_is_structure_though_its_relevance_is_even() -> None:
 
 def test_a_picture_of_few_tiles_is_not_judged() -> None:
     assert picture_structure(np.zeros((7, 6, 6), np.float32)) == 1
+
+
+@pytest.mark.parametrize("shape", [(2, 40), (40, 2), (1, 64), (64, 1)])
+def test_a_strip_can_be_judged(shape: tuple[int, int]) -> None:
+    looks = np.random.default_rng(0).random((7, *shape), np.float32)
+    assert 0 <= picture_structure(looks) <= 1
