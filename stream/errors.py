@@ -29,6 +29,10 @@ class ResumeError(ConfigError):
     """A run that cannot be continued as it was asked for."""
 
 
+class NothingToContinue(ResumeError):
+    """The earlier run has finished: its outputs are there, and no journal."""
+
+
 class RecordingError(ConfigError):
     """A recording that is none, is damaged, or cannot be replayed by this program or with this model."""
 

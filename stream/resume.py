@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from stream.config import Config
-from stream.errors import ResumeError
+from stream.errors import NothingToContinue, ResumeError
 from stream.identity import identity_of
 from stream.journal import Journal, journal_path
 from stream.sinks.output_check import STDOUT
@@ -32,7 +32,7 @@ def journal_for(config: Config, *, resume: bool) -> Journal | None:
         return Journal.continued(path, identity)
     for output in config.output.paths:
         if os.path.exists(output) and os.path.getsize(output):
-            raise ResumeError(
+            raise NothingToContinue(
                 f"there is nothing to continue: {output!r} has no {path.name!r} beside it, so it is complete or was "
                 f"written in another way; {AFRESH}"
             )

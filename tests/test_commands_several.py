@@ -11,7 +11,7 @@ from stream.answers import SharedAnswers
 from stream.cli import main
 from stream.commands.several import configs_of, run_each
 from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
-from stream.errors import ConfigError, OutputError, ReaderGone, SourceError
+from stream.errors import ConfigError, NothingToContinue, OutputError, ReaderGone, ResumeError, SourceError
 from stream.events import Answer, Summary
 from stream.pipeline import Pipeline
 from tests.event_maker import summary
@@ -130,7 +130,8 @@ def test_what_is_watched_for_may_be_in_any(found: tuple[bool, ...], status: int)
 
 
 @pytest.mark.parametrize(
-    ("error", "goes_on"), [(SourceError("x"), True), (ConfigError("x"), False), (ReaderGone("x"), False)]
+    ("error", "goes_on"),
+    [(SourceError("x"), True), (ConfigError("x"), False), (ResumeError("x"), False), (ReaderGone("x"), False)],
 )
 def test_what_is_wrong_with_all_ends_all(error: Exception, goes_on: bool) -> None:
     done: list[str] = []
@@ -146,3 +147,29 @@ def test_what_is_wrong_with_all_ends_all(error: Exception, goes_on: bool) -> Non
         with pytest.raises(type(error)):
             run_each(configs_of(config(), ["a", "b"]), one)
         assert done == ["a"]
+
+
+def test_resume_leaves_alone_what_is_finished_and_goes_on_with_the_others(
+    clips: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(tiny_folder(tmp_path_factory.mktemp("model")))
+    options = ["-m", model, "--single-process", "--set", "answer.max_tokens=2"]
+    finished, other = tmp_path / "one.vtt", tmp_path / "two.vtt"
+    assert main(["caption", clips[0], *options, "-o", str(finished)]) == 0
+    before = finished.read_bytes()
+    capsys.readouterr()
+    assert main(["caption", *clips, *options, "-o", str(tmp_path / "{name}.vtt"), "--resume"]) == 0
+    assert f"note: {clips[0]} was finished before" in capsys.readouterr().err
+    assert finished.read_bytes() == before
+    assert other.exists()
+
+
+def test_one_that_is_finished_is_none_that_failed() -> None:
+    left: list[Exception | None] = [NothingToContinue("x"), None]
+
+    def one(config: Config, shared: object) -> Summary:
+        if (error := left.pop(0)) is not None:
+            raise error
+        return ended("finished")
+
+    assert run_each(configs_of(config(), ["a", "b"]), one) == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
-from stream.errors import OutputError, ReaderGone, SourceError, StageDied, TransportError
+from stream.errors import NothingToContinue, OutputError, ReaderGone, SourceError, StageDied, TransportError
 from stream.sinks.output_check import STDOUT, check_apart, outputs_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
 def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     """Runs one after another with one model; returns the exit status of all.
 
-    A source that fails is told, and the others go on; Ctrl-C ends all.
+    A source that fails is told, and the others go on; so they do after one that an earlier run has finished. Ctrl-C
+    ends all.
     """
     statuses = []
     with _shared(configs[0]) as shared:
@@ -53,6 +54,10 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
                 summary = run_one(config, shared)
             except ReaderGone:
                 raise
+            except NothingToContinue:
+                report_note(f"note: {config.source} was finished before; its outputs stay as they are")
+                statuses.append(0)
+                continue
             except (SourceError, OutputError, StageDied, TransportError) as error:
                 report_error(str(error))
                 statuses.append(FAILED)
