@@ -41,8 +41,9 @@ FAILURES_MAX = 5
 SPOILT_MAX = 3
 """Times that an answer may come to nothing because what was sent meanwhile cannot be read, before that is a failure."""
 
-QUERIES_KNOWN = 8
-"""Of the questions that were put, so many of the last are known again when they are answered."""
+QUERIES_KNOWN = 1_024
+"""Of the questions that were put, so many of the last are known again when they are answered: more than anybody puts
+while a slow model gives one answer."""
 
 
 class Dialogue:

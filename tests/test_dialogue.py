@@ -882,3 +882,15 @@ def test_it_waits_no_longer_than_it_is_told(opened: Opener) -> None:
     talk.peer.send(Turn(turn=3))
     assert list(talk.dialogue.hear(LIMIT_MS)) == []
     assert talk.dialogue.wants_packet
+
+
+def test_an_answer_is_known_after_many_questions_that_were_put_meanwhile(opened: Opener) -> None:
+    talk = opened()
+    number = talk.ask()
+    later = [f"and {index}?" for index in range(20)]
+    for query in later:
+        talk.dialogue.put_question(query)
+    assert misdeeds(talk.asking(later[0])) == 0
+    events = talk.hear(answered(number))
+    assert [type(event) for event in events] == [Answer]
+    assert talk.dialogue.refused == 0
