@@ -93,7 +93,7 @@ def watch(
     def watched(config: Config, shared: SharedAnswers | None = None) -> Summary:
         check_run(config)
         if STDOUT in config.output.paths:
-            display = _quiet_display()
+            display = _quiet_display(captions=False, piped=ask_stdin)
         else:
             display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
         try:
@@ -111,11 +111,16 @@ def watch(
     return exit_status(watched(config), watching=config.answer.until.question is not None)
 
 
-def _quiet_display() -> Display:
-    """Progress and remarks on stderr: stdout belongs to an output."""
+def _quiet_display(*, captions: bool, piped: bool) -> Display:
+    """Progress and remarks on stderr; without `captions` stdout belongs to an output."""
     from stream.sinks.display import open_display
 
-    return open_display(captions=False)
+    display = open_display(captions=captions)
+    if not piped:
+        return display
+    from stream.sinks.asking import AskingDisplay
+
+    return AskingDisplay(display, STDIN)
 
 
 def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) -> Display:
@@ -126,9 +131,7 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
     from stream import logs
 
     if logs.as_json():
-        from stream.sinks.display import open_display
-
-        return open_display(captions=True)
+        return _quiet_display(captions=True, piped=piped)
     keys = STDIN if typed and _in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     if debug or dumb or not _in_foreground(STDOUT_FD):
