@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from arr_coc.types import TILE_PX
 from stream.config import QUERY_LIMIT_CHARS
 
 KIB, MIB = 1024, 1024 * 1024
@@ -34,7 +35,11 @@ TIME_NS_MAX = 2**62
 DURATION_MS_MAX = 1e9
 """Eleven days for one answer."""
 SIDE_PX_MAX = 16_384
-"""Of a picture."""
+"""Of a picture from another program."""
+LONG_SIDE_PX_MAX = 2**20
+"""Of a frame that is asked about: a panorama may be long, and then is low."""
+FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
+"""Of a frame that is asked about: four times those of 67 million pixels, the most that are decoded by default."""
 
 # Arrays and parts.
 ARRAYS_MAX = 4
@@ -47,7 +52,8 @@ WEIGHTS_BYTES_MAX = 32 * MIB
 PART_BYTES_MAX = 256 * MIB
 """Any part to an answer stage, and a frame from another program: level 0 of an 8K frame has 100 MB."""
 REPLY_PART_BYTES_MAX = 64 * MIB
-"""Any part from an answer stage: the longest question's embedding in 4096 dimensions has 62 MiB."""
+"""Any part from an answer stage: an embedding of 4,000 tokens in 4096 dimensions has 62 MiB. A longer one, of a long
+question in a script that takes several tokens a letter, is refused where it is made."""
 RECORD_BYTES_MAX = 300 * MIB
 """A record of a recording: a message, and its arrays packed."""
 KEPT_BYTES_MAX = 16 * MIB

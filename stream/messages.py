@@ -18,8 +18,9 @@ from stream.limits import (
     ARRAYS_MAX,
     COUNT_MAX,
     DIMENSIONS_MAX,
+    FRAME_TILES_MAX,
     HEADER_BYTES_MAX,
-    SIDE_PX_MAX,
+    LONG_SIDE_PX_MAX,
     TIME_NS_MAX,
     WEIGHTS_BYTES_MAX,
     Count,
@@ -331,6 +332,7 @@ def check_bounds(message: Message) -> None:
             raise TransportError(f"{stamp} is no frame's")
     grid: Any = getattr(message, "grid", None)
     if grid is not None:
-        fits = 1 <= grid.height_px <= SIDE_PX_MAX and 1 <= grid.width_px <= SIDE_PX_MAX
-        if not fits or grid != TileGrid.of(grid.height_px, grid.width_px):
+        fits = 1 <= grid.height_px <= LONG_SIDE_PX_MAX and 1 <= grid.width_px <= LONG_SIDE_PX_MAX
+        expected = TileGrid.of(grid.height_px, grid.width_px) if fits else None
+        if expected is None or grid != expected or expected.tiles > FRAME_TILES_MAX:
             raise TransportError(f"{grid} is not the tile grid of its own picture size")

@@ -25,7 +25,7 @@ from arr_coc.types import (
     TokenPacket,
 )
 from stream.errors import TransportError
-from stream.limits import SIDE_PX_MAX
+from stream.limits import LONG_SIDE_PX_MAX
 from stream.messages import (
     Answered,
     ArraySpec,
@@ -42,7 +42,7 @@ Part: TypeAlias = bytes | memoryview
 Layout: TypeAlias = tuple[str, tuple[int | str, ...]]
 """Dtype and shape that a part must have; a name in the shape stands for any length, the same one for the same name."""
 
-TILES_MAX = SIDE_PX_MAX // TILE_PX
+TILES_MAX = LONG_SIDE_PX_MAX // TILE_PX
 """Rows and columns of tiles that any grid may have."""
 
 REGIONS: Layout = ("int32", ("K", 3))

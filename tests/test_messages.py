@@ -52,6 +52,7 @@ MESSAGES: list[Message] = [
     Lost(frame_index=7, media_ns=5, reason="the cable", lasted_s=1.5, attempts=3),
     Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),
     WholeFrame(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), in_snapshot=True),
+    Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(2_000, 33_000)),
     Join(query="What?", encode="prune"),
     Join(query="What?", until="is it there?"),
     Looked(answer=2, yes=0.75, certain=0.5, tokens_used=9, encode_ms=1.5, prefill_ms=2.5),
@@ -119,3 +120,9 @@ def test_noise_is_refused_or_read_but_never_breaks(data: bytes) -> None:
     except TransportError:
         return
     assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("side_px", [(2**20, 2**20), (1, 2**20 + 1), (20_000, 20_000)])
+def test_a_frame_that_nobody_has_is_refused(side_px: tuple[int, int]) -> None:
+    with pytest.raises(TransportError, match="is not the tile grid"):
+        decode(encode(Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(*side_px))))

@@ -716,3 +716,15 @@ def test_the_run_being_cancelled_stops_it(runner: StageRunner, speaker: type[Fak
 def test_it_drops_nothing(runner: StageRunner) -> None:
     stage = AnswerStage(lambda: FakeSpeaker(Config()), AnswerPlace("inproc://x"), runner.transport, runner.control)
     assert stage.drops == {}
+
+
+def test_a_question_too_long_to_be_told_is_refused_in_words(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96
+    serve(runner)
+    client = Client(runner).greeted()
+    client.link.send(Ask(query="what is it then"))
+    assert client.expect(Asking).error == "the question has 4 tokens, more than can be told of it; ask a shorter one"
+    client.ask()
+    assert client.hear_answer().query == "what is it"

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, ContextLengthError
 from arr_coc.types import NS_PER_S
 from stream.answer_place import AnswerPlace, check_joining, greeting
 from stream.errors import StreamError, TransportError
@@ -24,6 +24,7 @@ from stream.limits import (
     PIECES_MAX,
     QUESTIONS_AT_ONCE,
     REASON_CHARS_MAX,
+    REPLY_PART_BYTES_MAX,
     cut_to,
 )
 from stream.messages import (
@@ -230,6 +231,10 @@ class AnswerStage:
     def _asking(self, client: Client, query: str) -> tuple[Asking, Arrays]:
         self._speaker.attend(client)
         embedding = self._speaker.embed(query)
+        if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
+            raise ContextLengthError(
+                f"the question has {len(embedding.tokens)} tokens, more than can be told of it; ask a shorter one"
+            )
         message = Asking(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
         return message, [embedding.tokens]
 
