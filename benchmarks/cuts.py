@@ -19,12 +19,11 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import av
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +32,7 @@ from arr_coc.cuts import SceneCutDetector
 from arr_coc.thumbnail import Thumbnail
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
-from benchmarks.cut_grounds import Part
+from benchmarks.cut_grounds import Part, decoded
 from benchmarks.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
 from stream.bench.machine import machine
 from stream.sources.planes import planes_of
@@ -98,16 +97,6 @@ class Score:
             "recall": round(recall, 4),
             "f1": round(2 * self.right / max(1, found + true), 4),
         }
-
-
-def decoded(path: Path) -> Iterator[av.VideoFrame]:
-    """The frames of the first video stream; packets that do not decode are skipped."""
-    with av.open(str(path)) as container:
-        for packet in container.demux(video=0):
-            try:
-                yield from packet.decode()
-            except av.error.InvalidDataError:
-                continue
 
 
 def texture_finder() -> Finder:
