@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs a command beside two busy loops for each core, for example: sh scripts/loaded.sh make test
+# Runs a command beside one busy loop for each core, for example: sh scripts/loaded.sh make test
 set -u
 
 loops=""
-for _ in $(seq $((2 * $(nproc)))); do
+for _ in $(seq "$(nproc)"); do
     sh -c 'while kill -0 "$1" 2>/dev/null; do i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; done' busy $$ &
     loops="$loops $!"
 done
