@@ -126,7 +126,11 @@ def test_an_address_that_is_none_here(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_does_not_start_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_module.ServedSocket, "_open", lambda self, public: time.sleep(0.2))
+    def slowly(self: served_module.ServedSocket, endpoint: str) -> zmq.Socket[bytes]:
+        time.sleep(0.2)
+        return self._transport.context.socket(self._kind)
+
+    monkeypatch.setattr(served_module.ServedSocket, "_opened", slowly)
     monkeypatch.setattr(served_module, "START_LIMIT_S", 0.01)
     with pytest.raises(OutputError, match="nothing happens"):
         Publisher(ANYWHERE, None)

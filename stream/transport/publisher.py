@@ -26,6 +26,10 @@ SUBSCRIBER_BUFFER_BYTES = 128 * 1024
 SUBSCRIPTION_BYTES_MAX = 1024
 """Subscribers send nothing but the names of topics."""
 
+SUBSCRIPTIONS_REMEMBERED_MAX = 20_000
+"""libzmq remembers every subscription while its connection lasts, also those to topics that do not exist: 3 KB each.
+After so many the socket is opened anew; whoever subscribes to what exists comes back by itself."""
+
 SUBSCRIPTIONS_WAITING = 64
 """Requests of one subscriber that may wait."""
 
@@ -104,6 +108,7 @@ class _PublicSocket(ServedSocket):
         super().__init__("publisher", zmq.XPUB, endpoint, curve)
         self._topics = None if topics is None else [topic.encode() for topic in topics]
         self._tick = tick
+        self._unknown = 0
         self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
 
     def way_in(self) -> zmq.Socket[bytes]:
@@ -140,6 +145,10 @@ class _PublicSocket(ServedSocket):
                     return
                 if public in ready:
                     self._greet(public)
+                    if self._unknown > SUBSCRIPTIONS_REMEMBERED_MAX:
+                        poller.unregister(public)
+                        public, self._unknown = self.renewed(), 0
+                        poller.register(public, zmq.POLLIN)
                 if time.monotonic() >= next_tick_s:
                     next_tick_s = time.monotonic() + TICK_S
                     for topic, body in self._ticked():
@@ -173,6 +182,7 @@ class _PublicSocket(ServedSocket):
             except zmq.Again:
                 break
             if len(said) - 1 > TOPIC_BYTES_MAX or not self._is_known(said[1:]):
+                self._unknown += 1
                 continue
             # XPUB_MANUAL: the socket remembers what it is told to, for whoever has just been heard.
             if said[:1] == b"\x00":

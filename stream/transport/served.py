@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ LINGER_MS = 500
 """How long the last messages may take at the end."""
 
 START_LIMIT_S = 5.0
+RELEASE_POLL_S = 0.01
 STOP_LIMIT_S = 5.0
 
 
@@ -64,24 +66,44 @@ class ServedSocket(ABC):
 
     def _run(self) -> None:
         with suppress(zmq.ContextTerminated):
-            public = self._transport.context.socket(self._kind)
             try:
-                self._open(public)
+                self._public = self._opened(self._asked_endpoint)
             except Exception as error:
-                public.close(linger=0)
                 if self._bound.set_running_or_notify_cancel():
                     self._bound.set_exception(error)
                 return
             try:
                 if self._bound.set_running_or_notify_cancel():
-                    self._bound.set_result(public.getsockopt_string(zmq.LAST_ENDPOINT))
-                    self.serve(public)
+                    self._bound.set_result(self._public.getsockopt_string(zmq.LAST_ENDPOINT))
+                    self.serve(self._public)
             finally:
-                public.close(linger=LINGER_MS)
+                self._public.close(linger=LINGER_MS)
 
-    def _open(self, public: zmq.Socket[bytes]) -> None:
-        for option, value in self.options.items():
-            public.setsockopt(option, value)
-        if self._curve is not None:
-            self._curve.apply(public)
-        bind_output(public, self._asked_endpoint)
+    def renewed(self) -> zmq.Socket[bytes]:
+        """Closes the socket with all its connections, and returns another one at the same address, to which peers come
+        back by themselves. Raises OutputError where the address cannot be bound again within START_LIMIT_S.
+        """
+        endpoint = self._public.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._public.close(linger=0)
+        limit_s = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                self._public = self._opened(endpoint)
+                return self._public
+            except OutputError:
+                if time.monotonic() > limit_s:
+                    raise
+                time.sleep(RELEASE_POLL_S)  # ZeroMQ closes the old socket in a thread of its own
+
+    def _opened(self, endpoint: str) -> zmq.Socket[bytes]:
+        public = self._transport.context.socket(self._kind)
+        try:
+            for option, value in self.options.items():
+                public.setsockopt(option, value)
+            if self._curve is not None:
+                self._curve.apply(public)
+            bind_output(public, endpoint)
+        except BaseException:
+            public.close(linger=0)
+            raise
+        return public
