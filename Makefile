@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS := texture precision hierarchical cuts void allocate encode transport hostile hops pipeline live until answer feedback
-SOAKS := soak soak_answers reconnect
+SOAKS := soak soak_answers reconnect watch_memory
 
 # Runs each program in turn, goes on where one fails, and ends with the list of those.
 run_each = failed=; \

@@ -166,11 +166,12 @@ class StreamAllocator:
         texture = make(view, cache=self._texture)
         self._versions = self._texture.versions
         looks = self._looks_of(texture)
-        realised = self._relevance.of(texture, scene.prior.at(stamp.media_ns, looks))
+        prior = scene.prior.at(stamp.media_ns, looks)
+        realised = self._relevance.of(texture, prior)
         relevance = scene.blend.step(realised.relevance, torch.from_numpy(looks[:-1]), stamp.media_ns)
         neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
         self._say_clamped(wanted, relevance.size)
-        choice = scene.chooser.choose(relevance, wanted, neglect, at_most, looks)
+        choice = scene.chooser.choose(relevance, wanted, neglect, at_most, looks, prior)
         self._change = self._since_answer.of(self._versions, relevance)
         self._last = FrameAllocation(
             stamp=stamp,

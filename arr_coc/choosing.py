@@ -68,11 +68,13 @@ class RegionChooser:
         neglect: Map | None,
         at_most: int | None = None,
         looks: Map | None = None,
+        prior: Map | None = None,
     ) -> Choice:
         """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
 
         `looks` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it, the
-        map. Its last map, entropy, tells `fixation` what there is to look at. Maps are compared by identity: the same
+        map. Its last map, entropy, tells `fixation` what there is to look at. `prior` [3, gh, gw] is what answers
+        taught: attention, similarity and trust. Maps are compared by identity: the same
         objects and the same budget keep the choice that there is. Raises BudgetError.
         """
         tokens = self._steady_tokens(relevance, budget)
@@ -81,7 +83,8 @@ class RegionChooser:
         unmoved = relevance is self._relevance and neglect is self._neglect and tokens == self._tokens
         if unmoved and self._choice is not None:
             return self._choice
-        strategy = settled(self._strategy, self._is_void(relevance, looks), tokens, self._levels)
+        void = self._is_void(relevance, looks) and not _is_known(prior)
+        strategy = settled(self._strategy, void, tokens, self._levels)
         memory = Memory(self._previous, neglect, self._tensions.explore)
         entropy = None if looks is None else looks[-1]
         request = Request(relevance, tokens, self._tensions.coverage, self._seed, memory, entropy)
@@ -115,6 +118,11 @@ class RegionChooser:
         if self._void is None:
             return VOID_STRUCTURE
         return VOID_STRUCTURE + (VOID_HYSTERESIS if self._void else -VOID_HYSTERESIS)
+
+
+def _is_known(prior: Map | None) -> bool:
+    """Whether answers looked at some tiles more than at others, which tells more than how the picture looks."""
+    return prior is not None and structure(prior[0] * prior[2]) >= VOID_STRUCTURE
 
 
 def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.int8]) -> float:

@@ -2,7 +2,8 @@
 
 A stream's guard judges the picture, by `picture_structure`. The relevance map cannot tell: a trained scorer smooths
 over its neighbours and knows where in a frame things usually are, so it makes structured maps of white noise; and it
-may find nothing to prefer on a page of print. Where there is a map alone, `structure` judges that.
+may find nothing to prefer on a page of print. Where there is a map alone, `structure` judges that. What answers looked
+at in a picture overrules how it looks.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class TestIndex:
         lost = [shard(sharded, number) for number in range(5)]
         for path in lost:
             path.unlink()
-        assert f"lacks 5 of its 15 weight files ({', '.join(path.name for path in lost[:3])}, …)" in refused(sharded)
+        assert f"lacks 5 of 15 weight files ({', '.join(path.name for path in lost[:3])}, …)" in refused(sharded)
 
     @pytest.mark.parametrize("listed", [[], {}, None])
     def test_that_lists_nothing(self, sharded: Path, listed: Any) -> None:
@@ -172,7 +172,7 @@ class TestIndex:
 
     def test_that_lists_weights_which_no_file_holds(self, sharded: Path) -> None:
         shard(sharded, 2).write_bytes(shard(sharded, 3).read_bytes())
-        assert "weights that no file holds, such as model." in refused(sharded)
+        assert "lists 1 weight that no file holds, such as model." in refused(sharded)
 
     def test_that_is_no_json(self, sharded: Path) -> None:
         (sharded / INDEX).write_text("{")

@@ -83,7 +83,7 @@ def test_random_faces_are_the_splits() -> None:
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     training.fonts._folder.cache_clear()
-    with pytest.raises(OptionError, match=r"pip install 'arr-coc-stream\[plot\]'"):
+    with pytest.raises(OptionError, match=r"pip install matplotlib"):
         training.fonts._folder()
 
 
