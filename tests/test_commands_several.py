@@ -72,7 +72,9 @@ def config(*paths: str, **output: object) -> Config:
     return Config(output=OutputConfig(paths=paths, **output), pipeline=PipelineConfig(single_process=True))  # type: ignore[arg-type]
 
 
-def test_names_are_those_of_the_sources(tmp_path: Path) -> None:
+def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x").mkdir()
     configs = configs_of(
         config(
             f"{tmp_path}", "x/", "{name}.srt", "-", heatmap="{name}-seen.mp4", why="why-{name}.jsonl", record="{name}"
@@ -96,9 +98,13 @@ def test_names_are_those_of_the_sources(tmp_path: Path) -> None:
         (config(heatmap="h.mp4"), ["a.mp4", "b.mp4"], r"--heatmap 'h\.mp4' names one place for several sources"),
         (config("{name}.vtt"), ["x/a.mp4", "y/a.mp4"], r"output 'a\.vtt' is given twice"),
         (config(heatmap="{name}.mp4"), ["b/a.mp4", "a.mp4"], r"output 'a\.mp4' is the input"),
+        (config("absent/"), ["a.mp4", "b.mp4"], r"cannot write 'absent/a\.vtt': there is no folder 'absent'; make it"),
+        (config("{name}.txt"), ["a.mp4", "b.mp4"], r"output 'a\.txt' has suffix '\.txt'; captions can be"),
     ],
 )
-def test_outputs_that_would_meet_are_refused(made: Config, sources: list[str], problem: str) -> None:
+def test_outputs_that_cannot_be_written_are_refused_before_anything_is_read(
+    made: Config, sources: list[str], problem: str
+) -> None:
     with pytest.raises(OutputError, match=problem):
         configs_of(made, sources)
 

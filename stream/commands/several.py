@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
 from stream.errors import NothingToContinue, OutputError, ReaderGone, SourceError, StageDied, TransportError
-from stream.sinks.output_check import STDOUT, check_apart, outputs_of
+from stream.sinks.output_check import STDOUT, check_apart, check_outputs, outputs_of
 
 if TYPE_CHECKING:
     from stream.answers import SharedAnswers
@@ -30,13 +30,16 @@ RunOne = Callable[["Config", "SharedAnswers | None"], "Summary"]
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
     """The configuration for each source, its outputs named after it.
 
-    Raises OutputError where two sources would be written to one file, or a source would be overwritten.
+    Raises OutputError where two sources would be written to one file, a source would be overwritten, and for an
+    unknown suffix and a place that cannot be written.
     """
     configs = [
         config.model_copy(update={"source": source, "output": _placed(config.output, source)}) for source in sources
     ]
     files = [path for one in configs for path in outputs_of(one.output) if path != STDOUT]
     check_apart(files, sources[0], *sources[1:])
+    for one in configs:
+        check_outputs(one.output, one.source)
     return configs
 
 
