@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
+from arr_coc.counting import counted
 from arr_coc.errors import ArrCocError, ContextLengthError
 from arr_coc.types import NS_PER_S
 from stream.answer_place import AnswerPlace, check_joining, greeting
@@ -233,7 +234,8 @@ class AnswerStage:
         embedding = self._speaker.embed(query)
         if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
             raise ContextLengthError(
-                f"the question has {len(embedding.tokens)} tokens, more than can be told of it; ask a shorter one"
+                f"the question has {counted(len(embedding.tokens), 'token')}, more than can be told of it; ask a "
+                "shorter one"
             )
         message = Asking(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
         return message, [embedding.tokens]

@@ -82,7 +82,7 @@ def test_an_answer_that_no_run_has_kept_is_refused(tmp_path: Path, kept: object)
         Journal.continued(path, {"source": "x"})
 
 
-@pytest.mark.parametrize("regions", [[[6, 0, 0]], [[0, -1, 0]], [[0, 600, 0]], [[0, 0]]])
+@pytest.mark.parametrize("regions", [[[6, 0, 0]], [[0, -1, 0]], [[0, 40_000, 0]], [[0, 0]]])
 def test_feedback_that_no_frame_has_is_refused(tmp_path: Path, regions: list[list[int]]) -> None:
     path = tmp_path / "a.resume"
     kept = {
