@@ -16,7 +16,7 @@ run_each = failed=; \
 help:
 	@echo "make demo         caption a generated clip; results in demo/"
 	@echo "make test         run the tests"
-	@echo "make test-loaded  run the tests that wait for threads or processes beside busy loops"
+	@echo "make test-loaded  run the tests of live sources, stages and processes beside busy loops"
 	@echo "make test-slow    run the long suites"
 	@echo "make check        format, lint, types"
 	@echo "make format       format the code"

@@ -18,8 +18,8 @@ settings.load_profile("repeatable")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-CONCURRENT = ("threading", "subprocess", "multiprocessing", "zmq", "Pipeline", "StageRunner", "Transport", "watch")
-"""Names that a test module imports where its tests wait for other threads, processes or sockets."""
+CONCURRENT = ("watch", "Reading", "StageRunner", "Transport", "Pulse")
+"""What a test module imports where its tests follow live sources, stages, links or supervised processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
