@@ -164,7 +164,7 @@ class TestMjpeg:
             assert back.attempts >= 1
             (after,) = reading.frames(1)
         assert after.discontinuity == "reconnect"
-        assert after.frame_index == frames_of(items)[-1].frame_index + 1
+        assert after.frame_index > frames_of(items)[-1].frame_index  # a busy machine may drop some
         assert after.media_ns > frames_of(items)[-1].media_ns
 
 
