@@ -85,11 +85,9 @@ class AllocateConfig(Section):
 
     strategy: Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"] = "auto"
     """`auto`: foveated for a model that knows coarse tokens, mixed for others."""
-    budget: (
-        Annotated[int, Field(ge=1)]
-        | Literal["auto", "adaptive"]
-        | Annotated[str, Field(pattern=SHARE_PATTERN, examples=["27%"])]
-    ) = "auto"
+    budget: Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=SHARE_PATTERN)] = (
+        Field(default="auto", examples=["27%"])
+    )
     """Visual tokens a frame: a number, or a share of its tiles such as `"27%"`. `auto`: 27 % of them, within 64 to 400;
     `adaptive`: 64 to 400 by how spread the relevance is."""
     explore: float = Field(default=0.10, ge=0, le=1)

@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from arr_coc.shipped import preset_folder
 from arr_coc.types import SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.limits import CONFIG_BYTES_MAX
-from stream.wanted import wanted
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -190,12 +190,21 @@ def _sections(fields: Mapping[str, FieldInfo]) -> list[str]:
 
 def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: Mapping[str, str]) -> str:
     """One line for the first wrong value, and how many more there are."""
-    wrong: dict[str, object] = {}
+    wrong: dict[str, list[ErrorDetails]] = {}
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
         key = next(k for n in range(len(parts), 0, -1) if (k := ".".join(parts[:n])) in fields)
-        wrong.setdefault(key, item["input"])
-    key, value = next(iter(wrong.items()))
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        wrong.setdefault(key, []).append(item)
+    key, items = next(iter(wrong.items()))
+    accepted = [_accepted(item, fields[key]) for item in items] + (["be none"] if _may_be_none(fields[key]) else [])
+    value = items[0]["input"]
     shown = f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
-    return f"{origins[key]}: {key} must be {wanted(fields[key])}, got {shown}{more}"
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"{origins[key]}: {key} should {', or '.join(accepted)}, got {shown}{more}"
+
+
+def _accepted(item: ErrorDetails, field: FieldInfo) -> str:
+    """Pydantic's message without "Input should"; an example in place of a pattern."""
+    if item["type"] == "string_pattern_mismatch" and field.examples:
+        return f"be text such as {field.examples[0]}"
+    return item["msg"].partition(" should ")[2]

@@ -114,7 +114,7 @@ def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None
 
 
 def test_what_the_key_may_be_is_said() -> None:
-    wanted = "answer.on_cut must be true or false, or one of finish, cancel, got 'stop'"
+    wanted = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
     with pytest.raises(ConfigError, match=wanted):
         build_config([set_layer("answer.on_cut=stop")])
     assert build_config([set_layer("answer.on_cut=cancel")]).answer.on_cut == "cancel"

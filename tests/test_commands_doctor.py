@@ -85,7 +85,7 @@ def test_as_json(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_wrong_value_is_told_in_a_line(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--budget", "many"]) == 2
-    assert "--budget: allocate.budget must be" in capsys.readouterr().err
+    assert "--budget: allocate.budget should be" in capsys.readouterr().err
     assert asked == []
 
 

@@ -64,13 +64,13 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--until", ""], "--until: answer.until.question must be text such as"),
-        (["--until", "  "], "--until: answer.until.question must be text such as"),
+        (["--until", ""], "--until: answer.until.question should be text such as"),
+        (["--until", "  "], "--until: answer.until.question should be text such as"),
         (["--until", "x" * 4001], "4001 characters"),
         (["--go-on"], "--go-on goes with --until"),
         (["--until", "is it?", "--set", "answer.target_ms=100"], "answer.target_ms is about answers"),
         (["--until", "is it?", "-o", "a.vtt"], "nothing would be said in 'a.vtt'"),
-        (["--until", "is it?", "--set", "answer.until.sure=2"], "answer.until.sure must be a number from 0.5 to 1"),
+        (["--until", "is it?", "--set", "answer.until.sure=2"], "answer.until.sure should be less than or equal to 1"),
         (["--until", "is it?", "-o", "a.jsonl", "--resume"], "a journal holds no looks"),
     ],
 )

@@ -26,7 +26,7 @@ print(json.dumps({"status": status, "loaded": sorted(set(sys.modules) & set(json
 
 WRONG = {
     "caption nosuch.mp4": "nosuch.mp4 does not exist",
-    "caption --every soon x.mp4": "--every: answer.every_s must be",
+    "caption --every soon x.mp4": "--every: answer.every_s should be",
     "caption empty.mp4": "empty.mp4 is empty",
     "caption list.m3u8": "list.m3u8 is an HLS playlist",
     "caption clip.mp4 -o nosuch/a.vtt": "there is no folder 'nosuch'",
@@ -35,7 +35,7 @@ WRONG = {
     "caption clip.mp4 --heatmap clip.mp4": "is the input",
     "caption clip.mp4 -m ./nosuch": "there is no folder ./nosuch",
     "caption clip.mp4 --until x? --target-ms 5": "is about answers",
-    "caption clip.mp4 --stream -1": "capture.stream must be",
+    "caption clip.mp4 --stream -1": "capture.stream should be",
     "watch nosuch.mp4": "nosuch.mp4 does not exist",
     "watch rtsp://": "names no host",
     "watch /dev/video99": "/dev/video99 is not there",
@@ -46,12 +46,12 @@ WRONG = {
     "watch clip.mp4 --publish tcp://127.0.0.1": "is no address for a socket",
     "watch clip.mp4 --control tcp://10.0.0.1:5": "leaves this machine without keys",
     "watch clip.mp4 --server tcp://127.0.0.1:99999": "nobody can be reached",
-    "watch clip.mp4 --metrics-port 99999": "output.metrics_port must be",
+    "watch clip.mp4 --metrics-port 99999": "output.metrics_port should be",
     "watch clip.mp4 --for never": "--for needs a length of time",
     "bench nosuch.mp4": "nosuch.mp4 does not exist",
     "bench clip.mp4 --json nosuch/a.json": "there is no folder 'nosuch'",
-    "serve-answers tcp://127.0.0.1:5 --max-tokens none": "--max-tokens: answer.max_tokens must be",
-    "doctor --budget much": "--budget: allocate.budget must be",
+    "serve-answers tcp://127.0.0.1:5 --max-tokens none": "--max-tokens: answer.max_tokens should be",
+    "doctor --budget much": "--budget: allocate.budget should be",
 }
 
 

@@ -163,7 +163,9 @@ def test_every_so_many_answers_one_is_checked_and_nothing_else_changes(
 def test_what_does_not_go_with_checks_is_refused(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^x: answer.shadow_every compares .*{message}"):
         build_config([Layer("x", {"answer.shadow_every": 5}), Layer("y", {key: value})])
-    with pytest.raises(ConfigError, match=r"answer\.shadow_every must be a whole number of at least 1, or none, got 0"):
+    with pytest.raises(
+        ConfigError, match=r"answer\.shadow_every should be greater than or equal to 1, or be none, got 0"
+    ):
         build_config([Layer("x", {"answer.shadow_every": 0})])
 
 
