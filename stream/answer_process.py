@@ -13,11 +13,11 @@ from stream.answer_place import AnswerPlace
 from stream.answering import answering
 from stream.child import Child
 from stream.config import Config
+from stream.control import CancelledError, Control
 from stream.pulse import Pulse
 from stream.snapshot import SnapshotReader
 from stream.speaker import open_speaker
 from stream.stages.answer import AnswerStage
-from stream.stages.base import CancelledError, Control
 from stream.transport import SocketDirectory, Transport
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.clock import Clock
+from stream.control import WAIT_MS, Control
 from stream.dialogue import Dialogue
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Asked, Event, Looked, Notice
@@ -14,7 +15,6 @@ from stream.manners import Manners
 from stream.messages import Hello
 from stream.model_world import doubt_about
 from stream.snapshot import SnapshotWriter
-from stream.stages.base import WAIT_MS, Control
 from stream.transport import Link, Tap, Transport
 from stream.transport.curve import ClientCurve
 from stream.triggers import TriggerRules, Triggers

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.awaited import Awaited
 from stream.clock import Clock
+from stream.control import USER_ERRORS, remote_error
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Asked, Event, Notice
 from stream.limits import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
@@ -30,8 +31,6 @@ from stream.messages import (
 from stream.packets import embedding_of
 from stream.patience import Patience
 from stream.question import Question
-from stream.stages.base import USER_ERRORS
-from stream.told_error import told_error
 from stream.transport import Link, Received
 from stream.visit import Visit
 
@@ -362,7 +361,7 @@ class Dialogue:
 
     def _failed(self, message: Failed) -> None:
         """Raises what the answer stage met, unless another one may do better."""
-        error = told_error(message.error, message.message)
+        error = remote_error(message.error, message.message)
         if isinstance(error, USER_ERRORS):
             raise error
         self._fail(message.message)

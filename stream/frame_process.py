@@ -18,13 +18,13 @@ import msgspec
 
 from stream.clock import MonotonicClock
 from stream.config import Config
+from stream.control import describe
 from stream.conversation import AnswerReach
 from stream.events import AnyEvent
 from stream.pipeline import Pipeline
 from stream.pulse import Pulse
 from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, pack_report
 from stream.snapshot import SnapshotWriter
-from stream.stages.base import describe
 from stream.transport import EventSink, SocketDirectory, Transport
 
 DROPS_EVERY_S = 0.5

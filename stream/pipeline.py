@@ -20,6 +20,7 @@ from stream.answering import answering
 from stream.answers import ANSWERS, LocalAnswers, SharedAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
+from stream.control import Control, describe
 from stream.conversation import AnswerReach, cancel_off
 from stream.errors import ConfigError
 from stream.event_forms import unpack_event
@@ -34,7 +35,7 @@ from stream.sources.open import open_source
 from stream.speaker import QWEN, model_name, open_speaker
 from stream.stages.allocate import AllocateStage, AllocateWiring
 from stream.stages.answer import AnswerStage
-from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Control, describe
+from stream.stages.base import ALLOCATE_ANSWER, EVENTS
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
 from stream.supervisor import Supervisor

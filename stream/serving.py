@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from stream.answer_place import AnswerPlace
 from stream.answering import answering
 from stream.config import Config
+from stream.control import CancelledError, Control
 from stream.errors import ConfigError, TransportError
 from stream.signals import signals_handled
 from stream.speaker import QWEN, open_speaker
 from stream.stages.answer import AnswerStage
-from stream.stages.base import CancelledError, Control
 from stream.transport import Transport
 from stream.transport.curve import server_curve
 

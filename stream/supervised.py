@@ -19,6 +19,7 @@ from arr_coc.errors import ArrCocError
 from stream.answers import ANSWERS, LocalAnswers, restart_rules
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
+from stream.control import USER_ERRORS, describe, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
 from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, Turned
 from stream.frame_children import FrameChildren
@@ -28,10 +29,8 @@ from stream.overlay import Overlay
 from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
 from stream.sources import SourceInfo
 from stream.speaker import QWEN, model_name
-from stream.stages.base import USER_ERRORS, describe
 from stream.succession import Succession
 from stream.tally import Tally
-from stream.told_error import told_error
 from stream.transport import Transport, ipc_endpoint, private_directory
 
 POLL_MS = 50
@@ -277,4 +276,4 @@ class SupervisedRun:
 
 
 def _as_raised(broke: Broke) -> Exception:
-    return told_error(broke.error, broke.message) or StageDied("frame", broke.message)
+    return remote_error(broke.error, broke.message) or StageDied("frame", broke.message)

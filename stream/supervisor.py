@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 
+from stream.control import Control
 from stream.errors import StageDied
 from stream.events import Restarted
 from stream.keeper import Keeper
-from stream.stages.base import Control, Stage, StageThread
+from stream.stages.base import Stage, StageThread
 
 JOIN_LIMIT_S = 5.0
 """How long the stages may take to end once they have been told to."""

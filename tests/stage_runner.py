@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from stream.control import Control
 from stream.messages import Message
-from stream.stages.base import Control, Stage, StageThread
+from stream.stages.base import Stage, StageThread
 from stream.transport import EventSource, Link, Port, Received, Transport
 from tests.waiting import LIMIT_MS
 

@@ -14,6 +14,7 @@ from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater
 from stream.answer_place import AnswerPlace
 from stream.config import AnswerConfig, Config, PipelineConfig
+from stream.control import CancelledError, Control
 from stream.errors import ConfigError
 from stream.event_forms import encode_event
 from stream.events import Answer, AnswerCancelled, AnswerText, Notice
@@ -26,7 +27,6 @@ from stream.sinks.transcript import TimeText, Transcript
 from stream.sources import SourceInfo
 from stream.speaker import Packet
 from stream.stages.answer import AnswerStage
-from stream.stages.base import CancelledError, Control
 from stream.transport.link import Received
 from stream.wiring import speak_policy
 from tests.fake_speaker import FakeSpeaker

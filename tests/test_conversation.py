@@ -11,6 +11,7 @@ import pytest
 
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.clock import FakeClock
+from stream.control import CancelledError, Control
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Asked, Event, Notice
@@ -19,7 +20,7 @@ from stream.looks import LookRules, VerdictRules
 from stream.manners import Manners
 from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Looked, Message, Tokens, Turn, Want
 from stream.packets import specs_of
-from stream.stages.base import ALLOCATE_ANSWER, CancelledError, Control
+from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Port, Transport, ipc_endpoint, private_directory
 from stream.triggers import TriggerRules
 from stream.watching import WatchPolicy

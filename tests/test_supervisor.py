@@ -10,9 +10,9 @@ import pytest
 from arr_coc.types import NS_PER_S
 from stream import supervisor as supervisor_module
 from stream.clock import FakeClock
+from stream.control import Control
 from stream.events import Restarted
 from stream.keeper import RestartRules
-from stream.stages.base import Control
 from stream.supervisor import Supervisor
 from tests.test_keeper import Kept
 

@@ -20,6 +20,7 @@ from arr_coc.packets import frame_packet_from, packet_from
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
 from stream.all_tokens import all_tokens
 from stream.clock import Clock
+from stream.control import WAIT_MS, Control, describe
 from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.event_forms import pack_event
 from stream.events import Answer, Cut, Event, Notice, Skipped, store_lost
@@ -30,7 +31,7 @@ from stream.overlay import Overlay
 from stream.recorder import Recorder
 from stream.slots import Slots
 from stream.sources.base import SkippedItem
-from stream.stages.base import EVENTS, TEXTURE_ALLOCATE, WAIT_MS, Control, describe
+from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.target import LatencyTarget
 from stream.transport import Transport, Waiter
 

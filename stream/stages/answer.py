@@ -16,6 +16,7 @@ from arr_coc.counting import counted
 from arr_coc.errors import ArrCocError, ContextLengthError
 from arr_coc.types import NS_PER_S
 from stream.answer_place import AnswerPlace, check_joining, greeting
+from stream.control import WAIT_MS, CancelledError, Control, describe
 from stream.errors import StreamError, TransportError
 from stream.guests import GUESTS_MAX, Guest, Guests
 from stream.limits import (
@@ -48,7 +49,6 @@ from stream.packets import frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader
 from stream.speaker import Packet, Speaker
 from stream.spoken import answered_message, looked_message
-from stream.stages.base import WAIT_MS, CancelledError, Control, describe
 from stream.transport import Client, Received, Transport
 
 TURN_LIMIT_NS = 1 * NS_PER_S

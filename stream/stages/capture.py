@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
+from stream.control import WAIT_MS, Control
 from stream.mailbox import Mailbox
 from stream.messages import Credit, End, Frame, Lost
 from stream.slots import Slots
 from stream.sources.base import ArrivingSource, Source, SourceFrame, SourceOutage, merged
-from stream.stages.base import CAPTURE_TEXTURE, WAIT_MS, Control
+from stream.stages.base import CAPTURE_TEXTURE
 from stream.transport import Link, Transport, Waiter
 
 NS_PER_MS = 1_000_000

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import PendingUpdate, TextureUpdater
+from stream.control import WAIT_MS, Control
 from stream.mailbox import Mailbox
 from stream.messages import Changed, Credit, Discontinuity, End, Frame, Lost
 from stream.slots import Slots
-from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE, WAIT_MS, Control
+from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.transport import Link, Transport, Waiter
 
 LOSSLESS_CREDITS = 2

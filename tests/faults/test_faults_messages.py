@@ -17,6 +17,7 @@ import zmq
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.answer_place import AnswerPlace
 from stream.config import Config
+from stream.control import Control
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.event_forms import pack_event, unpack_event
 from stream.events import Asked, Cut, FrameMap, Notice, Outage, Restarted, Skipped
@@ -55,7 +56,7 @@ from stream.packets import (
 from stream.recording import MAGIC, Began, Happened, Heard, Recording, Said, packed, unpacked
 from stream.sources.base import SkippedItem
 from stream.stages.answer import AnswerStage
-from stream.stages.base import Control, StageThread
+from stream.stages.base import StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.event_maker import answer, frame, summary
 from tests.fake_speaker import FakeSpeaker

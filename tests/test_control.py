@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from arr_coc.errors import ModelError, NonFiniteError
-from stream.errors import SourceError, StageDied
-from stream.stages.base import CancelledError, Control, describe, failure_of
+from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError
+from stream.control import CancelledError, Control, describe, failure_of, remote_error
+from stream.errors import SourceError, SourceNotFound, StageDied
 
 
 def test_a_control_knows_how_the_run_ends() -> None:
@@ -73,3 +73,15 @@ def test_other_errors_name_the_stage_that_died(error: Exception, line: str) -> N
     assert str(failure) == f"the allocate stage died: {line}"
     assert failure.__cause__ is error
     assert describe(error) == line
+
+
+@pytest.mark.parametrize("kind", [ModelNotFound, SourceNotFound])
+def test_an_error_of_the_projects_own_is_made_again(kind: type[Exception]) -> None:
+    error = remote_error(kind.__name__, "what happened")
+    assert type(error) is kind
+    assert str(error) == "what happened"
+
+
+@pytest.mark.parametrize("name", ["ValueError", "StageDied", "annotations", "", "Nonsense"])
+def test_any_other_is_none_that_is_known_here(name: str) -> None:
+    assert remote_error(name, "what happened") is None
