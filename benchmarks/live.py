@@ -37,10 +37,10 @@ from stream.bench.running import record
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import Control
+from stream.display.progress import TerminalSink
 from stream.messages import Credit, End, Frame
 from stream.metrics import interval_std_ms, slope_per_hour
 from stream.scenes import load_scene
-from stream.sinks.terminal import TerminalSink
 from stream.slots import Slots
 from stream.sources.open import open_source
 from stream.stages.base import CAPTURE_TEXTURE

@@ -30,3 +30,17 @@ class FakeClock:
 
     def advance(self, delta_ns: int) -> None:
         self._now_ns += delta_ns
+
+
+def clock_text(at_s: float) -> str:
+    """Media time for people: `0:02.0`, `1:02:03.4`."""
+    tenths = round(max(0.0, at_s) * 10)
+    minutes, tenths = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{tenths // 10:02}.{tenths % 10}"
+    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+
+
+def seconds_text(at_s: float) -> str:
+    """Media time in whole seconds: `0:02`, `1:02:03`."""
+    return clock_text(float(int(at_s)))[:-2]

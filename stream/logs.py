@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from stream.errors import OutputFailed, ReaderGone
 from stream.printable import printable, printable_json, printable_lines, printable_span, whole
+from stream.signals import leave_gone_terminal
 
 STDERR = 2
 
@@ -116,6 +118,21 @@ def show(lines: str) -> None:
     """Lines on stderr, as printable text."""
     with suppress(OSError):
         print(printable_lines(lines), file=sys.stderr)
+
+
+def print_line(line: str) -> None:
+    """Printable lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk.
+
+    A terminal that is gone is no error: whoever closed it may want the run to go on.
+    """
+    try:
+        print(printable_lines(line), flush=True)
+    except BrokenPipeError as error:
+        raise ReaderGone("nobody reads stdout any more") from error
+    except OSError as error:
+        if leave_gone_terminal():
+            return
+        raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
 
 
 class NotesHandler(logging.Handler):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from arr_coc.counting import counted
+from stream.clock import clock_text
 from stream.event_forms import encode_event
 from stream.events import Event, FrameReady, Why
 from stream.printable import printable
 from stream.replay import LookedAgain, Replayed, ReplaySummary
-from stream.sinks.remarks import clock_text
 
 
 def json_lines(event: Event) -> list[str]:

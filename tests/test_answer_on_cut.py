@@ -15,6 +15,8 @@ from arr_coc.updater import TextureUpdater
 from stream.answer_place import AnswerPlace
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.control import CancelledError, Control
+from stream.display.state import TimeText, Transcript
+from stream.display.text import Remarks
 from stream.errors import ConfigError
 from stream.event_forms import encode_event
 from stream.events import Answer, AnswerCancelled, AnswerText, Notice
@@ -22,8 +24,6 @@ from stream.layers import build_config, set_layer
 from stream.messages import Cancel, Join, Message, Turn, Want
 from stream.packets import token_message
 from stream.pipeline import Pipeline
-from stream.sinks.remarks import Remarks
-from stream.sinks.transcript import TimeText, Transcript
 from stream.sources import SourceInfo
 from stream.speaker import Packet
 from stream.stages.answer import AnswerStage

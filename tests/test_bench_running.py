@@ -11,10 +11,10 @@ import pytest
 from stream.bench.recorder import Recorder
 from stream.bench.running import Measured, Plan, measure, record
 from stream.config import CaptureConfig, Config
+from stream.display.progress import TerminalSink
 from stream.errors import StageDied
 from stream.events import Event
 from stream.overlay import Overlay
-from stream.sinks.terminal import TerminalSink
 from stream.sources import SourceInfo
 from tests.event_maker import frame, summary
 

@@ -14,8 +14,8 @@ import pytest
 
 import stream.commands.watch as command
 from stream.cli import main
-from stream.sinks.live import LiveSink
-from stream.sinks.live_lines import LinesSink
+from stream.display.lines import LinesSink
+from stream.display.live import LiveSink
 from tests.pty_screen import Pty
 from tests.tiny_qwen import tiny_folder
 from tests.video_maker import make_video, moving_square

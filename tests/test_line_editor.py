@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.line_editor import KEPT_CHARS, Key, LineEditor
+from stream.display.input import KEPT_CHARS, Key, LineEditor
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ import pytest
 
 from stream import logs
 from stream.commands.outcome import report_error, report_note, report_written
+from stream.display import open_display
+from stream.display.lines import LinesSink, LogSink, level_of
+from stream.display.progress import TerminalSink
 from stream.events import (
     AnswerText,
     Asked,
@@ -27,10 +30,6 @@ from stream.events import (
     Started,
     Summary,
 )
-from stream.sinks.display import open_display
-from stream.sinks.live_lines import LinesSink
-from stream.sinks.log_lines import LogSink, level_of
-from stream.sinks.terminal import TerminalSink
 from tests.event_maker import answer, frame, summary
 
 

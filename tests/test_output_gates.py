@@ -17,7 +17,7 @@ PRINTS |= {
 }
 PRINTS |= {"Console", "rich.print", "logging.StreamHandler", "os.write", "warnings.warn"}
 
-SHOWN_BY = ("stream.cli", "stream.commands", "stream.logs", "stream.sinks")
+SHOWN_BY = ("stream.cli", "stream.commands", "stream.logs", "stream.sinks", "stream.display")
 """Where `os.write` may lead to a terminal; elsewhere it writes files and pipes."""
 
 GATES = {
@@ -25,16 +25,16 @@ GATES = {
     ("stream.logs", "write_line", "os.write"),
     ("stream.logs", "write_now", "os.write"),
     ("stream.logs", "set_up", "logging.StreamHandler"),
-    ("stream.sinks.terminal", "print_line", "print"),
-    ("stream.sinks.live_screen", "_write", "os.write"),
+    ("stream.logs", "print_line", "print"),
+    ("stream.display.live", "_write", "os.write"),
 }
 """Where text becomes output: each makes it printable, and a test of its own sees to that."""
 
 CONSTANT = {
     ("stream.cli", "_print_version", "typer.echo"),
     ("stream.cli", "root", "typer.echo"),
-    ("stream.sinks.live", "__init__", "print"),
-    ("stream.sinks.live", "_waited", "print"),
+    ("stream.display.live", "__init__", "print"),
+    ("stream.display.live", "_waited", "print"),
 }
 """They print what the program itself says, and nobody else's words."""
 
@@ -42,7 +42,7 @@ ELSEWHERE = {
     ("arr_coc.ops.trial", "main", "print"),
     ("stream.answer_process", "main", "traceback.print_exc"),
     ("stream.frame_process", "_run", "traceback.print_exc"),
-    ("stream.sinks.live_view", "close", "os.write"),
+    ("stream.display.live", "close", "os.write"),
     ("stream.sinks.output_file", "_write_all", "os.write"),
 }
 """Files, pipes, and what a child prints for its parent, which shows it through a gate."""
@@ -75,9 +75,7 @@ def found() -> set[tuple[str, str, str]]:
 
 def test_only_the_gates_print() -> None:
     known = GATES | CONSTANT | ELSEWHERE
-    assert not found() - known, (
-        "print through stream.logs.say or stream.sinks.terminal.print_line, PlainConsole for rich"
-    )
+    assert not found() - known, "print through stream.logs.say or stream.logs.print_line, PlainConsole for rich"
     assert not known - found(), "these do not print any more; take them out of the list"
 
 

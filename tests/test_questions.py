@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stream.config import QUERY_LIMIT_CHARS
-from stream.questions import QuestionReader, refusal
+from stream.display.input import QuestionReader, refusal
 from tests.waiting import LIMIT_S
 
 

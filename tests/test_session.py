@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from stream.config import CaptureConfig, Config, OutputConfig
+from stream.display.progress import TerminalSink
 from stream.errors import OutputError, StageDied
 from stream.events import Event, Summary
 from stream.session import FINISHING, STOPPING, deliver, expected_frames, run_session, signals_end
 from stream.sinks.base import Sink
-from stream.sinks.terminal import TerminalSink
 from stream.sources import SourceInfo
 from stream.time_limit import ELAPSED, TimeLimit
 from tests.event_maker import answer, frame, summary

@@ -11,6 +11,8 @@ import pytest
 
 from arr_coc.types import FramePacket
 from stream.config import AnswerConfig, Config
+from stream.display.layout import figure_rows
+from stream.display.lines import figures_text
 from stream.errors import ConfigError, ResumeError
 from stream.events import Answer, AnswerText, Shadow
 from stream.layers import Layer, build_config
@@ -18,8 +20,6 @@ from stream.live_figures import LiveFigures
 from stream.messages import Ask, Text, Tokens, Turn, Want, WholeFrame
 from stream.packets import frame_packet
 from stream.resume import journal_for
-from stream.sinks.live_layout import figure_rows
-from stream.sinks.live_lines import figures_text
 from stream.snapshot import SnapshotReader, SnapshotWriter
 from tests.event_maker import answer
 from tests.stage_runner import expect_whole

@@ -10,8 +10,8 @@ import pytest
 
 from stream import logs
 from stream.commands import watch
+from stream.display.input import AskingDisplay
 from stream.events import Event
-from stream.sinks.asking import AskingDisplay
 from stream.sinks.base import Display
 from tests.event_maker import summary
 from tests.waiting import until

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from stream.display.text import cut, cut_line, cut_path, cut_start, tail, wrap
 from stream.printable import printable
-from stream.sinks.cells import cut, cut_line, cut_path, cut_start, tail, wrap
 
 
 @pytest.mark.parametrize(

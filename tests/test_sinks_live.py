@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from stream.config import QUERY_LIMIT_CHARS
+from stream.display import live as live_view
+from stream.display.live import ENTER, LAST_ENTRIES, LEAVE, LiveSink, RemarkLines, Screen
 from stream.events import AnswerText, Asked, Event, Notice, Started
-from stream.sinks import live_view
-from stream.sinks.live import LAST_ENTRIES, LiveSink, RemarkLines
-from stream.sinks.live_screen import ENTER, LEAVE, Screen
 from tests.event_maker import answer, frame, summary
 from tests.fake_run import ScriptedRun
 from tests.pty_screen import Pty

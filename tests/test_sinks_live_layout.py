@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from stream.display.layout import HINT, HINT_NO_KEYS, Typing, compose, duration
+from stream.display.state import Entry, Scene
+from stream.display.text import Line
 from stream.live_figures import Figures, Loss
 from stream.metrics import Percentiles
-from stream.sinks.cells import Line
-from stream.sinks.live_layout import HINT, HINT_NO_KEYS, Typing, compose, duration
-from stream.sinks.live_state import Scene
-from stream.sinks.transcript import Entry
 from stream.sources import SourceInfo
 
 FIGURES = Figures(

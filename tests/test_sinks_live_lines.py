@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from stream.clock import FakeClock
+from stream.display.lines import LinesSink, figures_text
 from stream.events import Asked, Cut, Notice, Outage, Restarted
 from stream.live_figures import Loss
-from stream.sinks.live_lines import LinesSink, figures_text
 from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 from tests.test_sinks_live_layout import FIGURES

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stream.sinks.cells import Line
-from stream.sinks.live_screen import ENTER, LEAVE, SIZE_UNKNOWN, STYLES, Screen
+from stream.display.live import ENTER, LEAVE, SIZE_UNKNOWN, STYLES, Screen
+from stream.display.text import Line
 from tests.pty_screen import Pty
 
 HELLO: list[Line] = [[("hello", "title")], [("wor", "note"), ("ld", "")]]

@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 
 from stream.clock import FakeClock
+from stream.display.state import LiveState, Memory
 from stream.events import Asked, Notice, Started
-from stream.sinks.live_state import LiveState, Memory
 from tests.event_maker import answer, frame
 from tests.fake_run import ScriptedRun
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stream.clock import clock_text
+from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, Remarks, ordinal
 from stream.events import Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped
-from stream.sinks.remarks import CHANGES_SHOWN, SKIPS_SHOWN, Remarks, clock_text, ordinal
 from tests.event_maker import frame
 
 

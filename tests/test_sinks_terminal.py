@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from stream.display.progress import TerminalSink
+from stream.display.text import SKIPS_SHOWN, saved_text, summary_text
 from stream.errors import ReaderGone
 from stream.events import AnswerText, Asked, Notice, Outage, Restarted, Skipped
-from stream.sinks.remarks import SKIPS_SHOWN
-from stream.sinks.terminal import TerminalSink, saved_text, summary_text
 from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from stream.display.state import ENTRIES_KEPT, Entry, TimeText, Transcript
 from stream.events import AnswerText, Asked, Event, Restarted
-from stream.sinks.transcript import ENTRIES_KEPT, Entry, TimeText, Transcript
 from tests.event_maker import answer, frame, look, turned
 
 

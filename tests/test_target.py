@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from arr_coc.allocator import FrameAllocation
 from arr_coc.types import NS_PER_S, Allocation, FrameStamp
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
+from stream.display.layout import figure_rows
+from stream.display.lines import figures_text
 from stream.doctor import fitness
 from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice
 from stream.layers import Layer, build_config, option_layer
 from stream.live_figures import LiveFigures
 from stream.messages import Credit
-from stream.sinks.live_layout import figure_rows
-from stream.sinks.live_lines import figures_text
 from stream.sources import SourceInfo
 from stream.speaker import _window_options
 from stream.stages.allocate import AllocatePolicy

@@ -13,10 +13,10 @@ from arr_coc.errors import ModelError
 from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
 from stream.conversation import WATCHES_ONLY
+from stream.display.lines import LinesSink
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Looked, Notice, Started, Summary, Turned
 from stream.pipeline import Pipeline
 from stream.session import run_session
-from stream.sinks.live_lines import LinesSink
 from stream.watching import NO_YES_OR_NO
 from tests import fake_speaker
 from tests.video_maker import make_video

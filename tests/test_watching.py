@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from stream.config import AnswerConfig, Config, UntilConfig
+from stream.display.text import turned_text
 from stream.event_forms import encode_event
 from stream.events import Looked, Notice, Turned
 from stream.looks import LookRules, VerdictRules
-from stream.sinks.remarks import turned_text
 from stream.watching import NO_YES_OR_NO, Watch, WatchPolicy
 from stream.wiring import watch_policy
 from tests.event_maker import look

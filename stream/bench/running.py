@@ -12,12 +12,12 @@ from stream.bench.recorder import Recorder
 from stream.bench.report import Report, report
 from stream.bench.series import Series
 from stream.config import Config
+from stream.display import open_display
 from stream.errors import StreamError
 from stream.metrics import TRIM_S
 from stream.running import open_run
 from stream.session import Run, run_session
 from stream.sinks.base import Display
-from stream.sinks.display import open_display
 
 STOPPED = ("interrupted", "cancelled")
 """How a run ends that the user has stopped."""

@@ -11,8 +11,8 @@ from arr_coc.counting import counted, of_counted
 from stream.bench.compare import ENOUGH_RUNS, differences
 from stream.bench.report import Report
 from stream.bench.series import Row, Series, Spread
+from stream.display.progress import PlainConsole
 from stream.layers import known_keys
-from stream.sinks.terminal import PlainConsole
 from stream.sources.address import shown_config
 
 WIDTH = 80

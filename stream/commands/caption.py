@@ -94,10 +94,10 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
 
 def _run(config: Config, journal: Journal | None, shared: SharedAnswers | None, *, resume: bool) -> Summary:
     """Runs with the journal, which is removed once the run has finished."""
+    from stream.display import open_display
     from stream.pipeline import Pipeline
     from stream.running import open_run
     from stream.session import Run, run_session
-    from stream.sinks.display import open_display
 
     def make_run(config: Config) -> Run:
         if journal is None:

@@ -49,7 +49,7 @@ def demo(
     config = run.configuration(base=[file_layer("demo"), outputs])
     _claim(folder, [*captions, summary_path, heatmap])
 
-    from stream.sinks.display import open_display
+    from stream.display import open_display
     from stream.sinks.output_file import OutputFile
 
     terminal = open_display(captions=True)

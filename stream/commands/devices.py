@@ -17,7 +17,7 @@ def devices(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> int:
     """List the cameras of this machine and their modes."""
-    from stream.sinks.terminal import print_line
+    from stream.logs import print_line
     from stream.sources.cameras import list_cameras, none_found
 
     cameras = list_cameras()

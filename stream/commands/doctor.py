@@ -68,7 +68,7 @@ def doctor(
 def _as_json(config: Config, streams: int) -> bool:
     """All checks in one object, when the last one is made; returns whether all that is needed works."""
     from stream.doctor import all_needed_work, examine
-    from stream.sinks.terminal import print_line
+    from stream.logs import print_line
 
     checks = list(examine(config, streams))
     well = all_needed_work(checks)
@@ -79,7 +79,7 @@ def _as_json(config: Config, streams: int) -> bool:
 def _as_lines(config: Config, streams: int) -> bool:
     """A line for each check, as soon as it is made."""
     from stream.doctor import all_needed_work, examine
-    from stream.sinks.terminal import print_line
+    from stream.logs import print_line
 
     checks = []
     for check in examine(config, streams):
@@ -90,7 +90,7 @@ def _as_lines(config: Config, streams: int) -> bool:
 
 def _at_terminal(config: Config, streams: int) -> bool:
     """A row for each check, as soon as it is made; below them, what is checked at the moment."""
-    from stream.sinks.terminal import PlainConsole
+    from stream.display.progress import PlainConsole
 
     console = PlainConsole()
     with console.status("starting", spinner="line") as status:

@@ -15,7 +15,7 @@ def keys(
 
     They prove the two ends of a connection to each other, and encrypt it.
     """
-    from stream.sinks.terminal import print_line
+    from stream.logs import print_line
     from stream.transport.curve import make_keys
 
     server, client = make_keys(Path(folder).expanduser())

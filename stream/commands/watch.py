@@ -113,12 +113,12 @@ def watch(
 
 def _quiet_display(*, captions: bool, piped: bool) -> Display:
     """Progress and remarks on stderr; without `captions` stdout belongs to an output."""
-    from stream.sinks.display import open_display
+    from stream.display import open_display
 
     display = open_display(captions=captions)
     if not piped:
         return display
-    from stream.sinks.asking import AskingDisplay
+    from stream.display.input import AskingDisplay
 
     return AskingDisplay(display, STDIN)
 
@@ -135,12 +135,11 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
     keys = STDIN if typed and _in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     if debug or dumb or not _in_foreground(STDOUT_FD):
-        from stream.sinks.live_lines import LinesSink
+        from stream.display.lines import LinesSink
 
         return LinesSink(every_s, STDIN if piped else keys)
 
-    from stream.sinks.live import LiveSink
-    from stream.sinks.live_screen import Screen
+    from stream.display.live import LiveSink, Screen
 
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     screen = Screen(STDOUT_FD, colour=not os.environ.get("NO_COLOR"), unicode=unicode)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.counting import of_counted
+from stream.clock import clock_text
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady
 from stream.overlay import Overlay
@@ -19,7 +20,6 @@ from stream.printable import printable
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
-from stream.sinks.remarks import clock_text
 
 TakeOverlay = Callable[[int], Overlay]
 """Gives the picture in a slot of the run, once."""

@@ -15,7 +15,7 @@ class StdoutLines:
     """Standard output in the place of a file. Raises ReaderGone where nobody reads it any more."""
 
     def append(self, text: str) -> None:
-        from stream.sinks.terminal import print_line
+        from stream.logs import print_line
 
         print_line(text.removesuffix("\n"))
 

@@ -17,7 +17,11 @@ import webvtt
 
 from stream import logs
 from stream.cli import main
+from stream.display.lines import LinesSink, LogSink
+from stream.display.live import LiveSink, Screen
+from stream.display.progress import PlainConsole, TerminalSink
 from stream.events import AnswerText, Asked, Event, Notice, Outage, Restarted, Skipped, Started
+from stream.logs import print_line
 from stream.overlay import Overlay
 from stream.replay import Replayed
 from stream.replay_report import json_lines, text_lines
@@ -25,11 +29,6 @@ from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.drawing import draw
 from stream.sinks.jsonl import JsonlSink
-from stream.sinks.live import LiveSink
-from stream.sinks.live_lines import LinesSink
-from stream.sinks.live_screen import Screen
-from stream.sinks.log_lines import LogSink
-from stream.sinks.terminal import PlainConsole, TerminalSink, print_line
 from tests.event_maker import answer, frame, look, summary, turned
 from tests.fake_run import ScriptedRun
 from tests.hostile.nasty import BROKEN_NAME, FORBIDDEN, NASTY, SHOWN

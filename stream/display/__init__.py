@@ -1,4 +1,4 @@
-"""Chooses what a run without a live view is shown on."""
+"""Displays of a run for the person at the terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stream.sinks.base import Display
 def open_display(*, captions: bool) -> Display:
     """Progress for people, or lines for machines. `captions`: answers go to stdout."""
     if logs.as_json():
-        from stream.sinks.log_lines import LogSink
+        from stream.display.lines import LogSink
 
         return LogSink(captions=captions)
-    from stream.sinks.terminal import TerminalSink
+    from stream.display.progress import TerminalSink
 
     return TerminalSink(captions=captions)

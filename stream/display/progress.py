@@ -1,8 +1,4 @@
-"""What the person at the terminal sees: progress, each caption as it is spoken, and what went wrong on the way.
-
-Progress and remarks go to stderr, captions to stdout. Where stderr is no terminal there is no progress; where stdout
-is none, each caption is one plain line.
-"""
+"""Progress bar and captions of a run, drawn with rich."""
 
 from __future__ import annotations
 
@@ -19,7 +15,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from arr_coc.counting import counted, of_counted
+from stream.clock import clock_text
+from stream.display.text import Remarks, breaks_off, print_answer, summary_text, turned_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     Answer,
@@ -34,10 +31,6 @@ from stream.logs import write_now
 from stream.printable import printable, printable_lines
 from stream.signals import leave_gone_terminal
 from stream.sinks.base import Display, Watched
-from stream.sinks.remarks import Remarks, breaks_off, clock_text, turned_text
-
-LEAST_RATIO = 1.05
-"""Below this, less work is not worth a word."""
 
 SPOKEN_LINES = 2
 """Lines for the answer that is being spoken."""
@@ -190,52 +183,3 @@ class Stderr(PlainConsole):
     def on_broken_pipe(self) -> None:
         """Not the end of the program, which is what rich makes of it."""
         self.quiet = True
-
-
-def print_answer(at: str, text: str) -> None:
-    """An answer as a plain line, with errors as `print_line` raises them."""
-    print_line(f"{at}  {text}")
-
-
-def print_line(line: str) -> None:
-    """Printable lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk.
-
-    A terminal that is gone is no error: whoever closed it may want the run to go on.
-    """
-    try:
-        print(printable_lines(line), flush=True)
-    except BrokenPipeError as error:
-        raise ReaderGone("nobody reads stdout any more") from error
-    except OSError as error:
-        if leave_gone_terminal():
-            return
-        raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
-
-
-def summary_text(summary: Summary, pace: float | None) -> str:
-    """The run in one or two lines; `pace` is in frames a second."""
-    parts = [
-        f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
-        counted(summary.answers, "answer"),
-        counted(summary.cuts, "cut"),
-        saved_text(summary),
-    ]
-    if summary.skipped:
-        parts.append(f"{summary.skipped} skipped")
-    parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
-    if pace is not None:
-        parts.append(f"{counted(round(pace), 'frame')} a second")
-    parts.append(f"{summary.backend} texture")
-    if summary.ended not in ("finished", "elapsed", "found"):
-        parts.insert(0, summary.ended)
-    return " · ".join(parts)
-
-
-def saved_text(summary: Summary) -> str:
-    """The tokens that were shown, and what that saved: `63 of 240 tokens a frame, 5.1× less work`."""
-    shown, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
-    if shown >= tiles:
-        return f"{counted(shown, 'token')} a frame" + (", which is all" if tiles else "")
-    ratio = summary.work_ratio
-    less = "" if ratio is None or ratio < LEAST_RATIO else f", {ratio:.1f}× less work"
-    return f"{of_counted(shown, tiles, 'token')} a frame{less}"

@@ -10,12 +10,11 @@ from rich.cells import cell_len
 
 from arr_coc.counting import counted
 from arr_coc.types import NS_PER_S
+from stream.clock import seconds_text
+from stream.display.state import Entry, Scene
+from stream.display.text import Line, Span, cut_line, cut_path, tail, wrap
 from stream.live_figures import Figures
 from stream.printable import printable
-from stream.sinks.cells import Line, Span, cut_line, cut_path, tail, wrap
-from stream.sinks.live_state import Scene
-from stream.sinks.remarks import seconds_text
-from stream.sinks.transcript import Entry
 
 HINT = "type a question and press Enter · Ctrl-C ends"
 HINT_NO_KEYS = "Ctrl-C ends"

@@ -1,4 +1,4 @@
-"""A run as plain lines: answers on stdout, and on stderr what happens and, from time to time, the figures."""
+"""Displays that print lines: plain text for people, JSON on stderr for machines."""
 
 from __future__ import annotations
 
@@ -6,20 +6,34 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
+
 from arr_coc.counting import of_counted
 from stream import logs
-from stream.clock import Clock, MonotonicClock
+from stream.clock import Clock, MonotonicClock, clock_text
+from stream.display.input import QuestionReader
+from stream.display.layout import SEPARATOR, duration, megabytes
+from stream.display.state import Entry, LiveState
+from stream.display.text import print_answer, summary_text, turned_text
 from stream.errors import OutputFailed, ReaderGone
-from stream.events import Answer, Asked, Event, Notice, Summary, Turned
+from stream.events import (
+    Answer,
+    AnswerText,
+    Asked,
+    Event,
+    FrameReady,
+    Notice,
+    Outage,
+    Restarted,
+    Skipped,
+    Summary,
+    Turned,
+    Why,
+)
 from stream.live_figures import Figures
-from stream.logs import write_now
+from stream.logs import json_line, write_line, write_now
 from stream.printable import printable
-from stream.questions import QuestionReader
 from stream.sinks.base import Display, Watched
-from stream.sinks.live_layout import SEPARATOR, duration, megabytes
-from stream.sinks.live_state import LiveState
-from stream.sinks.terminal import print_answer, summary_text
-from stream.sinks.transcript import Entry
 
 JOIN_LIMIT_S = 1.0
 
@@ -157,3 +171,45 @@ def figures_text(figures: Figures, at: str) -> str:
 def _say(line: str) -> None:
     """Nobody has to read it."""
     logs.say(line)
+
+
+QUIET_NOTICES = {"loading"}
+"""Codes of notices that tell of nothing unusual."""
+
+
+class LogSink(Display):
+    """Writes events to stderr as they happen. `captions`: answers go to stdout too, a plain line each."""
+
+    def __init__(self, *, captions: bool) -> None:
+        self._captions = captions
+
+    def tell(self, remark: str) -> None:
+        write_now(json_line("info", {"event": "signal", "message": remark}))
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, (FrameReady, AnswerText, Why)):
+            return
+        fields = msgspec.to_builtins(event)
+        write_line(json_line(level_of(event), {"event": fields.pop("type"), **fields}))
+        if self._captions and isinstance(event, Turned):
+            print_answer(clock_text(event.pts_s), turned_text(event))
+        if self._captions and isinstance(event, Answer):
+            text = printable(event.text)
+            if text:
+                print_answer(clock_text(event.pts_s), text)
+
+    def close(self) -> None:
+        """Every line is written already."""
+
+
+def level_of(event: Event) -> str:
+    """How much it matters, in the words of `logging`."""
+    if isinstance(event, Summary):
+        return "info" if event.error is None else "error"
+    if isinstance(event, Notice):
+        return "info" if event.code in QUIET_NOTICES else "warning"
+    if isinstance(event, Outage):
+        return "warning" if event.lasted_s is None else "info"
+    if isinstance(event, Asked):
+        return "info" if event.error is None else "warning"
+    return "warning" if isinstance(event, (Restarted, Skipped)) else "info"

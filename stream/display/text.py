@@ -1,0 +1,238 @@
+"""Text for people: cut and wrapped to terminal cells, and one line for each kind of event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from rich.cells import cell_len
+
+from arr_coc.counting import counted, of_counted
+from stream.clock import clock_text
+from stream.events import (
+    ANSWERS_LOST,
+    AnswerCancelled,
+    Asked,
+    Cut,
+    Event,
+    Notice,
+    Outage,
+    PictureChanged,
+    Restarted,
+    Skipped,
+    Summary,
+    Turned,
+)
+from stream.logs import print_line
+from stream.printable import printable
+
+Span: TypeAlias = tuple[str, str]
+"""A piece of text and the name of its style."""
+
+Line: TypeAlias = Sequence[Span]
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of `text` in at most `width` cells; an ellipsis says that there was more."""
+    if cell_len(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    return f"{_head(text, width - 1)}…"
+
+
+def cut_start(text: str, width: int) -> str:
+    """The end of `text` in at most `width` cells; an ellipsis says that there was more."""
+    if cell_len(text) <= width:
+        return text
+    return f"…{tail(text, width - 1)}" if width > 0 else ""
+
+
+def cut_path(path: str, width: int) -> str:
+    """A path or an address in at most `width` cells: its end stays, from a whole folder on where one fits, and of an
+    address its beginning too. `…/clips/a.mp4`, `rtsp://camera.l…/stream`."""
+    if cell_len(path) <= width or width <= 1:
+        return cut_start(path, width)
+    scheme, mark, rest = path.partition("://")
+    if mark:
+        head = _head(path, min(cell_len(scheme) + len(mark) + 8, width // 2))
+        return f"{head}…{tail(rest, width - cell_len(head) - 1)}"
+    for at, char in enumerate(path):
+        if char == "/" and 0 < at < len(path) - 1 and cell_len(path[at:]) <= width - 1:
+            return f"…{path[at:]}"
+    return cut_start(path, width)
+
+
+def tail(text: str, width: int) -> str:
+    """The end of `text` in at most `width` cells."""
+    used = 0
+    for at in range(len(text) - 1, -1, -1):
+        used += cell_len(text[at])
+        if used > width:
+            return text[at + 1 :]
+    return text
+
+
+def cut_line(line: Line, width: int) -> list[Span]:
+    """The beginning of a styled line in at most `width` cells."""
+    kept: list[Span] = []
+    for text, style in line:
+        if width <= 0:
+            break
+        kept.append((cut(text, width), style))
+        width -= cell_len(text)
+    return kept
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most `width` cells, broken between words where that is possible; at least one line."""
+    lines, line, used = [], "", 0
+    for word in text.split(" "):
+        cells = cell_len(word)
+        if line and used + 1 + cells <= width:
+            line, used = f"{line} {word}", used + 1 + cells
+            continue
+        if line:
+            lines.append(line)
+        while cells > width:
+            head = _head(word, width) or word[:1]
+            lines.append(head)
+            word = word[len(head) :]
+            cells = cell_len(word)
+        line, used = word, cells
+    return [*lines, line] if line or not lines else lines
+
+
+def _head(text: str, width: int) -> str:
+    used = 0
+    for at, char in enumerate(text):
+        used += cell_len(char)
+        if used > width:
+            return text[:at]
+    return text
+
+
+LEAST_RATIO = 1.05
+"""Below this, less work is not worth a word."""
+
+SKIPS_SHOWN = 3
+"""Losses that are told one by one; the others are counted in the summary."""
+
+CHANGES_SHOWN = 3
+"""Changes of the picture's size or format that are told one by one: a folder may hold a thousand pictures of different
+sizes."""
+
+
+def turned_text(event: Turned) -> str:
+    """The turn of a standing answer, with how probable that is: `yes (97 %): is there a red car?`; and its warning."""
+    warning = "" if event.warning is None else f" ({event.warning})"
+    chance = event.yes if event.to == "yes" else 1 - event.yes
+    return printable(f"{event.to} ({chance:.0%}): {event.question}".replace("%", " %", 1) + warning)
+
+
+def breaks_off(event: Event) -> bool:
+    """Whether what was being spoken comes to nothing: it was cancelled, or the process that spoke is gone."""
+    lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
+    return lost or isinstance(event, (Restarted, AnswerCancelled))
+
+
+class Remarks:
+    """Makes the lines; where many parts of a source are broken, they do not flood.
+
+    `clock` makes a time for people of media time; `cuts` says whether scene cuts are told.
+    """
+
+    def __init__(self, clock: Callable[[float], str] = clock_text, *, cuts: bool = False) -> None:
+        self._clock = clock
+        self._cuts = cuts
+        self._skips = 0
+        self._changes = 0
+
+    def of(self, event: Event) -> str | None:
+        """The line for an event that a person should know about, None for any other."""
+        line = self._line(event)
+        return None if line is None else printable(line)
+
+    def _line(self, event: Event) -> str | None:
+        if isinstance(event, Notice):
+            return None if event.code == "loading" else f"note: {event.message}"
+        if isinstance(event, Skipped):
+            return self._skipped(event)
+        if isinstance(event, Outage):
+            return self._outage(event)
+        if isinstance(event, PictureChanged):
+            return self._changed(event)
+        if isinstance(event, AnswerCancelled):
+            return f"answer cancelled by the {event.by} at {self._clock(event.by_pts_s)}"
+        if isinstance(event, Cut) and self._cuts:
+            return f"cut at {self._clock(event.pts_s)}"
+        if isinstance(event, Restarted):
+            again = "" if event.count == 1 else f", for the {ordinal(event.count)} time"
+            return f"restarting {event.process}{again}: {event.cause}"
+        if isinstance(event, Asked):
+            return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
+        return None
+
+    def _skipped(self, event: Skipped) -> str | None:
+        self._skips += 1
+        if self._skips > SKIPS_SHOWN:
+            return "skipped more; the summary counts them" if self._skips == SKIPS_SHOWN + 1 else None
+        return f"skipped {event.what} before {self._clock(event.pts_s)}: {event.reason}"
+
+    def _changed(self, event: PictureChanged) -> str | None:
+        self._changes += 1
+        if self._changes > CHANGES_SHOWN:
+            return (
+                "the picture goes on changing; .jsonl tells each time" if self._changes == CHANGES_SHOWN + 1 else None
+            )
+        what = "size" if event.reason == "resolution" else "format"
+        return (
+            f"the picture changes its {what} at {self._clock(event.pts_s)}; from here on it is worked on at "
+            f"{event.width_px}x{event.height_px}"
+        )
+
+    def _outage(self, event: Outage) -> str:
+        if event.lasted_s is None:
+            return f"source lost at {self._clock(event.pts_s)}: {event.reason}"
+        tries = "" if event.attempts < 2 else f" and {counted(event.attempts, 'attempt')}"
+        return f"source back after {event.lasted_s:.1f} s{tries}"
+
+
+def ordinal(number: int) -> str:
+    last = number % 10
+    suffix = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
+    return f"{number}{suffix}"
+
+
+def print_answer(at: str, text: str) -> None:
+    """An answer as a plain line, with errors as `print_line` raises them."""
+    print_line(f"{at}  {text}")
+
+
+def summary_text(summary: Summary, pace: float | None) -> str:
+    """The run in one or two lines; `pace` is in frames a second."""
+    parts = [
+        f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
+        counted(summary.answers, "answer"),
+        counted(summary.cuts, "cut"),
+        saved_text(summary),
+    ]
+    if summary.skipped:
+        parts.append(f"{summary.skipped} skipped")
+    parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
+    if pace is not None:
+        parts.append(f"{counted(round(pace), 'frame')} a second")
+    parts.append(f"{summary.backend} texture")
+    if summary.ended not in ("finished", "elapsed", "found"):
+        parts.insert(0, summary.ended)
+    return " · ".join(parts)
+
+
+def saved_text(summary: Summary) -> str:
+    """The tokens that were shown, and what that saved: `63 of 240 tokens a frame, 5.1× less work`."""
+    shown, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
+    if shown >= tiles:
+        return f"{counted(shown, 'token')} a frame" + (", which is all" if tiles else "")
+    ratio = summary.work_ratio
+    less = "" if ratio is None or ratio < LEAST_RATIO else f", {ratio:.1f}× less work"
+    return f"{of_counted(shown, tiles, 'token')} a frame{less}"
