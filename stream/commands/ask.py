@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stream.commands.text_options import Key, key_layers, text_option
 from stream.errors import TransportError
 from stream.layers import Layer, build_config
 
@@ -19,23 +20,20 @@ def ask(
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask from now on.", show_default=False)],
     keys: Annotated[
         str | None,
-        typer.Option(
-            "--keys", metavar="FOLDER", help="Keys made by `keys`, where the run has some.", show_default=False
-        ),
+        text_option("--keys", metavar="FOLDER", help="Keys made by `keys`, where the run has some."),
+        Key("network.keys"),
     ] = None,
-    plain_tcp: Annotated[bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine.")] = False,
+    plain_tcp: Annotated[
+        bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine."), Key("network.plain_tcp")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
     """Change the question of a run that goes on.
 
     Nothing is restarted; the next answer is about the new question.
     """
-    layers = [Layer("ask", {"answer.query": question})]
-    if keys is not None:
-        layers.append(Layer("--keys", {"network.keys": keys}))
-    if plain_tcp:
-        layers.append(Layer("--plain-tcp", {"network.plain_tcp": True}))
-    network = build_config(layers).network
+    layers = key_layers(ask, keys=keys, plain_tcp=plain_tcp)
+    network = build_config([Layer("ask", {"answer.query": question}), *layers]).network
 
     from stream.commands.outcome import report_error
     from stream.requests import ask_request, read_reply

@@ -10,6 +10,7 @@ from arr_coc.counting import counted
 from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.commands.several import configs_of, run_each
+from stream.commands.text_options import Key, key_layers
 from stream.errors import ConfigError
 from stream.layers import Layer
 from stream.preflight import check_run
@@ -40,12 +41,14 @@ def caption(
             help="Captions as .vtt, .srt or .jsonl, - for JSON lines on stdout; may be repeated. [lines on stdout]",
             show_default=False,
         ),
+        Key("output.paths"),
     ] = None,
     timing: Annotated[
         bool | None,
         typer.Option(
             "--timing/--no-timing", help="Latencies in .jsonl; without them two runs write the same bytes. [timing]"
         ),
+        Key("output.timing"),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run that was killed or interrupted stopped.")
@@ -54,13 +57,8 @@ def caption(
     run: RunOptions,
 ) -> int:
     """Say what happens in a video, while it runs."""
-    top: list[Layer] = []
-    if source:
-        top.append(Layer("FILE", {"source": source[0]}))
-    if output:
-        top.append(Layer("-o", {"output.paths": tuple(output)}))
-    if timing is not None:
-        top.append(Layer("--timing", {"output.timing": timing}))
+    top = [Layer("FILE", {"source": source[0]})] if source else []
+    top += key_layers(caption, output=output, timing=timing)
     config = run.configuration(top=top)
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")

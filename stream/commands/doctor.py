@@ -11,9 +11,9 @@ import typer
 
 from stream.commands.counts import count_of
 from stream.commands.outcome import FAILED
-from stream.commands.text_options import Backend, Device, Dtype, Encode, text_option
+from stream.commands.text_options import Backend, Device, Dtype, Encode, Key, key_layers, text_option
 from stream.guests import GUESTS_MAX
-from stream.layers import build_config, option_layer
+from stream.layers import build_config
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,15 +29,20 @@ STYLES = {"works": "green", "absent": "yellow", "broken": "bold red"}
 
 def doctor(
     model: Annotated[
-        str | None, text_option("--model", "-m", metavar="NAME", help="The model to look at. [bundled]")
+        str | None,
+        text_option("--model", "-m", metavar="NAME", help="The model to look at. [bundled]"),
+        Key("answer.model"),
     ] = None,
     budget: Annotated[
         str | None,
         text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
+        Key("allocate.budget"),
     ] = None,
     dtype: Dtype = None,
     window: Annotated[
-        str | None, text_option("--window", metavar="N", help="Frames that an answer speaks of. [1]")
+        str | None,
+        text_option("--window", metavar="N", help="Frames that an answer speaks of. [1]"),
+        Key("answer.window.frames"),
     ] = None,
     encode: Encode = None,
     backend: Backend = None,
@@ -49,17 +54,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> int:
     """Say what works on this machine, and how to mend the rest."""
-    given = (
-        ("--model", "answer.model", model),
-        ("--budget", "allocate.budget", budget),
-        ("--dtype", "answer.dtype", dtype),
-        ("--window", "answer.window.frames", window),
-        ("--encode", "answer.encode", encode),
-        ("--backend", "texture.backend", backend),
-        ("--device", "answer.device", device),
-    )
-    config = build_config([option_layer(option, key, text) for option, key, text in given if text is not None])
-
+    options = {"model": model, "budget": budget, "dtype": dtype, "window": window, "encode": encode}
+    config = build_config(key_layers(doctor, **options, backend=backend, device=device))
     count = count_of("--streams", streams, GUESTS_MAX)
     show = _as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED

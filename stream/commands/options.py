@@ -12,35 +12,22 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from stream.commands.durations import media_time_of
-from stream.commands.text_options import Assignments, Backend, ConfigFiles, Device, Dtype, Encode, Model, text_option
+from stream.commands.text_options import (
+    Assignments,
+    Backend,
+    ConfigFiles,
+    Device,
+    Dtype,
+    Encode,
+    Key,
+    Model,
+    key_layers,
+    text_option,
+)
 from stream.commands.until import check_watching
 from stream.config import DEFAULT_QUERY, Config
 from stream.errors import ConfigError
-from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
-
-KEYS = {
-    "query": "answer.query",
-    "model": "answer.model",
-    "every": "answer.every_s",
-    "budget": "allocate.budget",
-    "target_ms": "answer.target_ms",
-    "strategy": "allocate.strategy",
-    "encode": "answer.encode",
-    "window": "answer.window.frames",
-    "until": "answer.until.question",
-    "max_frames": "capture.max_frames",
-    "stream": "capture.stream",
-    "server": "answer.server",
-    "record": "output.record",
-    "publish": "output.publish",
-    "control": "output.control",
-    "metrics_port": "output.metrics_port",
-    "keys": "network.keys",
-    "backend": "texture.backend",
-    "device": "answer.device",
-    "dtype": "answer.dtype",
-}
-"""Options that are another word for one key of the configuration."""
+from stream.layers import Layer, build_config, file_layer, set_layer
 
 
 @dataclass(frozen=True)
@@ -48,21 +35,27 @@ class RunOptions:
     """What the user asked for on the command line; None where nothing was said."""
 
     query: Annotated[
-        str | None, text_option("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]")
+        str | None,
+        text_option("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]"),
+        Key("answer.query"),
     ] = None
     model: Model = None
     every: Annotated[
-        str | None, text_option("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]")
+        str | None,
+        text_option("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]"),
+        Key("answer.every_s"),
     ] = None
     budget: Annotated[
         str | None,
         text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
+        Key("allocate.budget"),
     ] = None
     target_ms: Annotated[
         str | None,
         text_option(
             "--target-ms", metavar="MS", help="Move the budget so that answers begin within this time (p95). [off]"
         ),
+        Key("answer.target_ms"),
     ] = None
     strategy: Annotated[
         str | None,
@@ -71,46 +64,65 @@ class RunOptions:
             metavar="NAME",
             help="How tokens are chosen: topk, mixed, foveated, fixation, grid, uniform, random. [auto]",
         ),
+        Key("allocate.strategy"),
     ] = None
     encode: Encode = None
     window: Annotated[
-        str | None, text_option("--window", metavar="N", help="How many frames an answer speaks of. [1]")
+        str | None,
+        text_option("--window", metavar="N", help="How many frames an answer speaks of. [1]"),
+        Key("answer.window.frames"),
     ] = None
     until: Annotated[
         str | None,
         text_option("--until", metavar="QUESTION", help="End when the answer to this yes-or-no question is yes. [off]"),
+        Key("answer.until.question"),
     ] = None
     go_on: Annotated[
-        bool, typer.Option("--go-on", help="With --until: go on after a yes, and say each time the answer changes.")
+        bool,
+        typer.Option("--go-on", help="With --until: go on after a yes, and say each time the answer changes."),
+        Key("answer.until.go_on"),
     ] = False
     force: Annotated[
-        bool, typer.Option("--force", help="With --until: watch even if the model was not made for this source.")
+        bool,
+        typer.Option("--force", help="With --until: watch even if the model was not made for this source."),
+        Key("answer.until.force"),
     ] = False
     max_frames: Annotated[
-        str | None, text_option("--max-frames", metavar="N", help="Stop after so many frames. [no limit]")
+        str | None,
+        text_option("--max-frames", metavar="N", help="Stop after so many frames. [no limit]"),
+        Key("capture.max_frames"),
     ] = None
     start: Annotated[
-        str | None, text_option("--start", metavar="TIME", help="Begin a file here: 90, 1:30, 0:01:30.5. [0]")
+        str | None,
+        text_option("--start", metavar="TIME", help="Begin a file here: 90, 1:30, 0:01:30.5. [0]"),
+        Key("capture.start_s", media_time_of),
     ] = None
     duration: Annotated[
-        str | None, text_option("--duration", metavar="TIME", help="Read so much of a file. [to its end]")
+        str | None,
+        text_option("--duration", metavar="TIME", help="Read so much of a file. [to its end]"),
+        Key("capture.duration_s", media_time_of),
     ] = None
     stream: Annotated[
         str | None,
         text_option(
             "--stream", metavar="N", help="Which video stream of a file that has several, from 0. [its default]"
         ),
+        Key("capture.stream"),
     ] = None
     heatmap: Annotated[
         str | None,
         text_option("--heatmap", metavar="FILE", help="Also write an .mp4 that shows which tokens were chosen."),
+        Key("output.heatmap"),
     ] = None
     why: Annotated[
-        str | None, text_option("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl.")
+        str | None,
+        text_option("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl."),
+        Key("output.why"),
     ] = None
     record: Annotated[
         str | None,
         text_option("--record", metavar="FOLDER", help="Also record what is asked and answered, for `replay`."),
+        Key("output.record"),
     ] = None
     server: Annotated[
         str | None,
@@ -119,28 +131,33 @@ class RunOptions:
             metavar="ADDRESS",
             help="Where `serve-answers` runs the model: tcp://HOST:PORT. [a process here]",
         ),
+        Key("answer.server"),
     ] = None
     publish: Annotated[
         str | None,
         text_option(
             "--publish", metavar="ENDPOINT", help="Publish events over ZeroMQ, for example at tcp://127.0.0.1:5556."
         ),
+        Key("output.publish"),
     ] = None
     control: Annotated[
         str | None,
         text_option(
             "--control", metavar="ENDPOINT", help="Take questions over ZeroMQ, for example at tcp://127.0.0.1:5557."
         ),
+        Key("output.control"),
     ] = None
     metrics_port: Annotated[
         str | None,
         text_option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1."),
+        Key("output.metrics_port"),
     ] = None
     keys: Annotated[
         str | None,
         text_option(
             "--keys", metavar="FOLDER", help="CURVE keys, made by `keys`, for sockets that leave this machine."
         ),
+        Key("network.keys"),
     ] = None
     backend: Backend = None
     device: Device = None
@@ -148,10 +165,14 @@ class RunOptions:
     config: ConfigFiles = None
     set: Assignments = None
     realtime: Annotated[
-        bool, typer.Option("--realtime", help="Play a file at its own pace; late frames are dropped.")
+        bool,
+        typer.Option("--realtime", help="Play a file at its own pace; late frames are dropped."),
+        Key("capture.realtime"),
     ] = False
     single_process: Annotated[
-        bool, typer.Option("--single-process", help="Run the model in a thread, for debugging.")
+        bool,
+        typer.Option("--single-process", help="Run the model in a thread, for debugging."),
+        Key("pipeline.single_process"),
     ] = False
     restart: Annotated[
         bool | None,
@@ -160,9 +181,12 @@ class RunOptions:
             help="Start a process that dies or hangs again. [for live sources]",
             show_default=False,
         ),
+        Key("pipeline.restart"),
     ] = None
     plain_tcp: Annotated[
-        bool, typer.Option("--plain-tcp", help="Let sockets leave this machine without keys: anybody may connect.")
+        bool,
+        typer.Option("--plain-tcp", help="Let sockets leave this machine without keys: anybody may connect."),
+        Key("network.plain_tcp"),
     ] = False
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Events and log as lines of JSON on stderr, instead of progress.")
@@ -173,34 +197,9 @@ class RunOptions:
         """The configuration: `base`, then the files in their order, `--set`, options and `top`. Raises ConfigError."""
         layers = [*base, *(file_layer(name) for name in self.config or ())]
         layers += [set_layer(assignment) for assignment in self.set or ()]
-        for name, key in KEYS.items():
-            text = getattr(self, name)
-            if text is not None:
-                layers.append(option_layer(f"--{name.replace('_', '-')}", key, text))
-        for option, key, text in (
-            ("--start", "capture.start_s", self.start),
-            ("--duration", "capture.duration_s", self.duration),
-        ):
-            if text is not None:
-                layers.append(Layer(option, {key: media_time_of(option, text)}))
+        layers += key_layers(RunOptions, **vars(self))
         if self.until is not None and self.query is not None:
             layers.append(Layer("--query", {"answer.until.captions": True}))
-        if self.go_on:
-            layers.append(Layer("--go-on", {"answer.until.go_on": True}))
-        if self.force:
-            layers.append(Layer("--force", {"answer.until.force": True}))
-        if self.heatmap is not None:
-            layers.append(Layer("--heatmap", {"output.heatmap": self.heatmap}))
-        if self.why is not None:
-            layers.append(Layer("--why", {"output.why": self.why}))
-        if self.realtime:
-            layers.append(Layer("--realtime", {"capture.realtime": True}))
-        if self.single_process:
-            layers.append(Layer("--single-process", {"pipeline.single_process": True}))
-        if self.plain_tcp:
-            layers.append(Layer("--plain-tcp", {"network.plain_tcp": True}))
-        if self.restart is not None:
-            layers.append(Layer("--restart", {"pipeline.restart": self.restart}))
         config = build_config([*layers, *top])
         check_watching(config, go_on=self.go_on, force=self.force)
         self._check_server(config)
@@ -256,7 +255,7 @@ def takes_run_options(
 
 def _hidden(annotation: Any) -> Any:
     """The annotation of an option that is taken, and not shown."""
-    kind, shown = get_args(annotation)
+    kind, shown, *_ = get_args(annotation)
     option = copy.copy(shown)
     option.hidden = True
     return Annotated[kind, option]

@@ -8,17 +8,18 @@ import typer
 
 from stream import logs
 from stream.commands.outcome import INTERRUPTED
-from stream.commands.text_options import Assignments, ConfigFiles, Device, Dtype, Encode, Model, text_option
-from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
-
-KEYS = {
-    "--model": "answer.model",
-    "--encode": "answer.encode",
-    "--max-tokens": "answer.max_tokens",
-    "--device": "answer.device",
-    "--dtype": "answer.dtype",
-    "--keys": "network.keys",
-}
+from stream.commands.text_options import (
+    Assignments,
+    ConfigFiles,
+    Device,
+    Dtype,
+    Encode,
+    Key,
+    Model,
+    key_layers,
+    text_option,
+)
+from stream.layers import build_config, file_layer, set_layer
 
 
 def serve_answers(
@@ -26,15 +27,21 @@ def serve_answers(
     model: Model = None,
     encode: Encode = None,
     max_tokens: Annotated[
-        str | None, text_option("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]")
+        str | None,
+        text_option("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]"),
+        Key("answer.max_tokens"),
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
     keys: Annotated[
-        str | None, text_option("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect.")
+        str | None,
+        text_option("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect."),
+        Key("network.keys"),
     ] = None,
     plain_tcp: Annotated[
-        bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect.")
+        bool,
+        typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect."),
+        Key("network.plain_tcp"),
     ] = False,
     config: ConfigFiles = None,
     set_: Assignments = None,
@@ -46,10 +53,8 @@ def serve_answers(
     """
     layers = [file_layer(name) for name in config or ()]
     layers += [set_layer(assignment) for assignment in set_ or ()]
-    given = dict(zip(KEYS, (model, encode, max_tokens, device, dtype, keys), strict=True))
-    layers += [option_layer(option, KEYS[option], text) for option, text in given.items() if text is not None]
-    if plain_tcp:
-        layers.append(Layer("--plain-tcp", {"network.plain_tcp": True}))
+    options = {"model": model, "encode": encode, "max_tokens": max_tokens, "device": device, "dtype": dtype}
+    layers += key_layers(serve_answers, **options, keys=keys, plain_tcp=plain_tcp)
     made = build_config(layers)
 
     from stream.serving import serve_answers as serve

@@ -11,6 +11,7 @@ from stream.commands.durations import seconds_of
 from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_written
 from stream.commands.several import configs_of, run_each
+from stream.commands.text_options import Key, key_layers
 from stream.errors import ConfigError
 from stream.layers import Layer
 from stream.preflight import check_run
@@ -50,6 +51,7 @@ def watch(
             help="Also write captions as .vtt, .srt or .jsonl, - for JSON lines on stdout; may be repeated.",
             show_default=False,
         ),
+        Key("output.paths"),
     ] = None,
     for_time: Annotated[
         str | None,
@@ -77,11 +79,8 @@ def watch(
     At a terminal: text, figures, and questions typed while it runs. A file plays at its own pace, so frames that come
     too late are dropped, and counted.
     """
-    top: list[Layer] = []
-    if source:
-        top.append(Layer("SOURCE", {"source": source[0]}))
-    if output:
-        top.append(Layer("-o", {"output.paths": tuple(output)}))
+    top = [Layer("SOURCE", {"source": source[0]})] if source else []
+    top += key_layers(watch, output=output)
     limit_s = None if for_time is None else seconds_of("--for", for_time)
     every_s = None if stats_every == "none" else seconds_of("--stats-every", stats_every)
     config = run.configuration(base=[AT_ITS_OWN_PACE], top=top)
