@@ -37,7 +37,7 @@ from stream.bench.running import record
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import Control
-from stream.display.progress import TerminalSink
+from stream.display.progress import ProgressDisplay
 from stream.messages import Credit, End, Frame
 from stream.metrics import interval_std_ms, slope_per_hour
 from stream.scenes import load_scene
@@ -83,7 +83,7 @@ def measure_live(source: str, minutes: float, model: str | None) -> tuple[Record
         answer=AnswerConfig(model=model, every_s=2.0),
         pipeline=PipelineConfig(answers="newest"),
     )
-    return record(config, TerminalSink(captions=False), minutes * 60), config
+    return record(config, ProgressDisplay(captions=False), minutes * 60), config
 
 
 def measure_memory(recorder: Recorder) -> dict[str, Any]:

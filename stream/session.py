@@ -133,10 +133,10 @@ def signals_end(run: Stoppable, terminal: Display) -> Iterator[None]:
         count += 1
         if count == 1:
             run.end()
-            terminal.tell(FINISHING[number])
+            terminal.show_message(FINISHING[number])
         elif count == 2:
             run.cancel()
-            terminal.tell(STOPPING)
+            terminal.show_message(STOPPING)
         else:
             raise KeyboardInterrupt
 

@@ -15,8 +15,8 @@ from arr_coc.updater import TextureUpdater
 from stream.answer_place import AnswerPlace
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.control import CancelledError, Control
-from stream.display.state import TimeText, Transcript
-from stream.display.text import Remarks
+from stream.display.state import DisplayClock, Transcript
+from stream.display.text import EventText
 from stream.errors import ConfigError
 from stream.event_forms import encode_event
 from stream.events import Answer, AnswerCancelled, AnswerText, Notice
@@ -172,8 +172,8 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
 
 
 def test_people_are_told_and_the_partial_text_goes() -> None:
-    assert Remarks().of(STALE) == "answer cancelled by the cut at 0:00.7"
-    transcript = Transcript(TimeText(live=False))
+    assert EventText().of(STALE) == "answer cancelled by the cut at 0:00.7"
+    transcript = Transcript(DisplayClock(live=False))
     transcript.add(AnswerText(answer=4, text="a red", pts_s=0.2))
     assert transcript.spoken is not None
     entry = transcript.add(STALE)

@@ -11,7 +11,7 @@ import pytest
 from stream.bench.recorder import Recorder
 from stream.bench.running import Measured, Plan, measure, record
 from stream.config import CaptureConfig, Config
-from stream.display.progress import TerminalSink
+from stream.display.progress import ProgressDisplay
 from stream.errors import StageDied
 from stream.events import Event
 from stream.overlay import Overlay
@@ -79,7 +79,7 @@ B = Config.model_validate({"allocate": {"budget": 64}})
 
 
 def recorded(run: ScriptedRun, config: Config = A) -> Recorder:
-    return record(config, TerminalSink(captions=False), make_run=lambda _: run)
+    return record(config, ProgressDisplay(captions=False), make_run=lambda _: run)
 
 
 def test_two_configurations_take_turns() -> None:

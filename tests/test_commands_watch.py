@@ -14,8 +14,8 @@ import pytest
 
 import stream.commands.watch as command
 from stream.cli import main
-from stream.display.lines import LinesSink
-from stream.display.live import LiveSink
+from stream.display.lines import LinesDisplay
+from stream.display.live import LiveDisplay
 from tests.pty_screen import Pty
 from tests.tiny_qwen import tiny_folder
 from tests.video_maker import make_video, moving_square
@@ -56,13 +56,13 @@ def test_a_time_limit_ends_it_with_status_0(tmp_path: Path, model: str, capsys: 
 @pytest.mark.parametrize(
     ("terminals", "term", "debug", "kind", "keys"),
     [
-        ((0, 1), "xterm", False, LiveSink, 0),
-        ((1,), "xterm", False, LiveSink, None),
-        ((0,), "xterm", False, LinesSink, 0),
-        ((), "xterm", False, LinesSink, None),
-        ((0, 1), "dumb", False, LinesSink, 0),
-        ((0, 1), "", False, LinesSink, 0),
-        ((0, 1), "xterm", True, LinesSink, 0),
+        ((0, 1), "xterm", False, LiveDisplay, 0),
+        ((1,), "xterm", False, LiveDisplay, None),
+        ((0,), "xterm", False, LinesDisplay, 0),
+        ((), "xterm", False, LinesDisplay, None),
+        ((0, 1), "dumb", False, LinesDisplay, 0),
+        ((0, 1), "", False, LinesDisplay, 0),
+        ((0, 1), "xterm", True, LinesDisplay, 0),
     ],
 )
 def test_the_display_is_what_the_output_can_show(
@@ -72,7 +72,7 @@ def test_the_display_is_what_the_output_can_show(
     monkeypatch.setattr(command, "_in_foreground", lambda descriptor: descriptor in terminals)
     display = command._display(10.0, typed=True, piped=False, debug=debug)
     assert type(display) is kind
-    assert (display._keys if isinstance(display, LiveSink) else display._questions) == keys  # type: ignore[attr-defined]
+    assert (display._keys if isinstance(display, LiveDisplay) else display._questions) == keys  # type: ignore[attr-defined]
 
 
 def test_lines_of_standard_input_are_questions_only_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_lines_of_standard_input_are_questions_only_where_that_was_asked_for(mon
     monkeypatch.setattr(command, "_in_foreground", lambda descriptor: descriptor == 1)
     for piped, questions in ((True, 0), (False, None)):
         display = command._display(None, typed=True, piped=piped, debug=False)
-        assert isinstance(display, LiveSink)
+        assert isinstance(display, LiveDisplay)
         assert display._questions == questions
 
 

@@ -16,8 +16,8 @@ import pytest
 from stream import logs
 from stream.commands.outcome import report_error, report_note, report_written
 from stream.display import open_display
-from stream.display.lines import LinesSink, LogSink, level_of
-from stream.display.progress import TerminalSink
+from stream.display.lines import JsonDisplay, LinesDisplay, level_of
+from stream.display.progress import ProgressDisplay
 from stream.events import (
     AnswerText,
     Asked,
@@ -61,7 +61,7 @@ def test_records_of_the_log_are_objects(capfd: pytest.CaptureFixture[str]) -> No
 @pytest.mark.usefixtures("machine")
 def test_events_are_objects_but_frames_and_pieces_of_text(capfd: pytest.CaptureFixture[str]) -> None:
     sink = open_display(captions=True)
-    assert isinstance(sink, LogSink)
+    assert isinstance(sink, JsonDisplay)
     for event in (
         Started(source="camera", model="m", query="?", backend="cpu"),
         frame(0, 0.0),
@@ -71,7 +71,7 @@ def test_events_are_objects_but_frames_and_pieces_of_text(capfd: pytest.CaptureF
         summary(),
     ):
         sink.write(event)
-    sink.tell("finishing")
+    sink.show_message("finishing")
     sink.close()
     told = capfd.readouterr()
     objects = [json.loads(line) for line in told.err.splitlines()]
@@ -106,7 +106,7 @@ def test_people_are_told_in_plain_lines(capfd: pytest.CaptureFixture[str]) -> No
     logs.NotesHandler().emit(logging.makeLogRecord({"msg": "careful"}))
     assert capfd.readouterr().err == "error: cannot read\nnote: starting afresh\nwrote a.vtt\nnote: careful\n"
     display = open_display(captions=False)
-    assert isinstance(display, TerminalSink)
+    assert isinstance(display, ProgressDisplay)
     display.close()
 
 
@@ -132,8 +132,8 @@ def test_ctrl_c_is_obeyed_where_nobody_reads_stderr(monkeypatch: pytest.MonkeyPa
     reader, writer = os.pipe()
     os.close(reader)
     monkeypatch.setattr(logs, "STDERR", writer)
-    for sink in (LogSink(captions=False), TerminalSink(captions=False), LinesSink(None)):
-        sink.tell("stopping now")
+    for sink in (JsonDisplay(captions=False), ProgressDisplay(captions=False), LinesDisplay(None)):
+        sink.show_message("stopping now")
     os.close(writer)
 
 

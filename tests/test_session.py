@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stream.config import CaptureConfig, Config, OutputConfig
-from stream.display.progress import TerminalSink
+from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, StageDied
 from stream.events import Event, Summary
 from stream.session import FINISHING, STOPPING, deliver, expected_frames, run_session, signals_end
@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> Config:
 
 def test_every_output_gets_every_event(tmp_path: Path) -> None:
     run = ScriptedRun([frame(0, 0.0), answer(0.0, "hello"), summary()])
-    told = run_session(config(tmp_path), TerminalSink(captions=False), make_run=lambda _: run)
+    told = run_session(config(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run)
     assert isinstance(told, Summary)
     assert "hello" in (tmp_path / "a.vtt").read_text(encoding="utf-8")
     assert len((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()) == 2
@@ -49,7 +49,7 @@ def test_every_output_gets_every_event(tmp_path: Path) -> None:
 def test_a_run_that_dies_leaves_what_was_said(tmp_path: Path) -> None:
     run = ScriptedRun([answer(0.0, "hello")], StageDied("answer", "it fell"))
     with pytest.raises(StageDied):
-        run_session(config(tmp_path), TerminalSink(captions=False), make_run=lambda _: run)
+        run_session(config(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run)
     assert "hello" in (tmp_path / "a.vtt").read_text(encoding="utf-8")
 
 
@@ -61,7 +61,7 @@ def test_a_source_that_cannot_be_opened_destroys_nothing(tmp_path: Path) -> None
         raise StageDied("capture", "no such file")
 
     with pytest.raises(StageDied):
-        run_session(config(tmp_path), TerminalSink(captions=False), make_run=fail)
+        run_session(config(tmp_path), ProgressDisplay(captions=False), make_run=fail)
     assert old.read_text(encoding="utf-8") == "yesterday"
     assert not (tmp_path / "a.jsonl").exists()
 
@@ -70,7 +70,7 @@ def test_an_output_that_fails_stops_the_run_and_closes_the_others(tmp_path: Path
     run = ScriptedRun([answer(0.0, "hello"), summary()])
     full = FullSink(run)
     with pytest.raises(OutputError, match="full"):
-        run_session(config(tmp_path), TerminalSink(captions=False), extra=[full], make_run=lambda _: run)
+        run_session(config(tmp_path), ProgressDisplay(captions=False), extra=[full], make_run=lambda _: run)
     assert full.run_was_closed
     assert "hello" in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
 
@@ -82,7 +82,7 @@ def test_a_run_without_a_summary_is_impossible() -> None:
 
 def test_the_first_signal_ends_the_second_cancels_the_third_kills(capfd: pytest.CaptureFixture[str]) -> None:
     run, before = ScriptedRun([]), signal.getsignal(signal.SIGINT)
-    with signals_end(run, TerminalSink(captions=False)):
+    with signals_end(run, ProgressDisplay(captions=False)):
         os.kill(os.getpid(), signal.SIGINT)
         assert run.told == ["end"]
         os.kill(os.getpid(), signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_where_nobody_can_press_a_key_none_is_asked_for(
     number: int, remark: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = ScriptedRun([])
-    with signals_end(run, TerminalSink(captions=False)):
+    with signals_end(run, ProgressDisplay(captions=False)):
         os.kill(os.getpid(), number)
     assert run.told == ["end"]
     assert capfd.readouterr().err == f"{remark}\n"
@@ -112,7 +112,7 @@ def test_where_nobody_can_press_a_key_none_is_asked_for(
 
 def test_a_terminal_that_is_closed_sends_several_signals_and_ends_the_run_once() -> None:
     run = ScriptedRun([])
-    with signals_end(run, TerminalSink(captions=False)):
+    with signals_end(run, ProgressDisplay(captions=False)):
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGHUP):
             os.kill(os.getpid(), number)
         assert run.told == ["end"]
@@ -123,7 +123,7 @@ def test_a_terminal_that_is_closed_sends_several_signals_and_ends_the_run_once()
 def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
     run, before = ScriptedRun([]), signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals_end(run, TerminalSink(captions=False)):
+        with signals_end(run, ProgressDisplay(captions=False)):
             os.kill(os.getpid(), signal.SIGHUP)
             assert run.told == []
             os.kill(os.getpid(), signal.SIGTERM)
@@ -146,7 +146,7 @@ def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:
 
 def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
     run = EndlessRun([frame(0, 0.0)])
-    told = run_session(config(tmp_path), TerminalSink(captions=False), make_run=lambda _: run, limit_s=0.01)
+    told = run_session(config(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run, limit_s=0.01)
     assert told.ended == ELAPSED
     assert run.told == ["end"]
     assert '"ended":"elapsed"' in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
@@ -163,7 +163,7 @@ def test_ctrl_c_before_the_time_is_over_is_told_to_the_limit(tmp_path: Path, mon
     monkeypatch.setattr("stream.session.TimeLimit", Limit)
     run = EndlessRun([frame(0, 0.0)])
     sink = Interrupting()
-    summary = run_session(config(tmp_path), TerminalSink(captions=False), [sink], lambda _: run, limit_s=60.0)
+    summary = run_session(config(tmp_path), ProgressDisplay(captions=False), [sink], lambda _: run, limit_s=60.0)
     assert (told, run.told, summary.ended) == (["end"], ["end"], "interrupted")
 
 

@@ -24,8 +24,8 @@ class Shown(Display):
     def write(self, event: Event) -> None:
         self.seen.append(event)
 
-    def tell(self, remark: str) -> None:
-        self.seen.append(remark)
+    def show_message(self, message: str) -> None:
+        self.seen.append(message)
 
     def close(self) -> None:
         self.seen.append("closed")
@@ -40,7 +40,7 @@ def test_each_line_is_asked_and_all_is_shown() -> None:
         display.attach(run, None)
         os.write(write, b"where is it?\nand now?\n")
         until(lambda: len(asked) == 2)
-        display.tell("soon")
+        display.show_message("soon")
         display.write(summary())
         display.close()
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 from stream.config import QUERY_LIMIT_CHARS
 from stream.display import live as live_view
-from stream.display.live import ENTER, LAST_ENTRIES, LEAVE, LiveSink, RemarkLines, Screen
+from stream.display.live import ENTER, LAST_ENTRIES, LEAVE, LineWriter, LiveDisplay, Screen
 from stream.events import AnswerText, Asked, Event, Notice, Started
 from tests.event_maker import answer, frame, summary
 from tests.fake_run import ScriptedRun
@@ -23,7 +23,7 @@ class Terminal:
     def __init__(self, *, keys: bool = True, questions: int | None = None) -> None:
         self.pty = Pty()
         self.run = ScriptedRun([])
-        self.sink = LiveSink(Screen(self.pty.program, colour=True), self.pty.program if keys else None, questions)
+        self.sink = LiveDisplay(Screen(self.pty.program, colour=True), self.pty.program if keys else None, questions)
 
     def begin(self, *events: Event) -> None:
         self.sink.attach(self.run, None)
@@ -122,7 +122,7 @@ def test_ctrl_z_suspends(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_keyboard_that_has_gone_leaves_the_view() -> None:
     terminal, (reader, writer) = Terminal(), os.pipe()
-    terminal.sink = LiveSink(Screen(terminal.pty.program, colour=True), reader)
+    terminal.sink = LiveDisplay(Screen(terminal.pty.program, colour=True), reader)
     terminal.begin()
     os.close(writer)
     terminal.pty.until(lambda: terminal.pty.rows.get(24, "").strip() == "Ctrl-C ends")
@@ -145,12 +145,12 @@ def test_lines_that_are_piped_in_are_asked_too() -> None:
 
 
 def test_a_remark_of_a_signal_stays(terminal: Terminal, capfd: pytest.CaptureFixture[str]) -> None:
-    terminal.sink.tell("before the view")
+    terminal.sink.show_message("before the view")
     terminal.begin()
-    terminal.sink.tell("finishing soon")
+    terminal.sink.show_message("finishing soon")
     terminal.pty.shows("finishing soon")
     terminal.sink.close()
-    terminal.sink.tell("after the view")
+    terminal.sink.show_message("after the view")
     assert capfd.readouterr().err == "before the view\nafter the view\n"
 
 
@@ -204,7 +204,7 @@ def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytes
     pty = Pty()
     with os.fdopen(os.dup(pty.program), "w", encoding="utf-8") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
-        sink = LiveSink(Screen(pty.program, colour=True), None)
+        sink = LiveDisplay(Screen(pty.program, colour=True), None)
         assert pty.read() == "starting"
         sink.close()
         assert pty.read() == "\r\x1b[K"
@@ -215,7 +215,7 @@ def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytes
 
 def test_remark_lines_are_whole() -> None:
     told: list[str] = []
-    lines = RemarkLines(told.append)
+    lines = LineWriter(told.append)
     assert lines.writable()
     print("one", "two", file=lines)
     lines.write("\nthr")

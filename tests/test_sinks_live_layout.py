@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from stream.display.layout import HINT, HINT_NO_KEYS, Typing, compose, duration
-from stream.display.state import Entry, Scene
+from stream.display.state import Scene, TranscriptEntry
 from stream.display.text import Line
 from stream.live_figures import Figures, Loss
 from stream.metrics import Percentiles
@@ -47,8 +47,12 @@ SCENE = Scene(
     query="What happens?",
     waiting="",
     figures=FIGURES,
-    entries=(Entry("0:02.0", "a red circle"), Entry("", "asked: Who?", remark=True), Entry("0:04.0", "a blue square")),
-    spoken=Entry("0:06.0", "a gre"),
+    entries=(
+        TranscriptEntry("0:02.0", "a red circle"),
+        TranscriptEntry("", "asked: Who?", remark=True),
+        TranscriptEntry("0:04.0", "a blue square"),
+    ),
+    spoken=TranscriptEntry("0:06.0", "a gre"),
 )
 
 
@@ -118,7 +122,7 @@ def test_what_was_asked_is_shown_until_it_is_taken() -> None:
 
 
 def test_the_same_answer_again_is_counted() -> None:
-    entry = Entry("0:02.0", "a red circle").again("0:04.0").again("0:06.0")
+    entry = TranscriptEntry("0:02.0", "a red circle").again("0:04.0").again("0:06.0")
     scene = dataclasses.replace(SCENE, entries=(entry,), spoken=None)
     assert shown(compose(scene, Typing(""), 80, 24))[3] == "   0:02.0  a red circle (×3, to 0:06.0)"
 
@@ -139,7 +143,7 @@ def test_a_wide_terminal_has_the_figures_in_columns() -> None:
 @pytest.mark.parametrize("width", [1, 2, 7, 12, 20, 39, 40, 60, 79, 80, 127, 128, 200, 300])
 @pytest.mark.parametrize("height", [1, 2, 3, 4, 5, 8, 10, 13, 14, 20, 24, 60])
 def test_the_screen_is_filled_and_never_overrun(width: int, height: int) -> None:
-    long = tuple(Entry("12:00:00", f"{number} 你好世界 " + "word " * number) for number in range(60))
+    long = tuple(TranscriptEntry("12:00:00", f"{number} 你好世界 " + "word " * number) for number in range(60))
     info = dataclasses.replace(SCENE.info, name="rtsp://camera.example/" + "path/" * 40)
     loss = dataclasses.replace(FIGURES, loss=Loss("no route to host " * 9, 3.2))
     scene = dataclasses.replace(SCENE, info=info, query="why " * 400, entries=long, figures=loss)
@@ -158,7 +162,9 @@ def test_however_low_it_is_there_is_the_line_to_type_on_and_then_the_text(height
 
 
 def test_the_newest_text_is_shown_where_there_is_no_room_for_all() -> None:
-    scene = dataclasses.replace(SCENE, entries=tuple(Entry("0:00.0", f"answer {number}") for number in range(99)))
+    scene = dataclasses.replace(
+        SCENE, entries=tuple(TranscriptEntry("0:00.0", f"answer {number}") for number in range(99))
+    )
     text = [line for line in shown(compose(scene, Typing(""), 80, 24)) if line.startswith("   0:0")]
     assert len(text) == 10
     assert text[-1] == "   0:06.0  a gre"

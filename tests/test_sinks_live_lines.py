@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from stream.clock import FakeClock
-from stream.display.lines import LinesSink, figures_text
+from stream.display.lines import LinesDisplay, figures_text
 from stream.events import Asked, Cut, Notice, Outage, Restarted
 from stream.live_figures import Loss
 from tests.event_maker import answer, frame, summary, turned
@@ -20,7 +20,7 @@ from tests.waiting import LIMIT_S
 
 
 def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LinesSink(None, clock=FakeClock())
+    sink = LinesDisplay(None, clock=FakeClock())
     sink.attach(ScriptedRun([]), None)
     for event in (
         frame(0, 0.0),
@@ -50,7 +50,7 @@ def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureF
 
 
 def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LinesSink(None)
+    sink = LinesDisplay(None)
     sink.attach(ScriptedRun([]), None)
     sink.write(summary(frames=0, ended="error", error="no model"))
     assert capsys.readouterr().err == ""
@@ -59,7 +59,7 @@ def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.
 def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.CaptureFixture[str]) -> None:
     run, looked = ScriptedRun([]), threading.Semaphore(0)
     run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
-    sink = LinesSink(0.01)
+    sink = LinesDisplay(0.01)
     sink.attach(run, None)
     sink.write(frame(0, 1.5))
     assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
@@ -87,7 +87,7 @@ def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
     run, asked = ScriptedRun([]), threading.Event()
     run.ask = lambda query: (run.asked.append(query), asked.set())  # type: ignore[method-assign, assignment, return-value]
     reader, writer = os.pipe()
-    sink = LinesSink(None, reader)
+    sink = LinesDisplay(None, reader)
     sink.attach(run, None)
     sink.write(frame(0, 0.0))
     os.write(writer, b"\nWho?\n")
@@ -104,7 +104,7 @@ def test_while_a_model_is_loaded_that_is_said_once_and_a_question_waits(capfd: p
     run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
     run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
     reader, writer = os.pipe()
-    sink = LinesSink(0.01, reader)
+    sink = LinesDisplay(0.01, reader)
     sink.attach(run, None)
     sink.write(Notice(code="loading", message="loading tiny"))
     os.write(writer, b"Who?\n")
@@ -117,7 +117,7 @@ def test_while_a_model_is_loaded_that_is_said_once_and_a_question_waits(capfd: p
 
 
 def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LinesSink(None, clock=FakeClock())
+    sink = LinesDisplay(None, clock=FakeClock())
     sink.attach(ScriptedRun([]), None)
     for event in (
         *(answer(at_s, "a cat") for at_s in (0.0, 2.0, 4.0, 6.0)),
@@ -147,7 +147,7 @@ def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[st
 
 
 def test_a_remark_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
-    LinesSink(None).tell("finishing soon")
+    LinesDisplay(None).show_message("finishing soon")
     assert capfd.readouterr().err == "finishing soon\n"
 
 
@@ -156,7 +156,7 @@ def test_nobody_has_to_read_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(reader)
     with os.fdopen(writer, "w", closefd=True) as gone:
         monkeypatch.setattr(sys, "stderr", gone)
-        sink = LinesSink(None)
+        sink = LinesDisplay(None)
         sink.attach(ScriptedRun([]), None)
         sink.write(Asked(query="Who?"))
         monkeypatch.undo()

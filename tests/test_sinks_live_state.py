@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 from stream.clock import FakeClock
-from stream.display.state import LiveState, Memory
+from stream.display.state import Memory, ViewModel
 from stream.events import Asked, Notice, Started
 from tests.event_maker import answer, frame
 from tests.fake_run import ScriptedRun
@@ -18,7 +18,7 @@ S = 1_000_000_000
 
 def test_a_scene_holds_what_the_run_has_told() -> None:
     run, clock = ScriptedRun([]), FakeClock()
-    state = LiveState(run, clock)
+    state = ViewModel(run, clock)
     assert state.scene(state.figures()).waiting == "starting"
     state.add(Started(source="a", model="tiny", query="What\n?", backend="cpu"))
     state.add(Notice(code="loading", message="loading tiny"))
@@ -34,7 +34,7 @@ def test_a_scene_holds_what_the_run_has_told() -> None:
 
 
 def test_the_question_changes_only_where_it_was_not_refused() -> None:
-    state = LiveState(ScriptedRun([]), FakeClock())
+    state = ViewModel(ScriptedRun([]), FakeClock())
     state.add(Asked(query="Who?"))
     state.add(Asked(query="What?", error="too long"))
     assert state.scene(state.figures()).query == "Who?"
@@ -42,18 +42,18 @@ def test_the_question_changes_only_where_it_was_not_refused() -> None:
 
 def test_the_position_is_told_as_answers_are() -> None:
     run, clock = ScriptedRun([]), FakeClock()
-    state = LiveState(run, clock)
+    state = ViewModel(run, clock)
     assert state.loading
     assert state.position(state.figures()) == "0:00.0"
     state.add(frame(0, 12.0))
     assert not state.loading
     assert state.position(state.figures()) == "0:12.0 / 0:02.0"
     run.source_info = replace(run.source_info, duration_ns=None)
-    state = LiveState(run, clock)
+    state = ViewModel(run, clock)
     state.add(frame(0, 12.0))
     assert state.position(state.figures()) == "0:12.0"
     run.source_info = replace(run.source_info, live=True)
-    state = LiveState(run, clock)
+    state = ViewModel(run, clock)
     state.add(frame(0, 12.0))
     assert state.position(state.figures()).count(":") == 2, "the time of day"
 
@@ -62,7 +62,7 @@ def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     looks = []
     run.processes = lambda: looks.append(1) or {"frames": os.getpid()}  # type: ignore[method-assign, func-returns-value]
-    state = LiveState(run, clock)
+    state = ViewModel(run, clock)
     assert state.figures().memory["frames"] > 1_000_000
     run.dropped["answer.busy"] = 4
     clock.advance(S - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.clock import clock_text
-from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, Remarks, ordinal
+from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, EventText, ordinal
 from stream.events import Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped
 from tests.event_maker import frame
 
@@ -27,11 +27,11 @@ from tests.event_maker import frame
     ],
 )
 def test_each_event_has_its_line(event: Event, line: str | None) -> None:
-    assert Remarks().of(event) == line
+    assert EventText().of(event) == line
 
 
 def test_losses_do_not_flood() -> None:
-    remarks = Remarks()
+    remarks = EventText()
     skipped = Skipped(frame_index=7, pts_s=1.0, what="packet 7", reason="broken")
     lines = [remarks.of(skipped) for _ in range(SKIPS_SHOWN + 3)]
     assert lines[:2] == ["skipped packet 7 before 0:01.0: broken"] * 2
@@ -39,7 +39,7 @@ def test_losses_do_not_flood() -> None:
 
 
 def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
-    remarks = Remarks()
+    remarks = EventText()
     sizes = PictureChanged(frame_index=7, pts_s=1.0, reason="resolution", width_px=424, height_px=232)
     formats = PictureChanged(frame_index=7, pts_s=2.0, reason="format", width_px=424, height_px=232)
     lines = [remarks.of(event) for event in (sizes, formats, *[sizes] * CHANGES_SHOWN)]
@@ -51,11 +51,11 @@ def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
 
 
 def test_cuts_are_told_where_that_is_wanted() -> None:
-    assert Remarks(cuts=True).of(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
+    assert EventText(cuts=True).of(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
 
 
 def test_times_are_written_as_the_display_writes_them() -> None:
-    remarks = Remarks(lambda at_s: f"{at_s:.0f} o'clock", cuts=True)
+    remarks = EventText(lambda at_s: f"{at_s:.0f} o'clock", cuts=True)
     assert remarks.of(Cut(frame_index=1, pts_s=3.0, score=0.5)) == "cut at 3 o'clock"
     assert remarks.of(Outage(frame_index=1, pts_s=4.0, reason="x")) == "source lost at 4 o'clock: x"
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stream.display.progress import TerminalSink
+from stream.display.progress import ProgressDisplay
 from stream.display.text import SKIPS_SHOWN, saved_text, summary_text
 from stream.errors import ReaderGone
 from stream.events import AnswerText, Asked, Notice, Outage, Restarted, Skipped
@@ -32,7 +32,7 @@ def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = TerminalSink(captions=True)
+    sink = ProgressDisplay(captions=True)
     sink.attach(ScriptedRun([]), 10)
     for event in (
         frame(0, 0.0),
@@ -51,7 +51,7 @@ def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.Captur
 def test_a_turn_is_told_on_stdout_or_where_captions_go_to_files_on_stderr(
     captions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sink = TerminalSink(captions=captions)
+    sink = ProgressDisplay(captions=captions)
     sink.write(turned(62.04))
     sink.write(turned(63, "no", 0.04))
     sink.close()
@@ -60,14 +60,14 @@ def test_a_turn_is_told_on_stdout_or_where_captions_go_to_files_on_stderr(
 
 
 def test_captions_that_go_to_files_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = TerminalSink(captions=False)
+    sink = ProgressDisplay(captions=False)
     sink.write(answer(0, "text"))
     sink.close()
     assert capsys.readouterr().out == ""
 
 
 def test_remarks_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = TerminalSink(captions=True)
+    sink = ProgressDisplay(captions=True)
     sink.write(Notice(code="loading", message="loading a model"))
     sink.write(Notice(code="other", message="mind the [gap]"))
     for number in range(9):
@@ -81,7 +81,7 @@ def test_remarks_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.Capture
 
 
 def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = TerminalSink(captions=True)
+    sink = ProgressDisplay(captions=True)
     for event in (
         Outage(frame_index=9, pts_s=2.0, reason="connection refused"),
         Outage(frame_index=9, pts_s=2.0, reason="connection refused", lasted_s=10.2, attempts=4),
@@ -98,14 +98,14 @@ def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[s
 
 
 def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
-    sink = TerminalSink(captions=True)
+    sink = ProgressDisplay(captions=True)
     sink.write(AnswerText(answer=0, text="half a sen"))
     sink.write(Restarted(process="answers", cause="it hung", count=1))
     assert sink._spoken == ""
 
 
 def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = TerminalSink(captions=True)
+    sink = ProgressDisplay(captions=True)
     for index, ready_ms in enumerate((5000, 5500, 6000)):
         sink.write(frame(index, index / 10, ready_ns=ready_ms * 1_000_000))
     sink.write(summary())
@@ -116,7 +116,7 @@ def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pyte
 
 
 def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    TerminalSink(captions=True).write(summary(frames=0, ended="error", error="no model"))
+    ProgressDisplay(captions=True).write(summary(frames=0, ended="error", error="no model"))
     assert capsys.readouterr().err == ""
 
 
@@ -133,11 +133,11 @@ def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypa
     screen, out = Screen(), Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", out)
-    sink = TerminalSink(captions=True)
+    sink = ProgressDisplay(captions=True)
     sink.attach(ScriptedRun([]), 10)
     sink.write(frame(4, 0.4))
     sink.write(AnswerText(answer=0, text="half a sen"))
-    sink.tell("finishing soon")
+    sink.show_message("finishing soon")
     assert sink._live is not None
     sink._live.refresh()
     shown = screen.getvalue()
@@ -151,7 +151,7 @@ def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypa
 
 
 def test_a_remark_without_a_terminal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
-    TerminalSink(captions=True).tell("finishing soon")
+    ProgressDisplay(captions=True).show_message("finishing soon")
     assert capfd.readouterr().err == "finishing soon\n"
 
 
@@ -161,7 +161,7 @@ def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.Mo
     with os.fdopen(writer, "w", closefd=True) as gone:
         monkeypatch.setattr(sys, "stdout", gone)
         with pytest.raises(ReaderGone, match="nobody reads"):
-            TerminalSink(captions=True).write(answer(0, "text"))
+            ProgressDisplay(captions=True).write(answer(0, "text"))
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
 

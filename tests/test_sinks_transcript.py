@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from stream.display.state import ENTRIES_KEPT, Entry, TimeText, Transcript
+from stream.display.state import ENTRIES_KEPT, DisplayClock, Transcript, TranscriptEntry
 from stream.events import AnswerText, Asked, Event, Restarted
 from tests.event_maker import answer, frame, look, turned
 
 
 @pytest.fixture
 def transcript() -> Transcript:
-    return Transcript(TimeText(live=False))
+    return Transcript(DisplayClock(live=False))
 
 
 def piece(text: str, number: int = 0) -> AnswerText:
@@ -24,21 +24,21 @@ def test_an_answer_grows_and_is_then_an_entry(transcript: Transcript) -> None:
     assert transcript.spoken is None
     assert transcript.add(piece("a red ")) is None
     transcript.add(piece("circle\x1b"))
-    assert transcript.spoken == Entry("0:02.0", "a red circle")
-    assert transcript.add(answer(2.0, " a red circle. ")) == Entry("0:02.0", "a red circle.")
+    assert transcript.spoken == TranscriptEntry("0:02.0", "a red circle")
+    assert transcript.add(answer(2.0, " a red circle. ")) == TranscriptEntry("0:02.0", "a red circle.")
     assert transcript.spoken is None
-    assert transcript.entries == (Entry("0:02.0", "a red circle."),)
+    assert transcript.entries == (TranscriptEntry("0:02.0", "a red circle."),)
 
 
 def test_a_turn_is_an_entry_and_a_look_is_none(transcript: Transcript) -> None:
     assert transcript.add(look(2.0)) is None
-    assert transcript.add(turned(2.0)) == Entry("0:02.0", "yes (97 %): is it here?")
+    assert transcript.add(turned(2.0)) == TranscriptEntry("0:02.0", "yes (97 %): is it here?")
     assert len(transcript.entries) == 1
 
 
 def test_text_without_a_time_has_none(transcript: Transcript) -> None:
     transcript.add(AnswerText(answer=0, text="a"))
-    assert transcript.spoken == Entry("", "a")
+    assert transcript.spoken == TranscriptEntry("", "a")
 
 
 @pytest.mark.parametrize("event", [piece("b", 1), Restarted(process="answers", cause="killed", count=1)])
@@ -55,8 +55,8 @@ def test_an_empty_answer_is_no_entry(transcript: Transcript) -> None:
 
 def test_an_answer_that_is_the_same_extends_the_one_before(transcript: Transcript) -> None:
     for at_s in (1.0, 2.0, 3.0):
-        assert transcript.add(answer(at_s, "a")) == Entry(f"0:0{at_s:.1f}", "a"), "told as any other"
-    assert transcript.entries == (Entry("0:01.0", "a", count=3, until="0:03.0"),)
+        assert transcript.add(answer(at_s, "a")) == TranscriptEntry(f"0:0{at_s:.1f}", "a"), "told as any other"
+    assert transcript.entries == (TranscriptEntry("0:01.0", "a", count=3, until="0:03.0"),)
     assert transcript.entries[0].shown == "a (×3, to 0:03.0)"
     transcript.add(answer(4.0, "b"))
     transcript.add(answer(5.0, "a"))
@@ -78,12 +78,12 @@ def test_what_repeats_the_answer_before_is_not_shown_while_it_is_spoken(transcri
     transcript.add(piece("a red"))
     assert transcript.spoken is None
     transcript.add(piece(" square"))
-    assert transcript.spoken == Entry("0:02.0", "a red square")
+    assert transcript.spoken == TranscriptEntry("0:02.0", "a red square")
 
 
 def test_remarks_stand_between_answers(transcript: Transcript) -> None:
     transcript.add(answer(1.0, "a"))
-    assert transcript.add(Asked(query="Who\n?")) == Entry("", "asked: Who ?", remark=True)
+    assert transcript.add(Asked(query="Who\n?")) == TranscriptEntry("", "asked: Who ?", remark=True)
     transcript.note("mind the gap")
     assert [entry.remark for entry in transcript.entries] == [False, True, True]
 
@@ -97,7 +97,7 @@ def test_only_the_last_entries_are_kept(transcript: Transcript) -> None:
 
 def test_a_live_source_is_told_by_the_time_of_day() -> None:
     noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
-    times = TimeText(live=True, wall_s=lambda: noon + 0.5)
+    times = DisplayClock(live=True, wall_s=lambda: noon + 0.5)
     assert times.of(7.0) == "0:07.0"
     times.see(frame(3, 7.0, capture_ns=0, ready_ns=500_000_000))
     assert times.of(7.0) == "12:00:00"

@@ -13,7 +13,7 @@ from arr_coc.errors import ModelError
 from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
 from stream.conversation import WATCHES_ONLY
-from stream.display.lines import LinesSink
+from stream.display.lines import LinesDisplay
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Looked, Notice, Started, Summary, Turned
 from stream.pipeline import Pipeline
 from stream.session import run_session
@@ -181,7 +181,7 @@ def test_two_runs_write_the_same_bytes(video: str, tmp_path: Path, capsys: pytes
     for name in ("a", "b"):
         path = tmp_path / f"{name}.jsonl"
         config = configured(video, OutputConfig(paths=(str(path),), timing=False), captions=True)
-        sink = LinesSink(None, clock=FakeClock())
+        sink = LinesDisplay(None, clock=FakeClock())
         run_session(config, sink, make_run=lambda config: Pipeline(config, speaker="tests.fake_speaker:FakeSpeaker"))
         written.append(path.read_bytes())
     assert written[0] == written[1]

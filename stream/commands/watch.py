@@ -134,15 +134,15 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
     keys = STDIN if typed and _in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     if debug or dumb or not _in_foreground(STDOUT_FD):
-        from stream.display.lines import LinesSink
+        from stream.display.lines import LinesDisplay
 
-        return LinesSink(every_s, STDIN if piped else keys)
+        return LinesDisplay(every_s, STDIN if piped else keys)
 
-    from stream.display.live import LiveSink, Screen
+    from stream.display.live import LiveDisplay, Screen
 
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     screen = Screen(STDOUT_FD, colour=not os.environ.get("NO_COLOR"), unicode=unicode)
-    return LiveSink(screen, keys, STDIN if piped and keys is None else None)
+    return LiveDisplay(screen, keys, STDIN if piped and keys is None else None)
 
 
 def _in_foreground(descriptor: int) -> bool:

@@ -9,9 +9,9 @@ from stream.sinks.base import Display
 def open_display(*, captions: bool) -> Display:
     """Progress for people, or lines for machines. `captions`: answers go to stdout."""
     if logs.as_json():
-        from stream.display.lines import LogSink
+        from stream.display.lines import JsonDisplay
 
-        return LogSink(captions=captions)
-    from stream.display.progress import TerminalSink
+        return JsonDisplay(captions=captions)
+    from stream.display.progress import ProgressDisplay
 
-    return TerminalSink(captions=captions)
+    return ProgressDisplay(captions=captions)

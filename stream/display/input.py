@@ -148,9 +148,9 @@ class AskingDisplay(Display):
         self._shown.attach(run, frames)
         self._reader = QuestionReader(self._descriptor, run.ask, logs.say)
 
-    def tell(self, remark: str) -> None:
+    def show_message(self, message: str) -> None:
         """Safe in a signal handler where `shown` is."""
-        self._shown.tell(remark)
+        self._shown.show_message(message)
 
     def write(self, event: Event) -> None:
         if isinstance(event, Summary):

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from arr_coc.counting import counted
 from arr_coc.types import NS_PER_S
 from stream.clock import seconds_text
-from stream.display.state import Entry, Scene
+from stream.display.state import Scene, TranscriptEntry
 from stream.display.text import Line, Span, cut_line, cut_path, tail, wrap
 from stream.live_figures import Figures
 from stream.printable import printable
@@ -214,7 +214,7 @@ def _transcript(scene: Scene, width: int, height: int) -> list[Line]:
     return [*lines, *[[] for _ in range(height - len(lines))]]
 
 
-def _entry_lines(entry: Entry, width: int, *, spoken: bool) -> list[Line]:
+def _entry_lines(entry: TranscriptEntry, width: int, *, spoken: bool) -> list[Line]:
     indent = TIME_CELLS + 3 if width >= 40 else 1
     style = "note" if entry.remark else "spoken" if spoken else ""
     at = entry.at if width >= 40 else ""

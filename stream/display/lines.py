@@ -13,7 +13,7 @@ from stream import logs
 from stream.clock import Clock, MonotonicClock, clock_text
 from stream.display.input import QuestionReader
 from stream.display.layout import SEPARATOR, duration, megabytes
-from stream.display.state import Entry, LiveState
+from stream.display.state import TranscriptEntry, ViewModel
 from stream.display.text import print_answer, summary_text, turned_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
@@ -38,7 +38,7 @@ from stream.sinks.base import Display, Watched
 JOIN_LIMIT_S = 1.0
 
 
-class LinesSink(Display):
+class LinesDisplay(Display):
     """Prints a run; the figures every `every_s` seconds, never where that is None.
 
     `questions` is a descriptor that lines to ask are read from.
@@ -48,7 +48,7 @@ class LinesSink(Display):
         self._every_s = every_s
         self._questions = questions
         self._clock = clock or MonotonicClock()
-        self._state: LiveState | None = None
+        self._state: ViewModel | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._reader: QuestionReader | None = None
@@ -56,16 +56,16 @@ class LinesSink(Display):
         self._ask: Callable[[str], None] = lambda question: None
 
     def attach(self, run: Watched, frames: int | None) -> None:
-        self._state, self._ask = LiveState(run, self._clock, cuts=True), run.ask
+        self._state, self._ask = ViewModel(run, self._clock, cuts=True), run.ask
         if self._every_s is not None:
             self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
             self._thread.start()
         if self._questions is not None:
             self._reader = QuestionReader(self._questions, self._put, _say)
 
-    def tell(self, remark: str) -> None:
+    def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
-        write_now(remark)
+        write_now(message)
 
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"
@@ -120,9 +120,9 @@ class Said:
 
     def __init__(self) -> None:
         self._text: str | None = None
-        self._again: Entry | None = None
+        self._again: TranscriptEntry | None = None
 
-    def say(self, entry: Entry) -> None:
+    def say(self, entry: TranscriptEntry) -> None:
         """Prints an answer, or counts it where the last one was the same."""
         if entry.text == self._text:
             self._again = entry if self._again is None else self._again.again(entry.at)
@@ -177,14 +177,14 @@ QUIET_NOTICES = {"loading"}
 """Codes of notices that tell of nothing unusual."""
 
 
-class LogSink(Display):
+class JsonDisplay(Display):
     """Writes events to stderr as they happen. `captions`: answers go to stdout too, a plain line each."""
 
     def __init__(self, *, captions: bool) -> None:
         self._captions = captions
 
-    def tell(self, remark: str) -> None:
-        write_now(json_line("info", {"event": "signal", "message": remark}))
+    def show_message(self, message: str) -> None:
+        write_now(json_line("info", {"event": "signal", "message": message}))
 
     def write(self, event: Event) -> None:
         if isinstance(event, (FrameReady, AnswerText, Why)):

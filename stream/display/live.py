@@ -22,7 +22,7 @@ from stream import logs
 from stream.clock import Clock, MonotonicClock
 from stream.display.input import READ_BYTES, Key, LineEditor, QuestionReader, put_question
 from stream.display.layout import Typing, compose, input_line
-from stream.display.state import LiveState
+from stream.display.state import ViewModel
 from stream.display.text import Line, print_answer, summary_text, wrap
 from stream.events import Asked, Event, Summary
 from stream.live_figures import Figures
@@ -187,7 +187,7 @@ class View:
     `keys` is the descriptor that questions are typed on, None where they cannot be; `ask` gets them.
     """
 
-    def __init__(self, screen: Screen, keys: int | None, state: LiveState, ask: Callable[[str], None]) -> None:
+    def __init__(self, screen: Screen, keys: int | None, state: ViewModel, ask: Callable[[str], None]) -> None:
         self._screen = screen
         self._keys = keys
         self._state = state
@@ -286,7 +286,7 @@ LAST_ENTRIES = 12
 """Of what was said, so much is left on the terminal when the view has gone."""
 
 
-class LiveSink(Display):
+class LiveDisplay(Display):
     """Shows a run on `screen` from `attach` to `close`.
 
     `keys` is the descriptor of the terminal that questions are typed on, `questions` one that lines to ask are read
@@ -301,7 +301,7 @@ class LiveSink(Display):
         self._keys = keys
         self._questions = questions
         self._clock = clock or MonotonicClock()
-        self._state: LiveState | None = None
+        self._state: ViewModel | None = None
         self._view: View | None = None
         self._reader: QuestionReader | None = None
         self._stderr = sys.stderr
@@ -311,20 +311,20 @@ class LiveSink(Display):
 
     def attach(self, run: Watched, frames: int | None) -> None:
         self._waited()
-        self._state = LiveState(run, self._clock)
+        self._state = ViewModel(run, self._clock)
         self._view = View(self._screen, self._keys, self._state, run.ask)
         self._stderr = sys.stderr
         if self._stderr.isatty():
-            sys.stderr = RemarkLines(self._state.note)
+            sys.stderr = LineWriter(self._state.note)
         if self._questions is not None:
             self._reader = QuestionReader(self._questions, run.ask, self._state.note)
 
-    def tell(self, remark: str) -> None:
+    def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
         if self._view is not None:
-            self._view.insist(remark)
+            self._view.insist(message)
         else:
-            write_now(remark)
+            write_now(message)
 
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"
@@ -367,7 +367,7 @@ class LiveSink(Display):
             print(ERASE, end="", file=sys.stderr, flush=True)
 
 
-class RemarkLines(io.TextIOBase):
+class LineWriter(io.TextIOBase):
     """A text stream that gives each line to `tell`."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stream.clock import clock_text
-from stream.display.text import Remarks, breaks_off, print_answer, summary_text, turned_text
+from stream.display.text import EventText, breaks_off, print_answer, summary_text, turned_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     Answer,
@@ -36,12 +36,12 @@ SPOKEN_LINES = 2
 """Lines for the answer that is being spoken."""
 
 
-class TerminalSink(Display):
+class ProgressDisplay(Display):
     """Shows a run to a person. `captions` says whether finished captions are printed to stdout."""
 
     def __init__(self, *, captions: bool) -> None:
         self._captions = captions
-        self._err = Stderr(stderr=True)
+        self._err = BestEffortConsole(stderr=True)
         self._live: Live | None = None
         self._progress = Progress(
             SpinnerColumn(),
@@ -55,7 +55,7 @@ class TerminalSink(Display):
         self._task = self._progress.add_task("starting", total=None, counts="")
         self._spoken = ""
         self._remark = ""
-        self._remarks = Remarks()
+        self._remarks = EventText()
         self._ready_ns: tuple[int, int] | None = None
         if self._err.is_terminal:
             self._live = Live(console=self._err, get_renderable=self._view, refresh_per_second=8, transient=True)
@@ -64,12 +64,12 @@ class TerminalSink(Display):
     def attach(self, run: Watched, frames: int | None) -> None:
         self._progress.update(self._task, total=frames)
 
-    def tell(self, remark: str) -> None:
-        """Shows a remark at once. Safe in a signal handler: takes no lock, uses no buffer."""
+    def show_message(self, message: str) -> None:
+        """Shows a message at once. Safe in a signal handler: takes no lock, uses no buffer."""
         if self._live is not None:
-            self._remark = remark
+            self._remark = message
         else:
-            write_now(remark)
+            write_now(message)
 
     def write(self, event: Event) -> None:
         if isinstance(event, FrameReady):
@@ -173,7 +173,7 @@ class PlainConsole(Console):
         raise ReaderGone("nobody reads stdout any more")
 
 
-class Stderr(PlainConsole):
+class BestEffortConsole(PlainConsole):
     """Nobody has to read it: where it cannot be written, the run goes on."""
 
     def print(self, *objects: Any, **options: Any) -> None:

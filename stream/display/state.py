@@ -12,7 +12,7 @@ import psutil
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, clock_text
-from stream.display.text import Remarks, breaks_off, turned_text
+from stream.display.text import EventText, breaks_off, turned_text
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Notice, Started, Turned
 from stream.live_figures import Figures, LiveFigures
 from stream.printable import printable
@@ -22,7 +22,7 @@ from stream.sources import SourceInfo
 ENTRIES_KEPT = 200
 
 
-class TimeText:
+class DisplayClock:
     """When something was seen, for people: media time, or for a live source the time of day."""
 
     def __init__(self, live: bool, wall_s: Callable[[], float] = time.time) -> None:
@@ -43,7 +43,7 @@ class TimeText:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TranscriptEntry:
     """An answer, or a remark on the run, and the time that it speaks of.
 
     `count` answers in a row were the same, the last one at `until`.
@@ -60,7 +60,7 @@ class Entry:
         """The text, and how often it was the answer."""
         return self.text if self.count == 1 else f"{self.text} (×{self.count}, to {self.until})"
 
-    def again(self, at: str) -> Entry:
+    def again(self, at: str) -> TranscriptEntry:
         """This entry, for another answer that is the same."""
         return replace(self, count=self.count + 1, until=at)
 
@@ -71,26 +71,26 @@ class Transcript:
     `cuts`: whether scene cuts are remarks too.
     """
 
-    def __init__(self, times: TimeText, *, cuts: bool = False) -> None:
+    def __init__(self, times: DisplayClock, *, cuts: bool = False) -> None:
         self.times = times
-        self._remarks = Remarks(times.of, cuts=cuts)
-        self._entries: deque[Entry] = deque(maxlen=ENTRIES_KEPT)
+        self._remarks = EventText(times.of, cuts=cuts)
+        self._entries: deque[TranscriptEntry] = deque(maxlen=ENTRIES_KEPT)
         self._spoken: list[str] = []
         self._spoken_at = ""
         self._speaking: int | None = None
         self._newest_is_answer = False
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[TranscriptEntry, ...]:
         return tuple(self._entries)
 
     @property
-    def spoken(self) -> Entry | None:
+    def spoken(self) -> TranscriptEntry | None:
         """What has been said of the answer that is not finished; None as long as it repeats the one before."""
         text = printable("".join(self._spoken))
-        return Entry(self._spoken_at, text) if self._spoken and not self._repeats(text) else None
+        return TranscriptEntry(self._spoken_at, text) if self._spoken and not self._repeats(text) else None
 
-    def add(self, event: Event) -> Entry | None:
+    def add(self, event: Event) -> TranscriptEntry | None:
         """Takes an event; returns what it adds, where that is more than another piece of text.
 
         An answer that is the same as the entry before it makes no new one: that one is extended.
@@ -105,14 +105,14 @@ class Transcript:
         if isinstance(event, Answer):
             self._hush()
             text = printable(event.text)
-            entry = Entry(self.times.of(event.pts_s), text) if text else None
+            entry = TranscriptEntry(self.times.of(event.pts_s), text) if text else None
         elif isinstance(event, Turned):
-            entry = Entry(self.times.of(event.pts_s), turned_text(event))
+            entry = TranscriptEntry(self.times.of(event.pts_s), turned_text(event))
         else:
             if breaks_off(event):
                 self._hush()
             remark = self._remarks.of(event)
-            entry = None if remark is None else Entry("", remark, remark=True)
+            entry = None if remark is None else TranscriptEntry("", remark, remark=True)
         if entry is None:
             return None
         if isinstance(event, Answer) and self._newest is not None and self._newest.text == entry.text:
@@ -124,10 +124,10 @@ class Transcript:
 
     def note(self, remark: str) -> None:
         self._newest_is_answer = False
-        self._entries.append(Entry("", printable(remark), remark=True))
+        self._entries.append(TranscriptEntry("", printable(remark), remark=True))
 
     @property
-    def _newest(self) -> Entry | None:
+    def _newest(self) -> TranscriptEntry | None:
         """The newest entry, where it is an answer."""
         return self._entries[-1] if self._entries and self._newest_is_answer else None
 
@@ -159,11 +159,11 @@ class Scene:
     query: str
     waiting: str
     figures: Figures
-    entries: tuple[Entry, ...]
-    spoken: Entry | None
+    entries: tuple[TranscriptEntry, ...]
+    spoken: TranscriptEntry | None
 
 
-class LiveState:
+class ViewModel:
     """`add` is for one thread, `scene` for another. `cuts`: whether scene cuts stand in the transcript."""
 
     def __init__(self, run: Watched, clock: Clock, *, cuts: bool = False) -> None:
@@ -173,13 +173,13 @@ class LiveState:
         self._lock = threading.Lock()
         fps = self._info.fps
         self._figures = LiveFigures(clock.now_ns(), None if not fps else round(NS_PER_S / fps))
-        self._transcript = Transcript(TimeText(self._info.live), cuts=cuts)
+        self._transcript = Transcript(DisplayClock(self._info.live), cuts=cuts)
         self._model = self._query = ""
         self._waiting = "starting"
         self._memory = Memory()
         self._memory_ns: int | None = None
 
-    def add(self, event: Event) -> Entry | None:
+    def add(self, event: Event) -> TranscriptEntry | None:
         """Takes an event; returns what it adds to the transcript."""
         now_ns = self._clock.now_ns()
         with self._lock:
@@ -200,7 +200,7 @@ class LiveState:
             self._transcript.note(remark)
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[TranscriptEntry, ...]:
         """The last answers and remarks."""
         with self._lock:
             return self._transcript.entries

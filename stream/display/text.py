@@ -136,7 +136,7 @@ def breaks_off(event: Event) -> bool:
     return lost or isinstance(event, (Restarted, AnswerCancelled))
 
 
-class Remarks:
+class EventText:
     """Makes the lines; where many parts of a source are broken, they do not flood.
 
     `clock` makes a time for people of media time; `cuts` says whether scene cuts are told.

@@ -44,5 +44,5 @@ class Display(Sink):
         """The run is about to begin, and will give so many frames, as far as anybody knows."""
 
     @abstractmethod
-    def tell(self, remark: str) -> None:
-        """Shows a remark at once. Safe in a signal handler."""
+    def show_message(self, message: str) -> None:
+        """Shows a message at once. Safe in a signal handler."""

@@ -17,9 +17,9 @@ import webvtt
 
 from stream import logs
 from stream.cli import main
-from stream.display.lines import LinesSink, LogSink
-from stream.display.live import LiveSink, Screen
-from stream.display.progress import PlainConsole, TerminalSink
+from stream.display.lines import JsonDisplay, LinesDisplay
+from stream.display.live import LiveDisplay, Screen
+from stream.display.progress import PlainConsole, ProgressDisplay
 from stream.events import AnswerText, Asked, Event, Notice, Outage, Restarted, Skipped, Started
 from stream.logs import print_line
 from stream.overlay import Overlay
@@ -56,7 +56,7 @@ EVENTS: list[Event] = [
 
 
 def tell(sink: Sink) -> None:
-    if isinstance(sink, (LinesSink, TerminalSink, LiveSink)):
+    if isinstance(sink, (LinesDisplay, ProgressDisplay, LiveDisplay)):
         sink.attach(ScriptedRun([]), None)
     for event in EVENTS:
         sink.write(event)
@@ -70,7 +70,7 @@ def check_lines(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: TerminalSink(captions=True), lambda: LinesSink(None)], ids=["terminal", "lines"]
+    "make", [lambda: ProgressDisplay(captions=True), lambda: LinesDisplay(None)], ids=["terminal", "lines"]
 )
 def test_displays_print_lines(make: Callable[[], Sink], capfd: pytest.CaptureFixture[str]) -> None:
     tell(make())
@@ -83,7 +83,7 @@ def test_displays_print_lines(make: Callable[[], Sink], capfd: pytest.CaptureFix
 
 
 def test_the_log_for_machines_is_lines_of_json(capfd: pytest.CaptureFixture[str]) -> None:
-    tell(LogSink(captions=True))
+    tell(JsonDisplay(captions=True))
     out, err = capfd.readouterr()
     check_lines(out)
     check_lines(err)
@@ -118,7 +118,7 @@ OWN_CONTROLS = re.compile(r"\x1b\[(?:\?(?:25|7|1049)[hl]|2J|[012]?K|\d*(?:;\d+)*
 def test_on_a_terminal_only_the_display_itself_controls_it(screen: Pty, kind: str) -> None:
     with standard_streams_on(screen):
         live = kind == "live"
-        sink = LiveSink(Screen(screen.program, colour=True), None) if live else TerminalSink(captions=True)
+        sink = LiveDisplay(Screen(screen.program, colour=True), None) if live else ProgressDisplay(captions=True)
         sink.attach(ScriptedRun([]), None)
         for event in EVENTS:
             sink.write(event)
