@@ -1,4 +1,4 @@
-# make demo · make test · make check · make bench · make soak; each sets up what it needs first.
+# make demo · make test · make check · make docs · make bench · make soak; each sets up what it needs first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ run_each = failed=; \
 	for name in $(1); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-.PHONY: help demo test test-loaded test-slow check format bench soak clean
+.PHONY: help demo test test-loaded test-slow check docs format bench soak clean
 
 help:
 	@echo "make demo         caption a generated clip; results in demo/"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-loaded  run the tests of live sources, stages and processes beside busy loops"
 	@echo "make test-slow    run the long suites"
 	@echo "make check        format, lint, types"
+	@echo "make docs         build the documentation in site/; warnings are errors"
 	@echo "make format       format the code"
 	@echo "make bench        run the benchmarks of docs/measuring.md; results in benchmarks/results/"
 	@echo "make soak         run the long ones: 100000 frames, twice, and a camera that comes and goes; hours"
@@ -42,6 +43,9 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_imports.py
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -57,6 +61,7 @@ soak: $(READY)
 clean:
 	[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"
 	[ ! -f demo/.arr-coc-demo ] || rm -f demo/captions.vtt demo/captions.vtt.resume demo/captions.jsonl demo/summary.json demo/heatmap.mp4 demo/.arr-coc-demo
+	[ ! -f site/objects.inv ] || rm -rf site
 	[ ! -d demo ] || rmdir demo 2>/dev/null || echo "demo/ holds other files, and stays"
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh

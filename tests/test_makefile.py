@@ -1,4 +1,4 @@
-"""The Makefile's benchmarks: each program has a target or is said to run by itself; one that fails stops no other."""
+"""The Makefile: each benchmark has a target, one that fails stops no other; a commit is checked as by `make check`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PARTS = {"answer_memory"}
@@ -68,3 +69,12 @@ def test_where_one_fails_the_others_run_and_the_command_says_which(
     assert ran == listed("BENCHMARKS" if target == "bench" else "SOAKS")
     assert (done.returncode != 0) == bool(failing)
     assert (f"failed: {' '.join(failing)}\n" in done.stderr) == bool(failing)
+
+
+def test_a_commit_is_checked_as_make_check_does() -> None:
+    makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(r"^check:.*\n((?:\t.+\n)+)", makefile, re.MULTILINE)
+    assert found is not None
+    commands = [line.strip().replace("$(BIN)", ".venv/bin").removesuffix(" .") for line in found[1].splitlines()]
+    hooks = yaml.safe_load((CHECKOUT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    assert [hook["entry"] for hook in hooks] == commands

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,3 +56,21 @@ def test_a_wheel_takes_every_file_there() -> None:
         if path.is_file()
     }
     assert taken == kept
+
+
+def test_a_wheel_says_that_the_packages_are_typed(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for package in ("arr_coc", "stream"):
+        (tmp_path / package).mkdir()
+        for name in ("__init__.py", "py.typed"):
+            shutil.copy(ROOT / package / name, tmp_path / package / name)
+    subprocess.run(
+        [sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('.')"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    assert {"arr_coc/py.typed", "stream/py.typed"} <= set(zipfile.ZipFile(wheel).namelist())

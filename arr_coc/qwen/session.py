@@ -39,8 +39,8 @@ class _AskedPrompt:
 class AnswerSession:
     """Answers questions about frames with one model, one at a time.
 
-    The prompt is [system] [frames…] [question] [assistant]. Keys and values of the system prompt are computed once;
-    those of frames are kept while the same frames come first again, so that another question about them costs
+    The prompt is system, frames, question, assistant, in this order. Keys and values of the system prompt are computed
+    once; those of frames are kept while the same frames come first again, so that another question about them costs
     its own tokens only. A window's frames are kept wherever they stand. Not for several threads at once.
     """
 
