@@ -9,21 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.attending import check_strategy
-from arr_coc.balancing import Tensions
+from arr_coc.attending import Tensions, check_strategy
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted
 from arr_coc.carrying import Carrier
 from arr_coc.change import ChangeSince
 from arr_coc.choosing import RegionChooser
 from arr_coc.counting import counted
 from arr_coc.exploration import Exploration
-from arr_coc.motion import NO_SHIFT, Shift
 from arr_coc.ops.view import TextureView
 from arr_coc.prior import FeedbackPrior
 from arr_coc.relevance import RelevanceRealiser, SteadyRelevance
 from arr_coc.temporal import TAU_MS, RelevanceBlend
 from arr_coc.texture import TextureArray, TextureArrayCache, device_texture_array, texture_array
-from arr_coc.types import Allocation, Feedback, FrameStamp, QueryEmbedding, TileVersions
+from arr_coc.types import NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
 
 log = logging.getLogger(__name__)
 

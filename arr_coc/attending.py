@@ -49,6 +49,26 @@ Regions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Tensions:
+    """The three tensions, one knob each.
+
+    compress ↔ particularise: `budget`, as `arr_coc.budget` has it. exploit ↔
+    explore: `explore`, the share of the budget for what was not shown for longest. focus ↔ diversify: `coverage`, the
+    share spread evenly outside the best regions (`mixed`; a `foveated` cover always leaves half of the budget to its
+    coarsest level or finer). Raises ValueError for shares outside [0, 1].
+    """
+
+    budget: Budget = DEFAULT_BUDGET
+    explore: float = 0.10
+    coverage: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("explore", "coverage"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share of the budget, in [0, 1]; got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What earlier frames say about this allocation; all of it optional.
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from arr_coc.budget import DEFAULT_BUDGET, Budget
 
 WEAK_SALIENCY = 0.3
 """Where the strongest saliency of a frame is below this, what stands out says little, and information is asked
@@ -21,26 +17,6 @@ _BEGIN_BIAS = (
     0.0,
     0.5,
 )  # information speaks everywhere, saliency where something stands out, the answer with most right
-
-
-@dataclass(frozen=True, slots=True)
-class Tensions:
-    """The three tensions, one knob each.
-
-    compress ↔ particularise: `budget`, as `arr_coc.budget` has it. exploit ↔
-    explore: `explore`, the share of the budget for what was not shown for longest. focus ↔ diversify: `coverage`, the
-    share spread evenly outside the best regions (`mixed`; a `foveated` cover always leaves half of the budget to its
-    coarsest level or finer). Raises ValueError for shares outside [0, 1].
-    """
-
-    budget: Budget = DEFAULT_BUDGET
-    explore: float = 0.10
-    coverage: float = 0.25
-
-    def __post_init__(self) -> None:
-        for name in ("explore", "coverage"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a share of the budget, in [0, 1]; got {getattr(self, name)!r}")
 
 
 class AdaptiveTensionBalancer(nn.Module):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.attending import Memory, Request, allocate_frame, settled
-from arr_coc.balancing import Tensions
+from arr_coc.attending import Memory, Request, Tensions, allocate_frame, settled
 from arr_coc.budget import ADAPTIVE, Budget, tokens_for
 from arr_coc.carrying import carried
 from arr_coc.ops.regions import level_map

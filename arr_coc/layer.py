@@ -12,14 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from arr_coc.attending import allocate, check_strategy
-from arr_coc.balancing import Tensions
+from arr_coc.attending import Tensions, allocate, check_strategy
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
 from arr_coc.ops.checks import check_tensor
-from arr_coc.ops.regions import paint
+from arr_coc.ops.regions import paint, token_positions
 from arr_coc.qwen.hub import download, local_folder
-from arr_coc.qwen.positions import token_positions
 from arr_coc.relevance import Realised, RelevanceRealiser
 from arr_coc.texture import TextureArray, image_texture
 from arr_coc.types import TILE_PX, Allocation

@@ -20,10 +20,9 @@ from arr_coc.counting import counted
 from arr_coc.errors import OptionError
 from arr_coc.gaze import Gaze
 from arr_coc.heat_picture import heat_picture, png
-from arr_coc.qwen.answer_options import AnswerOptions, Frames
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding, Frames
 from arr_coc.qwen.pictures import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened

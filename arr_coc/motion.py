@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import cv2
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.thumbnail import Thumbnail
+from arr_coc.types import NO_SHIFT, Shift
 
 RESPONSE = 0.08
 """Least share of the correlation's energy in its peak. Unrelated pictures stay about there, and are refused by what
@@ -33,21 +33,6 @@ TELLING_SHARE = 0.1
 
 LEAST_TEXELS = 0.05
 """Shifts below the precision of the estimate are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """Content moved by (`dy_px`, `dx_px`), down and right positive, since the frame before. `response` in [0, 1]."""
-
-    dy_px: float = 0.0
-    dx_px: float = 0.0
-    response: float = 0.0
-
-    def __bool__(self) -> bool:
-        return self.dy_px != 0 or self.dx_px != 0
-
-
-NO_SHIFT = Shift()
 
 
 def estimate_shift(before: Thumbnail, after: Thumbnail) -> Shift:

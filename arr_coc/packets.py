@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from arr_coc.allocator import FrameAllocation
-from arr_coc.ops.store import TextureView
+from arr_coc.ops.view import TextureView
 from arr_coc.types import FramePacket, TokenPacket
 
 

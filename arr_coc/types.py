@@ -257,3 +257,18 @@ class Feedback:
     regions: npt.NDArray[np.int32]
     attention: npt.NDArray[np.float32]
     similarity: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Content moved by (`dy_px`, `dx_px`), down and right positive, since the frame before. `response` in [0, 1]."""
+
+    dy_px: float = 0.0
+    dx_px: float = 0.0
+    response: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.dy_px != 0 or self.dx_px != 0
+
+
+NO_SHIFT = Shift()

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from arr_coc.cuts import NO_CUT, CutVerdict, SceneCutDetector
 from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
-from arr_coc.motion import NO_SHIFT, Shift, estimate_shift
+from arr_coc.motion import estimate_shift
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore, open_store
+from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore
 from arr_coc.ops.view import TextureView
 from arr_coc.thumbnail import Thumbnail
-from arr_coc.types import FramePlanes, FrameStamp, TileChange, new_epoch
+from arr_coc.types import NO_SHIFT, FramePlanes, FrameStamp, Shift, TileChange, new_epoch
 
 BUSY_SHARE = 0.25
 """Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may leave

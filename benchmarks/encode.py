@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession

@@ -23,10 +23,9 @@ import torch
 
 from arr_coc.allocator import AllocatorOptions
 from arr_coc.gaze import Gaze
-from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.loading import DTYPES, load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pictures import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession

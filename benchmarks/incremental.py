@@ -21,15 +21,13 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.packets import packet_from
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import PixelScale, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater

@@ -25,10 +25,9 @@ import torch
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.ops.mipmaps import allocate_levels, refresh
 from arr_coc.packets import packet_from
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TokenPacket

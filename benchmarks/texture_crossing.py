@@ -11,9 +11,10 @@ from typing import Any
 from unittest import mock
 
 from arr_coc.ops import repaint
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.difference import Difference
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, TextureStore, open_store
+from arr_coc.ops.store import Backend, TextureStore
 from arr_coc.types import FramePlanes, FrameStamp
 from benchmarks.texture_frames import Case, changing_tiles
 

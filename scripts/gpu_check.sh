@@ -30,7 +30,7 @@ echo "== The store opens"
 "$PYTHON" - <<'END' || fail "no CUDA store here, see above"
 import sys
 from arr_coc.errors import StoreError
-from arr_coc.ops.trial import try_store
+from arr_coc.ops.backends import try_store
 try:
     print("works:", try_store("cuda"))
 except StoreError as error:

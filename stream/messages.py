@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from arr_coc.motion import NO_SHIFT, Shift
-from arr_coc.types import FrameStamp, TileGrid
+from arr_coc.types import NO_SHIFT, FrameStamp, Shift, TileGrid
 from stream.errors import TransportError
 from stream.limits import (
     ARRAYS_MAX,

@@ -11,8 +11,8 @@ import cv2
 import torch
 
 from arr_coc.errors import ArrCocError, DeviceLost
+from arr_coc.ops.backends import try_store
 from arr_coc.ops.store import Backend
-from arr_coc.ops.trial import try_store
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
 from stream.answer_place import AnswerPlace

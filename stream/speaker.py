@@ -14,8 +14,9 @@ from stream.config import Config
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+    from arr_coc.qwen.frame_window import FrameWindow
     from arr_coc.qwen.incremental import IncrementalEncoder
+    from arr_coc.qwen.options import WindowOptions
     from arr_coc.qwen.session import AnswerSession
 
 Packet: TypeAlias = TokenPacket | FramePacket
@@ -174,10 +175,8 @@ def model_name(config: Config) -> str:
 
 def open_qwen(config: Config) -> QwenSpeaker:
     """Loads the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
-    from arr_coc.qwen.answer_options import AnswerOptions
-    from arr_coc.qwen.decode import Decoding
     from arr_coc.qwen.loading import load_qwen
-    from arr_coc.qwen.refresh import IncrementalOptions
+    from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
     from arr_coc.qwen.session import AnswerSession
 
     answer = config.answer
@@ -195,7 +194,7 @@ def open_qwen(config: Config) -> QwenSpeaker:
 def _window_options(config: Config) -> WindowOptions | None:
     """None for a window of one frame: that is the stock layout, which prefills frame and question together."""
     from arr_coc.budget import MOST_TOKENS
-    from arr_coc.qwen.frame_window import WindowOptions
+    from arr_coc.qwen.options import WindowOptions
 
     window, budget = config.answer.window, config.allocate.budget
     most = MOST_TOKENS if config.answer.target_ms is not None else budget

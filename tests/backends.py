@@ -8,8 +8,8 @@ from functools import lru_cache
 import pytest
 
 from arr_coc.errors import StoreError
+from arr_coc.ops.backends import try_store
 from arr_coc.ops.store import Backend
-from arr_coc.ops.trial import try_store
 
 BACKENDS: tuple[Backend, ...] = ("cpu", "gl", "cuda")
 

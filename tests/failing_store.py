@@ -10,9 +10,10 @@ import pytest
 
 from arr_coc import updater
 from arr_coc.errors import DeviceLost
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.cpu import CpuStore
 from arr_coc.ops.planes import Plane, PlaneFormat, Rectangle
-from arr_coc.ops.store import TextureStore, open_store
+from arr_coc.ops.store import TextureStore
 from arr_coc.ops.view import Texels
 from arr_coc.types import FramePlanes
 

@@ -11,9 +11,8 @@ from picture_stream import PictureStream, scenery
 from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
 from arr_coc.budget import Budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
-from arr_coc.motion import NO_SHIFT, Shift
 from arr_coc.relevance import RelevanceRealiser
-from arr_coc.types import Feedback, QueryEmbedding
+from arr_coc.types import NO_SHIFT, Feedback, QueryEmbedding, Shift
 
 ROWS, COLS = 12, 20
 OPTIONS = AllocatorOptions(budget=64, levels=True)

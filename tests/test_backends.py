@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import StoreError, StoreReplaced
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, TextureStore, open_store
+from arr_coc.ops.store import Backend, TextureStore
 from arr_coc.types import TileGrid
 from arr_coc.updater import TextureOptions, TextureUpdater
 from stream.cli import main

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from arr_coc.balancing import AdaptiveTensionBalancer, Tensions, weighted
+from arr_coc.attending import Tensions
+from arr_coc.balancing import AdaptiveTensionBalancer, weighted
 
 
 def scores(information: float = 0.5, saliency: float = 0.8, attention: float = 0.9) -> torch.Tensor:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from tiny_qwen import tiny_qwen
 
-from arr_coc.qwen.refresh import IncrementalOptions
+from arr_coc.qwen.options import IncrementalOptions
 from benchmarks import incremental
 from benchmarks.incremental import changing_packets, measure_drift, measure_speed
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import open_store
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks import precision, texture
 from benchmarks.texture_crossing import crosses_at, crossing, one_by_one

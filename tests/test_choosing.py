@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.balancing import Tensions
+from arr_coc.attending import Tensions
 from arr_coc.budget import adaptive_budget
 from arr_coc.choosing import UNKNOWN, VOID_HYSTERESIS, RegionChooser, jitter_share
 from arr_coc.errors import BudgetError

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from arr_coc.errors import BackendMissing
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda import compiling, device, driver
 from arr_coc.ops.cuda.kernels import SIGNATURES, Kernels
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import open_store
 from tests.cuda_on_cpu.machine import CpuMachine
 from tests.plane_maker import random_planes
 

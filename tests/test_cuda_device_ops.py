@@ -17,6 +17,7 @@ import arr_coc.texture
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import BudgetError, DeviceLost, ShapeError
 from arr_coc.knowing import InformationScorer
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.scores import best_tiles, information_scores, tile_regions
@@ -24,7 +25,6 @@ from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import open_store
 from arr_coc.texture import TextureArray, texture_array
 from arr_coc.types import FramePlanes
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine

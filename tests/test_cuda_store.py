@@ -11,11 +11,12 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from arr_coc.errors import DeviceLost, StoreError
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import TextureStore, open_store
+from arr_coc.ops.store import TextureStore
 from arr_coc.types import FramePlanes
 from tests import test_ops_store as contract
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, OUT_OF_MEMORY, CpuMachine

@@ -267,12 +267,12 @@ class TestFitness:
     )
     def test_a_container_has_what_it_may(self, tmp_path: Path, limit: str, used: str) -> None:
         (tmp_path / "memory").mkdir()
-        unlimited = fitness.free_memory(tmp_path)
+        unlimited = fitness.free_memory_bytes(tmp_path)
         assert unlimited > 0
         (tmp_path / used).write_text("3000\n")
         (tmp_path / limit).write_text("max\n")
-        assert fitness.free_memory(tmp_path) > 10_000
+        assert fitness.free_memory_bytes(tmp_path) > 10_000
         (tmp_path / limit).write_text("10000\n")
-        assert fitness.free_memory(tmp_path) == 7000
+        assert fitness.free_memory_bytes(tmp_path) == 7000
         (tmp_path / limit).write_text("1000\n")
-        assert fitness.free_memory(tmp_path) == 0
+        assert fitness.free_memory_bytes(tmp_path) == 0

@@ -12,13 +12,12 @@ import torch
 from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
-from arr_coc.qwen.positions import mrope_positions
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.prompting import Prompt
 from evaluation.staged import Prefilled, staged_prefill
 from evaluation.strategies import divprune, fastv, pyramiddrop
 from tests.evaluation_maker import ask
-from tests.tiny_qwen import FAMILIES, tiny_qwen
+from tests.tiny_qwen import FAMILIES, mrope_positions, tiny_qwen
 
 TOLERANCE = 1e-4
 
@@ -124,8 +123,8 @@ def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> Non
 def test_the_prompt_is_the_sessions_own(qwen: QwenVL) -> None:
     part, places, frames = prompt(qwen, frames=1)
     before, tokens = places[0].start, places[0].stop - places[0].start
-    positions = mrope_positions(before, frames[0].regions, frames[0].grid, part.tokens - before - tokens)
-    assert torch.equal(part.inputs()["position_ids"], positions)
+    positions = mrope_positions(before, frames[0].regions[0], frames[0].grid, part.tokens - before - tokens)
+    assert torch.equal(part.inputs()["position_ids"][:, 0], positions)
 
 
 def test_fastv_cuts_once_and_pyramiddrop_by_quarters() -> None:

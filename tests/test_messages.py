@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.motion import Shift
-from arr_coc.types import FrameStamp, TileGrid
+from arr_coc.types import FrameStamp, Shift, TileGrid
 from stream.errors import TransportError
 from stream.messages import (
     PROTOCOL,

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.motion import NO_SHIFT, estimate_shift
+from arr_coc.motion import estimate_shift
 from arr_coc.thumbnail import Thumbnail
-from arr_coc.types import FramePlanes
+from arr_coc.types import NO_SHIFT, FramePlanes
 
 
 def scenery(seed: int, height: int, width: int) -> npt.NDArray[np.uint8]:

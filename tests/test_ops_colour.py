@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from av.video.reformatter import ColorRange, Colorspace
 
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.colour import KR_KB, rgb_matrix
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import open_store
 from arr_coc.types import Colour, FramePlanes, Matrix
 from tests.plane_maker import SUBSAMPLINGS, Bytes, random_planes, stamp
 

@@ -21,9 +21,10 @@ from hypothesis.stateful import (
 )
 
 from arr_coc.errors import LeaseTimeout, StoreError
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, TextureStore, open_store
+from arr_coc.ops.store import Backend, TextureStore
 from arr_coc.types import LEVELS, FramePlanes, TileGrid
 from tests.backends import BACKENDS, prepare
 from tests.plane_maker import SUBSAMPLINGS, copied, random_planes, stamp, with_tiles_of

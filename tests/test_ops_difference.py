@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import TextureStore, open_store
+from arr_coc.ops.store import TextureStore
 from arr_coc.types import FramePlanes
 from tests.plane_maker import copied, flat_planes, random_planes, stamp
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import LeaseTimeout
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.leases import Leases
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import open_store
 from tests.plane_maker import flat_planes, stamp
 from tests.waiting import LIMIT_MS
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.errors import LeaseTimeout, ShapeError, StoreError
+from arr_coc.ops.backends import _say_once, open_store
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import TextureStore, _say_once, open_store
+from arr_coc.ops.store import TextureStore
 from arr_coc.types import Colour, FramePlanes
 from tests.backends import BACKENDS, prepare, working
 from tests.plane_maker import (
@@ -212,7 +213,7 @@ def test_planes_of_another_format_are_refused(opened: Opener) -> None:
 def test_a_cuda_device_that_serves_no_store_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("arr_coc.ops.store.has_cuda", lambda: True)
+    monkeypatch.setattr("arr_coc.ops.backends.has_cuda", lambda: True)
     monkeypatch.setattr("torch.version.cuda", None)
     _say_once.cache_clear()
     fmt = PlaneFormat.of(random_planes(np.random.default_rng(0), 32, 32))

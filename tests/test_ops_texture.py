@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.mipmap_tensor import generate_mipmaps
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import open_store
 from arr_coc.ops.texture import Texture
 from arr_coc.types import FramePlanes
 from tests.plane_maker import stamp

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import ShapeError, StoreError
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, open_store
+from arr_coc.ops.store import Backend
 from arr_coc.ops.view import TextureView
 from tests.backends import BACKENDS, require
 from tests.plane_maker import random_planes, stamp

@@ -39,7 +39,7 @@ CONSTANT = {
 """They print what the program itself says, and nobody else's words."""
 
 ELSEWHERE = {
-    ("arr_coc.ops.trial", "main", "print"),
+    ("arr_coc.ops.backends", "main", "print"),
     ("stream.answer_process", "main", "traceback.print_exc"),
     ("stream.frame_process", "_run", "traceback.print_exc"),
     ("stream.display.live", "close", "os.write"),

@@ -17,9 +17,8 @@ from PIL import Image
 
 from arr_coc.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import DeviceLost, ModelNotFound
-from arr_coc.motion import Shift
 from arr_coc.ops.view import TextureView
-from arr_coc.types import Encode, Feedback
+from arr_coc.types import Encode, Feedback, Shift
 from arr_coc.updater import TextureUpdater
 from stream.config import (
     AllocateConfig,

@@ -9,8 +9,9 @@ from tiny_qwen import FAMILIES, tiny_qwen
 
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
 from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.decode import Decoding, PromptPart, decode, prefill
+from arr_coc.qwen.decode import PromptPart, decode, prefill
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import FramePacket, FrameStamp, TileGrid

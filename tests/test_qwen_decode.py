@@ -8,7 +8,8 @@ from tiny_qwen import SPECIAL_TOKENS, tiny_qwen
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.decode import Decoding, PromptPart, choose, decode, prefill
+from arr_coc.qwen.decode import PromptPart, choose, decode, prefill
+from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 
 LOGITS = torch.tensor([0.0, 3.0, 2.0, -1.0])

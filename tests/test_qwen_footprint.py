@@ -74,8 +74,9 @@ def test_frames_of_a_window_count_in_the_prompt_and_kept() -> None:
 
 def test_a_kept_frame_takes_what_is_reckoned(tmp_path: Path) -> None:
     """A real window of two frames, beside what its folder alone tells."""
-    from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+    from arr_coc.qwen.frame_window import FrameWindow
     from arr_coc.qwen.loading import load_qwen
+    from arr_coc.qwen.options import WindowOptions
     from arr_coc.qwen.session import AnswerSession
 
     path = tiny_folder(tmp_path)

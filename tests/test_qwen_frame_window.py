@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.frame_window import FrameWindow, WindowOptions, suitability
+from arr_coc.qwen.frame_window import FrameWindow, suitability
 from arr_coc.qwen.kept_frame import KeptFrame, Wrapping
+from arr_coc.qwen.options import WindowOptions
 from arr_coc.types import FrameStamp, TileGrid
 
 CAT, DOG = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])

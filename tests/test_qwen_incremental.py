@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.vision import VisualTokens, embed_rows, run_blocks
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 

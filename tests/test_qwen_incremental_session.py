@@ -11,11 +11,9 @@ import pytest
 from tiny_qwen import FAMILIES, tiny_folder, tiny_qwen
 
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.refresh import IncrementalOptions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.config import AnswerConfig, Config, IncrementalConfig

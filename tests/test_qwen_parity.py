@@ -10,11 +10,11 @@ import pytest
 import torch
 from tiny_qwen import FAMILIES, tiny_qwen
 
-from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.decode import Decoding, PromptPart, prefill
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.preprocess import to_patches, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL

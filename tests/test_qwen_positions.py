@@ -6,16 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_qwen import FAMILIES, tiny_model
+from tiny_qwen import FAMILIES, mrope_positions, tiny_model
 
-from arr_coc.qwen.positions import (
-    after_frame,
-    grid_regions,
-    mrope_positions,
-    patch_positions,
-    token_positions,
-    visual_positions,
-)
+from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.positions import after_frame, grid_regions, patch_positions, visual_positions
 from arr_coc.types import TileGrid
 
 
@@ -57,8 +51,8 @@ def test_all_tiles_have_the_stock_positions(family: str) -> None:
         mm_token_type_ids=(ids == image_token).int(),
         image_grid_thw=torch.tensor([[1, 2 * grid.rows, 2 * grid.cols]]),
     )
-    got = mrope_positions(4, grid_regions(grid)[None], grid, 6)
+    got = mrope_positions(4, grid_regions(grid), grid, 6)
     assert got.dtype == torch.float32
-    torch.testing.assert_close(got, expected.float(), atol=0, rtol=0)
-    few = mrope_positions(4, grid_regions(grid)[None, ::3], grid, 6)
+    torch.testing.assert_close(got, expected[:, 0].float(), atol=0, rtol=0)
+    few = mrope_positions(4, grid_regions(grid)[::3], grid, 6)
     torch.testing.assert_close(few[..., -6:], got[..., -6:], atol=0, rtol=0)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.refresh import IncrementalOptions, all_due, most_unsettled, unrest
+from arr_coc.qwen.options import IncrementalOptions
+from arr_coc.qwen.refresh import all_due, most_unsettled, unrest
 
 NOTHING = np.zeros(8, bool)
 

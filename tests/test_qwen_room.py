@@ -14,8 +14,8 @@ from test_qwen_frame_window import frame, window
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.encoding import Packet
-from arr_coc.qwen.frame_window import WindowOptions
 from arr_coc.qwen.kept_frame import Wrapping
+from arr_coc.qwen.options import WindowOptions
 from arr_coc.qwen.room import FrameSize, check_context, check_memory, expected_size, free_bytes, kept_size
 from arr_coc.types import Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
 

@@ -13,10 +13,9 @@ import torch
 from tiny_qwen import FAMILIES, tiny_qwen
 
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.decode import Decoding
 from arr_coc.qwen.flops import Costs
-from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+from arr_coc.qwen.frame_window import FrameWindow
+from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket

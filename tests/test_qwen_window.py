@@ -16,10 +16,9 @@ from test_qwen_session import OTHER_QUERY, QUERY, packet, said, session
 from tiny_qwen import FAMILIES, tiny_qwen
 
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.answer_options import AnswerOptions, Frames
-from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+from arr_coc.qwen.frame_window import FrameWindow
+from arr_coc.qwen.options import AnswerOptions, Frames, WindowOptions
 from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.result import Record
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp
 
@@ -111,8 +110,8 @@ def test_feedback_is_about_the_same_tokens(family: str) -> None:
     got, expected = speaking.last.feedback, stock.last.feedback
     np.testing.assert_allclose(got.attention, expected.attention, atol=1e-4)
     np.testing.assert_allclose(got.similarity, expected.similarity, atol=1e-5)
-    places = stock.prompts._in_one_run(frames(0, 1, 2), QUERY, Record()).places
-    assert speaking.prompts._in_slots(frames(0, 1, 2), QUERY, None, Record()).places == places
+    prompts = [asked.prompts.make(frames(0, 1, 2), QUERY, None, lambda: None) for asked in (stock, speaking)]
+    assert prompts[0].places == prompts[1].places
 
 
 def test_a_frame_sees_the_prompts_beginning_and_itself_only(logits: Logits) -> None:

@@ -12,9 +12,9 @@ from sessions_apart import Logits, apart, frame_tokens, frames, sharing
 from test_qwen_session import QUERY, packet, said, whole
 
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.kv_room import ROOM_TOKENS
+from arr_coc.qwen.options import AnswerOptions, WindowOptions
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import torch
 from tiny_qwen import tiny_qwen
 
 from arr_coc.errors import ContextLengthError, ModelError, NonFiniteError
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.decode import Decoding
-from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+from arr_coc.qwen.frame_window import FrameWindow
+from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
@@ -44,21 +43,26 @@ def packet(seed: int = 0) -> TokenPacket:
 
 def test_tokens_that_spell_yes_or_no_count() -> None:
     qwen = knowing("yes", "Yes", "No")
-    found = yes_no_tokens(qwen)
+    found = yes_no_tokens(qwen.tokenizer, qwen.model_id)
     assert [qwen.tokenizer.decode([token]) for token in (*found.yes, *found.no)] == ["yes", "Yes", "No"]
 
 
 @pytest.mark.parametrize(("words", "missing"), [((), "yes"), (("No",), "yes"), (("yes",), "no")])
 def test_a_tokenizer_without_them_is_refused(words: tuple[str, ...], missing: str) -> None:
     with pytest.raises(ModelError, match=f"tiny-qwen3_vl has no single token for {missing},"):
-        yes_no_tokens(knowing(*words))
+        yes_no_tokens(knowing(*words).tokenizer, "tiny-qwen3_vl")
 
 
-def test_a_token_for_the_unknown_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    qwen = knowing("yes", "no")
-    monkeypatch.setattr(QwenVL, "plain_token_ids", lambda self, text: [0])
+def test_a_token_for_the_unknown_is_neither() -> None:
+    class Unknowing:
+        def __call__(self, text: str, **options: bool) -> dict[str, list[int]]:
+            return {"input_ids": [0]}
+
+        def decode(self, ids: list[int]) -> str:
+            return "<unk>"
+
     with pytest.raises(ModelError):
-        yes_no_tokens(qwen)
+        yes_no_tokens(Unknowing(), "tiny")
 
 
 def test_spellings_add_up() -> None:

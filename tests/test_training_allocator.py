@@ -14,11 +14,11 @@ from typer import Exit
 
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.decode import Decoding, PromptPart, decode_one_token, prefill
+from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL

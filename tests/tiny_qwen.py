@@ -21,8 +21,10 @@ from transformers import (
 )
 
 from arr_coc.qwen.families import family_of
+from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
 from arr_coc.qwen.preprocess import PixelScale, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import TileGrid
 
 FAMILIES = ("qwen3_vl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe")
 
@@ -204,3 +206,9 @@ def _qwen2_5(patch_px: int | None, config: dict[str, Any]) -> Any:
 
 
 _BUILDERS = {"qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3_moe, "qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5}
+
+
+def mrope_positions(before: int, regions: torch.Tensor, grid: TileGrid, after: int) -> torch.Tensor:
+    """M-RoPE rows of `before` text tokens, one frame of `regions` int [K, 3], then `after` text tokens: [3, tokens]."""
+    text = text_positions(0, before), text_positions(after_frame(before, grid), after)
+    return torch.cat([text[0], visual_positions(before, regions), text[1]], dim=-1)

@@ -10,8 +10,7 @@ import torch
 from arr_coc.allocator import AllocatorOptions
 from arr_coc.gaze import Gaze
 from arr_coc.ops.regions import paint
-from arr_coc.qwen.answer_options import AnswerOptions
-from arr_coc.qwen.decode import Decoding
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp

@@ -26,10 +26,10 @@ import torch
 from arr_coc.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET
 from arr_coc.gaze import Gaze
-from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.calibration import CONFIG_KEY, Calibration
 from arr_coc.qwen.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp

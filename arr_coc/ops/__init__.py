@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from arr_coc.ops.backends import open_store
     from arr_coc.ops.composite import Composite, foveate
     from arr_coc.ops.foveation import Foveation
     from arr_coc.ops.hierarchical import hierarchical_attention, multiply_adds
     from arr_coc.ops.layout import Placement
     from arr_coc.ops.mipmap_tensor import generate_mipmaps
-    from arr_coc.ops.store import TextureStore, open_store
+    from arr_coc.ops.store import TextureStore
     from arr_coc.ops.texture import Texture
     from arr_coc.ops.video import VideoStream
 
@@ -43,7 +44,7 @@ _HOMES = {
     "generate_mipmaps": "mipmap_tensor",
     "hierarchical_attention": "hierarchical",
     "multiply_adds": "hierarchical",
-    "open_store": "store",
+    "open_store": "backends",
 }
 
 

@@ -5,12 +5,17 @@ A region (L, r, c) covers tiles [r·2^L, (r+1)·2^L) × [c·2^L, (c+1)·2^L), cu
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import LEVELS
+
+if TYPE_CHECKING:
+    import torch
+
+Array = TypeVar("Array", "torch.Tensor", npt.NDArray[Any])
 
 ABSENT = -1
 """In a level map: a tile that no token shows."""
@@ -25,12 +30,6 @@ def level_count(shape: tuple[int, int], level: int) -> int:
     """How many regions of one level cover a tile grid of `shape`."""
     rows, cols = level_shape(shape, level)
     return rows * cols
-
-
-def token_order(regions: npt.NDArray[np.integer[Any]], cols: int) -> npt.NDArray[np.intp]:
-    """The permutation that puts `regions` [K, 3] in token order: by top-left tile, row by row."""
-    level, row, col = regions.T.astype(np.int64)
-    return np.argsort((row << level) * cols + (col << level), kind="stable")
 
 
 def pool_sum(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -100,3 +99,12 @@ def region_mean(regions: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.fl
 def level_map(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> npt.NDArray[np.int8]:
     """Each tile's level, `ABSENT` where no region shows it: int8 [gh, gw]."""
     return paint(regions, regions[:, 0].astype(np.int8), shape, ABSENT)
+
+
+def token_positions(regions: Array) -> Array:
+    """Centre of each region in level-0 tiles: floats [..., K, 2] (row, col) from regions [..., K, 3].
+
+    float32 from a tensor, float64 from an array of integers.
+    """
+    side_tiles = 2.0 ** regions[..., :1]
+    return regions[..., 1:] * side_tiles + (side_tiles - 1) / 2

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from functools import cache
-from typing import Literal, get_args
+from typing import Literal
 
-from arr_coc.errors import BackendMissing, StoreError
-from arr_coc.ops.difference import Difference, Thresholds
+from arr_coc.ops.difference import Difference
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.ops.view import TextureView
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid
@@ -17,10 +14,6 @@ from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid
 Backend = Literal["auto", "cpu", "gl", "cuda"]
 
 LEASE_TIMEOUT_MS = 2000
-
-_log = logging.getLogger(__name__)
-
-__all__ = ["Backend", "TextureStore", "TextureView", "open_store"]
 
 
 class TextureStore(ABC):
@@ -82,50 +75,3 @@ class TextureStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Refuses new leases and writes; views already given stay valid until their lease ends. May be called twice."""
-
-
-def open_store(
-    fmt: PlaneFormat,
-    backend: Backend = "auto",
-    *,
-    thresholds: Thresholds | None = None,
-    lease_timeout_ms: int = LEASE_TIMEOUT_MS,
-) -> TextureStore:
-    """Opens a store for frames of one format.
-
-    `auto` is the CUDA store where there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
-    that CUDA does not give faster, and in software it is slower than the CPU store. Where the device is there and the
-    store cannot run, the log says why. Raises StoreError for an unknown backend, BackendMissing where one that was
-    asked for by name cannot run here.
-    """
-    if backend not in get_args(Backend):
-        raise StoreError(f"unknown texture backend {backend!r}; known: {', '.join(get_args(Backend))}")
-    chosen = thresholds or Thresholds()
-    if backend == "gl":
-        from arr_coc.ops.gl.store import GlStore
-
-        return GlStore(fmt, chosen, lease_timeout_ms)
-    if backend == "cuda":
-        from arr_coc.ops.cuda.store import CudaStore
-
-        return CudaStore(fmt, chosen, lease_timeout_ms)
-    if backend == "auto" and has_cuda():
-        try:
-            return open_store(fmt, "cuda", thresholds=thresholds, lease_timeout_ms=lease_timeout_ms)
-        except BackendMissing as error:
-            _say_once(str(error))
-    from arr_coc.ops.cpu import CpuStore
-
-    return CpuStore(fmt, chosen, lease_timeout_ms)
-
-
-@cache
-def _say_once(problem: str) -> None:
-    _log.warning("there is a CUDA device, and the texture lies in ordinary memory all the same: %s", problem)
-
-
-def has_cuda() -> bool:
-    """Whether torch can use a CUDA device."""
-    import torch
-
-    return torch.cuda.is_available()

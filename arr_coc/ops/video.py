@@ -12,11 +12,12 @@ import torch
 
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ShapeError, StoreError
+from arr_coc.ops.backends import open_store
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.foveation import Foveation, Gaze
 from arr_coc.ops.pictures import Picture, to_rgb
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore, open_store
+from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore
 from arr_coc.ops.view import TextureView
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
 

@@ -14,9 +14,10 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import PROBED_TOKENS, attention_weights, probed_layers
-from arr_coc.qwen.decode import Decoding, choose_finite, not_finite
+from arr_coc.qwen.decode import choose_finite, not_finite
 from arr_coc.qwen.kv_room import RoomLayer
 from arr_coc.qwen.one_token import through_layers
+from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.rotation import rotation
 

@@ -33,6 +33,15 @@ QUANTISED = {
 """The module that transformers needs for weights quantised by each method."""
 
 
+CGROUP = Path("/sys/fs/cgroup")
+
+CGROUP_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+"""A container's limit and use, in version 2 and version 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What a model's folder holds: its family, `config.json`, the tensors of its weight files by name, and by which
@@ -111,3 +120,17 @@ def _check_tokenizer(folder: Path, name: str) -> None:
             f"the tokenizer of {name} has no chat template: no {TEMPLATE_FILES[0]} in {folder}; "
             "use an instruct version of the model, or download it again"
         )
+
+
+def free_memory_bytes(cgroup: Path = CGROUP) -> int:
+    """Bytes that can still be had: what the system has, or what the container still may."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    for limit, used in CGROUP_FILES:
+        try:
+            left = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
+        except (OSError, ValueError):  # no container, or one without a limit
+            continue
+        free = min(free, max(left, 0))
+    return free

@@ -7,38 +7,16 @@ and keeps no state of its own between calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from arr_coc.errors import NonFiniteError, OptionError
+from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.one_token import OneToken, Watch
+from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """How tokens are chosen, and how many at most.
-
-    `temperature` 0 takes the likeliest, any other draws from the likeliest `top_p` of the probability, by `seed`.
-    Raises OptionError for values out of range.
-    """
-
-    max_tokens: int = 64
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise OptionError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if not self.temperature >= 0 or not 0 < self.top_p <= 1:
-            raise OptionError(
-                f"temperature must be 0 or more and top_p in (0, 1], got {self.temperature} and {self.top_p}"
-            )
 
 
 class PromptPart:

@@ -10,7 +10,8 @@ import torch
 
 from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.captured import WARM_UP_STEPS, Capture, CapturedStep, cuda_graph, decode_captured
-from arr_coc.qwen.decode import Decoding, decode
+from arr_coc.qwen.decode import decode
+from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 
 _log = logging.getLogger(__name__)

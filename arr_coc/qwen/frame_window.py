@@ -4,54 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch.nn import functional as F
 
-from arr_coc.budget import Budget
-from arr_coc.counting import counted
-from arr_coc.errors import OptionError
 from arr_coc.qwen.kept_frame import KeptFrame
+from arr_coc.qwen.options import WindowOptions
 from arr_coc.qwen.shown_frame import Ids
-
-OnCut = Literal["empty", "keep"]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowOptions:
-    """`frames` are shown at most, picked from the newest `kept` (as many as are shown, when None).
-
-    `on_cut`: `empty` drops the frames of an older epoch when one of a new epoch enters, `keep` keeps them, for
-    questions about the past. `budget`: what a frame of this stream may have at most, where that is known. Raises
-    OptionError for values out of range.
-    """
-
-    frames: int = 1
-    kept: int | None = None
-    on_cut: OnCut = "empty"
-    budget: Budget | None = None
-
-    def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise OptionError(f"a window shows at least 1 frame, got {self.frames}")
-        if self.capacity < self.frames:
-            raise OptionError(
-                f"a window that shows {counted(self.frames, 'frame')} must keep as many or more, got {self.kept}"
-            )
-        if self.on_cut not in get_args(OnCut):
-            raise OptionError(f"on_cut must be {' or '.join(get_args(OnCut))}, got {self.on_cut!r}")
-
-    @property
-    def capacity(self) -> int:
-        """How many frames are kept at most."""
-        return self.frames if self.kept is None else self.kept
-
-    @property
-    def timed(self) -> bool:
-        """Whether frames are introduced by their time: yes, unless there is never more than one."""
-        return self.frames > 1
 
 
 class FrameWindow:

@@ -72,7 +72,7 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
 
     log.info("looking for %s on the hub", name)
     try:
-        with quiet():
+        with _silent():
             return Path(snapshot_download(name, allow_patterns=list(files), token=token))
     except errors.GatedRepoError as error:
         raise ModelError(
@@ -94,18 +94,16 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps transformers from writing warnings and progress bars to the terminal."""
-    from transformers.utils import logging as library_logging
+def _silent() -> Iterator[None]:
+    """Keeps huggingface_hub from writing warnings and progress bars to the terminal."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    verbosity, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
-    library_logging.set_verbosity_error()
-    library_logging.disable_progress_bar()
+    silent_before = are_progress_bars_disabled()
+    disable_progress_bars()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        library_logging.set_verbosity(verbosity)
-        if bars:
-            library_logging.enable_progress_bar()
+        if not silent_before:
+            enable_progress_bars()

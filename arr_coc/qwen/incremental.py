@@ -15,8 +15,9 @@ import torch
 
 from arr_coc.counting import counted
 from arr_coc.qwen.kept_vision import BYTES_A_MB, Belonging, KeptVision, RegionSize
+from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.refresh import Flags, IncrementalOptions, Ints, Regions, all_due, most_unsettled
+from arr_coc.qwen.refresh import Flags, Ints, Regions, all_due, most_unsettled
 from arr_coc.qwen.slots import Placement
 from arr_coc.qwen.vision import (
     Attend,
@@ -180,7 +181,7 @@ def _advance(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
     if not len(run.chosen):
         kept.move(on.source, on.target)
         return kept.tokens(on.slots)
-    fresh = _encode(qwen, kept, run)
+    fresh = _encode_run(qwen, kept, run)
     chosen_slots = on.slots[on.chosen]
     off = []
     if len(on.refreshed):
@@ -190,7 +191,7 @@ def _advance(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
     return fresh if run.whole else kept.tokens(on.slots)
 
 
-def _encode(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
+def _encode_run(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
     """The chosen regions through the tower; their keys and values are kept. What comes to the device comes first."""
     tower, on = qwen.tower, run.on
     pixels = _pixels(qwen, run.packet, run.chosen)

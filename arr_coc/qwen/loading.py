@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from arr_coc.errors import ModelError
 from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.footprint import ModelFacts
-from arr_coc.qwen.hub import bundled_model_path, download, local_folder, quiet
+from arr_coc.qwen.hub import bundled_model_path, download, local_folder
 from arr_coc.qwen.precision import dtype_on_cpu
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
@@ -62,12 +64,30 @@ def load_qwen(
     facts = ModelFacts.read(folder, model_id)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts)
-    with quiet():
+    with _quiet():
         model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
     realiser = bundled_realiser(folder, model.get_input_embeddings().weight, model_id)
     return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, realiser)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps transformers from writing warnings and progress bars to the terminal."""
+    from transformers.utils import logging as library_logging
+
+    verbosity, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
+    library_logging.set_verbosity_error()
+    library_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        library_logging.set_verbosity(verbosity)
+        if bars:
+            library_logging.enable_progress_bar()
 
 
 def _device(name: str) -> torch.device:

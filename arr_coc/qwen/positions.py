@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from arr_coc.ops.regions import token_positions
 from arr_coc.types import TileGrid
 
 MERGE = 2
@@ -20,12 +21,6 @@ def grid_regions(grid: TileGrid, device: torch.device | str = "cpu") -> torch.Te
     rows = torch.arange(grid.rows, device=device).repeat_interleave(grid.cols)
     cols = torch.arange(grid.cols, device=device).repeat(grid.rows)
     return torch.stack([torch.zeros_like(rows), rows, cols], dim=-1)
-
-
-def token_positions(regions: torch.Tensor) -> torch.Tensor:
-    """Centre of each region in level-0 tiles: float32 [..., K, 2] (row, col) from regions [..., K, 3]."""
-    side_tiles = torch.exp2(regions[..., :1].float())
-    return regions[..., 1:].float() * side_tiles + (side_tiles - 1) / 2
 
 
 def patch_positions(regions: torch.Tensor) -> torch.Tensor:
@@ -55,18 +50,3 @@ def visual_positions(start: int, regions: torch.Tensor) -> torch.Tensor:
 def after_frame(start: int, grid: TileGrid) -> int:
     """Where text goes on after a frame at `start`; the number of its tokens plays no part."""
     return start + max(grid.rows, grid.cols)
-
-
-def mrope_positions(before: int, regions: torch.Tensor, grid: TileGrid, after: int, start: int = 0) -> torch.Tensor:
-    """M-RoPE rows of `before` text tokens, one frame, then `after` text tokens: float32 [3, B, before + K + after].
-
-    `regions` int [B, K, 3]. The text begins at `start`.
-    """
-    batch = regions.shape[0]
-    frame_at = start + before
-    pieces = (
-        text_positions(start, before, regions.device)[:, None].expand(3, batch, before),
-        visual_positions(frame_at, regions),
-        text_positions(after_frame(frame_at, grid), after, regions.device)[:, None].expand(3, batch, after),
-    )
-    return torch.cat(pieces, dim=-1)

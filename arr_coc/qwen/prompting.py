@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +10,16 @@ import torch
 
 from arr_coc.counting import counted
 from arr_coc.errors import ContextLengthError
-from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.cache import Mark, PrefixCache
 from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, Packet, encode_packet, token_count
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.incremental import IncrementalEncoder
 from arr_coc.qwen.kept_frame import KeptFrame, Wrapping, read_apart
+from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.prompt import prompt_ids, time_text
 from arr_coc.qwen.prompted import Prompt, prompt_in_slots
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.result import Record
 from arr_coc.qwen.room import check_context, check_memory, expected_size, kept_size
 from arr_coc.qwen.shown_frame import Ids, Shown
 
@@ -51,14 +50,16 @@ class PromptMaker:
         """Lets go of all keys and values: they may be half written, or hold NaN."""
         self.cache = PrefixCache()
 
-    def make(self, packets: Sequence[Packet], query: str, window: FrameWindow | None, record: Record) -> Prompt:
+    def make(
+        self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
+    ) -> Prompt:
         """The prompt of a question about frames, or about what a window picks once they have entered it.
 
-        Raises as `AnswerSession.answer`.
+        `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
         """
         if window is None and self.options.frames == "causal":
-            return self._in_one_run(packets, query, record)
-        return self._in_slots(packets, query, window, record)
+            return self._in_one_run(packets, query, on_encoded)
+        return self._in_slots(packets, query, window, on_encoded)
 
     def kept_bytes(self, window: FrameWindow | None) -> int:
         """What the cache and the frames read apart take in memory."""
@@ -95,7 +96,7 @@ class PromptMaker:
             check_context(self._qwen, window.options, size, self.other_tokens(query))
         self.check_window(query, window)
 
-    def _in_one_run(self, packets: Sequence[Packet], query: str, record: Record) -> Prompt:
+    def _in_one_run(self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None]) -> Prompt:
         """The stock layout: each frame is read after those before it. What comes first again is kept."""
         ids, qwen = self.ids, self._qwen
         shown = [Shown(packet, self.opening(packet, timed=len(packets) > 1)) for packet in packets]
@@ -116,7 +117,7 @@ class PromptMaker:
             part.text(ids.frame_close)
             marks.append(Mark(frame, part.tokens, part.position))
         part.text(self.question(query))
-        record.encoded()
+        on_encoded()
         return Prompt(
             part=part,
             marks=marks,
@@ -127,10 +128,12 @@ class PromptMaker:
             regions=shown[-1].frame.regions[0],
         )
 
-    def _in_slots(self, packets: Sequence[Packet], query: str, window: FrameWindow | None, record: Record) -> Prompt:
+    def _in_slots(
+        self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
+    ) -> Prompt:
         """The layout of a window: each frame is read after the prompt's beginning alone, and rotated into its slot."""
         timed = len(packets) > 1 if window is None else window.options.timed
-        read, read_tokens = self._read(packets, timed, window, record)
+        read, read_tokens = self._read(packets, timed, window, on_encoded)
         if window is None:
             self.listed = shown = read
         else:
@@ -146,13 +149,13 @@ class PromptMaker:
         )
 
     def _read(
-        self, packets: Sequence[Packet], timed: bool, window: FrameWindow | None, record: Record
+        self, packets: Sequence[Packet], timed: bool, window: FrameWindow | None, on_encoded: Callable[[], None]
     ) -> tuple[list[KeptFrame], int]:
         """The packets as kept frames, and how many tokens had to be prefilled for that."""
         wrappings = [self._wrapping(packet, timed=timed) for packet in packets]
         known = [self._known(packet, wrapping, window) for packet, wrapping in zip(packets, wrappings, strict=True)]
         encoded = [None if frame else self._encode(packet) for packet, frame in zip(packets, known, strict=True)]
-        record.encoded()
+        on_encoded()
         prefilled_tokens = self._prefill_head()
         read = []
         for packet, wrapping, frame, tokens in zip(packets, wrappings, known, encoded, strict=True):

@@ -10,10 +10,11 @@ import torch
 from arr_coc.budget import most_tokens
 from arr_coc.counting import counted
 from arr_coc.errors import ContextLengthError, OptionError
-from arr_coc.free_memory import CGROUP, free_memory
+from arr_coc.qwen.checkpoint import CGROUP, free_memory_bytes
 from arr_coc.qwen.encoding import Packet, token_count
-from arr_coc.qwen.frame_window import FrameWindow, WindowOptions
+from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.kept_frame import KeptFrame, Wrapping
+from arr_coc.qwen.options import WindowOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FramePacket, TileGrid
 
@@ -98,11 +99,11 @@ def kept_size(frame: KeptFrame, window: FrameWindow) -> FrameSize:
 
 
 def free_bytes(device: torch.device, cgroup: Path = CGROUP) -> int:
-    """Memory that can still be had on a device; on the CPU as `free_memory` has it."""
+    """Memory that can still be had on a device; on the CPU as `free_memory_bytes` has it."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
-    return free_memory(cgroup)
+    return free_memory_bytes(cgroup)
 
 
 def _megabytes(count: int) -> str:

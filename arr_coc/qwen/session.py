@@ -10,7 +10,6 @@ from functools import cached_property
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.answer_options import AnswerOptions
 from arr_coc.qwen.attention import AttentionProbe, feedback_from
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.decoder import Decoder
@@ -18,6 +17,7 @@ from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.flops import Costs, Work
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.prompted import Prompt
 from arr_coc.qwen.prompting import PromptMaker
 from arr_coc.qwen.qwenvl import QwenVL
@@ -77,7 +77,7 @@ class AnswerSession:
     @cached_property
     def yes_no(self) -> YesNoTokens:
         """The model's tokens for yes and no. Raises ModelError where it has none."""
-        return yes_no_tokens(self.qwen)
+        return yes_no_tokens(self.qwen.tokenizer, self.qwen.model_id)
 
     @cached_property
     def _costs(self) -> Costs:
@@ -127,7 +127,7 @@ class AnswerSession:
         record = Record()
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
-            prompt = self.prompts.make(frames, query, window, record)
+            prompt = self.prompts.make(frames, query, window, record.encoded)
             with self._probe(prompt) as probe:
                 logits = prefill(self.qwen, prompt.part, self.prompts.cache.kv)
                 self.prompts.cache.marks += prompt.marks

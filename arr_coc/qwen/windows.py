@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from arr_coc.qwen.positions import MERGE, token_positions
+from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.positions import MERGE
 
 PATCHES = MERGE * MERGE
 """Rows of the encoder that one region takes."""

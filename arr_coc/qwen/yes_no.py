@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from arr_coc.errors import ModelError, NonFiniteError
 from arr_coc.qwen.calibration import NEUTRAL, Calibration
-from arr_coc.qwen.qwenvl import QwenVL
 
 YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
 NO = ("no", "No", "NO", " no", " No", " NO")
@@ -34,12 +34,12 @@ class Verdict:
     raw_log_odds: float = 0.0
 
 
-def yes_no_tokens(qwen: QwenVL) -> YesNoTokens:
-    """The model's tokens for yes and no. Raises ModelError where its tokenizer lacks one of them."""
-    yes, no = (_single_tokens(qwen, spellings) for spellings in (YES, NO))
+def yes_no_tokens(tokenizer: Any, model_id: str) -> YesNoTokens:
+    """The tokens for yes and no of a model's tokenizer. Raises ModelError where it lacks one of them."""
+    yes, no = (_single_tokens(tokenizer, spellings) for spellings in (YES, NO))
     if not yes or not no:
         raise ModelError(
-            f"the tokenizer of {qwen.model_id} has no single token for {'no' if yes else 'yes'}, so it cannot "
+            f"the tokenizer of {model_id} has no single token for {'no' if yes else 'yes'}, so it cannot "
             "watch for anything; give another model"
         )
     return YesNoTokens(yes, no)
@@ -59,8 +59,8 @@ def verdict(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibration 
     )
 
 
-def _single_tokens(qwen: QwenVL, spellings: tuple[str, ...]) -> tuple[int, ...]:
+def _single_tokens(tokenizer: Any, spellings: tuple[str, ...]) -> tuple[int, ...]:
     """Those that are one token, and come back from it as they are: not as some token for the unknown."""
-    encoded = {text: qwen.plain_token_ids(text) for text in spellings}
-    found = {ids[0] for text, ids in encoded.items() if len(ids) == 1 and qwen.tokenizer.decode(ids) == text}
+    encoded = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in spellings}
+    found = {ids[0] for text, ids in encoded.items() if len(ids) == 1 and tokenizer.decode(ids) == text}
     return tuple(sorted(found))

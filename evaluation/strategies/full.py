@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from arr_coc.qwen.answer_options import Frames
+from arr_coc.qwen.options import Frames
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies.base import Ask, Reply, Strategy
 from evaluation.strategies.packets import answer_from

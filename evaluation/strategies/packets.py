@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from arr_coc.qwen.answer_options import Frames
 from arr_coc.qwen.flops import Costs, Flops
+from arr_coc.qwen.options import Frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
 from evaluation.prompting import Prompt

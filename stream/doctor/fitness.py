@@ -7,7 +7,7 @@ from collections.abc import Callable
 from arr_coc.budget import MOST_TOKENS, most_tokens
 from arr_coc.counting import counted
 from arr_coc.errors import ArrCocError
-from arr_coc.free_memory import free_memory
+from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
 from arr_coc.qwen.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TileGrid
@@ -50,7 +50,7 @@ def model(config: Config) -> Check:
 
 def memory(config: Config, free: Callable[[], int] | None = None, streams: int = 1) -> Check:
     """What a run needs against what is free; on a CUDA device the model lies there. It answers so many streams."""
-    free_bytes = (free or free_memory)()
+    free_bytes = (free or free_memory_bytes)()
     processes = FRAME_PROCESS_BYTES + (0 if config.pipeline.single_process else ANSWER_PROCESS_BYTES)
     try:
         facts, _ = facts_of(config)

@@ -46,7 +46,7 @@ def texture(backend: str, wanted: str, trial: Sequence[str] | None = None, limit
     """
     part = f"texture {backend}"
     state: State = "broken" if backend == wanted else "absent"
-    command = trial or python_command("arr_coc.ops.trial", backend)
+    command = trial or python_command("arr_coc.ops.backends", backend)
     try:
         done = subprocess.run(
             command,

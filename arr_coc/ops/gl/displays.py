@@ -30,7 +30,7 @@ class Choice:
 
 def choices(library: Library) -> Iterator[Choice]:
     """Displays in the order in which they are worth trying: GPUs, then software."""
-    listed = sorted(_devices(library), key=lambda found: (found[0], found[1].cuda is None, found[1].cuda or 0))
+    listed = sorted(_list_devices(library), key=lambda found: (found[0], found[1].cuda is None, found[1].cuda or 0))
     yield from (choice for software, choice in listed if not software)
     if b"EGL_MESA_platform_surfaceless" in _client_extensions(library):
         yield Choice(_display(PLATFORM_SURFACELESS, None), "surfaceless")
@@ -42,7 +42,7 @@ def _client_extensions(library: Library) -> list[bytes]:
     return (names or b"").split()
 
 
-def _devices(library: Library) -> list[tuple[bool, Choice]]:
+def _list_devices(library: Library) -> list[tuple[bool, Choice]]:
     """(Is it software, the device's display)."""
     known = _client_extensions(library)
     if not {b"EGL_EXT_device_base", b"EGL_EXT_platform_device"} & set(known):

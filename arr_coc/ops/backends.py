@@ -1,0 +1,107 @@
+"""The factory of texture stores, and a probe of which of them works here.
+
+    python -m arr_coc.ops.backends gl
+
+prints what holds the texture with status 0, or why it cannot be used with status 1. Without a name it tries `auto`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import cache
+from typing import cast, get_args
+
+import numpy as np
+
+from arr_coc.errors import BackendMissing, StoreError
+from arr_coc.ops.difference import Thresholds
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore
+from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp
+
+GREY = 128
+
+log = logging.getLogger(__name__)
+
+
+def open_store(
+    fmt: PlaneFormat,
+    backend: Backend = "auto",
+    *,
+    thresholds: Thresholds | None = None,
+    lease_timeout_ms: int = LEASE_TIMEOUT_MS,
+) -> TextureStore:
+    """Opens a store for frames of one format.
+
+    `auto` is the CUDA store where there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
+    that CUDA does not give faster, and in software it is slower than the CPU store. Where the device is there and the
+    store cannot run, the log says why. Raises StoreError for an unknown backend, BackendMissing where one that was
+    asked for by name cannot run here.
+    """
+    if backend not in get_args(Backend):
+        raise StoreError(f"unknown texture backend {backend!r}; known: {', '.join(get_args(Backend))}")
+    chosen = thresholds or Thresholds()
+    if backend == "gl":
+        from arr_coc.ops.gl.store import GlStore
+
+        return GlStore(fmt, chosen, lease_timeout_ms)
+    if backend == "cuda":
+        from arr_coc.ops.cuda.store import CudaStore
+
+        return CudaStore(fmt, chosen, lease_timeout_ms)
+    if backend == "auto" and has_cuda():
+        try:
+            return open_store(fmt, "cuda", thresholds=thresholds, lease_timeout_ms=lease_timeout_ms)
+        except BackendMissing as error:
+            _say_once(str(error))
+    from arr_coc.ops.cpu import CpuStore
+
+    return CpuStore(fmt, chosen, lease_timeout_ms)
+
+
+@cache
+def _say_once(problem: str) -> None:
+    log.warning("there is a CUDA device, and the texture lies in ordinary memory all the same: %s", problem)
+
+
+def has_cuda() -> bool:
+    """Whether torch can use a CUDA device."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def try_store(backend: Backend = "auto") -> str:
+    """The name of the store that `backend` means here; see `tried`."""
+    return tried(backend)[0]
+
+
+def tried(backend: Backend) -> tuple[str, str]:
+    """The name of the store that `backend` means here and what holds its texture: it was opened, written, read back and
+    closed.
+
+    Raises BackendMissing where it needs what is not here, DeviceLost where its hardware gave up.
+    """
+    planes = FramePlanes("gray", (np.full((TILE_PX, TILE_PX), GREY, np.uint8),))
+    store = open_store(PlaneFormat.of(planes), backend)
+    try:
+        store.update(planes, FrameStamp(0, 0, 0))
+        with store.lease() as view:
+            view.read(LEVELS - 1)
+        return store.backend, store.hardware
+    finally:
+        store.close()
+
+
+def main() -> int:
+    try:
+        print(tried(cast(Backend, next(iter(sys.argv[1:]), "auto")))[1])
+    except StoreError as error:
+        print(" ".join(str(error).split()))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
