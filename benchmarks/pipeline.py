@@ -20,7 +20,7 @@ import av
 from stream.bench.recorder import Recorder
 from stream.bench.report import report
 from stream.config import AnswerConfig, Config, PipelineConfig
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from stream.scenes import load_scene
 
 RESULTS = Path(__file__).parent / "results" / "pipeline.json"

@@ -23,10 +23,10 @@ from benchmarks.rtsp_server import RtspServer, encode
 from stream.bench.machine import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, AnswerText, Event, FrameReady, Outage
-from stream.pipeline import Pipeline
-from stream.running import open_run
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.session import open_run
+from stream.runtime.supervised import SupervisedRun
 from stream.scenes import load_scene
-from stream.supervised import SupervisedRun
 
 RESULTS = Path(__file__).parent / "results" / "reconnect.json"
 TARGET_S = 2.0

@@ -27,7 +27,7 @@ import psutil
 from stream.bench.machine import machine
 from stream.config import AnswerConfig, Config
 from stream.events import Answer, Cut, FrameReady, Summary
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from stream.speaker import QWEN
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"

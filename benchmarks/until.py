@@ -35,7 +35,7 @@ from stream.bench.machine import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, UntilConfig
 from stream.events import Looked, Turned
 from stream.identity import fingerprint
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from stream.scenes.catalogue import MOSS, SAND, SLATE
 from stream.scenes.draw import RGB, gradient
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot

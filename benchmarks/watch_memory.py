@@ -30,7 +30,7 @@ SAMPLE_S = 10.0
 WARM_SHARE = 1 / 6
 GROWTH_MAX_MIB_PER_HOUR = 8.0
 COUNT_GROWTH_MAX = 0.5
-ROLES = {"stream.frame_process": ("frames", "spare"), "stream.answer_process": ("answers",)}
+ROLES = {"stream.runtime.frame_worker": ("frames", "spare"), "stream.runtime.answer_worker": ("answers",)}
 """Modules that child processes run, and what those are called, in the order in which they are started."""
 
 

@@ -7,7 +7,7 @@ from stream.clock import clock_text
 from stream.event_forms import encode_event
 from stream.events import Event, FrameReady, Why
 from stream.printable import printable
-from stream.replay import LookedAgain, Replayed, ReplaySummary
+from stream.runtime.replay import LookedAgain, Replayed, ReplaySummary
 
 
 def json_lines(event: Event) -> list[str]:

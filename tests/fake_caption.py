@@ -12,8 +12,8 @@ import sys
 
 def main() -> int:
     from stream import cli
-    from stream.pipeline import Pipeline
-    from stream.supervised import SupervisedRun
+    from stream.runtime.pipeline import Pipeline
+    from stream.runtime.supervised import SupervisedRun
     from tests import fake_speaker
 
     def die(frame_index: int) -> None:

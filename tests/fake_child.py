@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from stream.pulse import Pulse
+from stream.runtime.child import Pulse
 
 
 def main() -> None:

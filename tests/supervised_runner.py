@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.events import Event, FrameReady, Restarted, Summary
-from stream.supervised import SupervisedRun
+from stream.runtime.supervised import SupervisedRun
 from tests.waiting import LIMIT_S
 
 E = TypeVar("E", bound=Event)

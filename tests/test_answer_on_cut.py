@@ -23,12 +23,12 @@ from stream.events import Answer, AnswerCancelled, AnswerText, Notice
 from stream.layers import build_config, set_layer
 from stream.messages import Cancel, Join, Message, Turn, Want
 from stream.packets import token_message
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.wiring import speak_policy
 from stream.sources import SourceInfo
 from stream.speaker import Packet
 from stream.stages.answer import AnswerStage
 from stream.transport.link import Received
-from stream.wiring import speak_policy
 from tests.fake_speaker import FakeSpeaker
 from tests.video_maker import make_video, moving_square
 from tests.waiting import LIMIT_S

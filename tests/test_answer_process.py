@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stream import answer_process
-from stream.answer_process import answer_threads, start_answer_process
-from stream.child import Child
 from stream.config import Config
 from stream.messages import Asking, Hello, Join
+from stream.runtime import answer_worker as answer_process
+from stream.runtime.answer_worker import answer_threads, start_answer_process
+from stream.runtime.child import Child
 from stream.snapshot import SnapshotWriter
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.stage_runner import expect
@@ -74,7 +74,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(
 
 
 def test_a_child_that_does_not_end_is_killed(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.child.STOP_LIMIT_S", 0.01)
+    monkeypatch.setattr("stream.runtime.child.STOP_LIMIT_S", 0.01)
     fixture = Fixture(stack)
     os.kill(fixture.child.pid, signal.SIGSTOP)
     fixture.child.stop()

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from stream import child as child_module
-from stream.child import Child
 from stream.errors import StageDied
-from stream.pulse import BEAT_S
+from stream.runtime import child as child_module
+from stream.runtime.child import BEAT_S, Child
 from tests.waiting import until
 
 MakeChild = Callable[..., Child]
@@ -61,7 +60,7 @@ def test_a_death_by_a_signal_is_told_with_its_name(make: MakeChild, number: int,
 
 
 def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "stream.child")
+    caplog.set_level(logging.DEBUG, "stream.runtime.child")
     child = make("exit 3 no more memory")
     death = death_of(child)
     assert (death.stage, death.cause) == ("answer", "its process exited with status 3 (no more memory)")
@@ -101,7 +100,7 @@ def test_stopping_ends_it_by_the_end_of_its_stdin(make: MakeChild) -> None:
 def test_a_child_that_ignores_the_end_of_its_stdin_is_killed(
     make: MakeChild, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "stream.child")
+    caplog.set_level(logging.DEBUG, "stream.runtime.child")
     monkeypatch.setattr(child_module, "STOP_LIMIT_S", 0.01)
     child = make("stay")
     child.stop()

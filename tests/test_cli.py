@@ -188,7 +188,7 @@ def test_a_texture_store_that_cannot_run_here_is_told_with_the_remedy(
     def missing(backend: str) -> str:
         raise BackendMissing(f"no {backend} here; install it")
 
-    monkeypatch.setattr("stream.pipeline.try_store", missing)
+    monkeypatch.setattr("stream.runtime.pipeline.try_store", missing)
     for command in ("caption", "watch", "bench"):
         assert error_of(capsys, command, clip, "--backend", "gl", "--no-restart") == (
             2,
@@ -226,7 +226,7 @@ def test_a_fault_of_the_program_is_one_line_too(
     def fail(*arguments: object, **options: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("stream.session.run_session", fail)
+    monkeypatch.setattr("stream.runtime.session.run_session", fail)
     status, error = error_of(capsys, "caption", clip)
     assert status == 1
     assert "unexpected KeyError: 'oops'" in error
@@ -238,7 +238,7 @@ def test_ctrl_c_before_the_run_has_a_status_and_no_traceback(
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stream.session.run_session", interrupt)
+    monkeypatch.setattr("stream.runtime.session.run_session", interrupt)
     assert main(["caption", clip]) == 130
     assert capsys.readouterr().err == ""
 

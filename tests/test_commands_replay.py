@@ -14,9 +14,9 @@ import torch
 
 from stream.cli import main
 from stream.messages import Answered
-from stream.pipeline import Pipeline
 from stream.recording import AnyRecord, Heard, Part, Recording
-from stream.replay import open_recorded
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import open_recorded
 from tests.tiny_qwen import tiny_folder
 from tests.video_maker import make_video, moving_square
 

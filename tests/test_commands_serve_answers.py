@@ -58,7 +58,9 @@ def test_several_files_are_merged_and_the_last_wins(tmp_path: Path, monkeypatch:
     one.write_text("[answer]\nmax_tokens = 7\nseed = 3\n", encoding="utf-8")
     two.write_text("[answer]\nmax_tokens = 9\n", encoding="utf-8")
     served: list[Config] = []
-    monkeypatch.setattr("stream.serving.serve_answers", lambda config, endpoint, ready: served.append(config))
+    monkeypatch.setattr(
+        "stream.runtime.answer_worker.serve_answers", lambda config, endpoint, ready: served.append(config)
+    )
     assert main(["serve-answers", "tcp://127.0.0.1:5555", "-c", str(one), "-c", str(two)]) == 130
     assert (served[0].answer.max_tokens, served[0].answer.seed) == (9, 3)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from stream.answers import SharedAnswers
 from stream.cli import main
 from stream.commands.several import configs_of, run_each
 from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, NothingToContinue, OutputError, ReaderGone, ResumeError, SourceError
 from stream.events import Answer, Summary
-from stream.pipeline import Pipeline
+from stream.runtime.answer_worker import SharedAnswers
+from stream.runtime.pipeline import Pipeline
 from tests.event_maker import summary
 from tests.tiny_qwen import tiny_folder
 from tests.video_maker import make_video, moving_square

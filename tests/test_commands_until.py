@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stream import cli
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from tests import fake_speaker
 from tests.video_maker import make_video
 

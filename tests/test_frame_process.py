@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream.child import Child
 from stream.config import Config
-from stream.reports import Orders, Told
+from stream.runtime.child import Child
+from stream.runtime.worker_messages import FrameWorkerConfig, Told
 from stream.transport import SocketDirectory
 from tests.waiting import LIMIT_S, until
 
@@ -27,10 +27,10 @@ def test_it_ends_at_once_although_its_source_does_not_open(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(LIMIT_S)
-        child = Child("frame", "stream.frame_process", environment={"OMP_NUM_THREADS": "1"})
+        child = Child("frame", "stream.runtime.frame_worker", environment={"OMP_NUM_THREADS": "1"})
         try:
             config = Config(source=f"zmq+tcp://127.0.0.1:{silent.getsockname()[1]}")
-            orders = Orders(
+            orders = FrameWorkerConfig(
                 reports=f"ipc://{tmp_path}/reports",
                 answers="",
                 snapshot=-1,

@@ -8,7 +8,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import FakeClock
 from stream.errors import StageDied
 from stream.events import Restarted
-from stream.keeper import Keeper, RestartRules
+from stream.runtime.child import Keeper, RestartRules
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ from stream import cli
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.model_world import check_watched, doubt_about
-from stream.running import open_run
+from stream.runtime.session import open_run
 
 
 def config(source: str, question: str | None, **answer: Any) -> Config:

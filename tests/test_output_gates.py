@@ -40,8 +40,8 @@ CONSTANT = {
 
 ELSEWHERE = {
     ("arr_coc.ops.backends", "main", "print"),
-    ("stream.answer_process", "main", "traceback.print_exc"),
-    ("stream.frame_process", "_run", "traceback.print_exc"),
+    ("stream.runtime.answer_worker", "main", "traceback.print_exc"),
+    ("stream.runtime.frame_worker", "_run", "traceback.print_exc"),
     ("stream.display.live", "close", "os.write"),
     ("stream.sinks.output_file", "_write_all", "os.write"),
 }

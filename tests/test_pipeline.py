@@ -43,7 +43,7 @@ from stream.events import (
     Started,
     Summary,
 )
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from tests.failing_store import GONE, use_failing_stores
 from tests.video_maker import make_video, moving_square, overwrite_packet
 
@@ -534,7 +534,9 @@ class TestHardwareThatGivesUp:
 
     @pytest.fixture(autouse=True)
     def has_cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("stream.pipeline.try_store", lambda backend: "cuda" if backend == "auto" else backend)
+        monkeypatch.setattr(
+            "stream.runtime.pipeline.try_store", lambda backend: "cuda" if backend == "auto" else backend
+        )
 
     @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 0}, {"fails_reading": 30}])
     @pytest.mark.parametrize("encode", ["sparse", "prune"])
@@ -573,7 +575,7 @@ class TestHardwareThatGivesUp:
         def lost(backend: str) -> str:
             raise DeviceLost(GONE)
 
-        monkeypatch.setattr("stream.pipeline.try_store", lost)
+        monkeypatch.setattr("stream.runtime.pipeline.try_store", lost)
         result = run(configured(video))
         started, notice = result.events[:2]
         assert isinstance(started, Started)

@@ -11,7 +11,7 @@ import pytest
 
 from stream.config import CaptureConfig, Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError, SourceError, SourceNotFound
-from stream.preflight import check_run, check_source
+from stream.runtime.preflight import check_run, check_source
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream import pulse as pulse_module
-from stream.pulse import LOADING, READY, Pulse, PulseReader
+from stream.runtime import child as pulse_module
+from stream.runtime.child import LOADING, READY, Pulse, PulseReader
 from tests.waiting import LIMIT_S
 
 

@@ -20,9 +20,9 @@ from stream.events import Answer, Asked, Event, FrameReady, Looked, Restarted, S
 from stream.messages import Answered, Cancel, Hello, Join, Lapsed
 from stream.messages import Looked as LookedMessage
 from stream.packets import token_message
-from stream.pipeline import Pipeline
 from stream.recording import AnyRecord, Began, Happened, Heard, Recording, Said, packed
-from stream.replay import LookedAgain, Replay, Replayed, answered_by, open_recorded, replay_config
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import LookedAgain, Replay, Replayed, answered_by, open_recorded, replay_config
 from stream.speaker import Packet
 from tests.event_maker import answer, frame
 from tests.fake_speaker import FakeSpeaker
@@ -300,7 +300,7 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
 def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     told = msgspec.structs.replace(TOLD, model="owner/model")
     found = iter(["unknown", "7 files", "unknown", "8 files"])
-    monkeypatch.setattr("stream.replay.weights_of", lambda name: next(found))
+    monkeypatch.setattr("stream.runtime.replay.weights_of", lambda name: next(found))
     config = Config(answer=AnswerConfig(model="owner/model"))
     assert isinstance(open_recorded(told, config, SPEAKER), FakeSpeaker)
     with pytest.raises(RecordingError, match="8 files here"):

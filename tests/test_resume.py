@@ -16,8 +16,8 @@ from stream.cli import main
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig, UntilConfig, WindowConfig
 from stream.errors import ResumeError
 from stream.journal import Journal, journal_path
-from stream.pipeline import Pipeline
 from stream.resume import could_continue, journal_for
+from stream.runtime.pipeline import Pipeline
 from tests.video_maker import make_video, moving_square
 from tests.waiting import LIMIT_S
 

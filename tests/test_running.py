@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stream import pipeline, supervised
 from stream.config import CaptureConfig, Config, OutputConfig, PipelineConfig
-from stream.running import open_run
-from stream.running import supervised as is_supervised
+from stream.runtime import pipeline, supervised
+from stream.runtime.session import open_run
+from stream.runtime.session import supervised as is_supervised
 
 LIVE = ["0", "/dev/video2", "rtsp://camera/stream", "udp://0.0.0.0:5000", "http://host/live.m3u8", "zmq+tcp://host:1"]
 FILES = ["clip.mp4", "folder", "scene:demo", "http://host/clip.mp4"]

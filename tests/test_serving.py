@@ -15,15 +15,15 @@ import psutil
 import pytest
 
 from arr_coc.errors import ModelNotFound, OptionError
-from stream import serving
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
 from stream.control import Control
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerText, Event, Notice, Restarted, Summary
-from stream.pipeline import Pipeline
 from stream.recording import Recording
-from stream.replay import Replay, Replayed, answered_by, replay_config
-from stream.serving import serve_answers
+from stream.runtime import answer_worker as serving
+from stream.runtime.answer_worker import serve_answers
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import Replay, Replayed, answered_by, replay_config
 from stream.transport.curve import make_keys
 from tests import fake_speaker
 from tests.fake_speaker import FakeSpeaker

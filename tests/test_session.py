@@ -12,10 +12,18 @@ from stream.config import CaptureConfig, Config, OutputConfig
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, StageDied
 from stream.events import Event, Summary
-from stream.session import FINISHING, STOPPING, deliver, expected_frames, run_session, signals_end
+from stream.runtime.session import (
+    ELAPSED,
+    FINISHING,
+    STOPPING,
+    TimeLimit,
+    deliver,
+    expected_frames,
+    run_session,
+    signals_end,
+)
 from stream.sinks.base import Sink
 from stream.sources import SourceInfo
-from stream.time_limit import ELAPSED, TimeLimit
 from tests.event_maker import answer, frame, summary
 from tests.fake_run import INFO, EndlessRun, ScriptedRun
 
@@ -160,7 +168,7 @@ def test_ctrl_c_before_the_time_is_over_is_told_to_the_limit(tmp_path: Path, mon
             told.append("end")
             super().end()
 
-    monkeypatch.setattr("stream.session.TimeLimit", Limit)
+    monkeypatch.setattr("stream.runtime.session.TimeLimit", Limit)
     run = EndlessRun([frame(0, 0.0)])
     sink = Interrupting()
     summary = run_session(config(tmp_path), ProgressDisplay(captions=False), [sink], lambda _: run, limit_s=60.0)

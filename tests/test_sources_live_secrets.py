@@ -11,7 +11,7 @@ from benchmarks.rtsp_server import RtspServer, encode
 from stream.config import AllocateConfig, AnswerConfig, Config, PipelineConfig
 from stream.event_forms import encode_event
 from stream.events import Event, FrameReady, Outage, Started
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from stream.sources.address import shown_config
 from tests.video_maker import moving_square
 

@@ -12,7 +12,7 @@ from PIL import Image
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError
-from stream.preflight import check_source
+from stream.runtime.preflight import check_source
 from stream.sources.base import SourceFrame
 from stream.sources.open import open_source
 from tests.video_maker import make_video, moving_square

@@ -10,8 +10,8 @@ import pytest
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Asked, Notice, Started
-from stream.reports import Opened
-from stream.succession import Succession
+from stream.runtime.frame_processes import Succession
+from stream.runtime.worker_messages import Opened
 from tests.event_maker import answer, frame, look
 from tests.watched_run import INFO
 

@@ -26,9 +26,9 @@ from stream.config import (
 )
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Looked, Notice, Restarted, Started, Turned
-from stream.pipeline import Pipeline
-from stream.reports import Broke, pack_report
-from stream.supervised import FRAMES, SupervisedRun
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.supervised import FRAMES, SupervisedRun
+from stream.runtime.worker_messages import Broke, pack_report
 from tests.backends import require
 from tests.supervised_runner import ENDLESS, Seen, config, open_supervised, watch
 from tests.waiting import until

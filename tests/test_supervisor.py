@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from arr_coc.types import NS_PER_S
-from stream import supervisor as supervisor_module
 from stream.clock import FakeClock
 from stream.control import Control
 from stream.events import Restarted
-from stream.keeper import RestartRules
-from stream.supervisor import Supervisor
+from stream.runtime import pipeline as supervisor_module
+from stream.runtime.child import RestartRules
+from stream.runtime.pipeline import Supervisor
 from tests.test_keeper import Kept
 
 

@@ -22,11 +22,11 @@ from stream.events import Answer, Event, FrameReady, Notice
 from stream.layers import Layer, build_config, option_layer
 from stream.live_figures import LiveFigures
 from stream.messages import Credit
+from stream.runtime.wiring import latency_target
 from stream.sources import SourceInfo
 from stream.speaker import _window_options
 from stream.stages.allocate import AllocatePolicy
 from stream.target import MET, MISSED, OFF, LatencyTarget, target_off
-from stream.wiring import latency_target
 from tests.event_maker import TIMING, answer
 from tests.stage_runner import StageRunner, expect, stage_runner
 from tests.test_sinks_live_layout import FIGURES

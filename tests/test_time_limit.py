@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stream.events import Event, Summary
-from stream.time_limit import ELAPSED, TimeLimit
+from stream.runtime.session import ELAPSED, TimeLimit
 from tests.event_maker import answer, frame, summary
 from tests.fake_run import ScriptedRun
 

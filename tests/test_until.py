@@ -15,8 +15,8 @@ from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, Pi
 from stream.conversation import WATCHES_ONLY
 from stream.display.lines import LinesDisplay
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Looked, Notice, Started, Summary, Turned
-from stream.pipeline import Pipeline
-from stream.session import run_session
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.session import run_session
 from stream.watching import NO_YES_OR_NO
 from tests import fake_speaker
 from tests.video_maker import make_video

@@ -12,8 +12,8 @@ from stream.display.text import turned_text
 from stream.event_forms import encode_event
 from stream.events import Looked, Notice, Turned
 from stream.looks import LookRules, VerdictRules
+from stream.runtime.wiring import watch_policy
 from stream.watching import NO_YES_OR_NO, Watch, WatchPolicy
-from stream.wiring import watch_policy
 from tests.event_maker import look
 
 

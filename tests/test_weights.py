@@ -20,9 +20,9 @@ from arr_coc.weights import fingerprint, pack_realiser, unpack_realiser
 from stream.config import AnswerConfig, Config
 from stream.identity import identity_of
 from stream.messages import Hello, decode, encode
+from stream.runtime.wiring import allocator_for
 from stream.sources import SourceInfo
 from stream.speaker import QWEN, open_speaker
-from stream.wiring import allocator_for
 from tests.picture_stream import PictureStream, scenery
 from tests.tiny_qwen import tiny_folder
 

@@ -20,9 +20,7 @@ from stream.config import (
 from stream.conversation import AnswerReach
 from stream.journal import Journal
 from stream.messages import Hello
-from stream.snapshot import SnapshotWriter
-from stream.sources import SourceInfo
-from stream.wiring import (
+from stream.runtime.wiring import (
     allocate_policy,
     allocator_for,
     capture_policy,
@@ -31,6 +29,8 @@ from stream.wiring import (
     speak_policy,
     texture_options,
 )
+from stream.snapshot import SnapshotWriter
+from stream.sources import SourceInfo
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
 CAMERA = replace(FILE, name="camera", live=True)

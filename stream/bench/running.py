@@ -15,8 +15,7 @@ from stream.config import Config
 from stream.display import open_display
 from stream.errors import StreamError
 from stream.metrics import TRIM_S
-from stream.running import open_run
-from stream.session import Run, run_session
+from stream.runtime.session import Run, open_run, run_session
 from stream.sinks.base import Display
 
 STOPPED = ("interrupted", "cancelled")

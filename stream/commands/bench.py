@@ -16,7 +16,7 @@ from stream.commands.options import RunOptions, takes_run_options
 from stream.commands.outcome import INTERRUPTED, also_written, report_note, report_written
 from stream.errors import ConfigError
 from stream.layers import Layer, file_layer, set_layer
-from stream.preflight import check_run
+from stream.runtime.preflight import check_run
 from stream.sinks.output_check import check_apart, check_place, check_suffix, outputs_of
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from stream.commands.several import configs_of, run_each
 from stream.commands.text_options import Key, key_layers
 from stream.errors import ConfigError
 from stream.layers import Layer
-from stream.preflight import check_run
+from stream.runtime.preflight import check_run
 
 if TYPE_CHECKING:
-    from stream.answers import SharedAnswers
     from stream.config import Config
     from stream.events import Summary
     from stream.journal import Journal
+    from stream.runtime.answer_worker import SharedAnswers
 
 CONTINUE = "not finished: the same command with --resume goes on from here"
 
@@ -93,9 +93,8 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
 def _run(config: Config, journal: Journal | None, shared: SharedAnswers | None, *, resume: bool) -> Summary:
     """Runs with the journal, which is removed once the run has finished."""
     from stream.display import open_display
-    from stream.pipeline import Pipeline
-    from stream.running import open_run
-    from stream.session import Run, run_session
+    from stream.runtime.pipeline import Pipeline
+    from stream.runtime.session import Run, open_run, run_session
 
     def make_run(config: Config) -> Run:
         if journal is None:

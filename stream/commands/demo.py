@@ -56,7 +56,7 @@ def demo(
     summary_file = OutputFile(summary_path)
     try:
         from stream.event_forms import encode_event
-        from stream.session import run_session
+        from stream.runtime.session import run_session
 
         summary = run_session(config, terminal)
         summary_file.append(encode_event(summary) + "\n")

@@ -33,8 +33,8 @@ def replay(
     recording = Recording(folder)
 
     from stream.logs import print_line
-    from stream.replay import Replay, answered_by, open_recorded, replay_config
     from stream.replay_report import json_lines, text_lines
+    from stream.runtime.replay import Replay, answered_by, open_recorded, replay_config
 
     told = answered_by(recording)
     if told.program != version("arr-coc-stream"):

@@ -14,9 +14,9 @@ from stream.errors import NothingToContinue, OutputError, ReaderGone, SourceErro
 from stream.sinks.output_check import STDOUT, check_apart, check_outputs, outputs_of
 
 if TYPE_CHECKING:
-    from stream.answers import SharedAnswers
     from stream.config import Config, OutputConfig
     from stream.events import Summary
+    from stream.runtime.answer_worker import SharedAnswers
 
 NAME = "{name}"
 """In an output's name: the source's name without folder and suffix."""
@@ -77,7 +77,7 @@ def _shared(config: Config) -> closing[SharedAnswers] | nullcontext[None]:
     """The answer process of all runs, where they have one of their own on this machine."""
     if config.answer.server is not None or config.pipeline.single_process:
         return nullcontext()
-    from stream.answers import SharedAnswers
+    from stream.runtime.answer_worker import SharedAnswers
 
     return closing(SharedAnswers(config))
 

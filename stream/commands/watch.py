@@ -14,13 +14,13 @@ from stream.commands.several import configs_of, run_each
 from stream.commands.text_options import Key, key_layers
 from stream.errors import ConfigError
 from stream.layers import Layer
-from stream.preflight import check_run
+from stream.runtime.preflight import check_run
 from stream.sinks.output_check import STDOUT
 
 if TYPE_CHECKING:
-    from stream.answers import SharedAnswers
     from stream.config import Config
     from stream.events import Summary
+    from stream.runtime.answer_worker import SharedAnswers
     from stream.sinks.base import Display
 
 AT_ITS_OWN_PACE = Layer("watch", {"capture.realtime": True})
@@ -96,8 +96,7 @@ def watch(
         else:
             display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
         try:
-            from stream.running import open_run
-            from stream.session import run_session
+            from stream.runtime.session import open_run, run_session
 
             summary = run_session(config, display, make_run=lambda one: open_run(one, shared), limit_s=limit_s)
         finally:

@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.events import Answer, Event, Summary
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from stream.tally import Tally
 from stream.triggers import TriggerRules, Triggers
 from tests.event_maker import frame

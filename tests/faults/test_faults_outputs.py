@@ -19,7 +19,7 @@ import pytest
 import webvtt
 
 from stream.cli import main
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from tests.video_maker import make_video, moving_square
 from tests.waiting import LIMIT_S
 

@@ -14,7 +14,7 @@ from stream.errors import StageDied
 from stream.events import PEER_MISBEHAVES, Answer, AnswerText, Event, FrameReady, Notice, Summary
 from stream.limits import PIECES_MAX
 from stream.messages import Text, encode
-from stream.pipeline import Pipeline
+from stream.runtime.pipeline import Pipeline
 from tests.hostile.liar import lying
 from tests.hostile.lies import LIES, answered, lie
 

@@ -23,8 +23,8 @@ from stream.display.progress import PlainConsole, ProgressDisplay
 from stream.events import AnswerText, Asked, Event, Notice, Outage, Restarted, Skipped, Started
 from stream.logs import print_line
 from stream.overlay import Overlay
-from stream.replay import Replayed
 from stream.replay_report import json_lines, text_lines
+from stream.runtime.replay import Replayed
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.drawing import draw

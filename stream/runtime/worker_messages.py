@@ -1,4 +1,4 @@
-"""What a frame process is told by its parent, and what it tells: small structs on stdin and over a socket."""
+"""Messages between a run and its worker processes: small structs on stdin and over a socket. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stream.sources import SourceInfo
 from stream.transport import SocketDirectory
 
 
-class Orders(msgspec.Struct, frozen=True):
-    """What the child must know. `answers` is where its parent's answer process is reached; "" for one elsewhere.
+class FrameWorkerConfig(msgspec.Struct, frozen=True):
+    """What a frame process must know. `answers` is where its parent's answer process is reached; "" for one elsewhere.
 
     `holds`: the answer to the standing question, as the child before it left it.
     """
@@ -25,6 +25,18 @@ class Orders(msgspec.Struct, frozen=True):
     speaker: str
     config: str
     holds: bool | None = None
+
+
+class AnswerWorkerConfig(msgspec.Struct, frozen=True):
+    """What an answer process must know."""
+
+    endpoint: str
+    directory: SocketDirectory
+    snapshot: int
+    pulse: int
+    threads: int
+    speaker: str
+    config: str
 
 
 class Told(msgspec.Struct, frozen=True, tag="told"):

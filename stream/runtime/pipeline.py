@@ -1,8 +1,10 @@
-"""One run: wires the stages, starts them, watches them, and stops them whatever happens."""
+"""One run in this process: wires the stages, starts them, watches them, and stops them whatever happens."""
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,32 +19,20 @@ from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
 from stream.answer_place import AnswerPlace
 from stream.answering import answering
-from stream.answers import ANSWERS, LocalAnswers, SharedAnswers, remote_answers
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import Control, describe
 from stream.conversation import AnswerReach, cancel_off
-from stream.errors import ConfigError
+from stream.errors import ConfigError, StageDied
 from stream.event_forms import unpack_event
-from stream.events import AnyEvent, FrameReady, Notice, Started, store_lost
+from stream.events import AnyEvent, FrameReady, Notice, Restarted, Started, store_lost
 from stream.journal import Journal
 from stream.model_world import check_watched
 from stream.overlay import Overlay
 from stream.recorder import RecordedTalk, Recorder
-from stream.slots import Slots
-from stream.sources import SourceInfo
-from stream.sources.open import open_source
-from stream.speaker import QWEN, model_name, open_speaker
-from stream.stages.allocate import AllocateStage, AllocateWiring
-from stream.stages.answer import AnswerStage
-from stream.stages.base import ALLOCATE_ANSWER, EVENTS
-from stream.stages.capture import CaptureStage
-from stream.stages.texture import TextureStage
-from stream.supervisor import Supervisor
-from stream.tally import Tally
-from stream.target import target_off
-from stream.transport import EventSource, Transport
-from stream.wiring import (
+from stream.runtime.answer_worker import ANSWERS, LocalAnswers, SharedAnswers, remote_answers
+from stream.runtime.child import Keeper
+from stream.runtime.wiring import (
     allocate_policy,
     allocator_for,
     capture_policy,
@@ -52,6 +42,18 @@ from stream.wiring import (
     speak_policy,
     texture_options,
 )
+from stream.slots import Slots
+from stream.sources import SourceInfo
+from stream.sources.open import open_source
+from stream.speaker import QWEN, model_name, open_speaker
+from stream.stages.allocate import AllocateStage, AllocateWiring
+from stream.stages.answer import AnswerStage
+from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
+from stream.stages.capture import CaptureStage
+from stream.stages.texture import TextureStage
+from stream.tally import Tally
+from stream.target import target_off
+from stream.transport import EventSource, Transport
 
 POLL_MS = 50
 """How long the main thread waits for an event before it looks after the stages."""
@@ -297,3 +299,75 @@ def _received(source: EventSource, supervisor: Supervisor) -> Iterator[AnyEvent]
             yield unpack_event(data)
         elif not alive:
             return
+
+
+JOIN_LIMIT_S = 5.0
+"""How long the stages may take to end once they have been told to."""
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """The threads and the child processes of one run."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._stages: list[Stage] = []
+        self._threads: dict[str, StageThread] = {}
+        self._keepers: dict[str, Keeper] = {}
+        self._lent: set[str] = set()
+
+    def start(self, *stages: Stage) -> None:
+        """Runs each stage in a thread of its own."""
+        for stage in stages:
+            self._stages.append(stage)
+            self._threads[stage.name] = StageThread(stage, self._control)
+            self._threads[stage.name].start()
+
+    def adopt(self, name: str, keeper: Keeper, *, lent: bool = False) -> None:
+        """Looks after a child process from here on; one that is `lent` outlives this run."""
+        self._keepers[name] = keeper
+        if lent:
+            self._lent.add(name)
+
+    def alive(self, stage: str) -> bool:
+        """Whether the stage's thread is still running."""
+        return self._threads[stage].is_alive()
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """The child processes by name, and their ids."""
+        keepers = self._keepers.copy()  # any thread asks, and the main one adds to them
+        return {name: keeper.child.pid for name, keeper in keepers.items()}
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """What was dropped, by queue and cause."""
+        return {queue: count for stage in self._stages for queue, count in stage.drops.items()}
+
+    def watch(self) -> list[Restarted]:
+        """Looks after the children, often: which of them had to be started again. A death for good fails the run."""
+        if self._control.cancelled:
+            return []
+        try:
+            return [told for keeper in self._keepers.values() if (told := keeper.watch()) is not None]
+        except StageDied as death:
+            self._control.fail(death)
+            return []
+
+    def stop(self) -> bool:
+        """Tells every stage to end and waits for it; whether all of them did within JOIN_LIMIT_S.
+
+        A thread that does not end is named in the log and left behind; a child is killed.
+        """
+        self._control.cancel()
+        deadline_s = time.monotonic() + JOIN_LIMIT_S
+        for thread in self._threads.values():
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        for name, keeper in self._keepers.items():
+            if name not in self._lent:
+                keeper.stop()
+        stuck = [name for name, thread in self._threads.items() if thread.is_alive()]
+        if stuck:
+            log.error("still running %s s after they were told to end: %s", JOIN_LIMIT_S, ", ".join(stuck))
+        return not stuck

@@ -1,15 +1,20 @@
-"""What one frame process leaves to the next: numbers and times, the question, what was dropped, what has been told."""
+"""The frame processes of one run: how they are started one after another, and what each leaves to the next."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
+
 from stream.clock import Clock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Asked, Event, Looked, Notice, Started
 from stream.renumbering import Renumbering
-from stream.reports import Opened
+from stream.runtime.answer_worker import LocalAnswers
+from stream.runtime.child import Child
+from stream.runtime.worker_messages import FrameWorkerConfig, Opened, Told
+from stream.transport import SocketDirectory
 from stream.watching import NO_YES_OR_NO
 
 ONCE = ("loading", "model-world", NO_YES_OR_NO)
@@ -97,3 +102,62 @@ class Succession:
         before = event.code in self._told_once
         self._told_once.add(event.code)
         return before
+
+
+class FrameChildren:
+    """Makes a run's frame processes. They report to the address `reports`; `answers` None: those are elsewhere.
+
+    `directory` is the run's own, which a child removes where its parent cannot.
+    """
+
+    def __init__(
+        self,
+        succession: Succession,
+        answers: LocalAnswers | None,
+        speaker: str,
+        reports: str,
+        directory: SocketDirectory,
+    ) -> None:
+        self._succession = succession
+        self._answers = answers
+        self._speaker = speaker
+        self._reports = reports
+        self._directory = directory
+        self._spare: Child | None = None
+
+    def start(self) -> Child:
+        """A frame process at work: the spare one where there is one, else a new one."""
+        if self._spare is not None and self._spare.death() is not None:
+            self._spare.stop()
+            self._spare = None
+        child, self._spare = self._spare or self._new(), None
+        config = self._succession.next()
+        orders = FrameWorkerConfig(
+            reports=self._reports,
+            answers="" if self._answers is None else self._answers.endpoint,
+            snapshot=-1 if self._answers is None else self._answers.snapshot.descriptor,
+            pulse=child.pulse_writer,
+            directory=self._directory,
+            speaker=self._speaker,
+            config=config.model_dump_json(),
+            holds=self._succession.holds,
+        )
+        child.tell(msgspec.json.encode(orders))
+        if self._succession.asked is not None:
+            child.tell(msgspec.json.encode(Told(ask=self._succession.asked)))
+        return child
+
+    def keep_spare(self) -> None:
+        """Starts the next frame process, up to its orders, where none waits; for when there is time."""
+        if self._spare is None:
+            self._spare = self._new()
+
+    def stop_spare(self) -> None:
+        """Ends the one that waits: it holds nothing, and may still be importing."""
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare.stop()
+
+    def _new(self) -> Child:
+        inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
+        return Child("frame", "stream.runtime.frame_worker", inherited, {"OMP_NUM_THREADS": "1"})

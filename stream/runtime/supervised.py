@@ -16,20 +16,19 @@ from contextlib import ExitStack
 import msgspec
 
 from arr_coc.errors import ArrCocError
-from stream.answers import ANSWERS, LocalAnswers, restart_rules
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import USER_ERRORS, describe, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
 from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, Turned
-from stream.frame_children import FrameChildren
-from stream.keeper import Keeper
 from stream.model_world import check_watched
 from stream.overlay import Overlay
-from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
+from stream.runtime.answer_worker import ANSWERS, LocalAnswers, restart_rules
+from stream.runtime.child import Keeper
+from stream.runtime.frame_processes import FrameChildren, Succession
+from stream.runtime.worker_messages import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
 from stream.sources import SourceInfo
 from stream.speaker import QWEN, model_name
-from stream.succession import Succession
 from stream.tally import Tally
 from stream.transport import Transport, ipc_endpoint, private_directory
 

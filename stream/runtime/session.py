@@ -1,23 +1,59 @@
-"""One run from configuration to finished outputs: the pipeline's events go to every sink, signals end it well."""
+"""One run from configuration to finished outputs: events go to every sink, signals and a time limit end it well."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
 
 from stream.config import CaptureConfig, Config
-from stream.events import Event, Summary
+from stream.events import Event, FrameReady, Summary
 from stream.overlay import Overlay
 from stream.recording import claimed_folder
-from stream.running import open_run
 from stream.signals import signals_handled
 from stream.sinks.base import Display, Sink
 from stream.sinks.listeners import open_listeners
 from stream.sinks.open import open_sinks
 from stream.sources import SourceInfo
-from stream.time_limit import TimeLimit
+from stream.sources.address import is_live_address, is_read_once
+
+if TYPE_CHECKING:
+    from stream.runtime.answer_worker import SharedAnswers
+    from stream.runtime.pipeline import Pipeline
+    from stream.runtime.supervised import SupervisedRun
+
+
+def open_run(config: Config, shared: SharedAnswers | None = None) -> Pipeline | SupervisedRun:
+    """The run of a configuration; `shared` answers, unless all stages are under supervision.
+
+    Raises StreamError or ArrCocError where it cannot begin.
+    """
+    if supervised(config):
+        from stream.runtime.supervised import SupervisedRun
+
+        return SupervisedRun(config)
+    from stream.runtime.pipeline import Pipeline
+
+    return Pipeline(config, shared=shared)
+
+
+def supervised(config: Config) -> bool:
+    """Whether the frame stages are a process that is started again when it dies.
+
+    Only where frames come at their own pace: a file that is read without a loss cannot go on without what was lost. Not
+    where the source can be read once only, because a second process could not go on from there. Nor where a heat map is
+    drawn, whose pictures stay in the process that captures them. The answer process may be started again in any case.
+    """
+    if config.pipeline.single_process or config.output.heatmap is not None or is_read_once(config.source):
+        return False
+    live = is_live_address(config.source)
+    restart = live if config.pipeline.restart is None else config.pipeline.restart
+    return restart and (live or config.capture.realtime)
+
 
 FINISHING = {
     signal.SIGINT: "finishing what is in flight; press Ctrl-C again to stop now",
@@ -142,3 +178,66 @@ def signals_end(run: Stoppable, terminal: Display) -> Iterator[None]:
 
     with signals_handled(on_signal):
         yield
+
+
+ELAPSED = "elapsed"
+"""How such a run ended, in its summary."""
+
+
+class Endable(Protocol):
+    def end(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Timer(Protocol):
+    def start(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+def _timer(seconds: float, call: Callable[[], None]) -> Timer:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    return timer
+
+
+class TimeLimit:
+    """Stands between a run and those who end it, so that whoever was first counts.
+
+    The time begins with the first frame, and passes whether or not more of them come.
+    """
+
+    def __init__(
+        self, run: Endable, seconds: float, make_timer: Callable[[float, Callable[[], None]], Timer] = _timer
+    ) -> None:
+        self._run = run
+        self._timer = make_timer(seconds, self._over)
+        self._elapsed = False
+        self._ended = False
+
+    def end(self) -> None:
+        self._ended = True
+        self._run.end()
+
+    def cancel(self) -> None:
+        self._run.cancel()
+
+    def events(self, events: Iterator[Event]) -> Generator[Event, None, None]:
+        """The run's events; the summary says where it was the time that ended it."""
+        started = False
+        try:
+            for event in events:
+                if not started and isinstance(event, FrameReady):
+                    started = True
+                    self._timer.start()
+                elif isinstance(event, Summary) and self._elapsed and event.ended == "interrupted":
+                    event = replace(event, ended=ELAPSED)
+                yield event
+        finally:
+            self._timer.cancel()
+
+    def _over(self) -> None:
+        if not self._ended:
+            self._elapsed = True
+            self._run.end()

@@ -1,7 +1,7 @@
 """The frame stages as a process of their own: capture, texture and allocate, told by lines, telling by reports.
 
 Its parent holds the answer process and the sinks, so that neither a loaded model nor an open output is lost when the
-frame stages die. See `stream.supervised`.
+frame stages die. See `stream.runtime.supervised`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,19 @@ from stream.config import Config
 from stream.control import describe
 from stream.conversation import AnswerReach
 from stream.events import AnyEvent
-from stream.pipeline import Pipeline
-from stream.pulse import Pulse
-from stream.reports import AnswersHang, Broke, Dropped, Happened, Opened, Orders, Report, Told, pack_report
+from stream.runtime.child import Pulse
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.worker_messages import (
+    AnswersHang,
+    Broke,
+    Dropped,
+    FrameWorkerConfig,
+    Happened,
+    Opened,
+    Report,
+    Told,
+    pack_report,
+)
 from stream.snapshot import SnapshotWriter
 from stream.transport import EventSink, SocketDirectory, Transport
 
@@ -99,7 +109,7 @@ def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
-    orders = msgspec.json.decode(line, type=Orders)
+    orders = msgspec.json.decode(line, type=FrameWorkerConfig)
     transport = Transport()
     try:
         with closing(Reporter(transport, orders.reports)) as reporter:
@@ -108,7 +118,7 @@ def main() -> int:
         transport.close()
 
 
-def _run(orders: Orders, transport: Transport, reporter: Reporter) -> int:
+def _run(orders: FrameWorkerConfig, transport: Transport, reporter: Reporter) -> int:
     parent = Parent(orders.directory)
     try:
         pipeline = Pipeline(
@@ -139,7 +149,7 @@ def _report(events: Iterator[AnyEvent], pipeline: Pipeline, reporter: Reporter) 
             reporter.tell(Dropped(drops=pipeline.drops()))
 
 
-def _answers(orders: Orders, transport: Transport) -> AnswerReach | None:
+def _answers(orders: FrameWorkerConfig, transport: Transport) -> AnswerReach | None:
     if not orders.answers:
         return None
 

@@ -1,0 +1,236 @@
+"""The answer stage as a process: its entry point, the handle that starts and stops it, and `serve-answers`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import msgspec
+
+from stream.answer_place import AnswerPlace
+from stream.answering import answering
+from stream.clock import Clock, MonotonicClock
+from stream.config import Config
+from stream.control import CancelledError, Control
+from stream.conversation import AnswerReach
+from stream.errors import ConfigError, TransportError
+from stream.runtime.child import Child, Keeper, Pulse, RestartRules
+from stream.runtime.worker_messages import AnswerWorkerConfig
+from stream.signals import signals_handled
+from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.speaker import QWEN, open_speaker
+from stream.stages.answer import AnswerStage
+from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory
+from stream.transport.curve import client_curve, server_curve
+
+ANSWERS = "answers"
+"""What the answer process is called in events and metrics."""
+
+
+def restart_rules(config: Config, *, restart: bool) -> RestartRules:
+    """What `pipeline` says of restarts."""
+    pipeline = config.pipeline
+    return RestartRules(restart=restart, limit=pipeline.restart_limit, heartbeat_s=pipeline.heartbeat_s)
+
+
+class LocalAnswers:
+    """A process of this run's own: its address from the beginning, the process itself from `start` on."""
+
+    def __init__(self, config: Config, speaker: str, clock: Clock, *, restart: bool) -> None:
+        self._config = config
+        self._speaker = speaker
+        self._clock = clock
+        self._restart = restart
+        self._keeper: Keeper | None = None
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(private_directory())
+            self.snapshot = stack.enter_context(closing(SnapshotWriter()))
+            self.endpoint = ipc_endpoint(self._directory)
+            self._stack = stack.pop_all()
+
+    @property
+    def reach(self) -> AnswerReach:
+        """How the allocate stage of this process reaches it."""
+        return AnswerReach(self.endpoint, snapshot=self.snapshot, hung=self.hung)
+
+    def start(self) -> Keeper:
+        """Starts the process; whoever calls this watches and stops it."""
+        self._keeper = Keeper(
+            ANSWERS, self._start_process, restart_rules(self._config, restart=self._restart), self._clock
+        )
+        return self._keeper
+
+    def hung(self) -> None:
+        """It has said nothing for too long."""
+        if self._keeper is not None:
+            self._keeper.child.kill(hung_s=self._config.pipeline.timeout_s)
+
+    def close(self) -> None:
+        """Gives back what the process shared; to be called when it has been stopped."""
+        self._stack.close()
+
+    def _start_process(self) -> Child:
+        descriptor = self.snapshot.descriptor
+        return start_answer_process(self._config, self._speaker, self.endpoint, self._directory, descriptor)
+
+
+class SharedAnswers:
+    """One answer process for several runs of this program, one after another: the model is loaded once.
+
+    It is started with the first run, and again with the next one after it died.
+    """
+
+    def __init__(self, config: Config, speaker: str = QWEN) -> None:
+        self._answers = LocalAnswers(config, speaker, MonotonicClock(), restart=config.pipeline.restart is True)
+        self._keeper: Keeper | None = None
+
+    @property
+    def reach(self) -> AnswerReach:
+        return self._answers.reach
+
+    def keeper(self) -> Keeper:
+        """The running process, to be watched by the run that needs it, and stopped by `close` only."""
+        if self._keeper is not None and self._keeper.child.death() is not None:
+            self._keeper.stop()
+            self._keeper = None
+        self._keeper = self._keeper or self._answers.start()
+        return self._keeper
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+        self._answers.close()
+
+
+def remote_answers(config: Config) -> AnswerReach:
+    """The answer stage that `answer.server` names. Raises ConfigError where its address or the keys are no good."""
+    assert config.answer.server is not None
+    curve = client_curve(config.network, config.answer.server)
+    return AnswerReach(config.answer.server, curve=curve, supervised=False)
+
+
+def start_answer_process(
+    config: Config, speaker: str, endpoint: str, directory: SocketDirectory, snapshot: int
+) -> Child:
+    """Starts the answer stage; it is reached at `endpoint`, and removes `directory` where its parent cannot."""
+    threads = answer_threads()
+    child = Child("answer", "stream.runtime.answer_worker", (snapshot,), {"OMP_NUM_THREADS": str(threads)})
+    orders = AnswerWorkerConfig(
+        endpoint, directory, snapshot, child.pulse_writer, threads, speaker, config.model_dump_json()
+    )
+    child.tell(msgspec.json.encode(orders))
+    return child
+
+
+def answer_threads() -> int:
+    """Threads for the model: all cores but one, which the frame stages keep."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
+
+
+def main() -> int:
+    """The child: runs the answer stage until its parent is gone."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1
+    orders = msgspec.json.decode(line, type=AnswerWorkerConfig)
+    threading.Thread(target=_follow_parent, args=(orders.directory,), name="lifeline", daemon=True).start()
+    pulse = Pulse(orders.pulse)
+
+    import torch
+
+    torch.set_num_threads(orders.threads)
+    config = Config.model_validate_json(orders.config)
+    transport = Transport()
+    stage = AnswerStage(
+        lambda: open_speaker(orders.speaker, config),
+        AnswerPlace(orders.endpoint, ready=pulse.ready, answering=lambda: answering(config)),
+        transport,
+        Control(),
+        SnapshotReader(orders.snapshot),
+    )
+    try:
+        stage.run()
+    except CancelledError:
+        return 0
+    except Exception:
+        traceback.print_exc()
+        return 1
+    finally:
+        transport.close()
+    return 0
+
+
+def _follow_parent(directory: SocketDirectory) -> None:
+    """Ends this process when stdin ends: the parent is gone or wants no more, and may not be able to tidy up."""
+    sys.stdin.buffer.read()
+    directory.remove()
+    os._exit(1)
+
+
+def serve_answers(
+    config: Config, endpoint: str, ready: Callable[[], None], control: Control | None = None, speaker: str = QWEN
+) -> None:
+    """Loads the model and answers whoever joins at `endpoint`, until the control is cancelled or a signal comes.
+
+    `ready` is called once the model has been loaded. For the main thread, unless `control` is given. Raises ConfigError
+    where the address or the keys are no good, ModelError where the model is not.
+    """
+    curve = server_curve(config.network, endpoint)
+    stopping = control or Control()
+    transport = Transport()
+    loaded = False
+
+    def loaded_now() -> None:
+        nonlocal loaded
+        loaded = True
+        ready()
+
+    place = AnswerPlace(
+        endpoint,
+        encode=config.answer.encode,
+        curve=curve,
+        shared=True,
+        ready=loaded_now,
+        answering=lambda: answering(config),
+    )
+    stage = AnswerStage(lambda: open_speaker(speaker, config), place, transport, stopping)
+    try:
+        if control is None:
+            with _signals_cancel(stopping, lambda: not loaded):
+                stage.run()
+        else:
+            stage.run()
+    except CancelledError:
+        pass
+    except TransportError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        transport.close()
+
+
+@contextmanager
+def _signals_cancel(control: Control, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """While inside: the first signal cancels; a second one, or one while a model is loading, interrupts."""
+
+    def on_signal(number: signal.Signals) -> None:
+        if number == signal.SIGHUP and control.cancelled:
+            return
+        if control.cancelled or loading():
+            raise KeyboardInterrupt
+        control.cancel()
+
+    with signals_handled(on_signal):
+        yield
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # skips taking the model apart, which the parent would wait for
