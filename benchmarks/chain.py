@@ -13,8 +13,8 @@ from arr_coc.packets import packet_from
 from arr_coc.types import FramePlanes, FrameStamp, TokenPacket
 from arr_coc.updater import TextureOptions, TextureUpdater
 from arr_coc.weights import unpack_realiser
-from stream.speaker import Speaker
-from stream.triggers import Trigger, TriggerRules, Triggers
+from stream.answer.model import Speaker
+from stream.answer.triggers import Trigger, TriggerRules, Triggers
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ import numpy as np
 import zmq
 
 from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream.answer_place import AnswerPlace
+from stream.answer.client_table import AnswerPlace
+from stream.answer.model import Packet, Spoken
+from stream.answer.server import AnswerStage
 from stream.bench.machine import machine
 from stream.config import NetworkConfig
 from stream.control import Control
 from stream.messages import Answered, Ask, Asking, Join, Lapsed, Turn, Want, encode
 from stream.packets import token_message
-from stream.speaker import Packet, Spoken
-from stream.stages.answer import AnswerStage
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
 from stream.transport.curve import client_curve, make_keys, server_curve

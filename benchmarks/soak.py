@@ -24,11 +24,11 @@ import av
 import numpy as np
 import psutil
 
+from stream.answer.model import QWEN
 from stream.bench.machine import machine
 from stream.config import AnswerConfig, Config
 from stream.events import Answer, Cut, FrameReady, Summary
 from stream.runtime.pipeline import Pipeline
-from stream.speaker import QWEN
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 WIDTH_PX, HEIGHT_PX, FPS = 128, 96, 25

@@ -39,11 +39,11 @@ from arr_coc.types import NS_PER_S, FrameStamp
 from benchmarks.chain import Chain, Told
 from benchmarks.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
-from stream.agreement import words_of
+from stream.answer.model import Speaker, open_qwen
+from stream.answer.request import words_of
 from stream.bench.machine import machine
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.identity import fingerprint
-from stream.speaker import Speaker, open_qwen
 
 RESULTS = Path(__file__).parent / "results" / "soak_answers.json"
 BUDGET = 20

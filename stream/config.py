@@ -12,6 +12,9 @@ DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
 """67 million: twice an 8K frame, and what cameras of 64 megapixels take."""
 
+CLIENTS_MAX = 64
+"""More than this many frame processes at one answer server are turned away."""
+
 QUERY_LIMIT_CHARS = 4000
 """Longest question. Far above any real one; a model with a short context says so itself."""
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
+from stream.answer.model import Packet, Spoken
 from stream.config import Config
-from stream.speaker import Packet, Spoken
 
 
 def heard(frame_index: int) -> None:

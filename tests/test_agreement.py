@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.agreement import Agreement, agreement, words_of
+from stream.answer.request import Agreement, agreement, words_of
 
 
 @pytest.mark.parametrize(

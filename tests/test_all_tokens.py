@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from arr_coc.packets import all_tokens
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
-from stream.all_tokens import all_tokens
 
 
 def test_all_tokens_cover_every_tile_once() -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater
-from stream.answer_place import AnswerPlace
+from stream.answer.client_table import AnswerPlace
+from stream.answer.model import Packet
+from stream.answer.server import AnswerStage
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.control import CancelledError, Control
 from stream.display.state import DisplayClock, Transcript
@@ -26,8 +28,6 @@ from stream.packets import token_message
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.wiring import speak_policy
 from stream.sources import SourceInfo
-from stream.speaker import Packet
-from stream.stages.answer import AnswerStage
 from stream.transport.link import Received
 from tests.fake_speaker import FakeSpeaker
 from tests.video_maker import make_video, moving_square

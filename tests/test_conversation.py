@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from stream.answer.request import Manners
+from stream.answer.scheduler import AnswerReach, Conversation, Listener, SpeakPolicy
+from stream.answer.triggers import LookRules, TriggerRules, VerdictRules, WatchPolicy
 from stream.clock import FakeClock
 from stream.control import CancelledError, Control
-from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Asked, Event, Notice
 from stream.events import Looked as LookedEvent
-from stream.looks import LookRules, VerdictRules
-from stream.manners import Manners
 from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Looked, Message, Tokens, Turn, Want
 from stream.packets import specs_of
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Port, Transport, ipc_endpoint, private_directory
-from stream.triggers import TriggerRules
-from stream.watching import WatchPolicy
 
 S = 1_000_000_000
 GRID = TileGrid.of(64, 64)

@@ -12,14 +12,14 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
+from stream.answer.client import FAILURES_MAX, SPOILT_MAX, Dialogue
+from stream.answer.request import Manners
 from stream.clock import FakeClock
-from stream.dialogue import FAILURES_MAX, SPOILT_MAX, Dialogue
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerText, Asked, Notice
 from stream.events import Looked as LookedEvent
 from stream.journal import Recalled
 from stream.limits import ANSWER_CHARS_MAX, HEARD_AT_ONCE
-from stream.manners import Manners
 from stream.messages import (
     Alive,
     Answered,
@@ -496,7 +496,7 @@ def test_nobody_is_listened_to_for_ever(opened: Opener) -> None:
 
 
 def test_somebody_who_sends_nothing_else_has_failed(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.dialogue.MISDEEDS_MAX", 3)
+    monkeypatch.setattr("stream.answer.client.MISDEEDS_MAX", 3)
     talk = opened()
     talk.hear(Text(answer=7, text="x"), Text(answer=8, text="x"))
     with pytest.raises(StageDied, match=r"3 messages one after the other could not be used; the last: .* answer 9"):
@@ -572,7 +572,7 @@ def test_an_answer_stage_that_fails_as_soon_as_it_has_greeted_teaches_no_questio
 def test_an_answer_that_is_asked_for_again_is_counted_from_its_beginning(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.awaited.ANSWER_CHARS_MAX", 4)
+    monkeypatch.setattr("stream.answer.request.ANSWER_CHARS_MAX", 4)
     talk = opened(rejoin=True, repeat=True)
     number = talk.ask()
     assert [event.text for event in talk.hear(Text(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stream.guests import GUESTS_MAX, Guests
+from stream.answer.client_table import Guests
+from stream.config import CLIENTS_MAX
 
 A, B, C = b"a", b"b", b"c"
 
@@ -94,7 +95,7 @@ def test_joining_again_brings_another_question() -> None:
 
 
 def test_there_is_room_for_so_many_and_again_when_one_leaves() -> None:
-    guests = joined(*(bytes([number]) for number in range(GUESTS_MAX)))
+    guests = joined(*(bytes([number]) for number in range(CLIENTS_MAX)))
     assert guests.full
     guests.leave(bytes([0]))
     assert not guests.full

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stream.looks import LookRules, LookTriggers, StandingAnswer, VerdictRules
+from stream.answer.triggers import LookRules, LookTriggers, StandingAnswer, VerdictRules
 
 S = 1_000_000_000
 RULES = LookRules(every_ns=30 * S, on_change=0.1, least_ns=S)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from arr_coc.types import NS_PER_S
+from stream.answer.client import Patience
 from stream.clock import FakeClock
-from stream.patience import Patience
 
 
 def test_silence_adds_up_while_something_is_awaited_and_nothing_comes() -> None:

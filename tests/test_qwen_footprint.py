@@ -14,8 +14,8 @@ from arr_coc.qwen.footprint import FRAME_TEXT_TOKENS, Footprint, Load, ModelFact
 from arr_coc.qwen.hub import bundled_model_path, cached_folder
 from arr_coc.qwen.kept_vision import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.model import open_qwen
 from stream.config import Config
-from stream.speaker import open_qwen
 from tests.tiny_qwen import tiny_folder
 
 

@@ -16,8 +16,8 @@ from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.model import QWEN, QwenSpeaker, open_speaker
 from stream.config import AnswerConfig, Config, IncrementalConfig
-from stream.speaker import QWEN, QwenSpeaker, open_speaker
 
 GRID = TileGrid.of(96, 128)
 QUERY = "Is the cat sleeping?"

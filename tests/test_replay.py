@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.model import Packet
 from stream.answering import Answering, answering, read_answering
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
 from stream.errors import RecordingError
@@ -23,7 +24,6 @@ from stream.packets import token_message
 from stream.recording import AnyRecord, Began, Happened, Heard, Recording, Said, packed
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import LookedAgain, Replay, Replayed, answered_by, open_recorded, replay_config
-from stream.speaker import Packet
 from tests.event_maker import answer, frame
 from tests.fake_speaker import FakeSpeaker
 from tests.supervised_runner import Seen, open_supervised, watch

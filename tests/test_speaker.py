@@ -12,10 +12,10 @@ import pytest
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.model import QWEN, QwenSpeaker, model_name, open_speaker
+from stream.answer.server import answered_message
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.errors import ConfigError
-from stream.speaker import QWEN, QwenSpeaker, model_name, open_speaker
-from stream.spoken import answered_message
 from tests.tiny_qwen import tiny_folder, tiny_qwen
 
 

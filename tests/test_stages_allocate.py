@@ -14,12 +14,14 @@ from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import StoreError
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.updater import TextureUpdater
+from stream.answer.latency import LatencyTarget
+from stream.answer.request import Manners
+from stream.answer.scheduler import AnswerReach, SpeakPolicy
+from stream.answer.triggers import TriggerRules
 from stream.clock import FakeClock
-from stream.conversation import AnswerReach, SpeakPolicy
 from stream.errors import StageDied
 from stream.event_forms import unpack_event
 from stream.events import Answer, Asked, Cut, Event, FrameReady, Notice, Outage, PictureChanged, Skipped
-from stream.manners import Manners
 from stream.messages import (
     Answered,
     Ask,
@@ -45,9 +47,7 @@ from stream.slots import Slots
 from stream.sources.base import SkippedItem
 from stream.stages.allocate import AllocatePolicy, AllocateStage, AllocateWiring
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
-from stream.target import LatencyTarget
 from stream.transport import Received
-from stream.triggers import TriggerRules
 from tests.stage_runner import StageRunner, expect, stage_runner
 from tests.waiting import LIMIT_MS
 

@@ -14,8 +14,11 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream import guests as guests_module
-from stream.answer_place import AnswerPlace
+from stream.answer import client_table as client_table_module
+from stream.answer import server as server_module
+from stream.answer.client_table import AnswerPlace
+from stream.answer.model import Packet, Speaker, open_speaker
+from stream.answer.server import AnswerStage
 from stream.config import Config
 from stream.errors import ConfigError, StageDied
 from stream.messages import (
@@ -39,9 +42,6 @@ from stream.messages import (
 )
 from stream.packets import embedding_of, feedback_of, frame_message, token_message
 from stream.snapshot import SnapshotReader, SnapshotWriter
-from stream.speaker import Packet, Speaker, open_speaker
-from stream.stages import answer as answer_module
-from stream.stages.answer import AnswerStage
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Link, Received
 from tests import fake_speaker
@@ -338,7 +338,7 @@ def test_two_clients_are_answered_in_turn_and_each_hears_its_own_answers_only(ru
 def test_a_turn_that_is_not_taken_in_time_goes_to_the_next_one(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", NS)
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", NS)
     serve(runner)
     idle, other = Client(runner).greeted(), Client(runner).greeted()
     turn = idle.turn()
@@ -349,13 +349,13 @@ def test_a_turn_that_is_not_taken_in_time_goes_to_the_next_one(
 
 
 def test_whoever_lost_a_turn_may_want_another_one(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", NS)
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", NS)
     serve(runner)
     client, other = Client(runner).greeted(), Client(runner).greeted()
     late = client.turn()
     other.turn()
     other.link.send(Leave())
-    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
     client.ask(0, late)
     client.expect(Lapsed)
     client.ask(0)
@@ -422,8 +422,8 @@ def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_
 def test_a_client_that_vanishes_with_its_turn_gives_it_to_the_next_one(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_module, "ALIVE_NS", NS)
-    monkeypatch.setattr(answer_module, "TURN_LIMIT_NS", 1000 * LIMIT_MS * 1_000_000)
+    monkeypatch.setattr(server_module, "ALIVE_NS", NS)
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1000 * LIMIT_MS * 1_000_000)
     serve(runner)
     vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
     vanishing.turn()
@@ -523,7 +523,7 @@ def test_another_version_of_the_protocol_is_refused(runner: StageRunner) -> None
 def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests_module, "GUESTS_MAX", 1)
+    monkeypatch.setattr(client_table_module, "CLIENTS_MAX", 1)
     serve(runner)
     first = Client(runner).greeted()
     late = Client(runner)
@@ -616,7 +616,7 @@ def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runne
 
 
 def test_everybody_is_told_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_module, "ALIVE_NS", NS)
+    monkeypatch.setattr(server_module, "ALIVE_NS", NS)
     serve(runner)
     for client in [Client(runner).greeted(), Client(runner).greeted()]:
         received = client.link.receive(LIMIT_MS)
@@ -664,7 +664,7 @@ def test_a_model_that_cannot_be_loaded_is_told_to_whoever_joins(runner: StageRun
 def test_a_model_that_cannot_be_loaded_is_told_to_nobody_for_long(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_module, "LAST_WORDS_NS", NS)
+    monkeypatch.setattr(server_module, "LAST_WORDS_NS", NS)
     serve(runner, fake_speaker.open_missing)
     assert isinstance(runner.join(), ModelNotFound)
 
@@ -721,7 +721,7 @@ def test_it_drops_nothing(runner: StageRunner) -> None:
 def test_a_question_too_long_to_be_told_is_refused_in_words(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96
+    monkeypatch.setattr(server_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96
     serve(runner)
     client = Client(runner).greeted()
     client.link.send(Ask(query="what is it then"))

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from arr_coc.allocator import FrameAllocation
 from arr_coc.types import NS_PER_S, Allocation, FrameStamp
+from stream.answer.latency import MET, MISSED, OFF, LatencyTarget, target_off
+from stream.answer.model import _window_options
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
@@ -24,9 +26,7 @@ from stream.live_figures import LiveFigures
 from stream.messages import Credit
 from stream.runtime.wiring import latency_target
 from stream.sources import SourceInfo
-from stream.speaker import _window_options
 from stream.stages.allocate import AllocatePolicy
-from stream.target import MET, MISSED, OFF, LatencyTarget, target_off
 from tests.event_maker import TIMING, answer
 from tests.stage_runner import StageRunner, expect, stage_runner
 from tests.test_sinks_live_layout import FIGURES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.triggers import Trigger, TriggerRules, Triggers
+from stream.answer.triggers import Trigger, TriggerRules, Triggers
 
 S = 1_000_000_000
 

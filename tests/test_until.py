@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import ModelError
+from stream.answer.scheduler import WATCHES_ONLY
+from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
-from stream.conversation import WATCHES_ONLY
 from stream.display.lines import LinesDisplay
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Looked, Notice, Started, Summary, Turned
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import run_session
-from stream.watching import NO_YES_OR_NO
 from tests import fake_speaker
 from tests.video_maker import make_video
 

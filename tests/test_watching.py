@@ -7,13 +7,12 @@ import tracemalloc
 import pytest
 from msgspec.structs import replace
 
+from stream.answer.triggers import NO_YES_OR_NO, LookRules, VerdictRules, Watch, WatchPolicy
 from stream.config import AnswerConfig, Config, UntilConfig
 from stream.display.text import turned_text
 from stream.event_forms import encode_event
 from stream.events import Looked, Notice, Turned
-from stream.looks import LookRules, VerdictRules
 from stream.runtime.wiring import watch_policy
-from stream.watching import NO_YES_OR_NO, Watch, WatchPolicy
 from tests.event_maker import look
 
 

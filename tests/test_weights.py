@@ -17,12 +17,12 @@ from arr_coc.relevance import RelevanceRealiser
 from arr_coc.texture import TextureArray
 from arr_coc.types import QueryEmbedding
 from arr_coc.weights import fingerprint, pack_realiser, unpack_realiser
+from stream.answer.model import QWEN, open_speaker
 from stream.config import AnswerConfig, Config
 from stream.identity import identity_of
 from stream.messages import Hello, decode, encode
 from stream.runtime.wiring import allocator_for
 from stream.sources import SourceInfo
-from stream.speaker import QWEN, open_speaker
 from tests.picture_stream import PictureStream, scenery
 from tests.tiny_qwen import tiny_folder
 

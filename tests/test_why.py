@@ -12,9 +12,9 @@ import torch
 
 from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
 from arr_coc.ops.regions import region_mean
+from arr_coc.packets import all_tokens
 from arr_coc.types import Allocation, FrameStamp
 from arr_coc.why import SCORES, explain, weights_of
-from stream.all_tokens import all_tokens
 from stream.config import AnswerConfig, OutputConfig
 from stream.events import Answer, FrameReady, Why
 from stream.sinks.jsonl import JsonlSink

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from stream.answer.scheduler import AnswerReach
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
@@ -17,7 +18,6 @@ from stream.config import (
     PipelineConfig,
     TextureConfig,
 )
-from stream.conversation import AnswerReach
 from stream.journal import Journal
 from stream.messages import Hello
 from stream.runtime.wiring import (

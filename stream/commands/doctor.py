@@ -12,7 +12,7 @@ import typer
 from stream.commands.counts import count_of
 from stream.commands.outcome import FAILED
 from stream.commands.text_options import Backend, Device, Dtype, Encode, Key, key_layers, text_option
-from stream.guests import GUESTS_MAX
+from stream.config import CLIENTS_MAX
 from stream.layers import build_config
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ def doctor(
     device: Device = None,
     streams: Annotated[
         str,
-        text_option("--streams", metavar="N", help=f"Runs that share one model, at most {GUESTS_MAX}. [1]"),
+        text_option("--streams", metavar="N", help=f"Runs that share one model, at most {CLIENTS_MAX}. [1]"),
     ] = "1",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> int:
     """Say what works on this machine, and how to mend the rest."""
     options = {"model": model, "budget": budget, "dtype": dtype, "window": window, "encode": encode}
     config = build_config(key_layers(doctor, **options, backend=backend, device=device))
-    count = count_of("--streams", streams, GUESTS_MAX)
+    count = count_of("--streams", streams, CLIENTS_MAX)
     show = _as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED
 

@@ -57,8 +57,8 @@ def serve_answers(
     layers += key_layers(serve_answers, **options, keys=keys, plain_tcp=plain_tcp)
     made = build_config(layers)
 
+    from stream.answer.model import model_name
     from stream.runtime.answer_worker import serve_answers as serve
-    from stream.speaker import model_name
     from stream.transport.curve import server_curve
 
     name = model_name(made)

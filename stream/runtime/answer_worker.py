@@ -12,19 +12,19 @@ from contextlib import ExitStack, closing, contextmanager
 
 import msgspec
 
-from stream.answer_place import AnswerPlace
+from stream.answer.client_table import AnswerPlace
+from stream.answer.model import QWEN, open_speaker
+from stream.answer.scheduler import AnswerReach
+from stream.answer.server import AnswerStage
 from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import CancelledError, Control
-from stream.conversation import AnswerReach
 from stream.errors import ConfigError, TransportError
 from stream.runtime.child import Child, Keeper, Pulse, RestartRules
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.signals import signals_handled
 from stream.snapshot import SnapshotReader, SnapshotWriter
-from stream.speaker import QWEN, open_speaker
-from stream.stages.answer import AnswerStage
 from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory
 from stream.transport.curve import client_curve, server_curve
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import Clock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Asked, Event, Looked, Notice, Started
@@ -15,7 +16,6 @@ from stream.runtime.answer_worker import LocalAnswers
 from stream.runtime.child import Child
 from stream.runtime.worker_messages import FrameWorkerConfig, Opened, Told
 from stream.transport import SocketDirectory
-from stream.watching import NO_YES_OR_NO
 
 ONCE = ("loading", "model-world", NO_YES_OR_NO)
 """Notices that need no repeating by a frame process that was started again."""

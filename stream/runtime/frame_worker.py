@@ -16,10 +16,10 @@ from contextlib import closing
 
 import msgspec
 
+from stream.answer.scheduler import AnswerReach
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.control import describe
-from stream.conversation import AnswerReach
 from stream.events import AnyEvent
 from stream.runtime.child import Pulse
 from stream.runtime.pipeline import Pipeline

@@ -17,12 +17,15 @@ from arr_coc.ops.backends import try_store
 from arr_coc.ops.store import Backend
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
-from stream.answer_place import AnswerPlace
+from stream.answer.client_table import AnswerPlace
+from stream.answer.latency import target_off
+from stream.answer.model import QWEN, model_name, open_speaker
+from stream.answer.scheduler import AnswerReach, cancel_off
+from stream.answer.server import AnswerStage
 from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import Control, describe
-from stream.conversation import AnswerReach, cancel_off
 from stream.errors import ConfigError, StageDied
 from stream.event_forms import unpack_event
 from stream.events import AnyEvent, FrameReady, Notice, Restarted, Started, store_lost
@@ -45,14 +48,11 @@ from stream.runtime.wiring import (
 from stream.slots import Slots
 from stream.sources import SourceInfo
 from stream.sources.open import open_source
-from stream.speaker import QWEN, model_name, open_speaker
 from stream.stages.allocate import AllocateStage, AllocateWiring
-from stream.stages.answer import AnswerStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
 from stream.tally import Tally
-from stream.target import target_off
 from stream.transport import EventSource, Transport
 
 POLL_MS = 50

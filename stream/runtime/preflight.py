@@ -10,6 +10,7 @@ import errno
 import os
 from pathlib import Path
 
+from stream.answer.model import model_name
 from stream.config import CaptureConfig, Config, NetworkConfig
 from stream.endpoints import check_reachable, needs_keys
 from stream.errors import OutputError, SourceNotFound
@@ -28,7 +29,6 @@ from stream.sources.address_check import check_address
 from stream.sources.file_check import check_file
 from stream.sources.part import refuse_part
 from stream.sources.picture_files import is_pattern, pictures_of
-from stream.speaker import model_name
 
 
 def check_run(config: Config) -> None:

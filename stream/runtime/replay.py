@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 
 from arr_coc.types import NS_PER_S
+from stream.answer.model import QWEN, Packet, Speaker, open_speaker
 from stream.answering import Answering, config_of, read_answering
 from stream.config import Config
 from stream.errors import RecordingError
@@ -20,7 +21,6 @@ from stream.messages import Answered, AnyMessage, Cancel, Hello, Join, Lapsed, L
 from stream.packets import frame_packet, token_packet
 from stream.recording import AnyRecord, Began, Heard, Recording, Said, unpacked
 from stream.renumbering import Renumbering
-from stream.speaker import QWEN, Packet, Speaker, open_speaker
 
 GUEST = b"replay"
 """The only guest of the speaker."""

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 import msgspec
 
 from arr_coc.errors import ArrCocError
+from stream.answer.model import QWEN, model_name
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import USER_ERRORS, describe, remote_error
@@ -28,7 +29,6 @@ from stream.runtime.child import Keeper
 from stream.runtime.frame_processes import FrameChildren, Succession
 from stream.runtime.worker_messages import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
 from stream.sources import SourceInfo
-from stream.speaker import QWEN, model_name
 from stream.tally import Tally
 from stream.transport import Transport, ipc_endpoint, private_directory
 

@@ -8,19 +8,17 @@ from arr_coc.ops.store import Backend
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.updater import TextureOptions
 from arr_coc.weights import unpack_realiser
+from stream.answer.latency import LatencyTarget
+from stream.answer.request import Manners
+from stream.answer.scheduler import AnswerReach, SpeakPolicy
+from stream.answer.triggers import LookRules, TriggerRules, VerdictRules, WatchPolicy
 from stream.config import Config, UntilConfig
-from stream.conversation import AnswerReach, SpeakPolicy
 from stream.journal import Journal
-from stream.looks import LookRules, VerdictRules
-from stream.manners import Manners
 from stream.messages import Hello
 from stream.model_world import shows_scenes
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.capture import CapturePolicy
-from stream.target import LatencyTarget
-from stream.triggers import TriggerRules
-from stream.watching import WatchPolicy
 
 
 def paced(config: Config, info: SourceInfo) -> bool:

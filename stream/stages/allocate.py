@@ -11,33 +11,48 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
 from msgspec import structs
 
 from arr_coc.allocator import FrameAllocation, StreamAllocator
+from arr_coc.counting import counted
 from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.view import TextureView
-from arr_coc.packets import frame_packet_from, packet_from
+from arr_coc.packets import all_tokens, frame_packet_from, packet_from
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
-from stream.all_tokens import all_tokens
+from arr_coc.why import explain, weights_of
+from stream.answer.latency import LatencyTarget
+from stream.answer.request import Manners
+from stream.answer.scheduler import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.clock import Clock
 from stream.control import WAIT_MS, Control, describe
-from stream.conversation import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.event_forms import pack_event
-from stream.events import Answer, Cut, Event, Notice, Skipped, store_lost
-from stream.frame_events import map_of, outage_of, picture_changed, ready_of, repaired_of, why_of
-from stream.manners import Manners
-from stream.messages import Changed, Credit, End, Hello, Lost
+from stream.events import (
+    Answer,
+    Cut,
+    Event,
+    FrameMap,
+    FrameReady,
+    Notice,
+    Outage,
+    PictureChanged,
+    Skipped,
+    Why,
+    store_lost,
+)
+from stream.messages import Changed, Credit, Discontinuity, End, Hello, Lost
 from stream.overlay import Overlay
 from stream.recorder import Recorder
 from stream.slots import Slots
 from stream.sources.base import SkippedItem
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
-from stream.target import LatencyTarget
 from stream.transport import Transport, Waiter
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +154,7 @@ class AllocateStage:
         if (target := self._wiring.target) is not None and self._last is not None:
             target.asked(self._last)
         if self._policy.with_reasons and self._last is not None:
-            self._emit(why_of(self._last))
+            self._emit(_why_of(self._last))
 
     def _heard(self, event: Event) -> None:
         """Passes on what the conversation tells; what an answer took sets the budget of the next frames."""
@@ -164,7 +179,7 @@ class AllocateStage:
             if isinstance(received.message, End):
                 return received.message
             if isinstance(received.message, Lost):
-                self._emit(outage_of(received.message))
+                self._emit(_outage_of(received.message))
             elif isinstance(received.message, Changed):
                 if not self._control.found:
                     self._take(received.message)
@@ -183,10 +198,10 @@ class AllocateStage:
             self._emit(Cut(frame_index=stamp.frame_index, pts_s=at_s, score=changed.cut_score))
         discontinuity = changed.discontinuity if begun else None
         if discontinuity in ("resolution", "format"):
-            self._emit(picture_changed(changed, discontinuity, grid))
+            self._emit(_picture_changed(changed, discontinuity, grid))
         slot = None if overlay is None else self._slot(overlay)
-        ready = ready_of(frame, changed, (start_ns, ready_ns), slot, self._policy.all_tiles)
-        self._emit(structs.replace(ready, map=map_of(frame)) if self._policy.with_maps else ready)
+        ready = _ready_of(frame, changed, (start_ns, ready_ns), slot, self._policy.all_tiles)
+        self._emit(structs.replace(ready, map=_map_of(frame)) if self._policy.with_maps else ready)
         time_ns = stamp.capture_ns if self._policy.live else stamp.media_ns
         self._talk.observe(
             frame.stamp,
@@ -256,7 +271,7 @@ class AllocateStage:
         stamp = None if self._last is None else self._last.stamp
         at_s = 0.0 if stamp is None else stamp.media_ns / NS_PER_S
         self._tell_skipped(end.skipped, 0 if stamp is None else stamp.frame_index + 1, at_s)
-        if (repaired := repaired_of(end)) is not None:
+        if (repaired := _repaired_of(end)) is not None:
             self._emit(repaired)
         self._talk.finish(last_answer=end.reason == "finished")
 
@@ -294,3 +309,80 @@ def _whole_packet(view: TextureView) -> FramePacket:
     """A frame with all of its tokens and a copy of its image, which may wait for its turn."""
     packet = frame_packet_from(view, all_tokens(view))
     return replace(packet, image=packet.image.copy())
+
+
+def _ready_of(
+    frame: FrameAllocation, changed: Changed, span_ns: tuple[int, int], slot: int | None, all_tiles: bool = False
+) -> FrameReady:
+    """Return the event of a frame that was allocated in `span_ns` (start, end).
+
+    `slot` is where a picture of it lies for the sinks. With `all_tiles` the model reads every tile of a frame, not the
+    chosen regions only.
+    """
+    start_ns, ready_ns = span_ns
+    return FrameReady(
+        frame_index=changed.stamp.frame_index,
+        pts_s=changed.stamp.media_ns / NS_PER_S,
+        capture_ns=changed.stamp.capture_ns,
+        ready_ns=ready_ns,
+        texture_ms=changed.texture_ms,
+        allocate_ms=(ready_ns - start_ns) / NS_PER_MS,
+        dirty_share=changed.dirty_share,
+        tokens=frame.levels.size if all_tiles else frame.allocation.tokens,
+        tiles=frame.levels.size,
+        jitter_share=frame.jitter_share,
+        slot=slot,
+        duration_s=None if changed.duration_ns is None else changed.duration_ns / NS_PER_S,
+    )
+
+
+def _map_of(frame: FrameAllocation) -> FrameMap:
+    relevance, regions = frame.relevance.numpy(), frame.allocation.regions.numpy()
+    return FrameMap(
+        rows=relevance.shape[0],
+        cols=relevance.shape[1],
+        relevance=np.rint(np.clip(relevance, 0, 1) * 255).astype(np.uint8).tobytes(),
+        regions=regions.astype("<i2").tobytes(),
+    )
+
+
+def _why_of(frame: FrameAllocation) -> Why:
+    return Why(
+        frame_index=frame.stamp.frame_index,
+        pts_s=frame.stamp.media_ns / NS_PER_S,
+        strategy=frame.strategy,
+        weights=weights_of(frame),
+        tokens=explain(frame),
+    )
+
+
+def _outage_of(lost: Lost) -> Outage:
+    return Outage(
+        frame_index=lost.frame_index,
+        pts_s=lost.media_ns / NS_PER_S,
+        reason=lost.reason,
+        lasted_s=lost.lasted_s,
+        attempts=lost.attempts,
+    )
+
+
+def _picture_changed(changed: Changed, reason: Discontinuity, grid: TileGrid) -> PictureChanged:
+    """From this frame on the picture has another size or form; `grid` covers it as it is worked on."""
+    return PictureChanged(
+        frame_index=changed.stamp.frame_index,
+        pts_s=changed.stamp.media_ns / NS_PER_S,
+        reason=reason,
+        width_px=grid.width_px,
+        height_px=grid.height_px,
+    )
+
+
+def _repaired_of(end: End) -> Notice | None:
+    """That frame times were made or corrected, if any were."""
+    made, clamped = end.made_pts, end.clamped_pts
+    if not made and not clamped:
+        return None
+    message = (
+        f"repaired {counted(made + clamped, 'frame time')} from the frame rate ({made} missing, {clamped} going back)"
+    )
+    return Notice(code="pts-repaired", message=message)

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from arr_coc.types import NS_PER_S
+from stream.answer.triggers import TriggerRules, Triggers
 from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.events import Answer, Event, Summary
 from stream.runtime.pipeline import Pipeline
 from stream.tally import Tally
-from stream.triggers import TriggerRules, Triggers
 from tests.event_maker import frame
 from tests.video_maker import make_video, moving_square
 

@@ -15,7 +15,8 @@ import pytest
 import zmq
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer_place import AnswerPlace
+from stream.answer.client_table import AnswerPlace
+from stream.answer.server import AnswerStage
 from stream.config import Config
 from stream.control import Control
 from stream.errors import RecordingError, ResumeError, TransportError
@@ -55,7 +56,6 @@ from stream.packets import (
 )
 from stream.recording import MAGIC, Began, Happened, Heard, Recording, Said, packed, unpacked
 from stream.sources.base import SkippedItem
-from stream.stages.answer import AnswerStage
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.event_maker import answer, frame, summary

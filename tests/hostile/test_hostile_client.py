@@ -15,12 +15,12 @@ import pytest
 import zmq
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer_place import AnswerPlace
+from stream.answer.client_table import AnswerPlace
+from stream.answer.server import AnswerStage
 from stream.config import QUERY_LIMIT_CHARS, Config, NetworkConfig
 from stream.control import Control
 from stream.messages import Answered, Ask, Asking, Cancel, Join, Leave, Message, Turn, Want, encode
 from stream.packets import token_message
-from stream.stages.answer import AnswerStage
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
 from stream.transport.curve import client_curve, make_keys, server_curve

@@ -1,4 +1,4 @@
-"""When to speak and with whom: the answer points of a run, and the answer stage that is asked at them."""
+"""Scheduler of answers: when the answer server is asked, about which frame, and how long it is waited for."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from stream.answer.client import Dialogue
+from stream.answer.request import Manners
+from stream.answer.triggers import TriggerRules, Triggers, Watch, WatchPolicy
 from stream.clock import Clock
 from stream.control import WAIT_MS, Control
-from stream.dialogue import Dialogue
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Asked, Event, Looked, Notice
-from stream.manners import Manners
 from stream.messages import Hello
 from stream.model_world import doubt_about
 from stream.snapshot import SnapshotWriter
 from stream.transport import Link, Tap, Transport
 from stream.transport.curve import ClientCurve
-from stream.triggers import TriggerRules, Triggers
-from stream.watching import Watch, WatchPolicy
 
 MS_PER_S = 1000
 

@@ -1,4 +1,4 @@
-"""Holding `answer.target_ms`: what answers took becomes the budget of the frames that follow."""
+"""Latency controller for `answer.target_ms`: the times of answers become the budget of the frames that follow."""
 
 from __future__ import annotations
 

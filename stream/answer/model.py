@@ -1,4 +1,4 @@
-"""Who speaks: the contract of a model as the answer stage uses it, and how one is opened by name."""
+"""Contract of a model as the answer server uses it, and the loading of one by name."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from arr_coc.qwen.options import WindowOptions
     from arr_coc.qwen.session import AnswerSession
 
+
 Packet: TypeAlias = TokenPacket | FramePacket
 
-QWEN = "stream.speaker:open_qwen"
+QWEN = "stream.answer.model:open_qwen"
 """The speaker that a run uses unless told otherwise."""
 
 

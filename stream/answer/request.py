@@ -1,20 +1,184 @@
-"""The answer that is awaited, at most one: its number, its packet, and what becomes of it when it is spoken or lost."""
+"""Requests to the answer server: options, the one that is in flight, and what its replies become."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TokenPacket
 from stream.clock import Clock
 from stream.errors import TransportError
-from stream.events import Answer, AnswerCancelled, AnswerText, Event, Looked, Shadow
+from stream.events import Answer, AnswerCancelled, AnswerText, AnswerTiming, Event, Looked, LookTiming, Shadow
+from stream.journal import Journal
 from stream.limits import ANSWER_CHARS_MAX, PIECES_MAX
-from stream.manners import Manners
 from stream.messages import Answered, Text
 from stream.messages import Looked as LookedMessage
 from stream.packets import check_taught, feedback_of
-from stream.question import Question
+from stream.snapshot import SnapshotWriter
 from stream.transport import Received
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What is sent, and how the conversation goes on when the answer stage is lost.
+
+    `encode` is what the packets are for. `rejoin`: a new answer stage is looked for, else the run ends. `repeat`: it is
+    asked again what the lost one was asked, else that answer is given up, as it would be late. `supervised`: somebody
+    else notices its death. `snapshot`: where whole frames are laid, shared with it; `journal`: the answers of a run
+    that this one continues. `until` is a standing question, to be looked at with every packet.
+    """
+
+    encode: str = "sparse"
+    until: str | None = None
+    rejoin: bool = False
+    repeat: bool = False
+    supervised: bool = True
+    snapshot: SnapshotWriter | None = None
+    journal: Journal | None = None
+
+
+_WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """`same`: equal but for case, punctuation and spaces. `words`: share of equal words, in [0, 1]."""
+
+    same: bool
+    words: float
+
+
+def agreement(one: str, other: str) -> Agreement:
+    """How far two texts agree.
+
+    The share is twice the number of words that match in order, divided by the number of words of both (Ratcliff and
+    Obershelp's measure, as difflib has it); two texts without a word agree.
+    """
+    first, second = words_of(one), words_of(other)
+    if not first and not second:
+        return Agreement(True, 1.0)
+    return Agreement(first == second, SequenceMatcher(None, first, second, autojunk=False).ratio())
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text without case and punctuation: `"It's 3.5 m!"` is `it's`, `3.5`, `m`."""
+    return _WORDS.findall(text.casefold())
+
+
+NS_PER_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class Question:
+    """An answer that is awaited, and the packet that it is about.
+
+    With `speak` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the whole
+    frame, where the answer is checked by another one about that; `checks`: the answer that this one checks.
+    `spoken`: the text so far, in so many `pieces`.
+    """
+
+    number: int
+    packet: TokenPacket | FramePacket
+    trigger: str
+    asked_ns: int
+    speak: bool = True
+    look_trigger: str = ""
+    looked: bool = False
+    shadow: FramePacket | None = None
+    checks: Answer | None = None
+    first_text_ns: int | None = None
+    spoken: str = ""
+    pieces: int = 0
+
+    @property
+    def stamp(self) -> FrameStamp:
+        return self.packet.stamp
+
+    def look(self, message: LookedMessage, question: str, heard_ns: int) -> Looked:
+        """The look as an event; what holds after it is for others to say."""
+        stamp = self.stamp
+        return Looked(
+            frame_index=stamp.frame_index,
+            pts_s=stamp.media_ns / NS_PER_S,
+            trigger=self.look_trigger,
+            question=question,
+            yes=message.yes,
+            certain=message.certain,
+            holds=None,
+            tokens_used=message.tokens_used,
+            tokens_total=self.packet.grid.tiles,
+            kept_bytes=message.kept_bytes,
+            timing=LookTiming(
+                encode_ms=message.encode_ms,
+                prefill_ms=message.prefill_ms,
+                total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
+            ),
+        )
+
+    def checked(self, message: Answered) -> Shadow | None:
+        """What the check found; None where it was asked another question meanwhile."""
+        answer = self.checks
+        if answer is None or message.query != answer.query:
+            return None
+        found = agreement(answer.text, message.text)
+        return Shadow(
+            answer=answer.answer,
+            frame_index=answer.frame_index,
+            pts_s=answer.pts_s,
+            query=answer.query,
+            text=answer.text,
+            full_text=message.text,
+            same=found.same,
+            words=found.words,
+            tokens_used=answer.tokens_used,
+            tokens_full=message.tokens_used,
+        )
+
+    def cancelled(self, new: FrameStamp, by: str) -> AnswerCancelled:
+        """The event that this answer is stale; `by` says what made it so, `new` is the first frame after that."""
+        return AnswerCancelled(
+            answer=self.number,
+            frame_index=self.stamp.frame_index,
+            pts_s=self.stamp.media_ns / NS_PER_S,
+            trigger=self.trigger,
+            text=self.spoken,
+            by=by,
+            by_frame_index=new.frame_index,
+            by_pts_s=new.media_ns / NS_PER_S,
+        )
+
+    def answered(self, message: Answered, heard_ns: int) -> Answer:
+        """The answer as an event; latencies count from the capture of its frame."""
+        stamp = self.stamp
+        at_s = stamp.media_ns / NS_PER_S
+        since_ns = stamp.media_ns if message.since_ns is None else min(message.since_ns, stamp.media_ns)
+        first_ns = self.first_text_ns or heard_ns
+        return Answer(
+            answer=message.answer,
+            frame_index=stamp.frame_index,
+            pts_s=at_s,
+            start_s=since_ns / NS_PER_S,
+            end_s=at_s,
+            trigger=self.trigger,
+            query=message.query,
+            text=message.text,
+            tokens_used=message.tokens_used,
+            tokens_total=self.packet.grid.tiles,
+            text_tokens=message.text_tokens,
+            frames=message.frames,
+            kept_bytes=message.kept_bytes,
+            flops=message.flops,
+            full_flops=message.full_flops,
+            timing=AnswerTiming(
+                encode_ms=message.encode_ms,
+                prefill_ms=message.prefill_ms,
+                decode_ms=message.decode_ms,
+                ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
+                total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
+            ),
+        )
 
 
 class Awaited:

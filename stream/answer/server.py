@@ -1,4 +1,4 @@
-"""Answer: loads the model, and answers the packets of whoever has joined, one at a time, in fair turns."""
+"""Answer server: loads the model, and answers the packets of its clients, one at a time, in fair turns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import numpy.typing as npt
 from arr_coc.counting import counted
 from arr_coc.errors import ArrCocError, ContextLengthError
 from arr_coc.types import NS_PER_S
-from stream.answer_place import AnswerPlace, check_joining, greeting
+from stream.answer.client_table import AnswerPlace, Guest, Guests, check_joining, greeting
+from stream.answer.model import Packet, Speaker, Spoken
+from stream.config import CLIENTS_MAX
 from stream.control import WAIT_MS, CancelledError, Control, describe
 from stream.errors import StreamError, TransportError
-from stream.guests import GUESTS_MAX, Guest, Guests
 from stream.limits import (
     ANSWER_CHARS_MAX,
     DETAILS_CHARS_MAX,
@@ -31,6 +32,7 @@ from stream.limits import (
 )
 from stream.messages import (
     Alive,
+    Answered,
     Ask,
     Asking,
     Cancel,
@@ -38,6 +40,7 @@ from stream.messages import (
     Join,
     Lapsed,
     Leave,
+    Looked,
     Message,
     Text,
     Tokens,
@@ -45,11 +48,54 @@ from stream.messages import (
     Want,
     WholeFrame,
 )
-from stream.packets import frame_packet, specs_of, token_packet
+from stream.packets import feedback_arrays, frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader
-from stream.speaker import Packet, Speaker
-from stream.spoken import answered_message, looked_message
 from stream.transport import Client, Received, Transport
+
+Parts = list[npt.NDArray[Any]]
+
+
+def answered_message(number: int, query: str, text: str, spoken: Spoken) -> tuple[Answered, Parts]:
+    """An answer that has ended."""
+    arrays = feedback_arrays(spoken.feedback)
+    message = Answered(
+        answer=number,
+        query=query,
+        text=text,
+        tokens_used=spoken.tokens_used,
+        text_tokens=spoken.text_tokens,
+        encode_ms=spoken.encode_ms,
+        prefill_ms=spoken.prefill_ms,
+        decode_ms=spoken.decode_ms,
+        frames=spoken.frames,
+        since_ns=spoken.since_ns,
+        kept_bytes=spoken.kept_bytes,
+        flops=spoken.flops,
+        full_flops=spoken.full_flops,
+        feedback_stamp=None if spoken.feedback is None else spoken.feedback.stamp,
+        arrays=specs_of(*arrays),
+    )
+    return message, arrays
+
+
+def looked_message(number: int, look: tuple[float, float], spoken: Spoken, *, teaches: bool) -> tuple[Looked, Parts]:
+    """A look at a standing question; what it learnt goes along only where it `teaches`."""
+    feedback = spoken.feedback if teaches else None
+    arrays = feedback_arrays(feedback)
+    yes, certain = look
+    message = Looked(
+        answer=number,
+        yes=yes,
+        certain=certain,
+        tokens_used=spoken.tokens_used,
+        encode_ms=spoken.encode_ms,
+        prefill_ms=spoken.prefill_ms,
+        kept_bytes=spoken.kept_bytes,
+        feedback_stamp=None if feedback is None else feedback.stamp,
+        arrays=specs_of(*arrays),
+    )
+    return message, arrays
+
 
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
@@ -160,7 +206,7 @@ class AnswerStage:
             self._questions[client] += 1
             if self._questions[client] <= QUESTIONS_AT_ONCE:
                 self._take_question(client, message)
-            elif client in self._late or len(self._late) < GUESTS_MAX:
+            elif client in self._late or len(self._late) < CLIENTS_MAX:
                 self._late[client] = message
         elif guest is None or isinstance(message, Leave):
             self._dismiss(client)
