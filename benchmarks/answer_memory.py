@@ -13,7 +13,7 @@ import torch
 
 from arr_coc.qwen.loading import load_qwen
 from benchmarks.answer_ways import speak_on, way_named
-from stream.interpreter import python_command, python_environment
+from stream.start import python_command, python_environment
 
 ANSWERS = 2
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -23,7 +23,7 @@ import psutil
 from benchmarks.live import make_clip
 from benchmarks.soak import Samples, process_figures, rounded
 from stream.bench.machine import machine
-from stream.interpreter import python_command, python_environment
+from stream.start import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "watch_memory.json"
 SAMPLE_S = 10.0

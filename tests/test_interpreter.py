@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stream import start
-from stream.interpreter import ROOT, python_command, python_environment
+from stream.start import ROOT, leave_out_working_folder, python_command, python_environment
 
 PRODUCT = ("arr_coc", "stream", "training", "evaluation", "benchmarks", "scripts")
 SOURCES = sorted(path for folder in PRODUCT for path in Path(ROOT, folder).rglob("*.py"))
@@ -46,7 +45,7 @@ def test_children_are_started_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
     }
-    assert naming == {"stream/interpreter.py"}
+    assert naming == {"stream/start.py"}
     starting = {path.name for path in SOURCES for name, _ in calls(path) if name.startswith(("os.exec", "os.spawn"))}
     assert starting == set()
     spawning = {path.name for path in SOURCES if "multiprocessing" in path.read_text("utf-8")}
@@ -85,15 +84,15 @@ def test_the_command_leaves_the_working_folder_out(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", ":/named:lib")
     kept = [ROOT, "/named", sys.path[-1]]
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(tmp_path / "lib"), *kept])
-    start.leave_out_working_folder()
+    leave_out_working_folder()
     assert sys.path == kept
     monkeypatch.setenv("PYTHONPATH", f":{tmp_path}")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *kept])
-    start.leave_out_working_folder()
+    leave_out_working_folder()
     assert sys.path == [str(tmp_path), *kept], "it was asked for by name"
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PYTHONPATH", ":")
-    start.leave_out_working_folder()
+    leave_out_working_folder()
     assert ROOT in sys.path, "the program itself lies there"
 
 

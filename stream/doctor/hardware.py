@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from stream.doctor.check import Check, State
 from stream.doctor.software import WHEELS
-from stream.interpreter import python_command, python_environment
+from stream.start import python_command, python_environment
 
 TRIAL_LIMIT_S = 30.0
 """How long a texture store may take to open and be used once; on a slow machine most of it goes into imports."""

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -19,7 +19,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.errors import StageDied
 from stream.events import Restarted
-from stream.interpreter import python_command, python_environment
+from stream.start import python_command, python_environment
 
 BEAT_S = 0.25
 """Between two beats."""
@@ -93,7 +93,7 @@ class Child:
     """
 
     def __init__(
-        self, name: str, module: str, inherited: Sequence[int] = (), environment: Mapping[str, str] | None = None
+        self, name: str, module: str, inherited: Sequence[int] = (), environment: dict[str, str] | None = None
     ) -> None:
         self._name = name
         self._pulse = PulseReader()
