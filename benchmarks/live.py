@@ -39,7 +39,7 @@ from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import Control
 from stream.display.progress import ProgressDisplay
 from stream.messages import Credit, End, Frame
-from stream.metrics import interval_std_ms, slope_per_hour
+from stream.monitor.metrics import interval_std_ms, slope_per_hour
 from stream.scenes import load_scene
 from stream.slots import Slots
 from stream.sources.open import open_source

@@ -9,8 +9,8 @@ import msgspec
 
 from stream.config import QUERY_LIMIT_CHARS
 from stream.errors import TransportError
-from stream.published import VERSION
-from stream.vitals import Vitals
+from stream.monitor.health import Vitals
+from stream.monitor.schema import VERSION
 
 EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import psutil
 import pytest
 
-from stream.bench import memory as memory_module
 from stream.bench.machine import machine
-from stream.bench.memory import MemorySample, MemoryWatch, resident_bytes
 from stream.bench.recorder import Recorder
 from stream.bench.report import Report, report
 from stream.config import Config
 from stream.events import Cut, Outage, Restarted
+from stream.monitor import memory as memory_module
+from stream.monitor.memory import MemorySample, MemoryWatch, resident_bytes
 from tests.event_maker import answer, frame, summary
 
 

@@ -13,9 +13,9 @@ from benchmarks.hop_peers import number_of, numbered
 from benchmarks.hops import compared, hops_us, slow_consumer
 from benchmarks.live import measure_memory, measure_release, targets, worst_frames
 from benchmarks.transport import median_of
-from stream.bench.memory import MemorySample
 from stream.bench.recorder import Recorder
 from stream.bench.report import report
+from stream.monitor.memory import MemorySample
 from tests.event_maker import frame
 from tests.test_bench import recorded
 

@@ -9,9 +9,9 @@ import pytest
 
 from stream.cli import main
 from stream.config import Config, OutputConfig
+from stream.monitor.health import Vitals
 from stream.sinks.control import ControlSink
 from stream.transport import control as control_module
-from stream.vitals import Vitals
 from tests.event_maker import frame
 from tests.watched_run import WatchedRun
 

@@ -1,4 +1,4 @@
-"""The figures of a live view are the definitions of stream.metrics over the last seconds."""
+"""The figures of a live view are the definitions of stream.monitor.metrics over the last seconds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stream.events import Cut, Outage, Restarted
-from stream.live_figures import Figures, LiveFigures
-from stream.metrics import interarrival_ms, interval_std_ms
+from stream.monitor.metrics import interarrival_ms, interval_std_ms
+from stream.monitor.statistics import Figures, LiveFigures
 from tests.event_maker import answer, frame
 
 MS = 1_000_000

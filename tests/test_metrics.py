@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.metrics import (
+from stream.monitor.metrics import (
     Percentiles,
     deadline_misses_percent,
     frames_per_second,

@@ -10,8 +10,8 @@ import pytest
 
 from stream.config import Config
 from stream.errors import TransportError
+from stream.monitor.health import Vitals
 from stream.requests import Replies, ask_request, read_reply, status_request
-from stream.vitals import Vitals
 from tests.event_maker import summary
 from tests.watched_run import WatchedRun
 

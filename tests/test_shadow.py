@@ -16,8 +16,8 @@ from stream.display.lines import figures_text
 from stream.errors import ConfigError, ResumeError
 from stream.events import Answer, AnswerText, Shadow
 from stream.layers import Layer, build_config
-from stream.live_figures import LiveFigures
 from stream.messages import Ask, Text, Tokens, Turn, Want, WholeFrame
+from stream.monitor.statistics import LiveFigures
 from stream.packets import frame_packet
 from stream.resume import journal_for
 from stream.snapshot import SnapshotReader, SnapshotWriter

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from stream.display.layout import HINT, HINT_NO_KEYS, Typing, compose, duration
 from stream.display.state import Scene, TranscriptEntry
 from stream.display.text import Line
-from stream.live_figures import Figures, Loss
-from stream.metrics import Percentiles
+from stream.monitor.metrics import Percentiles
+from stream.monitor.statistics import Figures, Loss
 from stream.sources import SourceInfo
 
 FIGURES = Figures(

@@ -12,7 +12,7 @@ import pytest
 from stream.clock import FakeClock
 from stream.display.lines import LinesDisplay, figures_text
 from stream.events import Asked, Cut, Notice, Outage, Restarted
-from stream.live_figures import Loss
+from stream.monitor.statistics import Loss
 from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 from tests.test_sinks_live_layout import FIGURES

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.clock import FakeClock
 from stream.config import Config, OutputConfig
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
+from stream.monitor.health import Vitals
 from stream.sinks.metrics import Histogram, MetricsSink
-from stream.vitals import Vitals
 from tests.event_maker import answer, frame, look, shadow, summary
 from tests.waiting import LIMIT_S
 from tests.watched_run import WatchedRun

@@ -33,10 +33,10 @@ from stream.events import (
     Started,
     Why,
 )
-from stream.published import AnyPublished, Published, topic_of
+from stream.monitor.health import Vitals
+from stream.monitor.schema import AnyPublished, Published, topic_of
 from stream.sinks.publish import KEPT, PublishSink, published
 from stream.transport import publisher as publisher_module
-from stream.vitals import Vitals
 from tests.event_maker import answer, frame, look, shadow, summary, turned
 from tests.listener import listening
 from tests.watched_run import WatchedRun

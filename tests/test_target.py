@@ -22,8 +22,8 @@ from stream.doctor import fitness
 from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice
 from stream.layers import Layer, build_config, option_layer
-from stream.live_figures import LiveFigures
 from stream.messages import Credit
+from stream.monitor.statistics import LiveFigures
 from stream.runtime.wiring import latency_target
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy

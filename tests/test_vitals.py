@@ -10,7 +10,7 @@ import pytest
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
 from stream.events import ANSWERS_LOST, AnswerText, Asked, Notice, Outage, Restarted, Started, store_lost
-from stream.vitals import Vitals, memory_bytes
+from stream.monitor.health import Vitals, memory_bytes
 from tests.event_maker import answer, frame, summary
 from tests.watched_run import INFO, WatchedRun
 

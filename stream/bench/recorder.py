@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stream.bench.kept_frames import KeptFrames
-from stream.bench.memory import MemorySample
 from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted, Summary
+from stream.monitor.memory import MemorySample
 from stream.sinks.base import Sink
 
 

@@ -13,7 +13,7 @@ from stream.bench.machine import machine
 from stream.bench.recorder import Recorder
 from stream.config import Config
 from stream.events import Answer, FrameReady
-from stream.metrics import (
+from stream.monitor.metrics import (
     TRIM_S,
     Jitter,
     Nanoseconds,

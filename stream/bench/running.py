@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from arr_coc.errors import ArrCocError
-from stream.bench.memory import MemoryWatch
 from stream.bench.recorder import Recorder
 from stream.bench.report import Report, report
 from stream.bench.series import Series
 from stream.config import Config
 from stream.display import open_display
 from stream.errors import StreamError
-from stream.metrics import TRIM_S
+from stream.monitor.memory import MemoryWatch
+from stream.monitor.metrics import TRIM_S
 from stream.runtime.session import Run, open_run, run_session
 from stream.sinks.base import Display
 

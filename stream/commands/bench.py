@@ -109,7 +109,7 @@ def bench(
         check_run(config)
 
     from stream.bench.running import Plan
-    from stream.metrics import TRIM_S
+    from stream.monitor.metrics import TRIM_S
     from stream.sinks.output_file import OutputFile
     from stream.sources.address import redacted
 

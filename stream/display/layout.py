@@ -13,7 +13,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import seconds_text
 from stream.display.state import Scene, TranscriptEntry
 from stream.display.text import Line, Span, cut_line, cut_path, tail, wrap
-from stream.live_figures import Figures
+from stream.monitor.statistics import Figures
 from stream.printable import printable
 
 HINT = "type a question and press Enter · Ctrl-C ends"

@@ -30,8 +30,8 @@ from stream.events import (
     Turned,
     Why,
 )
-from stream.live_figures import Figures
 from stream.logs import json_line, write_line, write_now
+from stream.monitor.statistics import Figures
 from stream.printable import printable
 from stream.sinks.base import Display, Watched
 

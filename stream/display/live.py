@@ -25,8 +25,8 @@ from stream.display.layout import Typing, compose, input_line
 from stream.display.state import ViewModel
 from stream.display.text import Line, print_answer, summary_text, wrap
 from stream.events import Asked, Event, Summary
-from stream.live_figures import Figures
 from stream.logs import write_now
+from stream.monitor.statistics import Figures
 from stream.printable import printable_span
 from stream.sinks.base import Display, Watched
 

@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import Clock, clock_text
 from stream.display.text import EventText, breaks_off, turned_text
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Notice, Started, Turned
-from stream.live_figures import Figures, LiveFigures
+from stream.monitor.statistics import Figures, LiveFigures
 from stream.printable import printable
 from stream.sinks.base import Watched
 from stream.sources import SourceInfo

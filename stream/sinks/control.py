@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from stream.config import Config
 from stream.events import Event
+from stream.monitor.health import Vitals
 from stream.requests import Replies
 from stream.sinks.base import Sink
 from stream.transport.control import ControlServer
 from stream.transport.curve import server_curve
-from stream.vitals import Vitals
 
 
 class ControlSink(Sink):

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from stream.config import Config
 from stream.events import Event
+from stream.monitor.health import Vitals
 from stream.sinks.base import Sink
-from stream.vitals import Vitals
 
 
 class VitalsSink(Sink):

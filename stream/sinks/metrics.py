@@ -14,10 +14,10 @@ from prometheus_client.registry import Collector
 
 from stream.config import Config
 from stream.events import Answer, Event, FrameReady, Looked
-from stream.published import PublishedStats
+from stream.monitor.health import Health, Vitals
+from stream.monitor.schema import PublishedStats
 from stream.sinks.base import Sink
 from stream.sinks.http import HttpServer, Page
-from stream.vitals import Health, Vitals
 
 FRAME_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
 TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)

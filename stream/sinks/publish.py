@@ -25,7 +25,8 @@ from stream.events import (
     Summary,
     Turned,
 )
-from stream.published import (
+from stream.monitor.health import Vitals
+from stream.monitor.schema import (
     Published,
     PublishedAnswer,
     PublishedAsked,
@@ -48,7 +49,6 @@ from stream.published import (
 from stream.sinks.base import Sink
 from stream.transport.curve import server_curve
 from stream.transport.publisher import Publisher, TopicMessage
-from stream.vitals import Vitals
 
 KEPT = ("status", "answer", "look", "turned", "frame", "stats")
 """Topics whose last message a newcomer gets."""

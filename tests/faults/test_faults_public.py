@@ -16,11 +16,11 @@ import pytest
 import zmq
 
 from stream.config import Config
+from stream.monitor.health import Vitals
 from stream.requests import Replies, ask_request, status_request
 from stream.sources.frame_message import FrameReader, MessageError
 from stream.transport.control import REQUEST_BYTES_MAX, ControlServer, request
 from stream.transport.publisher import Publisher
-from stream.vitals import Vitals
 from tests.faults.mutations import many
 from tests.listener import listening
 from tests.watched_run import WatchedRun

@@ -11,7 +11,7 @@ import msgspec
 
 from arr_coc.types import TILE_PX
 from stream.events import AnswerTiming, LookTiming
-from stream.metrics import Percentiles
+from stream.monitor.metrics import Percentiles
 
 VERSION = 1
 

@@ -30,8 +30,8 @@ from stream.events import (
     Started,
     Summary,
 )
-from stream.live_figures import Figures, LiveFigures
-from stream.published import PublishedJitter, PublishedStats, PublishedStatus
+from stream.monitor.schema import PublishedJitter, PublishedStats, PublishedStatus
+from stream.monitor.statistics import Figures, LiveFigures
 from stream.sinks.base import Watched
 from stream.sources import SourceInfo
 from stream.sources.fit import Fit

@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from arr_coc.types import NS_PER_S
 from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted, Shadow
-from stream.metrics import Percentiles, deadline_misses_percent, frames_per_second, interarrival_ms, interval_std_ms
+from stream.monitor.metrics import (
+    Percentiles,
+    deadline_misses_percent,
+    frames_per_second,
+    interarrival_ms,
+    interval_std_ms,
+)
 
 WINDOW_NS = 10 * NS_PER_S
 """What latency and jitter are measured over."""

@@ -1,0 +1,1 @@
+"""State, health and figures of a run, for displays and for other programs."""
