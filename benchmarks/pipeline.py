@@ -47,8 +47,9 @@ def measure(clip: Path, model: str | None) -> dict[str, Any]:
         answer=AnswerConfig(model=model, every_s=ALWAYS_DUE_S),
         pipeline=PipelineConfig(answers="newest"),
     )
-    recorder = Recorder()
-    for event in Pipeline(config).run():
+    run = Pipeline(config)
+    recorder = Recorder(statistics=run.statistics)
+    for event in run.run():
         recorder.write(event)
     return report(recorder).with_circumstances(config.model_copy(update={"source": "scene hd as H.264"}))
 

@@ -9,8 +9,8 @@ import msgspec
 
 from stream.config import QUERY_LIMIT_CHARS
 from stream.errors import TransportError
-from stream.monitor.health import Vitals
-from stream.monitor.schema import VERSION
+from stream.monitor.health import RunMonitor
+from stream.monitor.schema import STATS, STATUS, VERSION, envelope
 
 EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
 
@@ -40,10 +40,10 @@ class RequestRefused(Exception):
 
 
 class Replies:
-    """Makes the reply to each request; `vitals` knows the run."""
+    """Makes the reply to each request; `monitor` knows the run."""
 
-    def __init__(self, vitals: Vitals) -> None:
-        self._vitals = vitals
+    def __init__(self, monitor: RunMonitor) -> None:
+        self._monitor = monitor
 
     def __call__(self, body: bytes) -> bytes:
         """The reply, in the encoding of the request: JSON, or msgpack where it does not look like JSON."""
@@ -70,19 +70,19 @@ class Replies:
             return Reply(ok=True)
         return Reply(
             ok=True,
-            status=msgspec.to_builtins(self._vitals.status()),
-            stats=msgspec.to_builtins(self._vitals.stats()),
+            status=envelope(STATUS, msgspec.to_builtins(self._monitor.status())),
+            stats=envelope(STATS, msgspec.to_builtins(self._monitor.stats())),
         )
 
     def _ask(self, query: str) -> None:
-        run = self._vitals.run
+        run = self._monitor.run
         if not query.strip():
             raise RequestRefused("the question is empty")
         if len(query) > QUERY_LIMIT_CHARS:
             raise RequestRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}")
         if run is None:
             raise RequestRefused("the run has not begun; ask again in a moment")
-        if self._vitals.health().status == "ended":
+        if self._monitor.health().status == "ended":
             raise RequestRefused("the run has ended")
         run.ask(query)
 

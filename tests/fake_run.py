@@ -6,7 +6,9 @@ import os
 import threading
 from collections.abc import Iterator
 
+from stream.clock import MonotonicClock
 from stream.events import Event
+from stream.monitor.statistics import RunStatistics
 from stream.overlay import Overlay
 from stream.sources import SourceInfo
 from tests.event_maker import summary
@@ -26,10 +28,13 @@ class ScriptedRun:
         self.asked: list[str] = []
         self.dropped: dict[str, int] = {}
         self.closed = False
+        self.statistics = RunStatistics(MonotonicClock(), INFO.fps)
 
     def run(self) -> Iterator[Event]:
         try:
-            yield from self.events
+            for event in self.events:
+                self.statistics.add(event)
+                yield event
             if self.error is not None:
                 raise self.error
         finally:

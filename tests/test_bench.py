@@ -11,10 +11,12 @@ import pytest
 from stream.bench.machine import machine
 from stream.bench.recorder import Recorder
 from stream.bench.report import Report, report
+from stream.clock import FakeClock
 from stream.config import Config
-from stream.events import Cut, Outage, Restarted
+from stream.events import Cut, Event, Outage, Restarted
 from stream.monitor import memory as memory_module
-from stream.monitor.memory import MemorySample, MemoryWatch, resident_bytes
+from stream.monitor.memory import MemorySample, MemorySampler, resident_bytes
+from stream.monitor.statistics import RunStatistics
 from tests.event_maker import answer, frame, summary
 
 
@@ -22,15 +24,21 @@ def recorded(
     frames: int, gap_ms: int = 40, *, scheduled: bool = False, late_ms: float = 5, ended: str = "finished"
 ) -> Recorder:
     """Frames every `gap_ms`, each ready `late_ms` after capture, and an answer for every tenth."""
-    recorder = Recorder(scheduled=scheduled)
+    recorder = Recorder(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
     for index in range(frames):
         ready_ns = round((index * gap_ms + late_ms) * 1e6)
-        recorder.write(frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
+        take(recorder, frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
         if index % 10 == 0:
-            recorder.write(answer(index * gap_ms / 1000, "x", frame_index=index))
+            take(recorder, answer(index * gap_ms / 1000, "x", frame_index=index))
     recorder.write(summary(dropped={"answer.busy": 2}, ended=ended))
     recorder.close()
     return recorder
+
+
+def take(recorder: Recorder, event: Event) -> None:
+    """As a run gives its events."""
+    recorder.statistics.add(event)
+    recorder.write(event)
 
 
 def figure(result: Report, name: str) -> float | None:
@@ -97,8 +105,8 @@ def test_the_timeline_knows_answers_cuts_and_gaps() -> None:
 def test_faults_are_counted() -> None:
     recorder = recorded(3)
     for lasted_s in (None, 2.0):
-        recorder.write(Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
-    recorder.write(Restarted(process="answers", cause="killed", count=1))
+        take(recorder, Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
+    take(recorder, Restarted(process="answers", cause="killed", count=1))
     assert report(recorder).counts == {"answers": 1, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
 
 
@@ -135,11 +143,11 @@ def test_memory_is_looked_at_from_the_first_moment_on() -> None:
         asked.append({"frames": psutil.Process().pid})
         return asked[-1]
 
-    with MemoryWatch(processes, period_s=3600) as watch:
+    with MemorySampler(processes, period_s=3600) as watch:
         pass
     assert len(watch.samples) == len(asked) == 1
     assert watch.samples[0].total_bytes > 10_000_000
-    with MemoryWatch(dict, period_s=3600) as alone:
+    with MemorySampler(dict, period_s=3600) as alone:
         pass
     assert list(alone.samples[0].rss_bytes) == ["sinks"]
 

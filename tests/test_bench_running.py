@@ -10,10 +10,12 @@ import pytest
 
 from stream.bench.recorder import Recorder
 from stream.bench.running import Measured, Plan, measure, record
+from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
 from stream.display.progress import ProgressDisplay
 from stream.errors import StageDied
 from stream.events import Event
+from stream.monitor.statistics import RunStatistics
 from stream.overlay import Overlay
 from stream.sources import SourceInfo
 from tests.event_maker import frame, summary
@@ -26,6 +28,7 @@ class ScriptedRun:
         self, *, ended: str = "finished", fails: bool = False, live: bool = False, endless: bool = False
     ) -> None:
         self.source_info = SourceInfo("x", 64, 64, 25.0, None, None, live, "h264", "yuv420p")
+        self.statistics = RunStatistics(FakeClock())
         self._ended, self._fails, self._endless = ended, fails, endless
         self._told = threading.Event()
 

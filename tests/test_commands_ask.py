@@ -9,7 +9,7 @@ import pytest
 
 from stream.cli import main
 from stream.config import Config, OutputConfig
-from stream.monitor.health import Vitals
+from stream.monitor.health import RunMonitor
 from stream.sinks.control import ControlSink
 from stream.transport import control as control_module
 from tests.event_maker import frame
@@ -24,9 +24,9 @@ def run() -> WatchedRun:
 @pytest.fixture
 def control(run: WatchedRun) -> Iterator[ControlSink]:
     config = Config(source="camera", output=OutputConfig(control="tcp://127.0.0.1:*"))
-    vitals = Vitals(config)
-    vitals.follow(run)
-    with closing(ControlSink(config, vitals)) as made:
+    monitor = RunMonitor(config)
+    monitor.follow(run)
+    with closing(ControlSink(config, monitor)) as made:
         made.write(frame(0, 0.0))
         yield made
 

@@ -1,21 +1,40 @@
-"""The figures of a live view are the definitions of stream.monitor.metrics over the last seconds."""
+"""The statistics of a run are the definitions of stream.monitor.metrics over the last seconds."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from stream.events import Cut, Outage, Restarted
+from stream.clock import FakeClock
+from stream.events import Cut, Event, Outage, Restarted
 from stream.monitor.metrics import interarrival_ms, interval_std_ms
-from stream.monitor.statistics import Figures, LiveFigures
+from stream.monitor.schema import RecentJitter
+from stream.monitor.statistics import RunStatistics, StatisticsSnapshot
 from tests.event_maker import answer, frame
 
 MS = 1_000_000
 S = 1000 * MS
 PERIOD = 40 * MS
+FPS = 25.0
 
 
-def play(figures: LiveFigures, count: int, latency_ms: float = 5, first: int = 0) -> int:
+class Measured:
+    """The statistics of a run by a clock that the test sets."""
+
+    def __init__(self, fps: float | None = None) -> None:
+        self._clock = FakeClock()
+        self._statistics = RunStatistics(self._clock, fps)
+
+    def add(self, event: Event, now_ns: int = 0) -> None:
+        self._clock.advance(now_ns - self._clock.now_ns())
+        self._statistics.add(event)
+
+    def at(self, now_ns: int, *dropped_and_memory: dict[str, int]) -> StatisticsSnapshot:
+        self._clock.advance(now_ns - self._clock.now_ns())
+        return self._statistics.snapshot(*dropped_and_memory)
+
+
+def play(figures: Measured, count: int, latency_ms: float = 5, first: int = 0) -> int:
     """Frames at 25 a second, the first at 0 s; returns the time at which the last one is ready."""
     for index in range(first, first + count):
         ready_ns = index * PERIOD + round(latency_ms * MS)
@@ -24,72 +43,76 @@ def play(figures: LiveFigures, count: int, latency_ms: float = 5, first: int = 0
 
 
 def test_before_the_first_frame_there_is_little_to_tell() -> None:
-    figures = LiveFigures(5 * S).at(7 * S)
-    assert (figures.uptime_s, figures.frames, figures.fps_now, figures.answers) == (2, 0, 0, 0)
-    nothing = (figures.media_s, figures.fps_run, figures.latency, figures.misses_percent, figures.dirty_percent)
+    figures = Measured().at(2 * S)
+    assert (figures.uptime_s, figures.frames, figures.fps, figures.answers) == (2, 0, 0, 0)
+    nothing = (figures.media_s, figures.fps_run, figures.latency_ms, figures.jitter, figures.dirty_share)
     assert set(nothing) == {None}
 
 
 def test_an_even_stream_has_its_rate_and_no_jitter() -> None:
-    live = LiveFigures(0, PERIOD)
+    live = Measured(FPS)
     figures = live.at(play(live, 100))
-    assert figures.fps_now == pytest.approx(25)
+    assert figures.fps == pytest.approx(25)
     assert figures.fps_run == pytest.approx(25)
-    assert figures.latency is not None
-    assert (figures.latency.p50, figures.latency.max) == (5, 5)
-    assert (figures.interarrival_ms, figures.interval_std_ms, figures.misses_percent) == (0, 0, 0)
-    assert (figures.tokens, figures.tiles, figures.dirty_percent) == (64, 240, 50)
+    assert figures.latency_ms is not None
+    assert (figures.latency_ms.p50, figures.latency_ms.max) == (5, 5)
+    assert figures.jitter == RecentJitter(interarrival_ms=0, interval_std_ms=0, deadline_misses_percent=0)
+    assert (figures.tokens, figures.tiles, figures.dirty_share) == (64, 240, 0.5)
     assert figures.media_s == pytest.approx(99 / 25)
 
 
 def test_the_rate_falls_where_frames_stop_coming() -> None:
-    live = LiveFigures(0, PERIOD)
+    live = Measured(FPS)
     last_ns = play(live, 100)
-    assert live.at(last_ns + S).fps_now == pytest.approx(12.5, abs=0.5)
-    assert live.at(last_ns + 3 * S).fps_now == 0
-    assert live.at(last_ns + 20 * S).latency is None
+    assert live.at(last_ns + S).fps == pytest.approx(12.5, abs=0.5)
+    assert live.at(last_ns + 3 * S).fps == 0
+    assert live.at(last_ns + 20 * S).latency_ms is None
 
 
 def test_only_the_last_ten_seconds_count_for_latency_but_misses_count_for_the_run() -> None:
-    live = LiveFigures(0, PERIOD)
+    live = Measured(FPS)
     play(live, 10, latency_ms=90)
     last_ns = play(live, 300, first=10)
     figures = live.at(last_ns)
-    assert figures.latency is not None
-    assert figures.latency.max == 5
-    assert (figures.misses, figures.misses_percent) == (10, 0)
+    assert figures.latency_ms is not None
+    assert figures.latency_ms.max == 5
+    assert figures.jitter is not None
+    assert (figures.deadline_misses, figures.jitter.deadline_misses_percent) == (10, 0)
 
 
 def test_jitter_is_what_the_metrics_say() -> None:
-    live, rng = LiveFigures(0, PERIOD), np.random.default_rng(7)
+    live, rng = Measured(FPS), np.random.default_rng(7)
     pts_ns = np.arange(100) * PERIOD
     ready_ns = pts_ns + rng.integers(1 * MS, 60 * MS, 100)
     for index in range(100):
         live.add(frame(index, pts_ns[index] / S, capture_ns=int(pts_ns[index]), ready_ns=int(ready_ns[index])), 0)
     figures = live.at(int(ready_ns[-1]))
-    assert figures.interarrival_ms == pytest.approx(interarrival_ms(ready_ns, pts_ns))
-    assert figures.interval_std_ms == pytest.approx(interval_std_ms(ready_ns, pts_ns))
-    assert figures.misses_percent == pytest.approx(100 * np.mean(ready_ns - pts_ns > PERIOD))
-    assert figures.misses == np.sum(ready_ns - pts_ns > PERIOD)
+    assert figures.jitter is not None
+    assert figures.jitter.interarrival_ms == pytest.approx(interarrival_ms(ready_ns, pts_ns))
+    assert figures.jitter.interval_std_ms == pytest.approx(interval_std_ms(ready_ns, pts_ns))
+    assert figures.jitter.deadline_misses_percent == pytest.approx(100 * np.mean(ready_ns - pts_ns > PERIOD))
+    assert figures.deadline_misses == np.sum(ready_ns - pts_ns > PERIOD)
 
 
 def test_without_a_declared_rate_the_usual_gap_is_the_period() -> None:
-    live = LiveFigures(0)
+    live = Measured()
     last_ns = play(live, 10, latency_ms=90)
-    assert live.at(last_ns).misses_percent == 100
+    jitter = live.at(last_ns).jitter
+    assert jitter is not None
+    assert jitter.deadline_misses_percent == 100
     play(live, 1, latency_ms=90, first=10)
-    assert live.at(last_ns).misses == 1
+    assert live.at(last_ns).deadline_misses == 1
 
 
 def test_frames_without_a_rate_are_never_late() -> None:
-    live = LiveFigures(0)
+    live = Measured()
     for index in range(5):
         live.add(frame(index, 0.0, capture_ns=0, ready_ns=index * PERIOD), 0)
-    assert live.at(S).misses_percent is None
+    assert live.at(S).jitter is None
 
 
 def test_answers_cuts_restarts_drops_and_memory_are_told() -> None:
-    live = LiveFigures(0, PERIOD)
+    live = Measured(FPS)
     for event in (
         answer(1.0, "a"),
         Cut(frame_index=1, pts_s=1.0, score=1.0),
@@ -98,9 +121,9 @@ def test_answers_cuts_restarts_drops_and_memory_are_told() -> None:
     ):
         live.add(event, 0)
     figures = live.at(S, {"capture.replaced": 3, "answer.busy": 0}, {"frames": 7})
-    assert (figures.answers, figures.cuts, figures.restarts, figures.ttft_ms) == (2, 1, 1, None)
+    assert (figures.answers, figures.cuts, figures.restarts, figures.ttft_ms) == (2, 1, {"answers": 1}, None)
     assert figures.dropped == {"capture.replaced": 3}
-    assert figures.memory == {"frames": 7}
+    assert figures.memory_bytes == {"frames": 7}
     live.add(answer(3.0, "c"), 0)
     assert (live.at(S).ttft_ms, live.at(S).total_ms) == (40, pytest.approx(60.1, abs=0.1))
 
@@ -110,28 +133,28 @@ def lost(reason: str, lasted_s: float | None = None) -> Outage:
 
 
 def test_an_outage_is_timed_while_it_lasts_and_is_no_jitter() -> None:
-    live = LiveFigures(0, PERIOD)
+    live = Measured(FPS)
     last_ns = play(live, 100)
     live.add(lost("refused"), last_ns)
     live.add(lost("timed out"), last_ns + 2 * S)
-    loss = live.at(last_ns + 3 * S).loss
-    assert loss is not None
-    assert (loss.reason, loss.lasted_s, live.at(last_ns).outages) == ("timed out", 3, 1)
+    outage = live.at(last_ns + 3 * S).outage
+    assert outage is not None
+    assert (outage.reason, outage.lasted_s, live.at(last_ns).outages) == ("timed out", 3, 1)
     live.add(lost("timed out", 4.0), last_ns + 4 * S)
     for index in range(100, 150):
         ready_ns = index * PERIOD + 4 * S
         live.add(frame(index, index / 25, capture_ns=ready_ns - MS, ready_ns=ready_ns), ready_ns)
-    figures: Figures = live.at(ready_ns)
-    assert (figures.loss, figures.outages, figures.outages_s) == (None, 1, 4)
-    assert figures.interval_std_ms == 0
+    figures: StatisticsSnapshot = live.at(ready_ns)
+    assert (figures.outage, figures.outages, figures.outages_s) == (None, 1, 4)
+    assert figures.jitter is not None
+    assert figures.jitter.interval_std_ms == 0
 
 
-def test_memory_stays_bounded_however_fast_frames_come() -> None:
-    live = LiveFigures(0, PERIOD)
+def test_the_newest_frames_are_kept_however_fast_they_come() -> None:
+    live = Measured(FPS)
     for index in range(10_000):
-        live.add(frame(index, index / 1e4, ready_ns=index * 100_000), 0)
-    assert len(live._recent) == 4096
-    assert live.at(S).frames == 10_000
-    slow = LiveFigures(0, PERIOD)
-    play(slow, 1000)
-    assert len(slow._recent) == 250
+        live.add(frame(index, index / 1e4, capture_ns=0, ready_ns=index * 100_000))
+    figures = live.at(S)
+    assert figures.frames == 10_000
+    assert figures.latency_ms is not None
+    assert figures.latency_ms.p50 == pytest.approx((9_999 - 4_095 / 2) / 10), "of the newest 4096"

@@ -10,17 +10,17 @@ import pytest
 
 from stream.config import Config
 from stream.errors import TransportError
-from stream.monitor.health import Vitals
+from stream.monitor.health import RunMonitor
 from stream.requests import Replies, ask_request, read_reply, status_request
 from tests.event_maker import summary
 from tests.watched_run import WatchedRun
 
 
 def replies(run: WatchedRun | None) -> Replies:
-    vitals = Vitals(Config(source="a.mp4"))
+    monitor = RunMonitor(Config(source="a.mp4"))
     if run is not None:
-        vitals.follow(run)
-    return Replies(vitals)
+        monitor.follow(run)
+    return Replies(monitor)
 
 
 def told(body: bytes, run: WatchedRun | None = None) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def test_what_is_no_request_is_answered_all_the_same(body: bytes, error: str) ->
 
 def test_before_and_after_the_run_nobody_can_be_asked() -> None:
     assert "not begun" in json.loads(replies(None)(ask_request("What?")))["error"]
-    vitals = Vitals(Config(source="a.mp4"))
-    vitals.follow(WatchedRun())
-    vitals.add(summary())
-    assert json.loads(Replies(vitals)(ask_request("What?")))["error"] == "the run has ended"
+    monitor = RunMonitor(Config(source="a.mp4"))
+    monitor.follow(WatchedRun())
+    monitor.add(summary())
+    assert json.loads(Replies(monitor)(ask_request("What?")))["error"] == "the run has ended"
 
 
 def test_a_fault_of_the_program_is_answered_too() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import FramePacket
+from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
@@ -17,7 +18,7 @@ from stream.errors import ConfigError, ResumeError
 from stream.events import Answer, AnswerText, Shadow
 from stream.layers import Layer, build_config
 from stream.messages import Ask, Text, Tokens, Turn, Want, WholeFrame
-from stream.monitor.statistics import LiveFigures
+from stream.monitor.statistics import RunStatistics
 from stream.packets import frame_packet
 from stream.resume import journal_for
 from stream.snapshot import SnapshotReader, SnapshotWriter
@@ -187,12 +188,12 @@ def found(same: bool, words: float) -> Shadow:
 
 
 def test_agreement_is_counted_and_shown() -> None:
-    live = LiveFigures(0)
-    assert (live.at(1).checks, live.at(1).checks_same, live.at(1).checks_words) == (0, 0, None)
-    live.add(answer(1.0, "a"), 0)
+    live = RunStatistics(FakeClock())
+    assert (live.snapshot().checks, live.snapshot().checks_same, live.snapshot().checks_words) == (0, 0, None)
+    live.add(answer(1.0, "a"))
     for event in (found(True, 1.0), found(False, 0.5)):
-        live.add(event, 0)
-    figures = live.at(1)
+        live.add(event)
+    figures = live.snapshot()
     assert (figures.checks, figures.checks_same, figures.checks_words) == (2, 1, 0.75)
     assert "shadow" not in dict(figure_rows(FIGURES))
     shown = dataclasses.replace(FIGURES, checks=2, checks_same=1, checks_words=0.75)

@@ -12,7 +12,7 @@ from stream.config import Config, OutputConfig
 from stream.errors import OutputError
 from stream.requests import ask_request, read_reply, status_request
 from stream.sinks.control import ControlSink
-from stream.sinks.listeners import VitalsSink, open_listeners
+from stream.sinks.listeners import MonitorSink, open_listeners
 from stream.sinks.metrics import MetricsSink
 from stream.sinks.publish import PublishSink
 from stream.transport.control import request
@@ -37,10 +37,12 @@ def test_nothing_is_opened_where_nothing_is_asked_for() -> None:
 
 
 def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:
-    vitals, sinks = open_listeners(config(tmp_path, free_port()))
+    monitor, sinks = open_listeners(config(tmp_path, free_port()))
     try:
-        assert [type(sink) for sink in sinks] == [VitalsSink, PublishSink, ControlSink, MetricsSink]
-        vitals.follow(WatchedRun())
+        assert [type(sink) for sink in sinks] == [MonitorSink, PublishSink, ControlSink, MetricsSink]
+        run = WatchedRun()
+        monitor.follow(run)
+        run.statistics.add(frame(5, 0.5))
         with listening(f"ipc://{tmp_path}/publish", "frame") as listener:
             for sink in sinks:
                 sink.write(frame(5, 0.5))

@@ -12,33 +12,39 @@ from stream.display.layout import HINT, HINT_NO_KEYS, Typing, compose, duration
 from stream.display.state import Scene, TranscriptEntry
 from stream.display.text import Line
 from stream.monitor.metrics import Percentiles
-from stream.monitor.statistics import Figures, Loss
+from stream.monitor.schema import RecentJitter
+from stream.monitor.statistics import ActiveOutage, StatisticsSnapshot
 from stream.sources import SourceInfo
 
-FIGURES = Figures(
+FIGURES = StatisticsSnapshot(
     uptime_s=72.4,
+    fps=25.0,
     frames=1800,
-    media_s=72.0,
-    fps_now=25.0,
-    fps_run=24.9,
-    latency=Percentiles(4.1, 7.9, 9.0, 12.3),
-    interarrival_ms=0.42,
-    interval_std_ms=0.91,
-    misses_percent=0.0,
-    misses=3,
     answers=14,
-    ttft_ms=310.2,
-    total_ms=620.7,
-    tokens=64,
-    tiles=240,
-    dirty_percent=12.34,
     cuts=1,
+    skipped=0,
     outages=2,
     outages_s=10.2,
-    loss=None,
-    restarts=0,
+    restarts={},
     dropped={"capture.replaced": 3, "answer.busy": 2},
-    memory={"frames": 290_000_000, "answers": 322_000_000},
+    latency_ms=Percentiles(4.1, 7.9, 9.0, 12.3),
+    jitter=RecentJitter(interarrival_ms=0.42, interval_std_ms=0.91, deadline_misses_percent=0.0),
+    deadline_misses=3,
+    ttft_ms=310.2,
+    total_ms=620.7,
+    ttft_p95_ms=None,
+    target_ms=None,
+    budget=None,
+    checks=0,
+    checks_same=0,
+    checks_words=None,
+    tokens=64,
+    tiles=240,
+    dirty_share=0.1234,
+    memory_bytes={"frames": 290_000_000, "answers": 322_000_000},
+    media_s=72.0,
+    fps_run=24.9,
+    outage=None,
 )
 
 SCENE = Scene(
@@ -145,7 +151,7 @@ def test_a_wide_terminal_has_the_figures_in_columns() -> None:
 def test_the_screen_is_filled_and_never_overrun(width: int, height: int) -> None:
     long = tuple(TranscriptEntry("12:00:00", f"{number} 你好世界 " + "word " * number) for number in range(60))
     info = dataclasses.replace(SCENE.info, name="rtsp://camera.example/" + "path/" * 40)
-    loss = dataclasses.replace(FIGURES, loss=Loss("no route to host " * 9, 3.2))
+    loss = dataclasses.replace(FIGURES, outage=ActiveOutage("no route to host " * 9, 3.2))
     scene = dataclasses.replace(SCENE, info=info, query="why " * 400, entries=long, figures=loss)
     for typing in (Typing(""), Typing("你好" * 200, "not asked: " + "x" * 300), Typing(None)):
         lines = compose(scene, typing, width, height)
@@ -184,7 +190,7 @@ def status(scene: Scene, remark: str = "") -> str:
 
 
 def test_the_status_is_what_matters_most_now() -> None:
-    lost = dataclasses.replace(SCENE, figures=dataclasses.replace(FIGURES, loss=Loss("no route", 63.0)))
+    lost = dataclasses.replace(SCENE, figures=dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 63.0)))
     assert status(dataclasses.replace(SCENE, waiting="loading a model")) == " loading a model"
     assert status(lost) == " source lost, 1:03 by now: no route"
     assert status(lost, "stopping now") == " stopping now"
@@ -195,9 +201,8 @@ def test_before_anything_was_measured_there_are_dashes() -> None:
         FIGURES,
         frames=0,
         fps_run=None,
-        latency=None,
-        interarrival_ms=None,
-        misses_percent=None,
+        latency_ms=None,
+        jitter=None,
         ttft_ms=None,
         answers=0,
         tiles=0,

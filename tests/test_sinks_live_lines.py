@@ -12,7 +12,7 @@ import pytest
 from stream.clock import FakeClock
 from stream.display.lines import LinesDisplay, figures_text
 from stream.events import Asked, Cut, Notice, Outage, Restarted
-from stream.monitor.statistics import Loss
+from stream.monitor.statistics import ActiveOutage
 from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 from tests.test_sinks_live_layout import FIGURES
@@ -61,7 +61,7 @@ def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.C
     run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
     sink = LinesDisplay(0.01)
     sink.attach(run, None)
-    sink.write(frame(0, 1.5))
+    run.statistics.add(frame(0, 1.5))
     assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
     sink.close()
     assert "figures" not in {thread.name for thread in threading.enumerate()}
@@ -79,7 +79,7 @@ def test_the_line_of_figures() -> None:
         " · interval_std 0.91 interarrival 0.42 ms · late 0.0 % · 64 of 240 tokens · 12.3 % changed"
         " · dropped capture.replaced 3 · dropped answer.busy 2 · 612 MB"
     )
-    lost = dataclasses.replace(FIGURES, loss=Loss("no route", 12.0))
+    lost = dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 12.0))
     assert "25.0 fps · source lost for 0:12 · " in figures_text(lost, "1:12.0")
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 from stream.clock import FakeClock
-from stream.display.state import Memory, ViewModel
+from stream.display.state import ViewModel
 from stream.events import Asked, Notice, Started
 from tests.event_maker import answer, frame
 from tests.fake_run import ScriptedRun
@@ -45,6 +43,7 @@ def test_the_position_is_told_as_answers_are() -> None:
     state = ViewModel(run, clock)
     assert state.loading
     assert state.position(state.figures()) == "0:00.0"
+    run.statistics.add(frame(0, 12.0))
     state.add(frame(0, 12.0))
     assert not state.loading
     assert state.position(state.figures()) == "0:12.0 / 0:02.0"
@@ -63,7 +62,7 @@ def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:
     looks = []
     run.processes = lambda: looks.append(1) or {"frames": os.getpid()}  # type: ignore[method-assign, func-returns-value]
     state = ViewModel(run, clock)
-    assert state.figures().memory["frames"] > 1_000_000
+    assert state.figures().memory_bytes["frames"] > 1_000_000
     run.dropped["answer.busy"] = 4
     clock.advance(S - 1)
     assert state.figures().dropped == {"answer.busy": 4}
@@ -71,13 +70,3 @@ def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:
     clock.advance(1)
     state.figures()
     assert len(looks) == 2
-
-
-def test_a_process_that_has_gone_has_no_memory() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    memory = Memory()
-    memory.look({"frames": os.getpid(), "answers": child.pid})
-    assert set(memory.resident) == {"frames", "answers"}
-    child.communicate(b"\n")
-    memory.look({"frames": os.getpid(), "answers": child.pid})
-    assert set(memory.resident) == {"frames"}

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.clock import FakeClock
 from stream.config import Config, OutputConfig
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
-from stream.monitor.health import Vitals
+from stream.monitor.health import RunMonitor
 from stream.sinks.metrics import Histogram, MetricsSink
 from tests.event_maker import answer, frame, look, shadow, summary
 from tests.waiting import LIMIT_S
@@ -33,17 +33,20 @@ def free_port() -> int:
 
 
 class Served:
-    """A sink and its vitals, as a run would feed them."""
+    """A sink, its monitor and the run's statistics, as a run would feed them."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(NS_PER_S)
         config = Config(source=SECRET_SOURCE, output=OutputConfig(metrics_port=free_port()))
-        self.vitals = Vitals(config, self.clock)
-        self.sink = MetricsSink(config, self.vitals)
+        self.monitor = RunMonitor(config, self.clock)
+        self.run = WatchedRun(self.clock)
+        self.monitor.follow(self.run)
+        self.sink = MetricsSink(config, self.monitor)
 
     def take(self, *events: Event) -> None:
         for event in events:
-            self.vitals.add(event)
+            self.run.statistics.add(event)
+            self.monitor.add(event)
             self.sink.write(event)
 
     def get(self, path: str) -> tuple[int, str]:
@@ -79,7 +82,6 @@ def served() -> Iterator[Served]:
 
 def test_metrics_count_what_happened(served: Served) -> None:
     assert served.samples()["arr_coc_frames_total"] == 0
-    served.vitals.follow(WatchedRun())
     served.take(
         Started(source="camera", model="m", query="?", backend="cpu"),
         *(frame(index, 1 + index * 0.04, capture_ns=index, ready_ns=index + 15_000_000) for index in range(5)),
@@ -126,7 +128,6 @@ def test_looks_are_counted_and_what_holds_is_told(served: Served) -> None:
 
 
 def test_jitter_is_told_of_a_source_with_a_schedule(served: Served) -> None:
-    served.vitals.follow(WatchedRun())
     served.take(*(frame(index, 0.5 + index * 0.04) for index in range(5)))
     told = served.samples()
     assert told["arr_coc_jitter_interval_std_seconds"] == pytest.approx(0, abs=1e-6)
@@ -151,7 +152,6 @@ def test_agreement_with_all_tokens_is_told(served: Served) -> None:
 
 
 def test_health_follows_the_run(served: Served) -> None:
-    served.vitals.follow(WatchedRun())
     assert served.health() == (200, "loading", None)
     assert served.health("/readyz") == (503, "loading", None)
     served.take(frame(0, 0.0))

@@ -15,6 +15,7 @@ from arr_coc.allocator import FrameAllocation
 from arr_coc.types import NS_PER_S, Allocation, FrameStamp
 from stream.answer.latency import MET, MISSED, OFF, LatencyTarget, target_off
 from stream.answer.model import _window_options
+from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
@@ -23,7 +24,7 @@ from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice
 from stream.layers import Layer, build_config, option_layer
 from stream.messages import Credit
-from stream.monitor.statistics import LiveFigures
+from stream.monitor.statistics import RunStatistics
 from stream.runtime.wiring import latency_target
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy
@@ -224,12 +225,12 @@ def held(**changes: Any) -> Any:
 
 
 def test_p95_is_of_the_answers_and_target_and_budget_of_the_last() -> None:
-    live = LiveFigures(0)
-    live.add(took(100), 0)
-    assert (live.at(1).target_ms, live.at(1).budget, live.at(1).ttft_p95_ms) == (None, None, 100)
+    live = RunStatistics(FakeClock())
+    live.add(took(100))
+    assert (live.snapshot().target_ms, live.snapshot().budget, live.snapshot().ttft_p95_ms) == (None, None, 100)
     for ttft_ms in (*[100.0] * 17, 200.0, 200.0):
-        live.add(replace(took(ttft_ms), target_ms=500.0, budget=212), 0)
-    figures = live.at(1)
+        live.add(replace(took(ttft_ms), target_ms=500.0, budget=212))
+    figures = live.snapshot()
     assert (figures.target_ms, figures.budget, figures.ttft_p95_ms) == (500, 212, 200)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from stream.clock import Clock, MonotonicClock
+from stream.monitor.statistics import RunStatistics
 from stream.sources import SourceInfo
 
 INFO = SourceInfo("camera", 64, 48, 25.0, None, None, True, "h264", "yuv420p")
@@ -14,7 +16,8 @@ class WatchedRun:
 
     source_info = INFO
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.statistics = RunStatistics(clock or MonotonicClock(), INFO.fps)
         self.questions: list[str] = []
 
     def ask(self, query: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stream.bench.kept_frames import KeptFrames
-from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted, Summary
+from stream.clock import MonotonicClock
+from stream.events import Answer, Cut, Event, FrameReady, Summary
 from stream.monitor.memory import MemorySample
+from stream.monitor.statistics import RunStatistics
 from stream.sinks.base import Sink
 
 
@@ -21,8 +23,7 @@ class Recorder(Sink):
     frames: KeptFrames = field(default_factory=KeptFrames)
     answers: list[Answer] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
-    outages: int = 0
-    restarts: int = 0
+    statistics: RunStatistics = field(default_factory=lambda: RunStatistics(MonotonicClock()))
     summary: Summary | None = None
     memory: list[MemorySample] = field(default_factory=list)
 
@@ -33,10 +34,6 @@ class Recorder(Sink):
             self.answers.append(event)
         elif isinstance(event, Cut):
             self.cuts.append(event)
-        elif isinstance(event, Outage):
-            self.outages += event.lasted_s is None
-        elif isinstance(event, Restarted):
-            self.restarts += 1
         elif isinstance(event, Summary):
             self.summary = event
 

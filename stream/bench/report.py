@@ -128,7 +128,7 @@ def report(recorder: Recorder, *, warmup_s: float = TRIM_S) -> Report:
     ready_ns, capture_ns, pts_ns = _times(measured)
     shown = {frame.frame_index: frame for frame in measured}
     answers = [answer for answer in recorder.answers if answer.frame_index in shown]
-    summary = recorder.summary
+    summary, counted = recorder.summary, recorder.statistics.snapshot()
     return Report(
         frames=len(frames),
         measured_frames=len(measured),
@@ -143,11 +143,11 @@ def report(recorder: Recorder, *, warmup_s: float = TRIM_S) -> Report:
         ),
         memory_mb=_largest_of_each(recorder),
         counts={
-            "answers": len(recorder.answers),
-            "cuts": len(recorder.cuts),
-            "skipped": summary.skipped if summary else 0,
-            "outages": recorder.outages,
-            "restarts": recorder.restarts,
+            "answers": counted.answers,
+            "cuts": counted.cuts,
+            "skipped": counted.skipped,
+            "outages": counted.outages,
+            "restarts": sum(counted.restarts.values()),
         },
         dropped=dict(summary.dropped) if summary else {},
         timeline=_timeline(measured, answers, recorder),

@@ -13,9 +13,10 @@ from stream.bench.series import Series
 from stream.config import Config
 from stream.display import open_display
 from stream.errors import StreamError
-from stream.monitor.memory import MemoryWatch
+from stream.monitor.health import RunHandle
+from stream.monitor.memory import MemorySampler
 from stream.monitor.metrics import TRIM_S
-from stream.runtime.session import Run, open_run, run_session
+from stream.runtime.session import open_run, run_session
 from stream.sinks.base import Display
 
 STOPPED = ("interrupted", "cancelled")
@@ -53,23 +54,26 @@ def record(
     config: Config,
     terminal: Display,
     limit_s: float | None = None,
-    make_run: Callable[[Config], Run] = open_run,
+    make_run: Callable[[Config], RunHandle] = open_run,
 ) -> Recorder:
     """One run, recorded. Raises StreamError or ArrCocError."""
     recorder = Recorder()
     with ExitStack() as stack:
 
-        def watched(config: Config) -> Run:
+        def watched(config: Config) -> RunHandle:
             run = make_run(config)
+            recorder.statistics = run.statistics
             recorder.scheduled = config.capture.realtime or run.source_info.live
-            recorder.memory = stack.enter_context(MemoryWatch(run.processes)).samples
+            recorder.memory = stack.enter_context(MemorySampler(run.processes)).samples
             return run
 
         run_session(config, terminal, [recorder], watched, limit_s=limit_s)
     return recorder
 
 
-def measure(plan: Plan, tell: Callable[[int, str], None], make_run: Callable[[Config], Run] = open_run) -> Measured:
+def measure(
+    plan: Plan, tell: Callable[[int, str], None], make_run: Callable[[Config], RunHandle] = open_run
+) -> Measured:
     """Makes the runs of a plan; `tell` hears of each before it begins.
 
     Raises StreamError or ArrCocError where the first run fails; a later one that fails only ends the plan.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stream.config import Config
     from stream.events import Summary
     from stream.journal import Journal
+    from stream.monitor.health import RunHandle
     from stream.runtime.answer_worker import SharedAnswers
 
 CONTINUE = "not finished: the same command with --resume goes on from here"
@@ -94,9 +95,9 @@ def _run(config: Config, journal: Journal | None, shared: SharedAnswers | None, 
     """Runs with the journal, which is removed once the run has finished."""
     from stream.display import open_display
     from stream.runtime.pipeline import Pipeline
-    from stream.runtime.session import Run, open_run, run_session
+    from stream.runtime.session import open_run, run_session
 
-    def make_run(config: Config) -> Run:
+    def make_run(config: Config) -> RunHandle:
         if journal is None:
             return open_run(config, shared)
         pipeline = Pipeline(config, journal=journal, shared=shared)

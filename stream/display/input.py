@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from stream import logs
 from stream.config import QUERY_LIMIT_CHARS
 from stream.events import Event, Summary
-from stream.sinks.base import Display, Watched
+from stream.monitor.health import RunHandle
+from stream.sinks.base import Display
 
 KEPT_CHARS = 16_384
 """Of a longer line the rest is left out; it is far beyond any question, and is refused for its length."""
@@ -144,7 +145,7 @@ class AskingDisplay(Display):
         self._descriptor = descriptor
         self._reader: QuestionReader | None = None
 
-    def attach(self, run: Watched, frames: int | None) -> None:
+    def attach(self, run: RunHandle, frames: int | None) -> None:
         self._shown.attach(run, frames)
         self._reader = QuestionReader(self._descriptor, run.ask, logs.say)
 

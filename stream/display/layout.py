@@ -13,7 +13,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import seconds_text
 from stream.display.state import Scene, TranscriptEntry
 from stream.display.text import Line, Span, cut_line, cut_path, tail, wrap
-from stream.monitor.statistics import Figures
+from stream.monitor.statistics import StatisticsSnapshot
 from stream.printable import printable
 
 HINT = "type a question and press Enter · Ctrl-C ends"
@@ -53,7 +53,7 @@ def compose(scene: Scene, typing: Typing, width: int, height: int) -> list[Line]
     return [cut_line(line, width) for line in lines]
 
 
-def figure_lines(figures: Figures, width: int) -> list[Line]:
+def figure_lines(figures: StatisticsSnapshot, width: int) -> list[Line]:
     """The figures in as many columns as fit; what does not fit into a row is left out from its end."""
     rows = figure_rows(figures)
     columns = max(1, min(3, width // COLUMN_CELLS))
@@ -66,9 +66,9 @@ def figure_lines(figures: Figures, width: int) -> list[Line]:
     return lines
 
 
-def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
+def figure_rows(figures: StatisticsSnapshot) -> list[tuple[str, list[str]]]:
     """Each row's name and its figures, the most telling first."""
-    latency = figures.latency
+    latency = figures.latency_ms
     target = [] if figures.target_ms is None else [("target", _target(figures))]
     checks = [] if figures.checks_words is None else [("shadow", _checks(figures.checks_words, figures))]
     return [
@@ -85,61 +85,62 @@ def figure_rows(figures: Figures) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _frames(figures: Figures) -> list[str]:
+def _frames(figures: StatisticsSnapshot) -> list[str]:
     if not figures.frames:
         return []
     run = [] if figures.fps_run is None else [f"{figures.fps_run:.1f} in all"]
-    return [f"{figures.fps_now:.1f} a second", *run, counted(figures.frames, "frame")]
+    return [f"{figures.fps:.1f} a second", *run, counted(figures.frames, "frame")]
 
 
-def _answers(figures: Figures) -> list[str]:
+def _answers(figures: StatisticsSnapshot) -> list[str]:
     if figures.ttft_ms is None or figures.total_ms is None:
         return [str(figures.answers)]
     return [str(figures.answers), f"first token {figures.ttft_ms:.0f} ms", f"last token {figures.total_ms:.0f} ms"]
 
 
-def _target(figures: Figures) -> list[str]:
+def _target(figures: StatisticsSnapshot) -> list[str]:
     """What of the first token is held, and how far it is from that."""
     now = [] if figures.ttft_p95_ms is None else [f"first token p95 {figures.ttft_p95_ms:.0f} ms"]
     return [f"{figures.target_ms:.0f} ms", *now, f"budget {figures.budget}"]
 
 
-def _checks(words: float, figures: Figures) -> list[str]:
+def _checks(words: float, figures: StatisticsSnapshot) -> list[str]:
     same = f"{figures.checks_same} of {counted(figures.checks, 'check')} the same"
     return [same, f"{100 * words:.0f} % of words"]
 
 
-def _jitter(figures: Figures) -> list[str]:
-    if figures.interarrival_ms is None or figures.interval_std_ms is None:
+def _jitter(figures: StatisticsSnapshot) -> list[str]:
+    jitter = figures.jitter
+    if jitter is None:
         return []
-    late = [] if figures.misses_percent is None else [f"late {figures.misses_percent:.1f} % ({figures.misses} in all)"]
-    return [f"interval_std {figures.interval_std_ms:.2f} ms", *late, f"interarrival {figures.interarrival_ms:.2f} ms"]
+    late = f"late {jitter.deadline_misses_percent:.1f} % ({figures.deadline_misses} in all)"
+    return [f"interval_std {jitter.interval_std_ms:.2f} ms", late, f"interarrival {jitter.interarrival_ms:.2f} ms"]
 
 
-def _tokens(figures: Figures) -> list[str]:
+def _tokens(figures: StatisticsSnapshot) -> list[str]:
     if not figures.tiles:
         return []
     used = f"{figures.tokens} of {figures.tiles} ({100 * figures.tokens / figures.tiles:.0f} %)"
-    return [used] + ([] if figures.dirty_percent is None else [f"{figures.dirty_percent:.1f} % of tiles changed"])
+    return [used] + ([] if figures.dirty_share is None else [f"{100 * figures.dirty_share:.1f} % of tiles changed"])
 
 
-def _dropped(figures: Figures) -> list[str]:
+def _dropped(figures: StatisticsSnapshot) -> list[str]:
     if not figures.dropped:
         return ["nothing"]
     return [str(sum(figures.dropped.values())), *(f"{queue} {count}" for queue, count in figures.dropped.items())]
 
 
-def _memory(figures: Figures) -> list[str]:
-    total = sum(figures.memory.values())
-    return [megabytes(total)] + [f"{name} {megabytes(size)}" for name, size in figures.memory.items()]
+def _memory(figures: StatisticsSnapshot) -> list[str]:
+    total = sum(figures.memory_bytes.values())
+    return [megabytes(total)] + [f"{name} {megabytes(size)}" for name, size in figures.memory_bytes.items()]
 
 
-def _so_far(figures: Figures) -> list[str]:
+def _so_far(figures: StatisticsSnapshot) -> list[str]:
     lasted = f" ({duration(figures.outages_s)})" if figures.outages_s else ""
     return [
         counted(figures.cuts, "cut"),
         counted(figures.outages, "outage") + lasted,
-        counted(figures.restarts, "restart"),
+        counted(sum(figures.restarts.values()), "restart"),
     ]
 
 
@@ -183,11 +184,11 @@ def _running(scene: Scene) -> str:
 
 
 def _status(scene: Scene, typing: Typing) -> list[Span]:
-    loss = scene.figures.loss
+    outage = scene.figures.outage
     if typing.remark:
         return [(f" {typing.remark}", "note")]
-    if loss is not None:
-        return [(f" source lost, {duration(loss.lasted_s)} by now: {printable(loss.reason)}", "alarm")]
+    if outage is not None:
+        return [(f" source lost, {duration(outage.lasted_s)} by now: {printable(outage.reason)}", "alarm")]
     said = [scene.waiting] if scene.waiting else []
     if typing.pending:
         said.append(f"asking: {typing.pending}")

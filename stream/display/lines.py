@@ -31,9 +31,10 @@ from stream.events import (
     Why,
 )
 from stream.logs import json_line, write_line, write_now
-from stream.monitor.statistics import Figures
+from stream.monitor.health import RunHandle
+from stream.monitor.statistics import StatisticsSnapshot
 from stream.printable import printable
-from stream.sinks.base import Display, Watched
+from stream.sinks.base import Display
 
 JOIN_LIMIT_S = 1.0
 
@@ -55,7 +56,7 @@ class LinesDisplay(Display):
         self._said = Said()
         self._ask: Callable[[str], None] = lambda question: None
 
-    def attach(self, run: Watched, frames: int | None) -> None:
+    def attach(self, run: RunHandle, frames: int | None) -> None:
         self._state, self._ask = ViewModel(run, self._clock, cuts=True), run.ask
         if self._every_s is not None:
             self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
@@ -104,7 +105,7 @@ class LinesDisplay(Display):
         assert self._state is not None
         while not self._closing.wait(every_s):
             figures = self._state.figures()
-            if figures.frames or figures.loss is not None:
+            if figures.frames or figures.outage is not None:
                 _say(figures_text(figures, self._state.position(figures)))
 
     def _put(self, question: str) -> None:
@@ -140,13 +141,13 @@ class Said:
             print_answer(f"{again.at} to {again.until}", f"the same, {again.count} times")
 
 
-def figures_text(figures: Figures, at: str) -> str:
+def figures_text(figures: StatisticsSnapshot, at: str) -> str:
     """The figures in one line, which begins with the newest frame's time."""
-    parts = [f"{at}  {figures.fps_now:.1f} fps"]
-    if figures.loss is not None:
-        parts.append(f"source lost for {duration(figures.loss.lasted_s)}")
-    if figures.latency is not None:
-        one = figures.latency
+    parts = [f"{at}  {figures.fps:.1f} fps"]
+    if figures.outage is not None:
+        parts.append(f"source lost for {duration(figures.outage.lasted_s)}")
+    if figures.latency_ms is not None:
+        one = figures.latency_ms
         parts.append(f"frame p50 {one.p50:.1f} p95 {one.p95:.1f} max {one.max:.1f} ms")
     if figures.ttft_ms is not None and figures.total_ms is not None:
         parts.append(f"answer {figures.ttft_ms:.0f} to {figures.total_ms:.0f} ms")
@@ -155,16 +156,16 @@ def figures_text(figures: Figures, at: str) -> str:
         parts.append(f"first token{p95} for {figures.target_ms:.0f} ms, budget {figures.budget}")
     if figures.checks_words is not None:
         parts.append(f"shadow {figures.checks_same} of {figures.checks} the same")
-    if figures.interarrival_ms is not None and figures.interval_std_ms is not None:
-        parts.append(f"interval_std {figures.interval_std_ms:.2f} interarrival {figures.interarrival_ms:.2f} ms")
-    if figures.misses_percent is not None:
-        parts.append(f"late {figures.misses_percent:.1f} %")
+    if figures.jitter is not None:
+        jitter = figures.jitter
+        parts.append(f"interval_std {jitter.interval_std_ms:.2f} interarrival {jitter.interarrival_ms:.2f} ms")
+        parts.append(f"late {jitter.deadline_misses_percent:.1f} %")
     if figures.tiles:
         parts.append(of_counted(figures.tokens, figures.tiles, "token"))
-    if figures.dirty_percent is not None:
-        parts.append(f"{figures.dirty_percent:.1f} % changed")
+    if figures.dirty_share is not None:
+        parts.append(f"{100 * figures.dirty_share:.1f} % changed")
     parts += [f"dropped {queue} {count}" for queue, count in figures.dropped.items()]
-    parts.append(megabytes(sum(figures.memory.values())))
+    parts.append(megabytes(sum(figures.memory_bytes.values())))
     return SEPARATOR.join(parts)
 
 

@@ -26,9 +26,10 @@ from stream.display.state import ViewModel
 from stream.display.text import Line, print_answer, summary_text, wrap
 from stream.events import Asked, Event, Summary
 from stream.logs import write_now
-from stream.monitor.statistics import Figures
+from stream.monitor.health import RunHandle
+from stream.monitor.statistics import StatisticsSnapshot
 from stream.printable import printable_span
-from stream.sinks.base import Display, Watched
+from stream.sinks.base import Display
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """The other screen, no cursor, no wrapping of long lines, cleared."""
@@ -193,7 +194,7 @@ class View:
         self._state = state
         self._ask = ask
         self._editor = LineEditor()
-        self._figures: Figures | None = None
+        self._figures: StatisticsSnapshot | None = None
         self._figures_s = self._whole_s = self._drawn_s = 0.0
         self._remark, self._remark_until_s = "", 0.0
         self._urgent = self._pending = ""
@@ -309,7 +310,7 @@ class LiveDisplay(Display):
         if self._waiting:
             print(STARTING, end="", file=sys.stderr, flush=True)
 
-    def attach(self, run: Watched, frames: int | None) -> None:
+    def attach(self, run: RunHandle, frames: int | None) -> None:
         self._waited()
         self._state = ViewModel(run, self._clock)
         self._view = View(self._screen, self._keys, self._state, run.ask)

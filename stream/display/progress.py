@@ -28,9 +28,10 @@ from stream.events import (
     Turned,
 )
 from stream.logs import write_now
+from stream.monitor.health import RunHandle
 from stream.printable import printable, printable_lines
 from stream.signals import leave_gone_terminal
-from stream.sinks.base import Display, Watched
+from stream.sinks.base import Display
 
 SPOKEN_LINES = 2
 """Lines for the answer that is being spoken."""
@@ -61,7 +62,7 @@ class ProgressDisplay(Display):
             self._live = Live(console=self._err, get_renderable=self._view, refresh_per_second=8, transient=True)
             self._live.start()
 
-    def attach(self, run: Watched, frames: int | None) -> None:
+    def attach(self, run: RunHandle, frames: int | None) -> None:
         self._progress.update(self._task, total=frames)
 
     def show_message(self, message: str) -> None:

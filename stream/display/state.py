@@ -8,15 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import psutil
-
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, clock_text
 from stream.display.text import EventText, breaks_off, turned_text
 from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Notice, Started, Turned
-from stream.monitor.statistics import Figures, LiveFigures
+from stream.monitor.health import RunHandle
+from stream.monitor.memory import resident_bytes
+from stream.monitor.statistics import StatisticsSnapshot
 from stream.printable import printable
-from stream.sinks.base import Watched
 from stream.sources import SourceInfo
 
 ENTRIES_KEPT = 200
@@ -158,7 +157,7 @@ class Scene:
     model: str
     query: str
     waiting: str
-    figures: Figures
+    figures: StatisticsSnapshot
     entries: tuple[TranscriptEntry, ...]
     spoken: TranscriptEntry | None
 
@@ -166,24 +165,20 @@ class Scene:
 class ViewModel:
     """`add` is for one thread, `scene` for another. `cuts`: whether scene cuts stand in the transcript."""
 
-    def __init__(self, run: Watched, clock: Clock, *, cuts: bool = False) -> None:
+    def __init__(self, run: RunHandle, clock: Clock, *, cuts: bool = False) -> None:
         self._run = run
         self._clock = clock
         self._info = run.source_info
         self._lock = threading.Lock()
-        fps = self._info.fps
-        self._figures = LiveFigures(clock.now_ns(), None if not fps else round(NS_PER_S / fps))
         self._transcript = Transcript(DisplayClock(self._info.live), cuts=cuts)
         self._model = self._query = ""
         self._waiting = "starting"
-        self._memory = Memory()
+        self._memory_bytes: dict[str, int] = {}
         self._memory_ns: int | None = None
 
     def add(self, event: Event) -> TranscriptEntry | None:
         """Takes an event; returns what it adds to the transcript."""
-        now_ns = self._clock.now_ns()
         with self._lock:
-            self._figures.add(event, now_ns)
             if isinstance(event, FrameReady):
                 self._waiting = ""
             elif isinstance(event, Started):
@@ -205,22 +200,19 @@ class ViewModel:
         with self._lock:
             return self._transcript.entries
 
-    def figures(self) -> Figures:
+    def figures(self) -> StatisticsSnapshot:
         """The figures now; for one thread."""
         now_ns = self._clock.now_ns()
         if self._memory_ns is None or now_ns - self._memory_ns >= MEMORY_NS:
-            self._memory.look(self._run.processes())
-            self._memory_ns = now_ns
-        dropped = self._run.drops()
-        with self._lock:
-            return self._figures.at(now_ns, dropped, self._memory.resident)
+            self._memory_bytes, self._memory_ns = resident_bytes(self._run.processes()), now_ns
+        return self._run.statistics.snapshot(self._run.drops(), self._memory_bytes)
 
     @property
     def loading(self) -> bool:
         """Whether no frame has come yet."""
         return bool(self._waiting)
 
-    def position(self, figures: Figures) -> str:
+    def position(self, figures: StatisticsSnapshot) -> str:
         """The newest frame's time, as answers have theirs, and for a file its length: `0:12.0 / 1:30.0`."""
         if figures.media_s is None:
             return clock_text(0.0)
@@ -229,7 +221,7 @@ class ViewModel:
         length_ns = self._info.duration_ns
         return at if self._info.live or length_ns is None else f"{at} / {clock_text(length_ns / NS_PER_S)}"
 
-    def scene(self, figures: Figures) -> Scene:
+    def scene(self, figures: StatisticsSnapshot) -> Scene:
         with self._lock:
             return Scene(
                 info=self._info,
@@ -240,22 +232,3 @@ class ViewModel:
                 entries=self._transcript.entries,
                 spoken=self._transcript.spoken,
             )
-
-
-class Memory:
-    """The memory of some processes: resident bytes, so that what they share counts for each."""
-
-    def __init__(self) -> None:
-        self._processes: dict[int, psutil.Process] = {}
-        self.resident: dict[str, int] = {}
-
-    def look(self, pids: dict[str, int]) -> None:
-        """Looks it up; a process that has gone is left out."""
-        self._processes = {pid: found for pid, found in self._processes.items() if pid in pids.values()}
-        self.resident = {}
-        for name, pid in pids.items():
-            try:
-                process = self._processes.setdefault(pid, psutil.Process(pid))
-                self.resident[name] = process.memory_info().rss
-            except psutil.Error:
-                self._processes.pop(pid, None)

@@ -1,14 +1,12 @@
-"""How a run is doing at this moment: fed with its events by one thread, asked by any."""
+"""Health of a run: what state it is in and whether it is well, fed by one thread and asked from any."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Protocol
 
-import psutil
 from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
@@ -26,13 +24,13 @@ from stream.events import (
     Notice,
     Outage,
     Restarted,
-    Skipped,
     Started,
     Summary,
 )
-from stream.monitor.schema import PublishedJitter, PublishedStats, PublishedStatus
-from stream.monitor.statistics import Figures, LiveFigures
-from stream.sinks.base import Watched
+from stream.monitor.memory import resident_bytes
+from stream.monitor.schema import StatsMessage, StatusMessage
+from stream.monitor.statistics import RunStatistics
+from stream.overlay import Overlay
 from stream.sources import SourceInfo
 from stream.sources.fit import Fit
 
@@ -46,8 +44,31 @@ CPU = "cpu"
 """The store that takes over from any other."""
 
 
+class RunHandle(Protocol):
+    """A run as sessions, displays and monitors see it. All but `run` may be called from any thread."""
+
+    statistics: RunStatistics
+
+    @property
+    def source_info(self) -> SourceInfo: ...
+
+    def run(self) -> Iterator[Event]: ...
+
+    def end(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def ask(self, query: str) -> None: ...
+
+    def processes(self) -> dict[str, int]: ...
+
+    def drops(self) -> dict[str, int]: ...
+
+    def take_overlay(self, slot: int) -> Overlay: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthReport:
     """`status` is "loading", "ok", "outage", "restarting", "stalled" or "ended"; `reason` says why, where it is not ok,
     or why answers fail.
 
@@ -66,64 +87,57 @@ class Health:
         return self.status in {"ok", "loading"}
 
 
-class Vitals:
-    """What is known of a run: its state, its figures, and whether it is well."""
+class RunMonitor:
+    """State of a run, as its events tell it; its figures are those of `RunHandle.statistics`."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
         self._start_ns = self._clock.now_ns()
-        self._figures = LiveFigures(self._start_ns)
+        self._statistics = RunStatistics(self._clock)
         self._fit = Fit.of(config.capture)
         self._paced = config.capture.realtime
         self._stall_limit_s = max(STALL_MIN_S, config.capture.stall_s)
         self._silence_limit_s = config.pipeline.timeout_s
-        self._run: Watched | None = None
-        self._info: SourceInfo | None = None
+        self._run: RunHandle | None = None
         self._started = Started(source="", model="", query=config.answer.asked, backend="")
         self._query = config.answer.asked
         self._grid: tuple[int, int] | None = None
         self._frame_ns: int | None = None
         self._alive_ns = self._start_ns
-        self._frames = self._answers = self._skipped = 0
         self._ready = False
         self._no_answers: str | None = None
-        self._restarts: Counter[str] = Counter()
         self._down: dict[str, str] = {}
         self._outage: str | None = None
         self._ended: str | None = None
 
     @property
-    def run(self) -> Watched | None:
+    def run(self) -> RunHandle | None:
         """The run that is followed; None before it is made."""
         return self._run
 
-    def follow(self, run: Watched) -> None:
-        """Called once the run is made: it is asked for its drops and processes from now on."""
-        info = run.source_info
+    def follow(self, run: RunHandle) -> None:
+        """Called once the run is made: it is asked for its figures, drops and processes from now on."""
         with self._lock:
-            self._run, self._info = run, info
-            self._paced = self._paced or info.live
-            self._figures = LiveFigures(self._start_ns, round(NS_PER_S / info.fps) if info.fps else None)
+            self._run, self._statistics = run, run.statistics
+            self._paced = self._paced or run.source_info.live
 
     def add(self, event: Event) -> None:
         """Takes the next event of the run."""
         now_ns = self._clock.now_ns()
         with self._lock:
-            self._figures.add(event, now_ns)
             self._add(event, now_ns)
 
-    def status(self) -> PublishedStatus:
+    def status(self) -> StatusMessage:
         """What runs, and in what state."""
         with self._lock:
             state, reason = self._state()
-            info, (rows, cols) = self._info, self._grid or (None, None)
-            source = self._started.source if info is None else info.name
+            info, (rows, cols) = None if self._run is None else self._run.source_info, self._grid or (None, None)
             work = None if info is None else self._fit.work_size(info.height_px, info.width_px)
-            return PublishedStatus(
+            return StatusMessage(
                 state=state,
                 reason=reason,
-                source=source,
+                source=self._started.source if info is None else info.name,
                 model=self._started.model,
                 query=self._query,
                 backend=self._started.backend,
@@ -137,42 +151,18 @@ class Vitals:
                 cols=cols,
             )
 
-    def stats(self) -> PublishedStats:
-        """The figures of this moment."""
+    def stats(self) -> StatsMessage:
+        """The figures of this moment; of a source without a pace, no jitter and no deadlines."""
         run = self._run
-        dropped = {} if run is None else run.drops()
-        memory = {} if run is None else memory_bytes(run.processes())
-        with self._lock:
-            now = self._figures.at(self._clock.now_ns(), dropped, memory)
-            return PublishedStats(
-                uptime_s=now.uptime_s,
-                fps=now.fps_now,
-                frames=now.frames,
-                answers=now.answers,
-                cuts=now.cuts,
-                skipped=self._skipped,
-                outages=now.outages,
-                outages_s=now.outages_s,
-                restarts=dict(self._restarts),
-                dropped=dict(now.dropped),
-                latency_ms=now.latency,
-                jitter=_jitter(now) if self._paced else None,
-                deadline_misses=now.misses if self._paced else None,
-                ttft_ms=now.ttft_ms,
-                total_ms=now.total_ms,
-                ttft_p95_ms=now.ttft_p95_ms,
-                target_ms=now.target_ms,
-                budget=now.budget,
-                checks=now.checks,
-                checks_same=now.checks_same,
-                checks_words=now.checks_words,
-                tokens=now.tokens,
-                tiles=now.tiles,
-                dirty_share=None if now.dirty_percent is None else now.dirty_percent / 100,
-                memory_bytes=dict(now.memory),
-            )
+        dropped, processes = ({}, {}) if run is None else (run.drops(), run.processes())
+        now = self._statistics.snapshot(dropped, resident_bytes(processes))
+        told = {field.name: getattr(now, field.name) for field in fields(StatsMessage)}
+        told["uptime_s"] = (self._clock.now_ns() - self._start_ns) / NS_PER_S
+        if not self._paced:
+            told["jitter"] = told["deadline_misses"] = None
+        return StatsMessage(**told)
 
-    def health(self) -> Health:
+    def health(self) -> HealthReport:
         """Whether the run is well."""
         with self._lock:
             now_ns = self._clock.now_ns()
@@ -182,7 +172,7 @@ class Vitals:
             if status == "ok":
                 reason = self._no_answers
             age_s = None if self._frame_ns is None else (now_ns - self._frame_ns) / NS_PER_S
-            return Health(status, reason, self._ready, age_s, self._frames, self._answers)
+            return HealthReport(status, reason, self._ready, age_s, self._statistics.frames, self._statistics.answers)
 
     def _state(self) -> tuple[str, str | None]:
         if self._ended is not None:
@@ -204,7 +194,6 @@ class Vitals:
         if isinstance(event, FrameReady):
             self._take_frame(event, now_ns)
         elif isinstance(event, (AnswerText, Answer, Looked)):
-            self._answers += isinstance(event, Answer)
             self._alive_ns, self._ready, self._no_answers = now_ns, True, None
             self._down.pop(ANSWERS, None)
         elif isinstance(event, Started):
@@ -214,40 +203,17 @@ class Vitals:
         elif isinstance(event, Outage):
             self._outage = event.reason if event.lasted_s is None else None
         elif isinstance(event, Restarted):
-            self._restarts[event.process] += 1
             self._down[event.process] = event.cause
         elif isinstance(event, Notice) and event.code == ANSWERS_LOST:
             self._ready, self._no_answers = False, event.message
         elif isinstance(event, Notice) and event.code == STORE_LOST:
             self._started = replace(self._started, backend=CPU)
-        elif isinstance(event, Skipped):
-            self._skipped += event.count
         elif isinstance(event, Summary):
             self._ended = event.error or event.ended
 
     def _take_frame(self, frame: FrameReady, now_ns: int) -> None:
-        self._frames += 1
         self._frame_ns = self._alive_ns = now_ns
         self._outage = None
         self._down = {process: cause for process, cause in self._down.items() if process == ANSWERS}
         if frame.map is not None:
             self._grid = frame.map.rows, frame.map.cols
-
-
-def memory_bytes(processes: Mapping[str, int]) -> dict[str, int]:
-    """Resident memory of each process, by what it does; those that are gone are left out."""
-    found: dict[str, int] = {}
-    for name, pid in processes.items():
-        with suppress(psutil.Error):
-            found[name] = psutil.Process(pid).memory_info().rss
-    return found
-
-
-def _jitter(now: Figures) -> PublishedJitter | None:
-    if now.interarrival_ms is None or now.interval_std_ms is None or now.misses_percent is None:
-        return None
-    return PublishedJitter(
-        interarrival_ms=now.interarrival_ms,
-        interval_std_ms=now.interval_std_ms,
-        deadline_misses_percent=now.misses_percent,
-    )

@@ -1,4 +1,4 @@
-"""How much memory the processes of a run hold, looked at twice a second."""
+"""Resident memory of the processes of a run, now and sampled over time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -28,17 +29,16 @@ class MemorySample:
 
 
 def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
-    """Of each process that still runs; `processes` gives their ids by name."""
+    """Resident memory of each process that still runs; `processes` gives their ids by name. Shared pages count for
+    each."""
     held: dict[str, int] = {}
     for name, pid in processes.items():
-        try:
+        with suppress(psutil.Error):
             held[name] = psutil.Process(pid).memory_info().rss
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     return held
 
 
-class MemoryWatch:
+class MemorySampler:
     """Samples while it is entered, in a thread of its own, from the first moment on.
 
     `processes` gives the ids of the run's processes by what they do; this one, where it is none of them, is "sinks".
@@ -51,7 +51,7 @@ class MemoryWatch:
         self._thread = threading.Thread(target=self._follow, name="memory", daemon=True)
         self.samples: list[MemorySample] = []
 
-    def __enter__(self) -> MemoryWatch:
+    def __enter__(self) -> MemorySampler:
         self._thread.start()
         return self
 

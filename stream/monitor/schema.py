@@ -1,188 +1,35 @@
-"""What robots and displays are told over ZeroMQ: one struct a topic, the body of a message in msgpack.
+"""Public ZeroMQ schema: the events of a run as they are, `status`, `stats`, and the envelope of every message.
 
 docs/robots.md explains every field. A field may be added at any time; `v` grows where one changes its meaning or goes.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import msgspec
 
 from arr_coc.types import TILE_PX
-from stream.events import AnswerTiming, LookTiming
+from stream.events import AnyEvent, Event, FrameMap, FrameReady, Skipped, Started, Why
 from stream.monitor.metrics import Percentiles
 
 VERSION = 1
 
+STATUS = "status"
+STATS = "stats"
 
-class Published(msgspec.Struct, frozen=True, kw_only=True, tag_field="topic"):
-    """Base of all: `seq` counts the messages of this topic, `unix_ns` is when the message was made."""
+UNPUBLISHED = (Started, Skipped, Why)
+"""Events that only `status` and `stats` tell of, and the explanations, which go to a file."""
 
-    v: int = VERSION
-    seq: int = 0
-    unix_ns: int = 0
-
-
-class PublishedAnswer(Published, frozen=True, tag="answer"):
-    """One whole answer."""
-
-    answer: int
-    frame_index: int
-    pts_s: float
-    start_s: float
-    end_s: float
-    trigger: str
-    query: str
-    text: str
-    tokens_used: int
-    tokens_total: int
-    text_tokens: int
-    frames: int
-    kept_bytes: int
-    flops: int
-    full_flops: int
-    target_ms: float | None
-    budget: int | None
-    timing: AnswerTiming | None
+TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind not in UNPUBLISHED), STATUS, STATS)
+"""All topics. That of an event is its tag."""
 
 
-class PublishedCancelled(Published, frozen=True, tag="cancelled"):
-    """An answer was cancelled while it was being spoken."""
-
-    answer: int
-    frame_index: int
-    pts_s: float
-    trigger: str
-    text: str
-    by: str
-    by_frame_index: int
-    by_pts_s: float
-
-
-class PublishedText(Published, frozen=True, tag="text"):
-    """A piece of an answer that is being spoken."""
-
-    answer: int
-    text: str
-    pts_s: float | None
-
-
-class PublishedLook(Published, frozen=True, tag="look"):
-    """One look at a standing question."""
-
-    frame_index: int
-    pts_s: float
-    trigger: str
-    question: str
-    yes: float
-    certain: float
-    holds: str | None
-    tokens_used: int
-    tokens_total: int
-    kept_bytes: int
-    timing: LookTiming | None
-    warning: str | None = None
-
-
-class PublishedTurned(Published, frozen=True, tag="turned"):
-    """The answer to a standing question has turned."""
-
-    frame_index: int
-    pts_s: float
-    question: str
-    to: str
-    yes: float
-    certain: float
-    warning: str | None = None
-
-
-class PublishedFrame(Published, frozen=True, tag="frame"):
-    """One frame's allocation: uint8 [rows, cols] and little-endian int16 [K, 3]."""
-
-    frame_index: int
-    pts_s: float
-    capture_ns: int
-    ready_ns: int
-    texture_ms: float
-    allocate_ms: float
-    dirty_share: float
-    tokens: int
-    tiles: int
-    jitter_share: float
-    rows: int | None
-    cols: int | None
-    relevance: bytes | None
-    regions: bytes | None
-
-
-class PublishedShadow(Published, frozen=True, tag="shadow"):
-    """An answer beside the one that the same frame gets with all of its tokens."""
-
-    answer: int
-    frame_index: int
-    pts_s: float
-    query: str
-    text: str
-    full_text: str
-    same: bool
-    words: float
-    tokens_used: int
-    tokens_full: int
-
-
-class PublishedCut(Published, frozen=True, tag="cut"):
-    """A scene cut."""
-
-    frame_index: int
-    pts_s: float
-    score: float
-
-
-class PublishedDiscontinuity(Published, frozen=True, tag="discontinuity"):
-    """The picture has another size or form from this frame on."""
-
-    frame_index: int
-    pts_s: float
-    reason: str
-    width_px: int
-    height_px: int
-
-
-class PublishedOutage(Published, frozen=True, tag="outage"):
-    """A live source was lost (`lasted_s` is nil), or is back."""
-
-    frame_index: int
-    pts_s: float
-    reason: str
-    lasted_s: float | None
-    attempts: int
-
-
-class PublishedRestarted(Published, frozen=True, tag="restarted"):
-    """A process died or hung and is being started again."""
-
-    process: str
-    cause: str
-    count: int
-
-
-class PublishedAsked(Published, frozen=True, tag="asked"):
-    """The question was changed, or the change was refused."""
-
-    query: str
-    error: str | None
-
-
-class PublishedNotice(Published, frozen=True, tag="notice"):
-    """Something that a person should know once."""
-
-    code: str
-    message: str
-
-
-class PublishedStatus(Published, frozen=True, tag="status"):
-    """What runs, and in what state; sent where it changes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusMessage:
+    """`status`: what runs, and in what state; published where it changes."""
 
     state: str
     reason: str | None
@@ -201,7 +48,8 @@ class PublishedStatus(Published, frozen=True, tag="status"):
     tile_px: int = TILE_PX
 
 
-class PublishedJitter(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentJitter:
     """How unevenly frames come out of a source with a schedule, over the last ten seconds."""
 
     interarrival_ms: float
@@ -209,8 +57,16 @@ class PublishedJitter(msgspec.Struct, frozen=True, kw_only=True):
     deadline_misses_percent: float
 
 
-class PublishedStats(Published, frozen=True, tag="stats"):
-    """How it goes, once a second."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsMessage:
+    """`stats`: the figures of a run, published once a second; None where there is nothing yet to measure by.
+
+    `latency_ms` and `jitter` are of the last ten seconds, `fps` and `dirty_share` of the last two, `deadline_misses` of
+    the run; `ttft_ms` and `total_ms` of the last answer, `ttft_p95_ms` of the last sixty. `tokens` and `tiles` are
+    those of the newest frame. `target_ms` and `budget`: the latency that is held, and the budget for it. `checks`:
+    answers that were compared with those of all tokens, how many of them were the same, and the mean share of equal
+    words.
+    """
 
     uptime_s: float
     fps: float
@@ -223,7 +79,7 @@ class PublishedStats(Published, frozen=True, tag="stats"):
     restarts: dict[str, int]
     dropped: dict[str, int]
     latency_ms: Percentiles | None
-    jitter: PublishedJitter | None
+    jitter: RecentJitter | None
     deadline_misses: int | None
     ttft_ms: float | None
     total_ms: float | None
@@ -239,46 +95,17 @@ class PublishedStats(Published, frozen=True, tag="stats"):
     memory_bytes: dict[str, int]
 
 
-class PublishedSummary(Published, frozen=True, tag="summary"):
-    """The end of the run."""
-
-    frames: int
-    duration_s: float
-    answers: int
-    cuts: int
-    discontinuities: int
-    skipped: int
-    dropped: dict[str, int]
-    mean_tokens: float
-    mean_dirty_share: float
-    ended: str
-    backend: str
-    error: str | None
-    mean_tiles: float
-    work_ratio: float | None
-    found: bool | None
-    timing: dict[str, float] | None
+def envelope(topic: str, fields: Mapping[str, Any], seq: int = 0, unix_ns: int = 0) -> dict[str, Any]:
+    """A whole message: `seq` counts the messages of this topic, `unix_ns` is when the message was made."""
+    return {"topic": topic, "v": VERSION, "seq": seq, "unix_ns": unix_ns, **fields}
 
 
-AnyPublished: TypeAlias = (
-    PublishedAnswer
-    | PublishedText
-    | PublishedCancelled
-    | PublishedLook
-    | PublishedTurned
-    | PublishedFrame
-    | PublishedShadow
-    | PublishedCut
-    | PublishedDiscontinuity
-    | PublishedOutage
-    | PublishedRestarted
-    | PublishedAsked
-    | PublishedNotice
-    | PublishedStatus
-    | PublishedStats
-    | PublishedSummary
-)
-
-
-def topic_of(kind: type[Published]) -> str:
-    return str(kind.__struct_config__.tag)
+def event_message(event: Event) -> tuple[str, dict[str, Any]] | None:
+    """Topic and fields of an event; None of one that is not published. The map of a frame is laid flat."""
+    if isinstance(event, UNPUBLISHED):
+        return None
+    fields = msgspec.structs.asdict(event)
+    if isinstance(event, FrameReady):
+        del fields["slot"], fields["duration_s"], fields["map"]
+        fields |= {name: getattr(event.map, name, None) for name in FrameMap.__struct_fields__}
+    return str(event.__struct_config__.tag), fields

@@ -1,16 +1,30 @@
-"""What a live view tells of a run in numbers: kept as events come, worked out when somebody looks. Pure."""
+"""Statistics of one run: counters and sliding windows, fed with its events once and read from any thread."""
 
 from __future__ import annotations
 
-from collections import deque
+import threading
+from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, Cut, Event, FrameReady, Outage, Restarted, Shadow
+from stream.clock import Clock
+from stream.events import (
+    Answer,
+    Cut,
+    Event,
+    FrameReady,
+    Looked,
+    Outage,
+    PictureChanged,
+    Restarted,
+    Shadow,
+    Skipped,
+    Summary,
+)
 from stream.monitor.metrics import (
     Percentiles,
     deadline_misses_percent,
@@ -18,194 +32,228 @@ from stream.monitor.metrics import (
     interarrival_ms,
     interval_std_ms,
 )
+from stream.monitor.schema import RecentJitter, StatsMessage
 
 WINDOW_NS = 10 * NS_PER_S
-"""What latency and jitter are measured over."""
+"""Latency and jitter are measured over this."""
 
 RATE_NS = 2 * NS_PER_S
-"""What the present frame rate and the share of changed tiles are measured over."""
+"""The present frame rate and the share of changed tiles are measured over this."""
 
 FRAMES_KEPT = 4096
 """Ten seconds at 400 frames a second; of a faster source, the newest frames of the window."""
 
 ANSWERS_KEPT = 60
-"""What p95 of the time to the first token is of."""
+"""p95 of the time to the first token is of so many answers."""
 
 READY, CAPTURE, PTS, DIRTY = range(4)
 """Columns of the table of recent frames; DIRTY is in millionths of the grid."""
 
 NOTHING: Mapping[str, int] = {}
 
+Table = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ActiveOutage:
     """The source is away: why, and for how long by now."""
 
     reason: str
     lasted_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """A run at one moment; None where there is nothing yet to measure by.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsSnapshot(StatsMessage):
+    """The statistics of a run at one moment: those that are published, and what displays show beside them.
 
-    `latency`, `interarrival_ms`, `interval_std_ms` and `misses_percent` are of the last ten seconds, `fps_now` and
-    `dirty_percent` of the last two, `misses` of the run; `ttft_ms` and `total_ms` of the last answer, `ttft_p95_ms` of
-    the last sixty. `tokens` and `tiles` are those of the newest frame, `media_s` its time. `target_ms` and `budget`:
-    the latency that is held, and the budget for it. `checks`: answers that were compared with those of all tokens,
-    how many of them were the same, and the mean share of equal words.
+    `media_s` is the time of the newest frame, `fps_run` the frame rate of the whole run.
     """
 
-    uptime_s: float
-    frames: int
     media_s: float | None
-    fps_now: float
     fps_run: float | None
-    latency: Percentiles | None
-    interarrival_ms: float | None
-    interval_std_ms: float | None
-    misses_percent: float | None
-    misses: int
-    answers: int
-    ttft_ms: float | None
-    total_ms: float | None
-    tokens: int
-    tiles: int
-    dirty_percent: float | None
-    cuts: int
-    outages: int
-    outages_s: float
-    loss: Loss | None
-    restarts: int
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    memory: Mapping[str, int] = field(default_factory=dict)
-    ttft_p95_ms: float | None = None
-    target_ms: float | None = None
-    budget: int | None = None
-    checks: int = 0
-    checks_same: int = 0
-    checks_words: float | None = None
+    outage: ActiveOutage | None
 
 
-class LiveFigures:
-    """Takes events, each at little cost, and gives figures.
+class RunStatistics:
+    """Counters and windows of one run. The run adds each of its events once; anybody may read, from any thread.
 
-    `period_ns` is the time between two frames by the source's own rate, None where it declares none: then it is the
-    usual gap between the frames that came.
+    `fps` is the source's own rate, by which frames are late; None where it declares none: then the usual gap between
+    the frames that came is taken.
     """
 
-    def __init__(self, start_ns: int, period_ns: int | None = None) -> None:
-        self._start_ns = start_ns
-        self._period_ns = period_ns
+    def __init__(self, clock: Clock, fps: float | None = None) -> None:
+        self._clock = clock
+        self._start_ns = clock.now_ns()
+        self._lock = threading.Lock()
+        self._period_ns = round(NS_PER_S / fps) if fps else None
         self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=FRAMES_KEPT)
-        self._first_ready_ns = 0
+        self._ttft_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self._first: FrameReady | None = None
         self._newest: FrameReady | None = None
         self._answer: Answer | None = None
-        self._ttft_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
-        self._frames = self._answers = self._cuts = self._misses = self._outages = self._restarts = 0
-        self._outages_s = 0.0
-        self._checks = self._checks_same = 0
-        self._checks_words = 0.0
-        self._lost: tuple[str, int] | None = None
+        self._outage: tuple[str, int] | None = None
+        self._found: bool | None = None
+        self.frames = self.answers = self._cuts = self._discontinuities = self._skipped = self._misses = 0
+        self._tokens = self._tiles = self._flops = self._full_flops = 0
+        self._dirty_share = 0.0
+        self._outages, self._outages_s = 0, 0.0
+        self._checks, self._checks_same, self._checks_words = 0, 0, 0.0
+        self._restarts: Counter[str] = Counter()
 
-    def add(self, event: Event, now_ns: int) -> None:
-        if isinstance(event, FrameReady):
-            self._frame(event)
-        elif isinstance(event, Answer):
-            self._answer = event
-            self._answers += 1
-            if event.timing is not None:
-                self._ttft_ms.append(event.timing.ttft_ms)
-        elif isinstance(event, Cut):
-            self._cuts += 1
-        elif isinstance(event, Shadow):
-            self._checks += 1
-            self._checks_same += event.same
-            self._checks_words += event.words
-        elif isinstance(event, Outage):
-            self._outage(event, now_ns)
-        elif isinstance(event, Restarted):
-            self._restarts += 1
+    def add(self, event: Event) -> None:
+        """Takes the next event of the run."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            if isinstance(event, FrameReady):
+                self._add_frame(event)
+            elif isinstance(event, Answer):
+                self._add_answer(event)
+            elif isinstance(event, Outage):
+                self._add_outage(event, now_ns)
+            elif isinstance(event, Cut):
+                self._cuts += 1
+            elif isinstance(event, PictureChanged):
+                self._discontinuities += 1
+            elif isinstance(event, Skipped):
+                self._skipped += event.count
+            elif isinstance(event, Looked):
+                self._found = self._found or event.holds == "yes"
+            elif isinstance(event, Shadow):
+                self._checks += 1
+                self._checks_same += event.same
+                self._checks_words += event.words
+            elif isinstance(event, Restarted):
+                self._restarts[event.process] += 1
 
-    def at(self, now_ns: int, dropped: Mapping[str, int] = NOTHING, memory: Mapping[str, int] = NOTHING) -> Figures:
-        """The figures now. `dropped` by queue and cause, `memory` in bytes by process."""
-        table = np.array(self._recent, dtype=np.int64).reshape(-1, 4)
-        table = table[table[:, READY] > now_ns - WINDOW_NS]
-        newest, timing = self._newest, None if self._answer is None else self._answer.timing
-        latency_ms = (table[:, READY] - table[:, CAPTURE]) / 1e6
-        ttft = Percentiles.of(self._ttft_ms)
-        return Figures(
-            uptime_s=(now_ns - self._start_ns) / NS_PER_S,
-            frames=self._frames,
-            media_s=None if newest is None else newest.pts_s,
-            fps_now=_rate(table[:, READY], now_ns),
-            fps_run=self._fps_run(),
-            latency=Percentiles.of(latency_ms),
-            interarrival_ms=interarrival_ms(table[:, READY], table[:, PTS]) if len(table) > 2 else None,
-            interval_std_ms=interval_std_ms(table[:, READY], table[:, PTS]) if len(table) > 2 else None,
-            misses_percent=self._misses_percent(latency_ms, table),
-            misses=self._misses,
-            answers=self._answers,
-            ttft_ms=None if timing is None else timing.ttft_ms,
-            total_ms=None if timing is None else timing.total_ms,
-            tokens=0 if newest is None else newest.tokens,
-            tiles=0 if newest is None else newest.tiles,
-            dirty_percent=_dirty_percent(table, now_ns),
-            cuts=self._cuts,
-            outages=self._outages,
-            outages_s=self._outages_s,
-            loss=None if self._lost is None else Loss(self._lost[0], (now_ns - self._lost[1]) / NS_PER_S),
-            restarts=self._restarts,
-            dropped={queue: count for queue, count in dropped.items() if count},
-            memory=dict(memory),
-            ttft_p95_ms=None if ttft is None else ttft.p95,
-            target_ms=None if self._answer is None else self._answer.target_ms,
-            budget=None if self._answer is None else self._answer.budget,
-            checks=self._checks,
-            checks_same=self._checks_same,
-            checks_words=self._checks_words / self._checks if self._checks else None,
-        )
+    def snapshot(
+        self, dropped: Mapping[str, int] = NOTHING, memory_bytes: Mapping[str, int] = NOTHING
+    ) -> StatisticsSnapshot:
+        """The statistics now. `dropped` by queue and cause, `memory_bytes` by process."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            table = np.array(self._recent, dtype=np.int64).reshape(-1, 4)
+            table = table[table[:, READY] > now_ns - WINDOW_NS]
+            newest, answer = self._newest, self._answer
+            timing = None if answer is None else answer.timing
+            ttft = Percentiles.of(self._ttft_ms)
+            return StatisticsSnapshot(
+                uptime_s=(now_ns - self._start_ns) / NS_PER_S,
+                fps=_rate(table[:, READY], now_ns),
+                frames=self.frames,
+                answers=self.answers,
+                cuts=self._cuts,
+                skipped=self._skipped,
+                outages=self._outages,
+                outages_s=self._outages_s,
+                restarts=dict(self._restarts),
+                dropped={queue: count for queue, count in dropped.items() if count},
+                latency_ms=Percentiles.of((table[:, READY] - table[:, CAPTURE]) / 1e6),
+                jitter=self._jitter(table),
+                deadline_misses=self._misses,
+                ttft_ms=None if timing is None else timing.ttft_ms,
+                total_ms=None if timing is None else timing.total_ms,
+                ttft_p95_ms=None if ttft is None else ttft.p95,
+                target_ms=None if answer is None else answer.target_ms,
+                budget=None if answer is None else answer.budget,
+                checks=self._checks,
+                checks_same=self._checks_same,
+                checks_words=self._checks_words / self._checks if self._checks else None,
+                tokens=0 if newest is None else newest.tokens,
+                tiles=0 if newest is None else newest.tiles,
+                dirty_share=_dirty_share(table, now_ns),
+                memory_bytes=dict(memory_bytes),
+                media_s=None if newest is None else newest.pts_s,
+                fps_run=self._fps_run(),
+                outage=self._active_outage(now_ns),
+            )
 
-    def _frame(self, event: FrameReady) -> None:
-        pts_ns, recent = round(event.pts_s * NS_PER_S), self._recent
-        recent.append((event.ready_ns, event.capture_ns, pts_ns, round(event.dirty_share * 1e6)))
+    def summary(self, ended: str, error: str | None, dropped: Mapping[str, int], backend: str) -> Summary:
+        """The event that ends the run.
+
+        `duration_s` is media time from the first frame to the last; `timing` holds the run's wall time in seconds and
+        the frames a second between the first allocation and the last.
+        """
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            first, newest, frames = self._first, self._newest, max(1, self.frames)
+            return Summary(
+                frames=self.frames,
+                duration_s=0.0 if first is None or newest is None else newest.pts_s - first.pts_s,
+                answers=self.answers,
+                cuts=self._cuts,
+                skipped=self._skipped,
+                dropped={queue: count for queue, count in dropped.items() if count},
+                mean_tokens=self._tokens / frames,
+                mean_dirty_share=self._dirty_share / frames,
+                ended=ended,
+                backend=backend,
+                discontinuities=self._discontinuities,
+                error=error,
+                mean_tiles=self._tiles / frames,
+                work_ratio=self._full_flops / self._flops if self._flops else None,
+                found=self._found,
+                timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
+            )
+
+    def _add_frame(self, event: FrameReady) -> None:
+        recent = self._recent
+        recent.append((event.ready_ns, event.capture_ns, round(event.pts_s * NS_PER_S), round(event.dirty_share * 1e6)))
         while recent[0][READY] <= event.ready_ns - WINDOW_NS:
             recent.popleft()
-        if self._newest is None:
-            self._first_ready_ns = event.ready_ns
         if self._period_ns is not None and event.ready_ns - event.capture_ns > self._period_ns:
             self._misses += 1
+        self._first = self._first or event
         self._newest = event
-        self._frames += 1
+        self.frames += 1
+        self._tokens += event.tokens
+        self._tiles += event.tiles
+        self._dirty_share += event.dirty_share
 
-    def _outage(self, event: Outage, now_ns: int) -> None:
+    def _add_answer(self, event: Answer) -> None:
+        self._answer = event
+        self.answers += 1
+        self._flops += event.flops
+        self._full_flops += event.full_flops
+        if event.timing is not None:
+            self._ttft_ms.append(event.timing.ttft_ms)
+
+    def _add_outage(self, event: Outage, now_ns: int) -> None:
         """An outage is no jitter: what came before it is not compared with what comes after."""
         if event.lasted_s is not None:
-            self._lost = None
+            self._outage = None
             self._outages_s += event.lasted_s
-        elif self._lost is None:
-            self._lost = event.reason, now_ns
+        elif self._outage is None:
+            self._outage = event.reason, now_ns
             self._outages += 1
             self._recent.clear()
         else:
-            self._lost = event.reason, self._lost[1]
+            self._outage = event.reason, self._outage[1]
+
+    def _active_outage(self, now_ns: int) -> ActiveOutage | None:
+        return None if self._outage is None else ActiveOutage(self._outage[0], (now_ns - self._outage[1]) / NS_PER_S)
 
     def _fps_run(self) -> float | None:
-        if self._newest is None or self._newest.ready_ns <= self._first_ready_ns:
+        if self._first is None or self._newest is None or self._newest.ready_ns <= self._first.ready_ns:
             return None
-        return (self._frames - 1) * NS_PER_S / (self._newest.ready_ns - self._first_ready_ns)
+        return (self.frames - 1) * NS_PER_S / (self._newest.ready_ns - self._first.ready_ns)
 
-    def _misses_percent(self, latency_ms: npt.NDArray[np.float64], table: npt.NDArray[np.int64]) -> float | None:
+    def _jitter(self, table: Table) -> RecentJitter | None:
+        """None below three frames, and where frames have no rate to be compared with."""
         if len(table) < 3:
             return None
         if self._period_ns is None:
             self._period_ns = int(np.median(np.diff(table[:, PTS]))) or None
         if self._period_ns is None:
             return None
-        return deadline_misses_percent(latency_ms, self._period_ns / 1e6)
+        latency_ms = (table[:, READY] - table[:, CAPTURE]) / 1e6
+        return RecentJitter(
+            interarrival_ms=interarrival_ms(table[:, READY], table[:, PTS]),
+            interval_std_ms=interval_std_ms(table[:, READY], table[:, PTS]),
+            deadline_misses_percent=deadline_misses_percent(latency_ms, self._period_ns / 1e6),
+        )
 
 
-def _rate(ready_ns: npt.NDArray[np.int64], now_ns: int) -> float:
+def _rate(ready_ns: Table, now_ns: int) -> float:
     """Frames a second; it falls to 0 where they stop coming."""
     inside = ready_ns[ready_ns > now_ns - RATE_NS]
     usual_ns = int(np.median(np.diff(inside))) if inside.size > 1 else RATE_NS
@@ -214,6 +262,6 @@ def _rate(ready_ns: npt.NDArray[np.int64], now_ns: int) -> float:
     return frames_per_second(inside) or inside.size * NS_PER_S / RATE_NS
 
 
-def _dirty_percent(table: npt.NDArray[np.int64], now_ns: int) -> float | None:
+def _dirty_share(table: Table, now_ns: int) -> float | None:
     recent = table[table[:, READY] > now_ns - RATE_NS]
-    return float(np.mean(recent[:, DIRTY])) / 1e4 if len(recent) else None
+    return float(np.mean(recent[:, DIRTY])) / 1e6 if len(recent) else None

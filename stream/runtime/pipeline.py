@@ -31,6 +31,7 @@ from stream.event_forms import unpack_event
 from stream.events import AnyEvent, FrameReady, Notice, Restarted, Started, store_lost
 from stream.journal import Journal
 from stream.model_world import check_watched
+from stream.monitor.statistics import RunStatistics
 from stream.overlay import Overlay
 from stream.recorder import RecordedTalk, Recorder
 from stream.runtime.answer_worker import ANSWERS, LocalAnswers, SharedAnswers, remote_answers
@@ -52,7 +53,6 @@ from stream.stages.allocate import AllocateStage, AllocateWiring
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
-from stream.tally import Tally
 from stream.transport import EventSource, Transport
 
 POLL_MS = 50
@@ -103,6 +103,7 @@ class Pipeline:
         self._updater = TextureUpdater(texture_options(config, wanted))
         self._supervisor: Supervisor | None = None
         self._recorder: Recorder | None = None
+        self.statistics = RunStatistics(self._clock, self._info.fps)
 
     @property
     def source_info(self) -> SourceInfo:
@@ -159,7 +160,6 @@ class Pipeline:
             yield from self._run()
 
     def _run(self) -> Generator[AnyEvent, None, None]:
-        tally = Tally(self._clock.now_ns())
         with self._stages() as (source, supervisor):
             query = self._config.answer.asked
             yield Started(source=self._info.name, model=self._model, query=query, backend=self._backend)
@@ -172,7 +172,7 @@ class Pipeline:
             if policy.cancel_on_cut and policy.lockstep:
                 yield cancel_off()
             for event in _received(source, supervisor):
-                tally.add(event)
+                self.statistics.add(event)
                 yield event
                 if isinstance(event, FrameReady) and event.slot is not None:
                     self._overlays.discard(event.slot)
@@ -181,7 +181,7 @@ class Pipeline:
             outcome = self._control.outcome
         failure = self._control.failure
         ended, error = (outcome, None) if failure is None else ("error", describe(failure))
-        summary = tally.summary(ended, error, supervisor.drops, self._clock.now_ns(), self.backend)
+        summary = self.statistics.summary(ended, error, supervisor.drops, self.backend)
         if self._recorder is not None:
             self._recorder.happened(summary)
             self._recorder.close()  # whoever hears the summary may end this process

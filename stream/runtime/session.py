@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stream.config import CaptureConfig, Config
 from stream.events import Event, FrameReady, Summary
-from stream.overlay import Overlay
+from stream.monitor.health import RunHandle
 from stream.recording import claimed_folder
 from stream.signals import signals_handled
 from stream.sinks.base import Display, Sink
@@ -71,28 +71,11 @@ class Stoppable(Protocol):
     def cancel(self) -> None: ...
 
 
-class Run(Stoppable, Protocol):
-    """A run as the session uses it: the face of `Pipeline`."""
-
-    @property
-    def source_info(self) -> SourceInfo: ...
-
-    def ask(self, query: str) -> None: ...
-
-    def processes(self) -> dict[str, int]: ...
-
-    def drops(self) -> dict[str, int]: ...
-
-    def run(self) -> Iterator[Event]: ...
-
-    def take_overlay(self, slot: int) -> Overlay: ...
-
-
 def run_session(
     config: Config,
     terminal: Display,
     extra: Sequence[Sink] = (),
-    make_run: Callable[[Config], Run] = open_run,
+    make_run: Callable[[Config], RunHandle] = open_run,
     *,
     resume: bool = False,
     limit_s: float | None = None,
@@ -112,12 +95,12 @@ def run_session(
             stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
-        vitals, listeners = open_listeners(config)
+        monitor, listeners = open_listeners(config)
         sinks = [*opened, *listeners, *extra]
         for sink in (*listeners, *extra):
             stack.callback(sink.close)
         pipeline = make_run(config)
-        vitals.follow(pipeline)
+        monitor.follow(pipeline)
         limit = None if limit_s is None else TimeLimit(pipeline, limit_s)
         stack.enter_context(signals_end(limit or pipeline, terminal))
         events = pipeline.run()

@@ -23,13 +23,13 @@ from stream.control import USER_ERRORS, describe, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
 from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, Turned
 from stream.model_world import check_watched
+from stream.monitor.statistics import RunStatistics
 from stream.overlay import Overlay
 from stream.runtime.answer_worker import ANSWERS, LocalAnswers, restart_rules
 from stream.runtime.child import Keeper
 from stream.runtime.frame_processes import FrameChildren, Succession
 from stream.runtime.worker_messages import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
 from stream.sources import SourceInfo
-from stream.tally import Tally
 from stream.transport import Transport, ipc_endpoint, private_directory
 
 POLL_MS = 50
@@ -80,6 +80,7 @@ class SupervisedRun:
             self._succession.opened(opened)
             self._info = opened.info
             self._model = self._model_name()
+            self.statistics = RunStatistics(self._clock, self._info.fps)
             self._stack = stack.pop_all()
 
     @property
@@ -117,7 +118,6 @@ class SupervisedRun:
 
         Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of.
         """
-        tally = Tally(self._clock.now_ns())
         failure: Exception | None = None
         with self._stack:
             yield Started(
@@ -131,15 +131,14 @@ class SupervisedRun:
                 self._keepers[ANSWERS] = self._answers.start()
             try:
                 for event in self._events():
-                    tally.add(event)
+                    self.statistics.add(event)
                     yield event
             except (StreamError, ArrCocError) as error:
                 failure = error
-        now_ns = self._clock.now_ns()
         if failure is None:
-            yield tally.summary(self._outcome(), None, self.drops(), now_ns, self._succession.backend)
+            yield self.statistics.summary(self._outcome(), None, self.drops(), self._succession.backend)
         else:
-            yield tally.summary("error", describe(failure), self.drops(), now_ns, self._succession.backend)
+            yield self.statistics.summary("error", describe(failure), self.drops(), self._succession.backend)
             raise failure
 
     def _outcome(self) -> str:

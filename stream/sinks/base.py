@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
 
 from stream.events import Event
-from stream.sources import SourceInfo
+from stream.monitor.health import RunHandle
 
 
 class Sink(ABC):
@@ -24,23 +23,10 @@ class Sink(ABC):
         """Completes what was written and lets go of the place."""
 
 
-class Watched(Protocol):
-    """A run as a person's display sees it; all of it may be called from any thread."""
-
-    @property
-    def source_info(self) -> SourceInfo: ...
-
-    def ask(self, query: str) -> None: ...
-
-    def processes(self) -> dict[str, int]: ...
-
-    def drops(self) -> dict[str, int]: ...
-
-
 class Display(Sink):
     """The sink that a person looks at."""
 
-    def attach(self, run: Watched, frames: int | None) -> None:
+    def attach(self, run: RunHandle, frames: int | None) -> None:
         """The run is about to begin, and will give so many frames, as far as anybody knows."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stream.config import Config
 from stream.events import Event
-from stream.monitor.health import Vitals
+from stream.monitor.health import RunMonitor
 from stream.requests import Replies
 from stream.sinks.base import Sink
 from stream.transport.control import ControlServer
@@ -12,15 +12,15 @@ from stream.transport.curve import server_curve
 
 
 class ControlSink(Sink):
-    """Answers requests in a thread of its own; events reach it through `vitals`.
+    """Answers requests in a thread of its own; events reach it through `monitor`.
 
     Raises OutputError where the address cannot be bound, ConfigError where it needs keys that are not there.
     """
 
-    def __init__(self, config: Config, vitals: Vitals) -> None:
+    def __init__(self, config: Config, monitor: RunMonitor) -> None:
         endpoint = config.output.control
         assert endpoint is not None
-        self._server = ControlServer(endpoint, server_curve(config.network, endpoint), Replies(vitals))
+        self._server = ControlServer(endpoint, server_curve(config.network, endpoint), Replies(monitor))
 
     @property
     def endpoint(self) -> str:

@@ -7,41 +7,41 @@ from contextlib import ExitStack
 
 from stream.config import Config
 from stream.events import Event
-from stream.monitor.health import Vitals
+from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 
 
-class VitalsSink(Sink):
-    """Keeps the vitals that the other outputs tell of; comes before them."""
+class MonitorSink(Sink):
+    """Feeds the monitor that the other outputs ask; comes before them."""
 
-    def __init__(self, vitals: Vitals) -> None:
-        self._vitals = vitals
+    def __init__(self, monitor: RunMonitor) -> None:
+        self._monitor = monitor
 
     def write(self, event: Event) -> None:
-        self._vitals.add(event)
+        self._monitor.add(event)
 
     def close(self) -> None:
         pass
 
 
-def open_listeners(config: Config) -> tuple[Vitals, list[Sink]]:
-    """What is known of a run, and the sinks that tell of it; none where the configuration names none.
+def open_listeners(config: Config) -> tuple[RunMonitor, list[Sink]]:
+    """The monitor of a run, and the sinks that tell of it; none where the configuration names none.
 
     Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
     """
-    vitals = Vitals(config)
+    monitor = RunMonitor(config)
     with ExitStack() as opened:
         sinks: list[Sink] = []
         for make in _wanted(config):
-            sinks.append(make(config, vitals))
+            sinks.append(make(config, monitor))
             opened.callback(sinks[-1].close)
         opened.pop_all()
-    return vitals, [VitalsSink(vitals), *sinks] if sinks else []
+    return monitor, [MonitorSink(monitor), *sinks] if sinks else []
 
 
-def _wanted(config: Config) -> list[Callable[[Config, Vitals], Sink]]:
+def _wanted(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
     """The sinks that the configuration names; their libraries are only imported where there are any."""
-    wanted: list[Callable[[Config, Vitals], Sink]] = []
+    wanted: list[Callable[[Config, RunMonitor], Sink]] = []
     if config.output.publish is not None:
         from stream.sinks.publish import PublishSink
 

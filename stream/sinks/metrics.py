@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from stream.config import Config
 from stream.events import Answer, Event, FrameReady, Looked
-from stream.monitor.health import Health, Vitals
-from stream.monitor.schema import PublishedStats
+from stream.monitor.health import HealthReport, RunMonitor
+from stream.monitor.schema import StatsMessage
 from stream.sinks.base import Sink
 from stream.sinks.http import HttpServer, Page
 
@@ -24,16 +24,16 @@ TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60
 
 
 class MetricsSink(Sink):
-    """Serves /metrics, /healthz and /readyz. `vitals` must have taken each event before this sink does.
+    """Serves /metrics, /healthz and /readyz. `monitor` must have taken each event before this sink does.
 
     Raises OutputError where the port cannot be had.
     """
 
-    def __init__(self, config: Config, vitals: Vitals) -> None:
+    def __init__(self, config: Config, monitor: RunMonitor) -> None:
         port = config.output.metrics_port
         assert port is not None
-        self._vitals = vitals
-        self._collector = RunCollector(vitals)
+        self._monitor = monitor
+        self._collector = RunCollector(monitor)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._collector)
         self._server = HttpServer(config.output.metrics_host, port, self._page)
@@ -52,13 +52,13 @@ class MetricsSink(Sink):
     def _page(self, path: str) -> Page | None:
         if path == "/metrics":
             return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
-        health = self._vitals.health()
+        health = self._monitor.health()
         if path == "/healthz":
             return _health_page(health, health.well)
         return _health_page(health, health.well and health.ready) if path == "/readyz" else None
 
 
-def _health_page(health: Health, good: bool) -> Page:
+def _health_page(health: HealthReport, good: bool) -> Page:
     return Page(200 if good else 503, "application/json", msgspec.json.encode(health) + b"\n")
 
 
@@ -90,8 +90,8 @@ class Histogram:
 class RunCollector(Collector):
     """What Prometheus is told, made anew for every scrape: no state of the library's own, none that is global."""
 
-    def __init__(self, vitals: Vitals) -> None:
-        self._vitals = vitals
+    def __init__(self, monitor: RunMonitor) -> None:
+        self._monitor = monitor
         self._latency = Histogram(FRAME_BUCKETS_S)
         self._ttft = Histogram(TTFT_BUCKETS_S)
         self._look = Histogram(TTFT_BUCKETS_S)
@@ -107,7 +107,7 @@ class RunCollector(Collector):
             self._look.add(event.timing.total_ms / 1e3)
 
     def collect(self) -> Iterator[Metric]:
-        stats, health = self._vitals.stats(), self._vitals.health()
+        stats, health = self._monitor.stats(), self._monitor.health()
         yield self._latency.family("arr_coc_frame_latency_seconds", "From a frame's capture to its allocation.")
         yield self._ttft.family("arr_coc_ttft_seconds", "From a frame's capture to the answer's first token.")
         yield self._look.family("arr_coc_look_seconds", "From a frame's capture to its look at a standing question.")
@@ -123,7 +123,7 @@ class RunCollector(Collector):
         yield GaugeMetricFamily("arr_coc_healthy", "1 while /healthz says 200.", value=float(health.well))
 
 
-def _counters(stats: PublishedStats) -> Iterator[Metric]:
+def _counters(stats: StatsMessage) -> Iterator[Metric]:
     for name, help_text, value in (
         ("frames", "Frames allocated.", stats.frames),
         ("answers", "Whole answers.", stats.answers),
@@ -143,7 +143,7 @@ def _counters(stats: PublishedStats) -> Iterator[Metric]:
     yield _labelled(restarts, stats.restarts)
 
 
-def _gauges(stats: PublishedStats) -> Iterator[Metric]:
+def _gauges(stats: StatsMessage) -> Iterator[Metric]:
     values: dict[tuple[str, str], float | None] = {
         ("uptime_seconds", "Since the run was started."): stats.uptime_s,
         ("fps", "Frames a second, over the last two seconds."): stats.fps,

@@ -1,99 +1,38 @@
-"""Tells robots and displays over ZeroMQ what happens; docs/robots.md is for those who listen."""
+"""Publishes a run over ZeroMQ to robots and displays; docs/robots.md is for those who listen."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from stream.config import Config
-from stream.events import (
-    Answer,
-    AnswerCancelled,
-    AnswerText,
-    Asked,
-    Cut,
-    Event,
-    FrameReady,
-    Looked,
-    Notice,
-    Outage,
-    PictureChanged,
-    Restarted,
-    Shadow,
-    Summary,
-    Turned,
-)
-from stream.monitor.health import Vitals
-from stream.monitor.schema import (
-    Published,
-    PublishedAnswer,
-    PublishedAsked,
-    PublishedCancelled,
-    PublishedCut,
-    PublishedDiscontinuity,
-    PublishedFrame,
-    PublishedLook,
-    PublishedNotice,
-    PublishedOutage,
-    PublishedRestarted,
-    PublishedShadow,
-    PublishedStats,
-    PublishedStatus,
-    PublishedSummary,
-    PublishedText,
-    PublishedTurned,
-    topic_of,
-)
+from stream.events import Event, Notice
+from stream.monitor.health import RunMonitor
+from stream.monitor.schema import STATS, STATUS, TOPICS, StatusMessage, envelope, event_message
 from stream.sinks.base import Sink
 from stream.transport.curve import server_curve
 from stream.transport.publisher import Publisher, TopicMessage
 
-KEPT = ("status", "answer", "look", "turned", "frame", "stats")
+KEPT = (STATUS, "answer", "look", "turned", "frame", STATS)
 """Topics whose last message a newcomer gets."""
-
-COPIED: dict[type[Event], type[Published]] = {
-    Answer: PublishedAnswer,
-    AnswerText: PublishedText,
-    AnswerCancelled: PublishedCancelled,
-    Asked: PublishedAsked,
-    Cut: PublishedCut,
-    PictureChanged: PublishedDiscontinuity,
-    Looked: PublishedLook,
-    Turned: PublishedTurned,
-    Notice: PublishedNotice,
-    Outage: PublishedOutage,
-    Restarted: PublishedRestarted,
-    Shadow: PublishedShadow,
-    Summary: PublishedSummary,
-}
-"""Events that are published field by field."""
-
-PUBLISHED: tuple[type[Published], ...] = (*COPIED.values(), PublishedFrame, PublishedStatus, PublishedStats)
-
-TOPICS = tuple(topic_of(kind) for kind in PUBLISHED)
-"""All that is published."""
-
-UNPUBLISHED = {"slot", "map", "duration_s"}
-"""Fields of a frame's event that are not copied as they are."""
-
-FRAME_FIELDS = tuple(name for name in FrameReady.__struct_fields__ if name not in UNPUBLISHED)
 
 
 class PublishSink(Sink):
-    """Publishes at `config.output.publish`. `vitals` must have taken each event before this sink does.
+    """Publishes at `config.output.publish`. `monitor` must have taken each event before this sink does.
 
     Raises OutputError where the address cannot be bound, ConfigError where it needs keys that are not there.
     """
 
-    def __init__(self, config: Config, vitals: Vitals) -> None:
+    def __init__(self, config: Config, monitor: RunMonitor) -> None:
         endpoint = config.output.publish
         assert endpoint is not None
-        self._vitals = vitals
+        self._monitor = monitor
         self._counts: Counter[str] = Counter()
-        self._status: PublishedStatus | None = None
-        self._encoder = msgspec.msgpack.Encoder()
+        self._status: StatusMessage | None = None
         curve = server_curve(config.network, endpoint)
         self._publisher = Publisher(endpoint, curve, KEPT, self._stats, TOPICS)
 
@@ -107,41 +46,21 @@ class PublishSink(Sink):
         return self._publisher.dropped
 
     def write(self, event: Event) -> None:
-        status = self._vitals.status()
+        status = self._monitor.status()
         if status != self._status and not isinstance(event, Notice):
             self._status = status
-            self._publisher.publish(*self._stamped(status))
-        message = published(event)
+            self._publisher.publish(*self._encoded(STATUS, msgspec.to_builtins(status)))
+        message = event_message(event)
         if message is not None:
-            self._publisher.publish(*self._stamped(message))
+            self._publisher.publish(*self._encoded(*message))
 
     def close(self) -> None:
         self._publisher.close()
 
     def _stats(self) -> tuple[TopicMessage]:
-        return (self._stamped(self._vitals.stats(), msgspec.msgpack.Encoder()),)
+        return (self._encoded(STATS, msgspec.to_builtins(self._monitor.stats())),)
 
-    def _stamped(self, message: Published, encoder: msgspec.msgpack.Encoder | None = None) -> TopicMessage:
-        """Numbered within its topic, and encoded."""
-        topic = topic_of(type(message))
+    def _encoded(self, topic: str, fields: Mapping[str, Any]) -> TopicMessage:
+        """The message, numbered within its topic."""
         self._counts[topic] += 1
-        stamped = msgspec.structs.replace(message, seq=self._counts[topic], unix_ns=time.time_ns())
-        return topic, (encoder or self._encoder).encode(stamped)
-
-
-def published(event: Event) -> Published | None:
-    """What is said of an event; None of those that only `status` and `stats` tell of."""
-    if isinstance(event, FrameReady):
-        shown = event.map
-        return PublishedFrame(
-            **{name: getattr(event, name) for name in FRAME_FIELDS},
-            rows=None if shown is None else shown.rows,
-            cols=None if shown is None else shown.cols,
-            relevance=None if shown is None else shown.relevance,
-            regions=None if shown is None else shown.regions,
-        )
-    kind = COPIED.get(type(event))
-    if kind is None:
-        return None
-    own = set(kind.__struct_fields__)
-    return kind(**{name: getattr(event, name) for name in event.__struct_fields__ if name in own})
+        return topic, msgspec.msgpack.encode(envelope(topic, fields, self._counts[topic], time.time_ns()))

@@ -15,8 +15,8 @@ from stream.answer.triggers import TriggerRules, Triggers
 from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.events import Answer, Event, Summary
+from stream.monitor.statistics import RunStatistics
 from stream.runtime.pipeline import Pipeline
-from stream.tally import Tally
 from tests.event_maker import frame
 from tests.video_maker import make_video, moving_square
 
@@ -138,11 +138,11 @@ def test_triggers_survive_a_clock_that_goes_back() -> None:
 
 
 @pytest.mark.parametrize("ready_ns", [[0, 0, 0], [5, 5, HOUR_NS]])
-def test_a_tally_by_an_unsteady_clock_is_finite(ready_ns: list[int]) -> None:
+def test_statistics_by_an_unsteady_clock_is_finite(ready_ns: list[int]) -> None:
     clock = FakeClock()
-    tally = Tally(clock.now_ns())
+    run = RunStatistics(clock)
     for index, at_ns in enumerate(ready_ns):
-        tally.add(frame(index, index / 10, ready_ns=at_ns, capture_ns=at_ns))
-    timing = tally.summary("finished", None, {}, clock.now_ns(), "cpu").timing
+        run.add(frame(index, index / 10, ready_ns=at_ns, capture_ns=at_ns))
+    timing = run.summary("finished", None, {}, "cpu").timing
     assert timing is not None
     assert all(math.isfinite(value) and value >= 0 for value in timing.values())

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from stream.config import Config
-from stream.monitor.health import Vitals
+from stream.monitor.health import RunMonitor
 from stream.requests import Replies, ask_request, status_request
 from stream.sources.frame_message import FrameReader, MessageError
 from stream.transport.control import REQUEST_BYTES_MAX, ControlServer, request
@@ -42,9 +42,9 @@ def _memory_stays() -> Iterator[None]:
 
 @pytest.fixture
 def replies() -> Replies:
-    vitals = Vitals(Config(source="a.mp4"))
-    vitals.follow(WatchedRun())
-    return Replies(vitals)
+    monitor = RunMonitor(Config(source="a.mp4"))
+    monitor.follow(WatchedRun())
+    return Replies(monitor)
 
 
 @pytest.fixture
