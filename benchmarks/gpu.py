@@ -30,14 +30,15 @@ import numpy as np
 import psutil
 import torch
 
+from arr_coc.knowing import InformationScorer
 from arr_coc.ops.cuda import compiling
 from arr_coc.ops.cuda.device import Device, find_device
 from arr_coc.ops.cuda.driver import call
 from arr_coc.ops.cuda.frames import format_of
-from arr_coc.ops.cuda.scores import best_tiles, information_scores, tile_regions
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
+from arr_coc.texture import TextureArray
 from arr_coc.types import FramePlanes, FrameStamp
 from stream.bench.machine import machine
 
@@ -134,6 +135,12 @@ def make_scene(height: int, width: int, device: Device) -> Scene:
     return Scene((FramePlanes("yuv", first), FramePlanes("yuv", second)), (tensors[0], tensors[1]), dirty)
 
 
+def best_regions(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """The `count` tiles with the highest of `scores` [gh, gw], as regions int64 [count, 3] where the scores lie."""
+    tiles, cols = scores.flatten().topk(count).indices.sort().values, scores.shape[1]
+    return torch.stack((torch.zeros_like(tiles), tiles // cols, tiles % cols), dim=1)
+
+
 def pieces(scene: Scene, device: Device) -> dict[str, Callable[[int], object]]:
     """What is measured, by name; each takes the number of the turn."""
     store = CudaStore(PlaneFormat.of(scene.planes[0]), Thresholds(), 1000)
@@ -143,10 +150,14 @@ def pieces(scene: Scene, device: Device) -> dict[str, Callable[[int], object]]:
         on_device.update_tensor(scene.tensors[index], FrameStamp(index, 0, 0))
     tiles = np.argwhere(scene.dirty)
     budget = min(BUDGET, scene.dirty.size)
-    gate = torch.full((14,), 0.1, device=device.place)
+    scorer = InformationScorer().to(device.place)
     with store.lease() as view:
         channels, entropy = view.texture_array()
-        regions = tile_regions(best_tiles(entropy, budget), store.grid.cols)
+        regions = best_regions(entropy, budget)
+
+    @torch.inference_mode()
+    def informative(channels: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return scorer(TextureArray(channels[None], entropy[None]))[0]
 
     def update(turn: int) -> None:
         store.update(scene.planes[turn % 2], FrameStamp(turn, 0, 0))
@@ -156,7 +167,7 @@ def pieces(scene: Scene, device: Device) -> dict[str, Callable[[int], object]]:
             view.patches(regions, torch.bfloat16)
 
     def scores(turn: int) -> None:
-        best_tiles(information_scores(channels, entropy, gate), budget)
+        best_regions(informative(channels, entropy), budget)
 
     def texture_array(turn: int) -> None:
         with store.lease() as view:
@@ -164,8 +175,7 @@ def pieces(scene: Scene, device: Device) -> dict[str, Callable[[int], object]]:
 
     def allocated(source: CudaStore) -> None:
         with source.lease() as view:
-            best = best_tiles(information_scores(*view.texture_array(), gate), budget)
-            view.patches(tile_regions(best, source.grid.cols), torch.bfloat16)
+            view.patches(best_regions(informative(*view.texture_array()), budget), torch.bfloat16)
 
     def frame(turn: int) -> None:
         update(turn)

@@ -1,4 +1,4 @@
-"""What CUDA kernels compute from a texture on the device: patches, differences, channels, scores and the best tiles."""
+"""What CUDA kernels compute from a texture on the device: patches, differences and channels."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 
 import arr_coc.texture
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.errors import BudgetError, DeviceLost, ShapeError
-from arr_coc.knowing import InformationScorer
+from arr_coc.errors import DeviceLost, ShapeError
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.frames import format_of
-from arr_coc.ops.cuda.scores import best_tiles, information_scores, tile_regions
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.planes import PlaneFormat
-from arr_coc.texture import TextureArray, texture_array
+from arr_coc.texture import texture_array
 from arr_coc.types import FramePlanes
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.plane_maker import random_planes, stamp
@@ -240,79 +238,6 @@ def test_a_flat_picture_has_neither_edges_nor_entropy(cuda: None) -> None:
         channels, entropy = view.texture_array()
     assert (channels[5:12] == 0).all()
     assert (entropy == 0).all()
-
-
-# scores and the best tiles
-
-
-def test_information_scores_are_the_scorers(cuda: None) -> None:
-    with view_of(picture(np.random.default_rng(4), 150, 250, "soft")) as view:
-        channels, entropy = view.texture_array()
-    scorer = InformationScorer()
-    torch.manual_seed(0)
-    torch.nn.init.normal_(scorer.gate.weight)
-    assert scorer.gate.bias is not None
-    gate = torch.cat([scorer.gate.weight.flatten(), scorer.gate.bias]).detach()
-    got = information_scores(channels, entropy, gate.to(channels.device))
-    expected = scorer(TextureArray(channels[None].cpu(), entropy[None].cpu()))[0]
-    torch.testing.assert_close(got.cpu(), expected.detach(), rtol=0, atol=1e-6)
-
-
-def test_information_scores_refuse_other_shapes(cuda: None) -> None:
-    place = find_device().place
-    channels, entropy, gate = torch.zeros(13, 4, 5), torch.zeros(4, 5), torch.zeros(14)
-    for wrong in ((channels[:, :3], entropy, gate), (channels, entropy.double(), gate), (channels, entropy, gate[:13])):
-        with pytest.raises(ShapeError, match="is contiguous float32"):
-            information_scores(*(tensor.to(place) for tensor in wrong))
-    with pytest.raises(ShapeError, match="entropy lies on meta"):
-        information_scores(channels.to(place), entropy.to("meta"), gate.to(place))
-
-
-def reference_best(values: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
-    """By value, NaN last, of equals the first; then in token order."""
-    return np.sort(np.lexsort((-values, np.isnan(values)))[:count])
-
-
-@MANY
-@given(tiles=st.integers(1, 5000), share=st.floats(0, 1), seed=st.integers(0, 1 << 20), distinct=st.booleans())
-def test_the_best_tiles_are_those_of_a_stable_sort(
-    cuda: None, tiles: int, share: float, seed: int, distinct: bool
-) -> None:
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(tiles).astype(np.float32)
-    if not distinct:
-        values = np.round(values)
-    count = max(1, round(share * tiles))
-    np.testing.assert_array_equal(best_tiles(on_device(values), count).cpu(), reference_best(values, count))
-
-
-def test_the_best_of_strange_numbers(cuda: None) -> None:
-    values = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, 0.0, -np.nan, 1.0], np.float32)
-    for count in range(1, len(values) + 1):
-        np.testing.assert_array_equal(best_tiles(on_device(values), count).cpu(), reference_best(values, count))
-
-
-def test_the_best_tiles_are_regions_of_the_texture(cuda: None) -> None:
-    array = picture(np.random.default_rng(5), 96, 128)
-    with view_of(array) as view:
-        chosen = best_tiles(on_device(np.arange(12, dtype=np.float32).reshape(3, 4)), 5)
-        regions = tile_regions(chosen, view.grid.cols)
-        assert regions.tolist() == [[0, 1, 3], [0, 2, 0], [0, 2, 1], [0, 2, 2], [0, 2, 3]]
-        patches = view.patches(regions)
-    np.testing.assert_array_equal(patches[0].cpu(), array[32:64, 96:128].transpose(2, 0, 1))
-
-
-def test_the_best_tiles_refuse_other_input(cuda: None) -> None:
-    place = find_device().place
-    relevance = torch.zeros(4, 5, device=place)
-    for count in (0, 21, -1):
-        with pytest.raises(BudgetError, match="does not fit 20 tiles"):
-            best_tiles(relevance, count)
-    for wrong in (relevance.double(), relevance.T, relevance[None]):
-        with pytest.raises(ShapeError, match=r"contiguous float32 \[gh, gw\]"):
-            best_tiles(wrong, 3)
-    with pytest.raises(ShapeError, match="relevance lies on meta"):
-        best_tiles(relevance.to("meta"), 3)
 
 
 def test_the_documented_example_runs(cuda: None) -> None:

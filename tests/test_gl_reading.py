@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.gl import reading
-from arr_coc.ops.gl.arrays import GlTextureArray
 from arr_coc.ops.gl.reading import by_level
 from arr_coc.ops.gl.ring import ALIGNMENT
+from arr_coc.ops.gl.store import GlStore
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.types import FramePlanes
 from tests.gl_devices import shared_device
+from tests.plane_maker import stamp
 
 
 def test_places_are_grouped_by_level_and_every_group_begins_aligned() -> None:
@@ -30,10 +34,12 @@ def test_places_are_grouped_by_level_and_every_group_begins_aligned() -> None:
 
 def test_many_regions_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     shared_device()
-    array = GlTextureArray(1, 64, 96)
-    array.update(np.random.default_rng(1).integers(0, 256, (1, 64, 96, 3), np.uint8))
-    regions = np.array([(0, 0, row, col) for row in range(2) for col in range(3)] + [(0, 1, 0, 0), (0, 1, 0, 1)])
-    at_once = array.gather(regions)
-    monkeypatch.setattr(reading, "REGIONS_AT_ONCE", 3)
-    np.testing.assert_array_equal(array.gather(regions), at_once)
-    array.close()
+    planes = FramePlanes("rgb", (np.random.default_rng(1).integers(0, 256, (64, 96, 3), np.uint8),))
+    store = GlStore(PlaneFormat.of(planes), Thresholds(), 1000)
+    store.update(planes, stamp(0))
+    regions = np.array([(0, row, col) for row in range(2) for col in range(3)] + [(1, 0, 0), (1, 0, 1)])
+    with store.lease() as view:
+        at_once = view.gather(regions)
+        monkeypatch.setattr(reading, "REGIONS_AT_ONCE", 3)
+        np.testing.assert_array_equal(view.gather(regions), at_once)
+    store.close()

@@ -8,7 +8,6 @@
 #include "fetch.cu"
 #include "gather.cu"
 #include "sample.cu"
-#include "scores.cu"
 #include "upload.cu"
 
 #include <cstdio>
@@ -42,8 +41,8 @@ struct Entry {
 
 static std::map<std::string, Entry> KERNELS = {
     ENTRY(upload_tiles), ENTRY(upload_frame),  ENTRY(gather_bytes),     ENTRY(gather_halves),      ENTRY(fetch_fine),
-    ENTRY(fetch_coarse), ENTRY(compare_frame), ENTRY(tile_channels),    ENTRY(cluster_distance),   ENTRY(information_scores),
-    ENTRY(top_k),        ENTRY(sample_points), ENTRY(sample_footprints),
+    ENTRY(fetch_coarse), ENTRY(compare_frame), ENTRY(tile_channels),    ENTRY(cluster_distance),   ENTRY(sample_points),
+    ENTRY(sample_footprints),
 };
 
 struct Module {

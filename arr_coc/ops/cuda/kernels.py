@@ -48,8 +48,6 @@ SIGNATURES = {
     "cluster_distance": Signature("channels", (HANDLE, INT, INT, POINTER)),
     "sample_points": Signature("sample", (HANDLE, POINTER, INT, INT, INT, POINTER)),
     "sample_footprints": Signature("sample", (HANDLE, POINTER, POINTER, FLOAT, INT, INT, INT, POINTER)),
-    "information_scores": Signature("scores", (POINTER, POINTER, POINTER, INT, INT, POINTER)),
-    "top_k": Signature("scores", (POINTER, INT, INT, POINTER), threads=1024),
 }
 
 

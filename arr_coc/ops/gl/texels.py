@@ -10,7 +10,6 @@ import numpy.typing as npt
 from arr_coc.ops.gl.plan import cheaper
 from arr_coc.ops.gl.reading import gather, read_back
 from arr_coc.ops.gl.sampling import Floats, sample, sample_along
-from arr_coc.ops.gl.scores import tile_entropy
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.mipmaps import allocate_levels
 from arr_coc.ops.planes import Plane, Rectangle
@@ -59,10 +58,6 @@ class GlTexels:
     def sample_along(self, points: Floats, footprints: Floats, width_px: float = 1.0) -> npt.NDArray[np.float32]:
         """Colours averaged along lines; see `arr_coc.ops.gl.sampling.sample_along`."""
         return sample_along(self._texture, points, footprints, width_px)
-
-    def entropy(self, tiles: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-        """Luma entropy of tiles [n, 2] (row, col); see `arr_coc.ops.gl.scores.tile_entropy`."""
-        return tile_entropy(self._texture, tiles)
 
     def _refresh(self) -> None:
         """All levels at once: one wait for the device is dearer than the texels that nobody wants."""
