@@ -32,7 +32,7 @@ from stream.answer.model import Packet, Spoken
 from stream.answer.server import AnswerStage
 from stream.bench.machine import machine
 from stream.config import NetworkConfig
-from stream.control import Control
+from stream.control import RunControl
 from stream.messages import Answered, Ask, Asking, Join, Lapsed, Turn, Want, encode
 from stream.packets import token_message
 from stream.stages.base import StageThread
@@ -83,7 +83,7 @@ class SteadySpeaker:
 
 def serve(endpoint: str, keys: str, over: Event) -> None:
     """The answer stage's process."""
-    transport, control = Transport(), Control()
+    transport, control = Transport(), RunControl()
     place = AnswerPlace(endpoint, curve=server_curve(NetworkConfig(keys=keys), endpoint), shared=True)
     stage = StageThread(AnswerStage(SteadySpeaker, place, transport, control), control)
     stage.start()

@@ -36,7 +36,7 @@ from stream.bench.report import BYTES_PER_MB, Report, report
 from stream.bench.running import record
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.control import Control
+from stream.control import RunControl
 from stream.display.progress import ProgressDisplay
 from stream.messages import Credit, End, Frame
 from stream.monitor.metrics import interval_std_ms, slope_per_hour
@@ -126,7 +126,7 @@ def worst_frames(recorder: Recorder) -> list[dict[str, float]]:
 
 def measure_release(scene: str, frames: int) -> dict[str, Any]:
     """How evenly the capture stage releases a paced scene where it only has to hand frames on."""
-    clock, transport, control = MonotonicClock(), Transport(), Control()
+    clock, transport, control = MonotonicClock(), Transport(), RunControl()
     slots: Slots[FramePlanes] = Slots(8)
     source = open_source(f"scene:{scene}", CaptureConfig(max_frames=frames, realtime=True), clock)
     stage = CaptureStage(source, CapturePolicy(newest=True, realtime=True), slots, transport, control, clock)

@@ -45,7 +45,7 @@ class CancelledError(Exception):
     """Raised inside a stage that waits, once the run is cancelled; never leaves the stage."""
 
 
-class Control:
+class RunControl:
     """What the run is told from outside, and the first failure. Plain flags: safe in threads and signal handlers."""
 
     def __init__(self) -> None:
@@ -53,22 +53,22 @@ class Control:
         self.found = False
         self.cancelled = False
         self.failure: Exception | None = None
-        self._questions: deque[str] = deque(maxlen=1)
+        self._queries: deque[str] = deque(maxlen=1)
         self._seen_s: dict[str, float] = {}
 
     def ask(self, query: str) -> None:
         """The question from the next answer on; of several that nobody has seen yet, the newest."""
-        self._questions.append(query)
+        self._queries.append(query)
 
-    def take_question(self) -> str | None:
+    def take_query(self) -> str | None:
         """The question that was asked since the last call."""
-        return self._questions.pop() if self._questions else None
+        return self._queries.pop() if self._queries else None
 
     def end(self) -> None:
         """No new frames; what is in flight is finished."""
         self.ending = True
 
-    def find(self) -> None:
+    def end_on_match(self) -> None:
         """What the run watched for is there: it ends, unless it was told to before."""
         if not self.ending:
             self.found = True
@@ -102,7 +102,7 @@ class Control:
         if self.cancelled:
             raise CancelledError
 
-    def lively(self, limit_s: float) -> bool:
+    def is_alive(self, limit_s: float) -> bool:
         """Whether each stage that never waits for long has called `check` within the time limit, if it runs."""
         now_s = time.monotonic()
         seen_s = self._seen_s.copy()

@@ -14,7 +14,7 @@ _TIMES = ("pts_s", "start_s", "end_s", "by_pts_s")
 _ANSWERS = ("answer",)
 
 
-class Renumbering:
+class EventRebaser:
     """Adds to the numbers and times of a frame process what those before it came to. Pure.
 
     A live source counts time from the moment at which it was opened, so the time that was lost is added as well; a file
@@ -52,7 +52,7 @@ class Renumbering:
             self._next_answer = max(self._next_answer, answer + 1)
         return event
 
-    def begin_again(self, now_ns: int) -> float | None:
+    def next_epoch(self, now_ns: int) -> float | None:
         """Another frame process begins: the media time that a file is at by now; None for the first one."""
         if self._last is None:
             return None

@@ -18,7 +18,7 @@ settings.load_profile("repeatable")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-CONCURRENT = ("watch", "Reading", "StageRunner", "Transport", "Pulse")
+CONCURRENT = ("watch", "Reading", "StageRunner", "Transport", "Heartbeat")
 """What a test module imports where its tests follow live sources, stages, links or supervised processes."""
 
 

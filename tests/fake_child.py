@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from stream.runtime.child import Pulse
+from stream.runtime.child import Heartbeat
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
         print(printed, flush=True)
         os._exit(int(status))
     if order == "beat":
-        Pulse(int(rest)).ready()
+        Heartbeat(int(rest)).ready()
     if order == "tell":
         print(os.environ["FAKE_CHILD"], flush=True)
     sys.stdin.read()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from stream.control import Control
+from stream.control import RunControl
 from stream.messages import Message
 from stream.stages.base import Stage, StageThread
 from stream.transport import EventSource, Link, Port, Received, Transport
@@ -20,7 +20,7 @@ class StageRunner:
 
     def __init__(self) -> None:
         self.transport = Transport()
-        self.control = Control()
+        self.control = RunControl()
         self._links: list[Link | EventSource | Port] = []
         self._thread: StageThread | None = None
 

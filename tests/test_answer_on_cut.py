@@ -16,7 +16,7 @@ from stream.answer.client_table import AnswerPlace
 from stream.answer.model import Packet
 from stream.answer.server import AnswerStage
 from stream.config import AnswerConfig, Config, PipelineConfig
-from stream.control import CancelledError, Control
+from stream.control import CancelledError, RunControl
 from stream.display.state import DisplayClock, Transcript
 from stream.display.text import EventText
 from stream.errors import ConfigError
@@ -164,7 +164,7 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
         [],
     )
     transport: Any = type("Ports", (), {"port": lambda *_: port})()
-    stage = AnswerStage(lambda: FakeSpeaker(Config()), AnswerPlace("inproc://x"), transport, Control())
+    stage = AnswerStage(lambda: FakeSpeaker(Config()), AnswerPlace("inproc://x"), transport, RunControl())
     with pytest.raises(CancelledError):
         stage.run()
     assert [message.turn for message in port.sent if isinstance(message, Turn)] == [1, 2]

@@ -15,7 +15,7 @@ from stream.config import Config
 from stream.messages import Asking, Hello, Join
 from stream.runtime import answer_worker as answer_process
 from stream.runtime.answer_worker import answer_threads, start_answer_process
-from stream.runtime.child import Child
+from stream.runtime.child import ChildProcess
 from stream.snapshot import SnapshotWriter
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.stage_runner import expect
@@ -31,7 +31,7 @@ class Fixture:
         self.link: Link = stack.enter_context(closing(transport.link(endpoint, watched=True)))
         snapshot = stack.enter_context(closing(SnapshotWriter()))
         name = f"tests.fake_speaker:{speaker}"
-        self.child: Child = start_answer_process(Config(), name, endpoint, self.directory, snapshot.descriptor)
+        self.child: ChildProcess = start_answer_process(Config(), name, endpoint, self.directory, snapshot.descriptor)
         stack.callback(self.child.stop)
         self.seen = psutil.Process(self.child.pid)
 
@@ -52,7 +52,7 @@ def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: 
     assert expect(fixture.link, Hello).model_id == "fake"
     assert expect(fixture.link, Asking).query == "what?"
     until(lambda: fixture.child.silence_s() > 0)
-    assert fixture.child.death() is None
+    assert fixture.child.exit_error() is None
     stdin = fixture.child._process.stdin
     assert stdin is not None
     stdin.close()
@@ -65,8 +65,8 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(
 ) -> None:
     fixture = Fixture(stack, "open_missing")
     fixture.link.send(Join(query="what?"))
-    until(lambda: fixture.child.death() is not None)
-    death = fixture.child.death()
+    until(lambda: fixture.child.exit_error() is not None)
+    death = fixture.child.exit_error()
     assert death is not None
     assert death.cause == (
         "its process exited with status 1 (arr_coc.errors.ModelNotFound: there is no folder nowhere)"

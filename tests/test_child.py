@@ -1,4 +1,4 @@
-"""Child processes: what they are told, how they end, and what is said of it."""
+"""ChildProcess processes: what they are told, how they end, and what is said of it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 
 from stream.errors import StageDied
 from stream.runtime import child as child_module
-from stream.runtime.child import BEAT_S, Child
+from stream.runtime.child import BEAT_S, ChildProcess
 from tests.waiting import until
 
-MakeChild = Callable[..., Child]
+MakeChild = Callable[..., ChildProcess]
 
 
 @pytest.fixture
 def make() -> Iterator[MakeChild]:
-    made: list[Child] = []
+    made: list[ChildProcess] = []
 
-    def one(order: str = "", **environment: str) -> Child:
-        child = Child("answer", "tests.fake_child", environment=environment)
+    def one(order: str = "", **environment: str) -> ChildProcess:
+        child = ChildProcess("answer", "tests.fake_child", environment=environment)
         made.append(child)
         if order:
-            child.tell(order.encode())
+            child.send_line(order.encode())
         return child
 
     yield one
@@ -35,17 +35,17 @@ def make() -> Iterator[MakeChild]:
     assert psutil.Process().children() == []
 
 
-def death_of(child: Child) -> StageDied:
-    until(lambda: child.death() is not None)
-    death = child.death()
+def death_of(child: ChildProcess) -> StageDied:
+    until(lambda: child.exit_error() is not None)
+    death = child.exit_error()
     assert death is not None
     return death
 
 
 def test_a_child_that_lives_has_not_died(make: MakeChild) -> None:
     child = make("wait")
-    assert child.death() is None
-    assert not child.killed
+    assert child.exit_error() is None
+    assert not child.died_by_signal
     assert os.getsid(child.pid) != os.getsid(0), "Ctrl-C would reach it"
 
 
@@ -56,7 +56,7 @@ def test_a_death_by_a_signal_is_told_with_its_name(make: MakeChild, number: int,
     child = make()
     os.kill(child.pid, number)
     assert str(death_of(child)) == f"the answer stage died: its process was killed by {name}"
-    assert child.killed
+    assert child.died_by_signal
 
 
 def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.LogCaptureFixture) -> None:
@@ -64,7 +64,7 @@ def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.
     child = make("exit 3 no more memory")
     death = death_of(child)
     assert (death.stage, death.cause) == ("answer", "its process exited with status 3 (no more memory)")
-    assert not child.killed
+    assert not child.died_by_signal
     assert "the answer process printed: no more memory" in caplog.text
 
 
@@ -81,7 +81,7 @@ def test_a_child_that_hangs_died_of_its_silence(make: MakeChild) -> None:
 def test_it_hears_the_pulse(make: MakeChild) -> None:
     child = make()
     assert child.silence_s() == 0
-    child.tell(f"beat {child.pulse_writer}".encode())
+    child.send_line(f"beat {child.heartbeat_writer}".encode())
     until(lambda: child.silence_s() > 0)
     os.kill(child.pid, signal.SIGSTOP)
     until(lambda: child.silence_s() > 1.2 * BEAT_S)
@@ -104,7 +104,7 @@ def test_a_child_that_ignores_the_end_of_its_stdin_is_killed(
     monkeypatch.setattr(child_module, "STOP_LIMIT_S", 0.01)
     child = make("stay")
     child.stop()
-    assert child.killed
+    assert child.died_by_signal
     assert "did not end within 0.01 s and is killed" in caplog.text
 
 
@@ -113,15 +113,15 @@ def test_a_stopped_child_is_killed_too(make: MakeChild, monkeypatch: pytest.Monk
     child = make("wait")
     os.kill(child.pid, signal.SIGSTOP)
     child.stop()
-    assert child.killed
+    assert child.died_by_signal
 
 
 def test_who_is_gone_need_not_be_told(make: MakeChild) -> None:
     child = make("exit 0")
     death_of(child)
-    child.tell(b"anything")
+    child.send_line(b"anything")
     child.stop()
-    child.tell(b"anything")
+    child.send_line(b"anything")
 
 
 def test_after_it_was_stopped_its_death_has_no_last_line(make: MakeChild) -> None:

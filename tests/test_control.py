@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError
-from stream.control import CancelledError, Control, describe, failure_of, remote_error
+from stream.control import CancelledError, RunControl, describe, failure_of, remote_error
 from stream.errors import SourceError, SourceNotFound, StageDied
 
 
 def test_a_control_knows_how_the_run_ends() -> None:
-    control = Control()
+    control = RunControl()
     assert control.outcome == "finished"
     control.check()
     control.end()
@@ -23,22 +23,22 @@ def test_a_control_knows_how_the_run_ends() -> None:
 
 
 def test_a_run_that_found_what_it_watched_for_ends_with_that() -> None:
-    control = Control()
-    control.find()
+    control = RunControl()
+    control.end_on_match()
     assert control.ending
     assert control.outcome == "found"
 
 
 def test_a_run_that_was_told_to_end_before_was_interrupted() -> None:
-    control = Control()
+    control = RunControl()
     control.end()
-    control.find()
+    control.end_on_match()
     assert control.outcome == "interrupted"
     assert not control.found
 
 
 def test_the_first_failure_is_the_one_that_is_reported() -> None:
-    control = Control()
+    control = RunControl()
     first = StageDied("texture", "first")
     control.fail(first)
     control.fail(StageDied("allocate", "second"))
@@ -47,7 +47,7 @@ def test_the_first_failure_is_the_one_that_is_reported() -> None:
 
 
 def test_a_failure_after_a_cancel_follows_from_it() -> None:
-    control = Control()
+    control = RunControl()
     control.cancel()
     control.fail(StageDied("texture", "x"))
     assert control.failure is None

@@ -14,7 +14,7 @@ from stream.answer.request import Manners
 from stream.answer.scheduler import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.answer.triggers import LookRules, TriggerRules, VerdictRules, WatchPolicy
 from stream.clock import FakeClock
-from stream.control import CancelledError, Control
+from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Asked, Event, Notice
 from stream.events import Looked as LookedEvent
@@ -28,7 +28,7 @@ GRID = TileGrid.of(64, 64)
 STEPS_MAX = 1000
 
 
-class Stepping(Control):
+class Stepping(RunControl):
     """Lets the other end have a look whenever the stage shows that it lives: both run in one thread."""
 
     def __init__(self) -> None:
@@ -544,7 +544,9 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
 def elsewhere(transport: Transport, endpoint: str) -> Conversation:
     policy = SpeakPolicy(TriggerRules(), "what?", True, False, 60.0, reach_limit_s=0.1)
     listener = Listener(lambda *met: None, lambda learnt: None, lambda event: None, lambda: None, lambda: None)
-    talk = Conversation(policy, AnswerReach(endpoint, supervised=False), Manners(supervised=False), listener, Control())
+    talk = Conversation(
+        policy, AnswerReach(endpoint, supervised=False), Manners(supervised=False), listener, RunControl()
+    )
     talk.begin(transport, FakeClock())
     return talk
 

@@ -10,36 +10,36 @@ import msgspec
 import pytest
 
 from stream.config import Config
-from stream.runtime.child import Child
-from stream.runtime.worker_messages import FrameWorkerConfig, Told
+from stream.runtime.child import ChildProcess
+from stream.runtime.worker_messages import FrameWorkerConfig, WorkerCommand
 from stream.transport import SocketDirectory
 from tests.waiting import LIMIT_S, until
 
 
-def tell_to_end(child: Child) -> None:
-    child.tell(msgspec.json.encode(Told(end=True)))
-    until(lambda: child.death() is not None)
+def tell_to_end(child: ChildProcess) -> None:
+    child.send_line(msgspec.json.encode(WorkerCommand(end=True)))
+    until(lambda: child.exit_error() is not None)
 
 
-@pytest.mark.parametrize(("how", "status"), [(Child.stop, 1), (tell_to_end, 0)])
+@pytest.mark.parametrize(("how", "status"), [(ChildProcess.stop, 1), (tell_to_end, 0)])
 def test_it_ends_at_once_although_its_source_does_not_open(
-    how: Callable[[Child], None], status: int, tmp_path: Path
+    how: Callable[[ChildProcess], None], status: int, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(LIMIT_S)
-        child = Child("frame", "stream.runtime.frame_worker", environment={"OMP_NUM_THREADS": "1"})
+        child = ChildProcess("frame", "stream.runtime.frame_worker", environment={"OMP_NUM_THREADS": "1"})
         try:
             config = Config(source=f"zmq+tcp://127.0.0.1:{silent.getsockname()[1]}")
             orders = FrameWorkerConfig(
-                reports=f"ipc://{tmp_path}/reports",
+                reports_to=f"ipc://{tmp_path}/reports",
                 answers="",
                 snapshot=-1,
-                pulse=child.pulse_writer,
+                heartbeat=child.heartbeat_writer,
                 directory=SocketDirectory(str(tmp_path / "sockets"), "", 0, 0),
                 speaker="tests.fake_speaker:FakeSpeaker",
                 config=config.model_dump_json(),
             )
-            child.tell(msgspec.json.encode(orders))
+            child.send_line(msgspec.json.encode(orders))
             connection, _ = silent.accept()
             with connection:
                 how(child)

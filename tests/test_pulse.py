@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.runtime import child as pulse_module
-from stream.runtime.child import LOADING, READY, Pulse, PulseReader
+from stream.runtime import child as child_module
+from stream.runtime.child import LOADING, READY, Heartbeat, HeartbeatMonitor
 from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
-def reader() -> Iterator[PulseReader]:
-    made = PulseReader()
+def reader() -> Iterator[HeartbeatMonitor]:
+    made = HeartbeatMonitor()
     yield made
     made.close_writer()
     made.close()
@@ -25,12 +25,12 @@ def reader() -> Iterator[PulseReader]:
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(pulse_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(child_module.time, "monotonic", lambda: now[0])
     return now
 
 
 class Beating:
-    """What a Pulse asks before each beat; `stop` returns once there will be no other one."""
+    """What a Heartbeat asks before each beat; `stop` returns once there will be no other one."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -56,13 +56,13 @@ class Beating:
 
 @pytest.fixture
 def beating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beating]:
-    monkeypatch.setattr(pulse_module, "BEAT_S", 0.01)
+    monkeypatch.setattr(child_module, "BEAT_S", 0.01)
     made = Beating()
     yield made
     made.stop()
 
 
-def test_silence_counts_from_the_last_beat(seconds: list[float], reader: PulseReader) -> None:
+def test_silence_counts_from_the_last_beat(seconds: list[float], reader: HeartbeatMonitor) -> None:
     seconds[0] += 2
     os.write(reader.writer, READY)
     assert reader.silence_s() == 0
@@ -72,7 +72,7 @@ def test_silence_counts_from_the_last_beat(seconds: list[float], reader: PulseRe
     assert reader.silence_s() == 0
 
 
-def test_a_process_that_loads_is_not_expected_to_beat(seconds: list[float], reader: PulseReader) -> None:
+def test_a_process_that_loads_is_not_expected_to_beat(seconds: list[float], reader: HeartbeatMonitor) -> None:
     seconds[0] += 100
     assert reader.silence_s() == 0
     os.write(reader.writer, LOADING)
@@ -81,7 +81,7 @@ def test_a_process_that_loads_is_not_expected_to_beat(seconds: list[float], read
     assert reader.silence_s() == 0
 
 
-def test_once_ready_it_stays_so(seconds: list[float], reader: PulseReader) -> None:
+def test_once_ready_it_stays_so(seconds: list[float], reader: HeartbeatMonitor) -> None:
     os.write(reader.writer, LOADING + READY + LOADING)
     reader.silence_s()
     os.write(reader.writer, LOADING)
@@ -90,40 +90,40 @@ def test_once_ready_it_stays_so(seconds: list[float], reader: PulseReader) -> No
     assert reader.silence_s() == 3
 
 
-def test_the_child_says_first_that_it_loads_and_then_that_it_is_ready(reader: PulseReader, beating: Beating) -> None:
-    pulse = Pulse(reader.writer, beating)
+def test_the_child_first_says_that_it_loads_then_that_it_is_ready(reader: HeartbeatMonitor, beating: Beating) -> None:
+    heartbeat = Heartbeat(reader.writer, beating)
     beating.some()
     assert set(os.read(reader._reader, 100)) == {LOADING[0]}
-    pulse.ready()
+    heartbeat.ready()
     asked = beating.asked
     while beating.asked < asked + 3:
         threading.Event().wait(0.01)
     assert READY in os.read(reader._reader, 100)
 
 
-def test_a_child_that_is_not_lively_is_silent(reader: PulseReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse_module, "BEAT_S", 0.01)
+def test_a_child_that_is_not_lively_is_silent(reader: HeartbeatMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "BEAT_S", 0.01)
     beating = Beating()
     beating._stopping = True
-    Pulse(reader.writer, beating).ready()
+    Heartbeat(reader.writer, beating).ready()
     beating.some()
     with pytest.raises(BlockingIOError):
         os.read(reader._reader, 100)
 
 
-def test_a_full_pipe_blocks_nobody(reader: PulseReader, beating: Beating) -> None:
+def test_a_full_pipe_blocks_nobody(reader: HeartbeatMonitor, beating: Beating) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(reader.writer, LOADING * 4096)
-    Pulse(reader.writer, beating)
+    Heartbeat(reader.writer, beating)
     beating.some()
     assert reader.silence_s() == 0
 
 
 def test_a_parent_that_is_gone_disturbs_no_child(monkeypatch: pytest.MonkeyPatch, beating: Beating) -> None:
-    reader = PulseReader()
+    reader = HeartbeatMonitor()
     reader.close()
-    Pulse(reader.writer, beating)
+    Heartbeat(reader.writer, beating)
     beating.some()
     beating.stop()
     reader.close_writer()

@@ -16,7 +16,7 @@ import pytest
 
 from arr_coc.errors import ModelNotFound, OptionError
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
-from stream.control import Control
+from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerText, Event, Notice, Restarted, Summary
 from stream.recording import Recording
@@ -36,7 +36,7 @@ class Served:
     """An answer stage in a thread."""
 
     def __init__(self, endpoint: str, config: Config, speaker: str) -> None:
-        self.control, self.ready = Control(), threading.Event()
+        self.control, self.ready = RunControl(), threading.Event()
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(endpoint, config, speaker))
         self._thread.start()
@@ -255,7 +255,7 @@ def test_only_holders_of_a_key_are_answered(tmp_path: Path, endpoint: str) -> No
 
 def test_an_address_in_use_is_refused(endpoint: str) -> None:
     with serving_at(endpoint), pytest.raises(ConfigError, match=f"cannot open {endpoint}"):
-        serve_answers(Config(), endpoint, lambda: None, Control(), "tests.fake_speaker:FakeSpeaker")
+        serve_answers(Config(), endpoint, lambda: None, RunControl(), "tests.fake_speaker:FakeSpeaker")
 
 
 def test_an_address_in_use_is_told_before_the_model_is_loaded(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,18 +265,18 @@ def test_an_address_in_use_is_told_before_the_model_is_loaded(endpoint: str, mon
     with serving_at(endpoint):
         monkeypatch.setattr(serving, "open_speaker", loaded)
         with pytest.raises(ConfigError, match=f"cannot open {endpoint}: another program uses it"):
-            serve_answers(Config(), endpoint, lambda: None, Control())
+            serve_answers(Config(), endpoint, lambda: None, RunControl())
 
 
 def test_nobody_is_served_beyond_this_machine_without_keys() -> None:
     with pytest.raises(ConfigError, match="leaves this machine without keys"):
-        serve_answers(Config(), "tcp://0.0.0.0:5555", lambda: None, Control())
+        serve_answers(Config(), "tcp://0.0.0.0:5555", lambda: None, RunControl())
 
 
 def test_a_model_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.answer.server.LAST_WORDS_NS", 0)
     with pytest.raises(ModelNotFound, match="there is no folder nowhere"):
-        serve_answers(Config(), ANYWHERE, lambda: None, Control(), "tests.fake_speaker:open_missing")
+        serve_answers(Config(), ANYWHERE, lambda: None, RunControl(), "tests.fake_speaker:open_missing")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -297,7 +297,7 @@ def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.Mo
 
 
 def test_a_second_ctrl_c_waits_for_nothing() -> None:
-    control = Control()
+    control = RunControl()
     with serving._signals_cancel(control):
         os.kill(os.getpid(), signal.SIGINT)
         assert control.cancelled

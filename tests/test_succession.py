@@ -10,28 +10,28 @@ import pytest
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Asked, Notice, Started
-from stream.runtime.frame_processes import Succession
-from stream.runtime.worker_messages import Opened
+from stream.runtime.frame_processes import RunContinuity
+from stream.runtime.worker_messages import SourceOpened
 from tests.event_maker import answer, frame, look
 from tests.watched_run import INFO
 
 
-def succession(*, live: bool = True, **capture: Any) -> Succession:
+def continuity(*, live: bool = True, **capture: Any) -> RunContinuity:
     """With a first frame process that has opened its source."""
-    made = Succession(Config(source="a.mp4", capture=CaptureConfig(**capture)), FakeClock())
+    made = RunContinuity(Config(source="a.mp4", capture=CaptureConfig(**capture)), FakeClock())
     made.next()
-    made.opened(Opened(replace(INFO, live=live), "gl"))
+    made.opened(SourceOpened(replace(INFO, live=live), "gl"))
     return made
 
 
 def test_the_first_frame_process_is_given_the_run_as_it_is() -> None:
     config = Config(source="a.mp4", capture=CaptureConfig(max_frames=100))
-    assert Succession(config, FakeClock()).next() == config
+    assert RunContinuity(config, FakeClock()).next() == config
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_the_next_one_reads_what_the_one_before_it_left(live: bool) -> None:
-    run = succession(live=live, max_frames=100)
+    run = continuity(live=live, max_frames=100)
     run.take(frame(39, 2.0))
     rest = run.next().capture
     assert run.frames_before == 40
@@ -42,7 +42,7 @@ def test_the_next_one_reads_what_the_one_before_it_left(live: bool) -> None:
 
 
 def test_frames_and_answers_are_counted_on() -> None:
-    run = succession()
+    run = continuity()
     run.take(frame(39, 2.0))
     assert run.take(answer(2.0, "a", frame_index=39)) == answer(2.0, "a", frame_index=39)
     run.next()
@@ -51,7 +51,7 @@ def test_frames_and_answers_are_counted_on() -> None:
 
 
 def test_what_every_frame_process_says_as_it_begins_is_told_once() -> None:
-    run = succession()
+    run = continuity()
     started = Started(source="a", model="m", query="what?", backend="gl")
     world, repaired = (Notice(code=code, message="") for code in ("model-world", "pts-repaired"))
     told = [run.take(event) for event in (started, world, repaired, started, world, repaired)]
@@ -59,7 +59,7 @@ def test_what_every_frame_process_says_as_it_begins_is_told_once() -> None:
 
 
 def test_drops_of_all_of_them_add_up() -> None:
-    run = succession()
+    run = continuity()
     run.dropped({"capture.replaced": 2})
     run.dropped({"capture.replaced": 3})
     assert run.drops() == {"capture.replaced": 3}
@@ -70,7 +70,7 @@ def test_drops_of_all_of_them_add_up() -> None:
 
 
 def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not() -> None:
-    run = succession()
+    run = continuity()
     run.asked = "who?"
     assert run.next().answer.query != "who?"
     assert run.asked == "who?"
@@ -84,7 +84,7 @@ def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not(
 
 
 def test_the_answer_that_holds_is_known_from_looks() -> None:
-    run = succession()
+    run = continuity()
     assert run.holds is None
     run.take(look(1.0, holds="yes"))
     run.take(look(1.0, holds=None))
@@ -94,7 +94,7 @@ def test_the_answer_that_holds_is_known_from_looks() -> None:
 
 
 def test_the_store_that_runs_is_known_also_once_it_gave_up() -> None:
-    run = succession()
+    run = continuity()
     assert run.backend == "gl"
     run.take(Notice(code=STORE_LOST, message="gone"))
     assert run.backend == "cpu"

@@ -28,7 +28,7 @@ from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import Answer, Asked, Event, FrameReady, Looked, Notice, Restarted, Started, Turned
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.supervised import FRAMES, SupervisedRun
-from stream.runtime.worker_messages import Broke, pack_report
+from stream.runtime.worker_messages import WorkerFailed, pack_report
 from tests.backends import require
 from tests.supervised_runner import ENDLESS, Seen, config, open_supervised, watch
 from tests.waiting import until
@@ -92,7 +92,7 @@ def test_a_run_outlives_both_of_its_processes() -> None:
 
 def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     run = open_supervised()
-    numbers = run._succession._numbers
+    numbers = run._continuity._numbers
     begin_again = numbers.begin_again
 
     def late(now_ns: int) -> float | None:
@@ -154,16 +154,16 @@ class LastWords:
 
     def receive(self, timeout_ms: int) -> bytes | None:
         before, self._dead = self._dead, True
-        return pack_report(Broke(error="SourceNotFound", message="there is no such file")) if before else None
+        return pack_report(WorkerFailed(error="SourceNotFound", message="there is no such file")) if before else None
 
-    def death(self) -> StageDied | None:
+    def exit_error(self) -> StageDied | None:
         return StageDied("frame", "its process exited with status 1") if self._dead else None
 
 
 def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None:
     run = SupervisedRun.__new__(SupervisedRun)
     words = LastWords()
-    run._config, run._source, run._keepers = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
+    run._config, run._source, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
     with pytest.raises(SourceNotFound, match="no such file"):
         run._opened()
 
@@ -174,10 +174,10 @@ def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
     class Adding:
         @property
         def child(self) -> LastWords:
-            run._keepers["answers"] = self  # type: ignore[assignment]
+            run._supervisors["answers"] = self  # type: ignore[assignment]
             return LastWords()
 
-    run._keepers = {FRAMES: Adding()}  # type: ignore[dict-item]
+    run._supervisors = {FRAMES: Adding()}  # type: ignore[dict-item]
     assert set(run.processes()) == {"main", "frames"}
 
 

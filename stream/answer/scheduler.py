@@ -10,7 +10,7 @@ from stream.answer.client import Dialogue
 from stream.answer.request import Manners
 from stream.answer.triggers import TriggerRules, Triggers, Watch, WatchPolicy
 from stream.clock import Clock
-from stream.control import WAIT_MS, Control
+from stream.control import WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Asked, Event, Looked, Notice
 from stream.messages import Hello
@@ -70,7 +70,7 @@ class AnswerReach:
     hung: Callable[[], None] = lambda: None
     tap: Tap | None = None
 
-    def connect(self, transport: Transport, control: Control) -> Link:
+    def connect(self, transport: Transport, control: RunControl) -> Link:
         """A new link; for the thread that calls this."""
         watched = not self.endpoint.startswith("inproc://")
         return transport.link(self.endpoint, check=control.check, curve=self.curve, watched=watched, tap=self.tap)
@@ -108,7 +108,7 @@ class Conversation:
     """Belongs to the allocate stage's thread."""
 
     def __init__(
-        self, policy: SpeakPolicy, reach: AnswerReach, manners: Manners, listener: Listener, control: Control
+        self, policy: SpeakPolicy, reach: AnswerReach, manners: Manners, listener: Listener, control: RunControl
     ) -> None:
         self._policy = policy
         self._reach = reach
@@ -214,7 +214,7 @@ class Conversation:
         """Passes on what the answer stage says and teaches. Raises CancelledError once the run is cancelled."""
         self._control.check()
         talk = self._talk
-        question = self._control.take_question()
+        question = self._control.take_query()
         if question is not None and self._speaks:
             talk.put_question(question)
         elif question is not None:
@@ -252,7 +252,7 @@ class Conversation:
         for told in self._watch.take(event):
             self._listener.emit(told)
             if self._watch.over(told):
-                self._control.find()
+                self._control.end_on_match()
 
     @property
     def _due(self) -> bool:

@@ -18,7 +18,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.client_table import AnswerPlace, Guest, Guests, check_joining, greeting
 from stream.answer.model import Packet, Speaker, Spoken
 from stream.config import CLIENTS_MAX
-from stream.control import WAIT_MS, CancelledError, Control, describe
+from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import StreamError, TransportError
 from stream.limits import (
     ANSWER_CHARS_MAX,
@@ -121,7 +121,7 @@ class AnswerStage:
         open_speaker: Callable[[], Speaker],
         place: AnswerPlace,
         transport: Transport,
-        control: Control,
+        control: RunControl,
         snapshot: SnapshotReader | None = None,
     ) -> None:
         self._open_speaker = open_speaker

@@ -16,7 +16,7 @@ from stream.sinks.output_check import STDOUT, check_apart, check_outputs, output
 if TYPE_CHECKING:
     from stream.config import Config, OutputConfig
     from stream.events import Summary
-    from stream.runtime.answer_worker import SharedAnswers
+    from stream.runtime.answer_worker import SharedAnswerWorker
 
 NAME = "{name}"
 """In an output's name: the source's name without folder and suffix."""
@@ -24,7 +24,7 @@ NAME = "{name}"
 CAPTIONS = ".vtt"
 """What is written where `-o` names a folder."""
 
-RunOne = Callable[["Config", "SharedAnswers | None"], "Summary"]
+RunOne = Callable[["Config", "SharedAnswerWorker | None"], "Summary"]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
@@ -73,13 +73,13 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     return min(statuses)  # with a standing question: 0 where one of them found it
 
 
-def _shared(config: Config) -> closing[SharedAnswers] | nullcontext[None]:
+def _shared(config: Config) -> closing[SharedAnswerWorker] | nullcontext[None]:
     """The answer process of all runs, where they have one of their own on this machine."""
     if config.answer.server is not None or config.pipeline.single_process:
         return nullcontext()
-    from stream.runtime.answer_worker import SharedAnswers
+    from stream.runtime.answer_worker import SharedAnswerWorker
 
-    return closing(SharedAnswers(config))
+    return closing(SharedAnswerWorker(config))
 
 
 def _placed(output: OutputConfig, source: str) -> OutputConfig:

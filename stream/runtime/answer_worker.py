@@ -19,9 +19,9 @@ from stream.answer.server import AnswerStage
 from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.control import CancelledError, Control
+from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, TransportError
-from stream.runtime.child import Child, Keeper, Pulse, RestartRules
+from stream.runtime.child import ChildProcess, Heartbeat, ProcessSupervisor, RestartPolicy
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.signals import signals_handled
 from stream.snapshot import SnapshotReader, SnapshotWriter
@@ -32,13 +32,13 @@ ANSWERS = "answers"
 """What the answer process is called in events and metrics."""
 
 
-def restart_rules(config: Config, *, restart: bool) -> RestartRules:
+def restart_policy(config: Config, *, restart: bool) -> RestartPolicy:
     """What `pipeline` says of restarts."""
     pipeline = config.pipeline
-    return RestartRules(restart=restart, limit=pipeline.restart_limit, heartbeat_s=pipeline.heartbeat_s)
+    return RestartPolicy(restart=restart, limit=pipeline.restart_limit, heartbeat_s=pipeline.heartbeat_s)
 
 
-class LocalAnswers:
+class AnswerWorker:
     """A process of this run's own: its address from the beginning, the process itself from `start` on."""
 
     def __init__(self, config: Config, speaker: str, clock: Clock, *, restart: bool) -> None:
@@ -46,7 +46,7 @@ class LocalAnswers:
         self._speaker = speaker
         self._clock = clock
         self._restart = restart
-        self._keeper: Keeper | None = None
+        self._supervisor: ProcessSupervisor | None = None
         with ExitStack() as stack:
             self._directory = stack.enter_context(private_directory())
             self.snapshot = stack.enter_context(closing(SnapshotWriter()))
@@ -58,56 +58,56 @@ class LocalAnswers:
         """How the allocate stage of this process reaches it."""
         return AnswerReach(self.endpoint, snapshot=self.snapshot, hung=self.hung)
 
-    def start(self) -> Keeper:
+    def start(self) -> ProcessSupervisor:
         """Starts the process; whoever calls this watches and stops it."""
-        self._keeper = Keeper(
-            ANSWERS, self._start_process, restart_rules(self._config, restart=self._restart), self._clock
+        self._supervisor = ProcessSupervisor(
+            ANSWERS, self._start_process, restart_policy(self._config, restart=self._restart), self._clock
         )
-        return self._keeper
+        return self._supervisor
 
     def hung(self) -> None:
         """It has said nothing for too long."""
-        if self._keeper is not None:
-            self._keeper.child.kill(hung_s=self._config.pipeline.timeout_s)
+        if self._supervisor is not None:
+            self._supervisor.child.kill(hung_s=self._config.pipeline.timeout_s)
 
     def close(self) -> None:
         """Gives back what the process shared; to be called when it has been stopped."""
         self._stack.close()
 
-    def _start_process(self) -> Child:
+    def _start_process(self) -> ChildProcess:
         descriptor = self.snapshot.descriptor
         return start_answer_process(self._config, self._speaker, self.endpoint, self._directory, descriptor)
 
 
-class SharedAnswers:
+class SharedAnswerWorker:
     """One answer process for several runs of this program, one after another: the model is loaded once.
 
     It is started with the first run, and again with the next one after it died.
     """
 
     def __init__(self, config: Config, speaker: str = QWEN) -> None:
-        self._answers = LocalAnswers(config, speaker, MonotonicClock(), restart=config.pipeline.restart is True)
-        self._keeper: Keeper | None = None
+        self._answers = AnswerWorker(config, speaker, MonotonicClock(), restart=config.pipeline.restart is True)
+        self._supervisor: ProcessSupervisor | None = None
 
     @property
     def reach(self) -> AnswerReach:
         return self._answers.reach
 
-    def keeper(self) -> Keeper:
+    def supervisor(self) -> ProcessSupervisor:
         """The running process, to be watched by the run that needs it, and stopped by `close` only."""
-        if self._keeper is not None and self._keeper.child.death() is not None:
-            self._keeper.stop()
-            self._keeper = None
-        self._keeper = self._keeper or self._answers.start()
-        return self._keeper
+        if self._supervisor is not None and self._supervisor.child.exit_error() is not None:
+            self._supervisor.stop()
+            self._supervisor = None
+        self._supervisor = self._supervisor or self._answers.start()
+        return self._supervisor
 
     def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._supervisor is not None:
+            self._supervisor.stop()
         self._answers.close()
 
 
-def remote_answers(config: Config) -> AnswerReach:
+def remote_endpoint(config: Config) -> AnswerReach:
     """The answer stage that `answer.server` names. Raises ConfigError where its address or the keys are no good."""
     assert config.answer.server is not None
     curve = client_curve(config.network, config.answer.server)
@@ -116,14 +116,14 @@ def remote_answers(config: Config) -> AnswerReach:
 
 def start_answer_process(
     config: Config, speaker: str, endpoint: str, directory: SocketDirectory, snapshot: int
-) -> Child:
+) -> ChildProcess:
     """Starts the answer stage; it is reached at `endpoint`, and removes `directory` where its parent cannot."""
     threads = answer_threads()
-    child = Child("answer", "stream.runtime.answer_worker", (snapshot,), {"OMP_NUM_THREADS": str(threads)})
+    child = ChildProcess("answer", "stream.runtime.answer_worker", (snapshot,), {"OMP_NUM_THREADS": str(threads)})
     orders = AnswerWorkerConfig(
-        endpoint, directory, snapshot, child.pulse_writer, threads, speaker, config.model_dump_json()
+        endpoint, directory, snapshot, child.heartbeat_writer, threads, speaker, config.model_dump_json()
     )
-    child.tell(msgspec.json.encode(orders))
+    child.send_line(msgspec.json.encode(orders))
     return child
 
 
@@ -140,7 +140,7 @@ def main() -> int:
         return 1
     orders = msgspec.json.decode(line, type=AnswerWorkerConfig)
     threading.Thread(target=_follow_parent, args=(orders.directory,), name="lifeline", daemon=True).start()
-    pulse = Pulse(orders.pulse)
+    heartbeat = Heartbeat(orders.heartbeat)
 
     import torch
 
@@ -149,9 +149,9 @@ def main() -> int:
     transport = Transport()
     stage = AnswerStage(
         lambda: open_speaker(orders.speaker, config),
-        AnswerPlace(orders.endpoint, ready=pulse.ready, answering=lambda: answering(config)),
+        AnswerPlace(orders.endpoint, ready=heartbeat.ready, answering=lambda: answering(config)),
         transport,
-        Control(),
+        RunControl(),
         SnapshotReader(orders.snapshot),
     )
     try:
@@ -174,7 +174,7 @@ def _follow_parent(directory: SocketDirectory) -> None:
 
 
 def serve_answers(
-    config: Config, endpoint: str, ready: Callable[[], None], control: Control | None = None, speaker: str = QWEN
+    config: Config, endpoint: str, ready: Callable[[], None], control: RunControl | None = None, speaker: str = QWEN
 ) -> None:
     """Loads the model and answers whoever joins at `endpoint`, until the control is cancelled or a signal comes.
 
@@ -182,7 +182,7 @@ def serve_answers(
     where the address or the keys are no good, ModelError where the model is not.
     """
     curve = server_curve(config.network, endpoint)
-    stopping = control or Control()
+    stopping = control or RunControl()
     transport = Transport()
     loaded = False
 
@@ -215,7 +215,7 @@ def serve_answers(
 
 
 @contextmanager
-def _signals_cancel(control: Control, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def _signals_cancel(control: RunControl, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """While inside: the first signal cancels; a second one, or one while a model is loading, interrupts."""
 
     def on_signal(number: signal.Signals) -> None:

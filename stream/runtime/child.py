@@ -28,7 +28,7 @@ LOADING, READY = b".", b"!"
 """What one beat says. A process that is still getting ready is not expected to be regular."""
 
 
-class PulseReader:
+class HeartbeatMonitor:
     """The parent's end. `writer` is what the child must inherit; `close_writer` once it has."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class PulseReader:
         os.close(self._reader)
 
 
-class Pulse:
+class Heartbeat:
     """The child's end: a thread that beats for as long as `lively` says so."""
 
     def __init__(self, writer: int, lively: Callable[[], bool] = lambda: True) -> None:
         self._writer = writer
         self._lively = lively
         self._beat = LOADING
-        threading.Thread(target=self._run, name="pulse", daemon=True).start()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def ready(self) -> None:
         """From here on silence means that this process hangs."""
@@ -86,18 +86,18 @@ OUTPUT_TAIL_BYTES = 4000
 log = logging.getLogger(__name__)
 
 
-class Child:
-    """The parent's hold on a Python process that runs `module`. `name` is the stage that its death is reported of.
+class ChildProcess:
+    """A Python process that runs `module`, as its parent handles it. `name` is the stage that its errors name.
 
-    It inherits the descriptors `inherited`, and the writing end of a pulse, whose number `pulse_writer` tells it.
+    It inherits the descriptors `inherited`, and the writing end of a heartbeat; `heartbeat_writer` is its number.
     """
 
     def __init__(
         self, name: str, module: str, inherited: Sequence[int] = (), environment: dict[str, str] | None = None
     ) -> None:
         self._name = name
-        self._pulse = PulseReader()
-        self.pulse_writer = self._pulse.writer
+        self._heartbeat = HeartbeatMonitor()
+        self.heartbeat_writer = self._heartbeat.writer
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         self._process = subprocess.Popen(
             python_command(module),
@@ -105,10 +105,10 @@ class Child:
             stdout=self._output,
             stderr=self._output,
             env=python_environment(environment),
-            pass_fds=(*inherited, self.pulse_writer),
+            pass_fds=(*inherited, self.heartbeat_writer),
             start_new_session=True,
         )
-        self._pulse.close_writer()
+        self._heartbeat.close_writer()
         self._hung_s: float | None = None
         self._stopped = False
 
@@ -116,7 +116,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """One line on the child's stdin. A child that is gone need not be told."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
@@ -125,7 +125,7 @@ class Child:
 
     def silence_s(self) -> float:
         """How long the child, once ready, has given no sign of life."""
-        return 0.0 if self._stopped else self._pulse.silence_s()
+        return 0.0 if self._stopped else self._heartbeat.silence_s()
 
     def kill(self, hung_s: float | None = None) -> None:
         """Ends a child that does not end by itself; `hung_s` is how long it has been silent."""
@@ -133,12 +133,12 @@ class Child:
         self._process.kill()
 
     @property
-    def killed(self) -> bool:
+    def died_by_signal(self) -> bool:
         """It ended by a signal, and so without a last word."""
         status = self._process.poll()
         return status is not None and status < 0
 
-    def death(self) -> StageDied | None:
+    def exit_error(self) -> StageDied | None:
         """How the child ended, with the last line that it printed, or None while it lives."""
         status = self._process.poll()
         if status is None:
@@ -165,7 +165,7 @@ class Child:
             log.debug("the %s process did not end within %s s and is killed", self._name, STOP_LIMIT_S)
             self._process.kill()
             self._process.wait()
-        self._pulse.close()
+        self._heartbeat.close()
         self._output.close()
 
     def _ends_within(self, limit_s: float) -> bool:
@@ -198,7 +198,7 @@ LAST_WORDS_NS = NS_PER_S // 2
 
 
 @dataclass(frozen=True, slots=True)
-class RestartRules:
+class RestartPolicy:
     """`limit` deaths within a minute are a crash loop; a child that is silent for `heartbeat_s` hangs."""
 
     restart: bool = False
@@ -206,40 +206,40 @@ class RestartRules:
     heartbeat_s: float = 5.0
 
 
-class Keeper:
+class ProcessSupervisor:
     """One process under watch. `start` makes it, also after each death; `process` is its name for people."""
 
-    def __init__(self, process: str, start: Callable[[], Child], rules: RestartRules, clock: Clock) -> None:
+    def __init__(self, process: str, start: Callable[[], ChildProcess], policy: RestartPolicy, clock: Clock) -> None:
         self._process = process
         self._start = start
-        self._rules = rules
+        self._policy = policy
         self._clock = clock
-        self._deaths_ns: deque[int] = deque(maxlen=rules.limit)
+        self._deaths_ns: deque[int] = deque(maxlen=policy.limit)
         self._death_seen_ns: int | None = None
         self._count = 0
         self.child = start()
 
-    def watch(self) -> Restarted | None:
+    def poll(self) -> Restarted | None:
         """To be called often: what has happened to the process, where it has been started again.
 
         Raises StageDied where it died and may not be started again, or dies again and again.
         """
-        self.mind_silence()
-        now_ns, death = self._clock.now_ns(), self.child.death()
+        self.kill_if_hung()
+        now_ns, death = self._clock.now_ns(), self.child.exit_error()
         if death is None:
             return None
         if self._death_seen_ns is None:
             self._death_seen_ns = now_ns
-        may_have_spoken = not (self._rules.restart and self.child.killed)
+        may_have_spoken = not (self._policy.restart and self.child.died_by_signal)
         if may_have_spoken and now_ns - self._death_seen_ns < LAST_WORDS_NS:
             return None
-        if not self._rules.restart:
+        if not self._policy.restart:
             raise death
         self._death_seen_ns = None
         self._count += 1
         self._deaths_ns.append(now_ns)
-        if len(self._deaths_ns) == self._rules.limit and now_ns - self._deaths_ns[0] < LOOP_WINDOW_NS:
-            times = "once" if self._rules.limit == 1 else f"{self._rules.limit} times"
+        if len(self._deaths_ns) == self._policy.limit and now_ns - self._deaths_ns[0] < LOOP_WINDOW_NS:
+            times = "once" if self._policy.limit == 1 else f"{self._policy.limit} times"
             raise StageDied(
                 death.stage,
                 f"it died {times} within a minute, the last time because {death.cause}; --debug "
@@ -249,13 +249,13 @@ class Keeper:
         self.child = self._start()
         return Restarted(process=self._process, cause=death.cause, count=self._count)
 
-    def mind_silence(self) -> None:
+    def kill_if_hung(self) -> None:
         """Kills the process where it hangs."""
         silence_s = self.child.silence_s()
-        if silence_s > self._rules.heartbeat_s:
+        if silence_s > self._policy.heartbeat_s:
             self.child.kill(hung_s=silence_s)
 
-    def forgive(self) -> None:
+    def reset_crash_count(self) -> None:
         """What the process dies of now is not its fault, and no part of a crash loop: a camera that is away."""
         self._deaths_ns.clear()
 

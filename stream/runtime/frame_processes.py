@@ -11,10 +11,10 @@ from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import Clock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Asked, Event, Looked, Notice, Started
-from stream.renumbering import Renumbering
-from stream.runtime.answer_worker import LocalAnswers
-from stream.runtime.child import Child
-from stream.runtime.worker_messages import FrameWorkerConfig, Opened, Told
+from stream.renumbering import EventRebaser
+from stream.runtime.answer_worker import AnswerWorker
+from stream.runtime.child import ChildProcess
+from stream.runtime.worker_messages import FrameWorkerConfig, SourceOpened, WorkerCommand
 from stream.transport import SocketDirectory
 
 ONCE = ("loading", "model-world", NO_YES_OR_NO)
@@ -25,7 +25,7 @@ LEAST_S = 1e-3
 """Of a file's part, where its end has passed by now: the frame process finds nothing in it, and ends."""
 
 
-class Succession:
+class RunContinuity:
     """The frame processes of one run, one after another, as if they were one.
 
     `config` is the whole run's. `backend`: the texture store that runs; `asked`: a question that no answer stage has
@@ -36,7 +36,7 @@ class Succession:
         self._config = config
         self._clock = clock
         self._query = config.answer.query
-        self._numbers = Renumbering()
+        self._rebaser = EventRebaser()
         self._told_once = {"loading"}
         self._drops: Counter[str] = Counter()
         self._drops_before: Counter[str] = Counter()
@@ -47,12 +47,12 @@ class Succession:
     @property
     def frames_before(self) -> int:
         """How many frames there were before the present frame process."""
-        return self._numbers.frames_before
+        return self._rebaser.frames_before
 
-    def opened(self, report: Opened) -> None:
+    def opened(self, report: SourceOpened) -> None:
         """The present frame process has opened its source."""
         self.backend = report.backend
-        self._numbers.live = report.info.live
+        self._rebaser.live = report.info.live
 
     def dropped(self, drops: Mapping[str, int]) -> None:
         """What the present frame process has dropped so far."""
@@ -73,7 +73,7 @@ class Succession:
             self.backend = "cpu"
         elif isinstance(event, Looked) and event.holds is not None:
             self.holds = event.holds == "yes"
-        return self._numbers.apply(event)
+        return self._rebaser.apply(event)
 
     def next(self) -> Config:
         """The configuration of the frame process that begins now, which goes on from where things stand."""
@@ -85,14 +85,14 @@ class Succession:
     def _rest_of_source(self) -> CaptureConfig:
         """What is left to be read."""
         capture = self._config.capture
-        begin_s = self._numbers.begin_again(self._clock.now_ns())
+        begin_s = self._rebaser.next_epoch(self._clock.now_ns())
         if begin_s is None:
             return capture
-        rest: dict[str, object] = {} if self._numbers.live else {"start_s": begin_s}
+        rest: dict[str, object] = {} if self._rebaser.live else {"start_s": begin_s}
         if begin_s is not None and capture.duration_s is not None:
             rest["duration_s"] = max(LEAST_S, capture.start_s + capture.duration_s - begin_s)
         if capture.max_frames is not None:
-            rest["max_frames"] = max(1, capture.max_frames - self._numbers.frames_before)
+            rest["max_frames"] = max(1, capture.max_frames - self._rebaser.frames_before)
         return capture.model_copy(update=rest)
 
     def _told_before(self, event: Event) -> bool:
@@ -104,7 +104,7 @@ class Succession:
         return before
 
 
-class FrameChildren:
+class FrameWorkers:
     """Makes a run's frame processes. They report to the address `reports`; `answers` None: those are elsewhere.
 
     `directory` is the run's own, which a child removes where its parent cannot.
@@ -112,42 +112,42 @@ class FrameChildren:
 
     def __init__(
         self,
-        succession: Succession,
-        answers: LocalAnswers | None,
+        continuity: RunContinuity,
+        answers: AnswerWorker | None,
         speaker: str,
         reports: str,
         directory: SocketDirectory,
     ) -> None:
-        self._succession = succession
+        self._continuity = continuity
         self._answers = answers
         self._speaker = speaker
         self._reports = reports
         self._directory = directory
-        self._spare: Child | None = None
+        self._spare: ChildProcess | None = None
 
-    def start(self) -> Child:
+    def start(self) -> ChildProcess:
         """A frame process at work: the spare one where there is one, else a new one."""
-        if self._spare is not None and self._spare.death() is not None:
+        if self._spare is not None and self._spare.exit_error() is not None:
             self._spare.stop()
             self._spare = None
         child, self._spare = self._spare or self._new(), None
-        config = self._succession.next()
+        config = self._continuity.next()
         orders = FrameWorkerConfig(
-            reports=self._reports,
+            reports_to=self._reports,
             answers="" if self._answers is None else self._answers.endpoint,
             snapshot=-1 if self._answers is None else self._answers.snapshot.descriptor,
-            pulse=child.pulse_writer,
+            heartbeat=child.heartbeat_writer,
             directory=self._directory,
             speaker=self._speaker,
             config=config.model_dump_json(),
-            holds=self._succession.holds,
+            holds=self._continuity.holds,
         )
-        child.tell(msgspec.json.encode(orders))
-        if self._succession.asked is not None:
-            child.tell(msgspec.json.encode(Told(ask=self._succession.asked)))
+        child.send_line(msgspec.json.encode(orders))
+        if self._continuity.asked is not None:
+            child.send_line(msgspec.json.encode(WorkerCommand(ask=self._continuity.asked)))
         return child
 
-    def keep_spare(self) -> None:
+    def prestart(self) -> None:
         """Starts the next frame process, up to its orders, where none waits; for when there is time."""
         if self._spare is None:
             self._spare = self._new()
@@ -158,6 +158,6 @@ class FrameChildren:
             self._spare.kill()
             self._spare.stop()
 
-    def _new(self) -> Child:
+    def _new(self) -> ChildProcess:
         inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
-        return Child("frame", "stream.runtime.frame_worker", inherited, {"OMP_NUM_THREADS": "1"})
+        return ChildProcess("frame", "stream.runtime.frame_worker", inherited, {"OMP_NUM_THREADS": "1"})

@@ -21,17 +21,17 @@ from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.control import describe
 from stream.events import AnyEvent
-from stream.runtime.child import Pulse
+from stream.runtime.child import Heartbeat
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.worker_messages import (
-    AnswersHang,
-    Broke,
-    Dropped,
+    AnswerTimeout,
+    DropReport,
+    EventReport,
     FrameWorkerConfig,
-    Happened,
-    Opened,
     Report,
-    Told,
+    SourceOpened,
+    WorkerCommand,
+    WorkerFailed,
     pack_report,
 )
 from stream.snapshot import SnapshotWriter
@@ -44,13 +44,13 @@ ROOM_MS = 50
 """Longest single wait for the parent to take a report."""
 
 
-class Reporter:
+class ReportSender:
     """The child's way to its parent; belongs to the thread that made it."""
 
     def __init__(self, transport: Transport, endpoint: str) -> None:
         self._sink: EventSink = transport.event_sink(endpoint)
 
-    def tell(self, report: Report) -> None:
+    def send(self, report: Report) -> None:
         """Waits until the parent takes it: without a parent this process ends anyway."""
         data = pack_report(report)
         while not self._sink.send(data, ROOM_MS):
@@ -60,7 +60,7 @@ class Reporter:
         self._sink.close()
 
 
-class Parent:
+class ParentCommands:
     """Does what the parent tells, in a thread of its own; ends this process when stdin ends, as the parent is gone or
     wants no more.
 
@@ -85,11 +85,11 @@ class Parent:
     def _follow(self) -> None:
         for line in sys.stdin.buffer:
             with self._lock:
-                self._hear(msgspec.json.decode(line, type=Told))
+                self._hear(msgspec.json.decode(line, type=WorkerCommand))
         self._directory.remove()
         os._exit(1)
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, told: WorkerCommand) -> None:
         pipeline = self._pipeline
         if pipeline is None:
             self._asked = told.ask or self._asked
@@ -109,55 +109,55 @@ def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
-    orders = msgspec.json.decode(line, type=FrameWorkerConfig)
+    worker = msgspec.json.decode(line, type=FrameWorkerConfig)
     transport = Transport()
     try:
-        with closing(Reporter(transport, orders.reports)) as reporter:
-            return _run(orders, transport, reporter)
+        with closing(ReportSender(transport, worker.reports_to)) as reports:
+            return _run(worker, transport, reports)
     finally:
         transport.close()
 
 
-def _run(orders: FrameWorkerConfig, transport: Transport, reporter: Reporter) -> int:
-    parent = Parent(orders.directory)
+def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender) -> int:
+    parent = ParentCommands(worker.directory)
     try:
         pipeline = Pipeline(
-            Config.model_validate_json(orders.config),
+            Config.model_validate_json(worker.config),
             MonotonicClock(),
-            speaker=orders.speaker,
-            answers=_answers(orders, transport),
-            holds=orders.holds,
+            speaker=worker.speaker,
+            answers=_answers(worker, transport),
+            holds=worker.holds,
         )
         parent.attach(pipeline)
-        reporter.tell(Opened(info=pipeline.source_info, backend=pipeline.backend))
-        Pulse(orders.pulse, pipeline.lively).ready()
+        reports.send(SourceOpened(info=pipeline.source_info, backend=pipeline.backend))
+        Heartbeat(worker.heartbeat, pipeline.is_alive).ready()
         with closing(pipeline.run()) as events:
-            _report(events, pipeline, reporter)
+            _report(events, pipeline, reports)
     except Exception as error:
         traceback.print_exc()
-        reporter.tell(Broke(error=type(error).__name__, message=describe(error)))
+        reports.send(WorkerFailed(error=type(error).__name__, message=describe(error)))
         return 1
     return 0
 
 
-def _report(events: Iterator[AnyEvent], pipeline: Pipeline, reporter: Reporter) -> None:
+def _report(events: Iterator[AnyEvent], pipeline: Pipeline, reports: ReportSender) -> None:
     told_s = time.monotonic()
     for event in events:
-        reporter.tell(Happened(event=event))
+        reports.send(EventReport(event=event))
         if time.monotonic() - told_s > DROPS_EVERY_S:
             told_s = time.monotonic()
-            reporter.tell(Dropped(drops=pipeline.drops()))
+            reports.send(DropReport(drops=pipeline.drops()))
 
 
-def _answers(orders: FrameWorkerConfig, transport: Transport) -> AnswerReach | None:
-    if not orders.answers:
+def _answers(worker: FrameWorkerConfig, transport: Transport) -> AnswerReach | None:
+    if not worker.answers:
         return None
 
     def hung() -> None:
-        with closing(Reporter(transport, orders.reports)) as own:
-            own.tell(AnswersHang())
+        with closing(ReportSender(transport, worker.reports_to)) as own:
+            own.send(AnswerTimeout())
 
-    return AnswerReach(orders.answers, snapshot=SnapshotWriter(orders.snapshot), hung=hung)
+    return AnswerReach(worker.answers, snapshot=SnapshotWriter(worker.snapshot), hung=hung)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from stream.answer.server import AnswerStage
 from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.control import Control, describe
+from stream.control import RunControl, describe
 from stream.errors import ConfigError, StageDied
 from stream.event_forms import unpack_event
 from stream.events import AnyEvent, FrameReady, Notice, Restarted, Started, store_lost
@@ -34,8 +34,8 @@ from stream.model_world import check_watched
 from stream.monitor.statistics import RunStatistics
 from stream.overlay import Overlay
 from stream.recorder import RecordedTalk, Recorder
-from stream.runtime.answer_worker import ANSWERS, LocalAnswers, SharedAnswers, remote_answers
-from stream.runtime.child import Keeper
+from stream.runtime.answer_worker import ANSWERS, AnswerWorker, SharedAnswerWorker, remote_endpoint
+from stream.runtime.child import ProcessSupervisor
 from stream.runtime.wiring import (
     allocate_policy,
     allocator_for,
@@ -82,14 +82,14 @@ class Pipeline:
         *,
         speaker: str = QWEN,
         answers: AnswerReach | None = None,
-        shared: SharedAnswers | None = None,
+        shared: SharedAnswerWorker | None = None,
         journal: Journal | None = None,
         holds: bool | None = None,
     ) -> None:
         self._config = config
         self._journal = journal
         self._holds = holds
-        self._answers = remote_answers(config) if answers is None and config.answer.server else answers
+        self._answers = remote_endpoint(config) if answers is None and config.answer.server else answers
         self._shared = shared
         self._clock = clock or MonotonicClock()
         self._speaker = speaker
@@ -98,10 +98,10 @@ class Pipeline:
         self._source = open_source(config.source, config.capture, self._clock, config.network)
         self._info = self._source.describe()
         self._model = self._model_name()
-        self._control = Control()
+        self._control = RunControl()
         self._overlays: Slots[Overlay] = Slots(OVERLAYS)
         self._updater = TextureUpdater(texture_options(config, wanted))
-        self._supervisor: Supervisor | None = None
+        self._group: StageGroup | None = None
         self._recorder: Recorder | None = None
         self.statistics = RunStatistics(self._clock, self._info.fps)
 
@@ -129,16 +129,16 @@ class Pipeline:
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("frames", "answers"), and their ids."""
-        answers = {} if self._supervisor is None else self._supervisor.processes
+        answers = {} if self._group is None else self._group.processes
         return {"frames": os.getpid(), **answers}
 
     def drops(self) -> dict[str, int]:
         """What has been dropped so far, by queue and cause; for any thread."""
-        return {} if self._supervisor is None else self._supervisor.drops
+        return {} if self._group is None else self._group.drops
 
-    def lively(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the stages show signs of life."""
-        return self._control.lively(self._config.pipeline.heartbeat_s)
+        return self._control.is_alive(self._config.pipeline.heartbeat_s)
 
     def take_overlay(self, slot: int) -> Overlay:
         """The picture that a FrameReady names; there until the next event is asked for.
@@ -160,7 +160,7 @@ class Pipeline:
             yield from self._run()
 
     def _run(self) -> Generator[AnyEvent, None, None]:
-        with self._stages() as (source, supervisor):
+        with self._stages() as (source, group):
             query = self._config.answer.asked
             yield Started(source=self._info.name, model=self._model, query=query, backend=self._backend)
             if self._store_lost is not None:
@@ -171,7 +171,7 @@ class Pipeline:
             policy = speak_policy(self._config, self._info)
             if policy.cancel_on_cut and policy.lockstep:
                 yield cancel_off()
-            for event in _received(source, supervisor):
+            for event in _received(source, group):
                 self.statistics.add(event)
                 yield event
                 if isinstance(event, FrameReady) and event.slot is not None:
@@ -181,7 +181,7 @@ class Pipeline:
             outcome = self._control.outcome
         failure = self._control.failure
         ended, error = (outcome, None) if failure is None else ("error", describe(failure))
-        summary = self.statistics.summary(ended, error, supervisor.drops, self.backend)
+        summary = self.statistics.summary(ended, error, group.drops, self.backend)
         if self._recorder is not None:
             self._recorder.happened(summary)
             self._recorder.close()  # whoever hears the summary may end this process
@@ -214,45 +214,43 @@ class Pipeline:
             raise
 
     @contextmanager
-    def _stages(self) -> Iterator[tuple[EventSource, Supervisor]]:
+    def _stages(self) -> Iterator[tuple[EventSource, StageGroup]]:
         """The running stages; stopped and tidied up at the end, however it comes."""
         with ExitStack() as stack:
             if not self._config.pipeline.single_process:
                 stack.enter_context(_one_thread_each())
             transport = Transport()
             events = transport.event_source(EVENTS)
-            supervisor = self._supervisor = Supervisor(self._control)
+            group = self._group = StageGroup(self._control)
             try:
-                answer = self._start_answer(stack, transport, supervisor)
-                self._start_frame_stages(transport, answer, supervisor)
-                yield events, supervisor
+                answer = self._start_answer(stack, transport, group)
+                self._start_frame_stages(transport, answer, group)
+                yield events, group
             finally:
-                ended = supervisor.stop()
+                ended = group.stop()
                 events.close()
                 self._updater.close()
                 if ended:
                     transport.close()
 
-    def _start_answer(self, stack: ExitStack, transport: Transport, supervisor: Supervisor) -> AnswerReach:
+    def _start_answer(self, stack: ExitStack, transport: Transport, group: StageGroup) -> AnswerReach:
         """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
         if self._answers is not None:
             return self._answers
         if self._shared is not None:
-            supervisor.adopt(ANSWERS, self._shared.keeper(), lent=True)
+            group.add_process(ANSWERS, self._shared.supervisor(), lent=True)
             return self._shared.reach
         if self._config.pipeline.single_process:
             place = AnswerPlace(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
-            supervisor.start(
-                AnswerStage(lambda: open_speaker(self._speaker, self._config), place, transport, self._control)
-            )
+            group.start(AnswerStage(lambda: open_speaker(self._speaker, self._config), place, transport, self._control))
             return AnswerReach(ALLOCATE_ANSWER)
         restart = restarts(self._config, self._info)
-        answers = LocalAnswers(self._config, self._speaker, self._clock, restart=restart)
+        answers = AnswerWorker(self._config, self._speaker, self._clock, restart=restart)
         stack.callback(answers.close)
-        supervisor.adopt(ANSWERS, answers.start())
+        group.add_process(ANSWERS, answers.start())
         return answers.reach
 
-    def _start_frame_stages(self, transport: Transport, answer: AnswerReach, supervisor: Supervisor) -> None:
+    def _start_frame_stages(self, transport: Transport, answer: AnswerReach, group: StageGroup) -> None:
         config, control, clock = self._config, self._control, self._clock
         planes: Slots[FramePlanes] = Slots(PLANES)
         if self._recorder is not None:
@@ -269,7 +267,7 @@ class Pipeline:
             target=latency_target(config, self._info),
             recorder=self._recorder,
         )
-        supervisor.start(
+        group.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),
             TextureStage(self._updater, planes, transport, control, newest=policy.newest),
             AllocateStage(allocate_policy(config, self._info), wiring, control, clock),
@@ -289,11 +287,11 @@ def _one_thread_each() -> Iterator[None]:
         cv2.setNumThreads(cv2_threads)
 
 
-def _received(source: EventSource, supervisor: Supervisor) -> Iterator[AnyEvent]:
+def _received(source: EventSource, group: StageGroup) -> Iterator[AnyEvent]:
     """Events until the allocate stage has ended and nothing of it is left."""
     while True:
-        yield from supervisor.watch()
-        alive = supervisor.alive("allocate")
+        yield from group.poll()
+        alive = group.is_alive("allocate")
         data = source.receive(POLL_MS if alive else 0)
         if data is not None:
             yield unpack_event(data)
@@ -307,14 +305,14 @@ JOIN_LIMIT_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class Supervisor:
+class StageGroup:
     """The threads and the child processes of one run."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: RunControl) -> None:
         self._control = control
         self._stages: list[Stage] = []
         self._threads: dict[str, StageThread] = {}
-        self._keepers: dict[str, Keeper] = {}
+        self._supervisors: dict[str, ProcessSupervisor] = {}
         self._lent: set[str] = set()
 
     def start(self, *stages: Stage) -> None:
@@ -324,33 +322,33 @@ class Supervisor:
             self._threads[stage.name] = StageThread(stage, self._control)
             self._threads[stage.name].start()
 
-    def adopt(self, name: str, keeper: Keeper, *, lent: bool = False) -> None:
+    def add_process(self, name: str, supervisor: ProcessSupervisor, *, lent: bool = False) -> None:
         """Looks after a child process from here on; one that is `lent` outlives this run."""
-        self._keepers[name] = keeper
+        self._supervisors[name] = supervisor
         if lent:
             self._lent.add(name)
 
-    def alive(self, stage: str) -> bool:
+    def is_alive(self, stage: str) -> bool:
         """Whether the stage's thread is still running."""
         return self._threads[stage].is_alive()
 
     @property
     def processes(self) -> dict[str, int]:
         """The child processes by name, and their ids."""
-        keepers = self._keepers.copy()  # any thread asks, and the main one adds to them
-        return {name: keeper.child.pid for name, keeper in keepers.items()}
+        supervisors = self._supervisors.copy()  # any thread asks, and the main one adds to them
+        return {name: supervisor.child.pid for name, supervisor in supervisors.items()}
 
     @property
     def drops(self) -> dict[str, int]:
         """What was dropped, by queue and cause."""
         return {queue: count for stage in self._stages for queue, count in stage.drops.items()}
 
-    def watch(self) -> list[Restarted]:
+    def poll(self) -> list[Restarted]:
         """Looks after the children, often: which of them had to be started again. A death for good fails the run."""
         if self._control.cancelled:
             return []
         try:
-            return [told for keeper in self._keepers.values() if (told := keeper.watch()) is not None]
+            return [told for supervisor in self._supervisors.values() if (told := supervisor.poll()) is not None]
         except StageDied as death:
             self._control.fail(death)
             return []
@@ -364,9 +362,9 @@ class Supervisor:
         deadline_s = time.monotonic() + JOIN_LIMIT_S
         for thread in self._threads.values():
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        for name, keeper in self._keepers.items():
+        for name, supervisor in self._supervisors.items():
             if name not in self._lent:
-                keeper.stop()
+                supervisor.stop()
         stuck = [name for name, thread in self._threads.items() if thread.is_alive()]
         if stuck:
             log.error("still running %s s after they were told to end: %s", JOIN_LIMIT_S, ", ".join(stuck))

@@ -20,7 +20,7 @@ from stream.identity import UNKNOWN, weights_of
 from stream.messages import Answered, AnyMessage, Cancel, Hello, Join, Lapsed, Looked, Tokens, WholeFrame
 from stream.packets import frame_packet, token_packet
 from stream.recording import AnyRecord, Began, Heard, Recording, Said, unpacked
-from stream.renumbering import Renumbering
+from stream.renumbering import EventRebaser
 
 GUEST = b"replay"
 """The only guest of the speaker."""
@@ -92,7 +92,7 @@ class Replay:
         self._packet: Packet | None = None
         self._speak = False
         self._last = -1
-        self._numbers = Renumbering()
+        self._rebaser = EventRebaser()
         self._frames = self._answers = self._looks = self._differing = self._unanswered = 0
         self._first_s: float | None = None
         self._recorded: Summary | None = None
@@ -104,16 +104,16 @@ class Replay:
         went on.
         """
         if isinstance(record, Began):
-            self._numbers.live = record.live
-            self._numbers.begin_again(0)
+            self._rebaser.live = record.live
+            self._rebaser.next_epoch(0)
             self._last, self._recorded = -1, None
         elif isinstance(record, Said):
             self._say(record)
         elif isinstance(record, Heard):
             for event in self._hear(record.message):
-                yield self._counted(self._numbers.apply(event))
+                yield self._counted(self._rebaser.apply(event))
         else:
-            event = self._counted(self._numbers.apply(record.event))
+            event = self._counted(self._rebaser.apply(record.event))
             if not isinstance(event, IN_THEIR_PLACE):
                 yield event
 

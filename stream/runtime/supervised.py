@@ -25,10 +25,19 @@ from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary
 from stream.model_world import check_watched
 from stream.monitor.statistics import RunStatistics
 from stream.overlay import Overlay
-from stream.runtime.answer_worker import ANSWERS, LocalAnswers, restart_rules
-from stream.runtime.child import Keeper
-from stream.runtime.frame_processes import FrameChildren, Succession
-from stream.runtime.worker_messages import AnswersHang, Broke, Dropped, Happened, Opened, Report, Told, unpack_report
+from stream.runtime.answer_worker import ANSWERS, AnswerWorker, restart_policy
+from stream.runtime.child import ProcessSupervisor
+from stream.runtime.frame_processes import FrameWorkers, RunContinuity
+from stream.runtime.worker_messages import (
+    AnswerTimeout,
+    DropReport,
+    EventReport,
+    Report,
+    SourceOpened,
+    WorkerCommand,
+    WorkerFailed,
+    unpack_report,
+)
 from stream.sources import SourceInfo
 from stream.transport import Transport, ipc_endpoint, private_directory
 
@@ -62,8 +71,8 @@ class SupervisedRun:
         self._questions: deque[str] = deque(maxlen=8)
         self._found = False
         self._goes_on = config.answer.until.go_on
-        self._succession = Succession(self._config, self._clock)
-        self._keepers: dict[str, Keeper] = {}
+        self._continuity = RunContinuity(self._config, self._clock)
+        self._supervisors: dict[str, ProcessSupervisor] = {}
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory())
             reports = ipc_endpoint(directory, "reports")
@@ -72,12 +81,12 @@ class SupervisedRun:
             self._source = self._transport.event_source(reports)
             stack.callback(self._source.close)
             self._answers = self._local_answers(stack)
-            self._children = FrameChildren(self._succession, self._answers, self._speaker, reports, directory)
+            self._workers = FrameWorkers(self._continuity, self._answers, self._speaker, reports, directory)
             stack.callback(self._stop_children)
-            rules = restart_rules(self._config, restart=True)
-            self._keepers[FRAMES] = Keeper(FRAMES, self._children.start, rules, self._clock)
+            rules = restart_policy(self._config, restart=True)
+            self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, rules, self._clock)
             opened = self._opened()
-            self._succession.opened(opened)
+            self._continuity.opened(opened)
             self._info = opened.info
             self._model = self._model_name()
             self.statistics = RunStatistics(self._clock, self._info.fps)
@@ -102,12 +111,12 @@ class SupervisedRun:
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do, and their ids."""
-        keepers = self._keepers.copy()  # any thread asks, and the main one adds to them
-        return {"main": os.getpid(), **{name: keeper.child.pid for name, keeper in keepers.items()}}
+        supervisors = self._supervisors.copy()  # any thread asks, and the main one adds to them
+        return {"main": os.getpid(), **{name: supervisor.child.pid for name, supervisor in supervisors.items()}}
 
     def drops(self) -> dict[str, int]:
         """What has been dropped so far, by queue and cause; for any thread."""
-        return self._succession.drops()
+        return self._continuity.drops()
 
     def take_overlay(self, slot: int) -> Overlay:
         """Pictures stay in the frame process. Raises TransportError."""
@@ -124,11 +133,11 @@ class SupervisedRun:
                 source=self._info.name,
                 model=self._model,
                 query=self._config.answer.asked,
-                backend=self._succession.backend,
+                backend=self._continuity.backend,
             )
             yield Notice(code="loading", message=f"loading {self._model}")
             if self._answers is not None:
-                self._keepers[ANSWERS] = self._answers.start()
+                self._supervisors[ANSWERS] = self._answers.start()
             try:
                 for event in self._events():
                     self.statistics.add(event)
@@ -136,9 +145,9 @@ class SupervisedRun:
             except (StreamError, ArrCocError) as error:
                 failure = error
         if failure is None:
-            yield self.statistics.summary(self._outcome(), None, self.drops(), self._succession.backend)
+            yield self.statistics.summary(self._outcome(), None, self.drops(), self._continuity.backend)
         else:
-            yield self.statistics.summary("error", describe(failure), self.drops(), self._succession.backend)
+            yield self.statistics.summary("error", describe(failure), self.drops(), self._continuity.backend)
             raise failure
 
     def _outcome(self) -> str:
@@ -150,7 +159,7 @@ class SupervisedRun:
 
     def _events(self) -> Generator[Event, None, None]:
         """What the frame stages tell until they have ended, and what happens to the children meanwhile."""
-        told = Told()
+        told = WorkerCommand()
         cancelled_s: float | None = None
         while True:
             told = self._pass_on(told)
@@ -158,100 +167,100 @@ class SupervisedRun:
                 cancelled_s = cancelled_s or time.monotonic()
                 if time.monotonic() - cancelled_s > STOP_LIMIT_S:
                     return
-            elif ANSWERS in self._keepers:
-                yield from self._restarted(self._keepers[ANSWERS])
+            elif ANSWERS in self._supervisors:
+                yield from self._restarted(self._supervisors[ANSWERS])
             data = self._source.receive(POLL_MS)
             report = None if data is None else unpack_report(data)
             if report is None:
                 if not told.end:
-                    yield from self._restarted(self._keepers[FRAMES])
+                    yield from self._restarted(self._supervisors[FRAMES])
                 elif self._frames_are_gone():
                     return
-            elif not isinstance(report, Happened):
+            elif not isinstance(report, EventReport):
                 self._note(report)
                 if self._over:
                     return
             elif not isinstance(report.event, Summary):
-                event = self._succession.take(report.event)
+                event = self._continuity.take(report.event)
                 if event is not None:
                     self._heed(event)
                     yield event
             elif report.event.ended != "error":
-                self._succession.dropped(report.event.dropped)
+                self._continuity.dropped(report.event.dropped)
                 return
 
-    def _pass_on(self, told: Told) -> Told:
+    def _pass_on(self, told: WorkerCommand) -> WorkerCommand:
         """Tells the frame process what it has not been told yet."""
-        child = self._keepers[FRAMES].child
+        child = self._supervisors[FRAMES].child
         while self._questions:
-            self._succession.asked = self._questions.popleft()
-            child.tell(msgspec.json.encode(Told(ask=self._succession.asked)))
-        wanted = Told(end=self._ending, cancel=self._cancelled)
+            self._continuity.asked = self._questions.popleft()
+            child.send_line(msgspec.json.encode(WorkerCommand(ask=self._continuity.asked)))
+        wanted = WorkerCommand(end=self._ending, cancel=self._cancelled)
         if wanted != told:
-            child.tell(msgspec.json.encode(wanted))
+            child.send_line(msgspec.json.encode(wanted))
         return wanted
 
-    def _restarted(self, keeper: Keeper) -> list[Restarted]:
+    def _restarted(self, supervisor: ProcessSupervisor) -> list[Restarted]:
         """Starts a child again that has died. Raises StageDied in a crash loop.
 
         The frame process is looked at when it has nothing more to report: what a dead one has still told is of its own
         numbers.
         """
-        restarted = keeper.watch()
+        restarted = supervisor.poll()
         return [] if restarted is None else [restarted]
 
     def _frames_are_gone(self) -> bool:
         """Whether the frame process has ended, which is not started again once the run ends; a silent one is killed."""
-        keeper = self._keepers[FRAMES]
-        keeper.mind_silence()
-        return keeper.child.death() is not None
+        supervisor = self._supervisors[FRAMES]
+        supervisor.kill_if_hung()
+        return supervisor.child.exit_error() is not None
 
     def _heed(self, event: Event) -> None:
         """What an event of the frame stages means for the children."""
         if isinstance(event, FrameReady):
-            self._children.keep_spare()
-        elif isinstance(event, Turned) and self._succession.holds and not (self._goes_on or self._ending):
+            self._workers.prestart()
+        elif isinstance(event, Turned) and self._continuity.holds and not (self._goes_on or self._ending):
             self._found = self._ending = True
 
     def _note(self, report: Report) -> None:
         """Raises the error that the user can put right; another one ends the child, which is then started again."""
-        if isinstance(report, Dropped):
-            self._succession.dropped(report.drops)
-        elif isinstance(report, Opened):
-            self._succession.opened(report)
-        elif isinstance(report, AnswersHang) and self._answers is not None:
+        if isinstance(report, DropReport):
+            self._continuity.dropped(report.drops)
+        elif isinstance(report, SourceOpened):
+            self._continuity.opened(report)
+        elif isinstance(report, AnswerTimeout) and self._answers is not None:
             self._answers.hung()
-        elif isinstance(report, Broke):
+        elif isinstance(report, WorkerFailed):
             error = _as_raised(report)
-            self._over = isinstance(error, SourceOver) and self._succession.frames_before > 0
+            self._over = isinstance(error, SourceOver) and self._continuity.frames_before > 0
             if self._over:
                 return  # the one before it died in the source's last moments
             if isinstance(error, SourceError) and self._info.live and self._config.capture.reconnect:
-                self._keepers[FRAMES].forgive()
+                self._supervisors[FRAMES].reset_crash_count()
             elif isinstance(error, USER_ERRORS):
                 raise error
             log.debug("the frame process broke: %s", report.message)
 
-    def _opened(self) -> Opened:
+    def _opened(self) -> SourceOpened:
         """Waits until the frame process has opened the source. Raises what it could not open it for."""
         limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
-            death = self._keepers[FRAMES].child.death()  # before its last words are waited for
+            death = self._supervisors[FRAMES].child.exit_error()  # before its last words are waited for
             data = self._source.receive(POLL_MS)
             report = None if data is None else unpack_report(data)
-            if isinstance(report, Opened):
+            if isinstance(report, SourceOpened):
                 return report
-            if isinstance(report, Broke):
+            if isinstance(report, WorkerFailed):
                 raise _as_raised(report)
             if report is None and death is not None:
                 raise death
         raise SourceError(f"the source could not be opened within {limit_s:.0f} s; check that it is there")
 
-    def _local_answers(self, stack: ExitStack) -> LocalAnswers | None:
+    def _local_answers(self, stack: ExitStack) -> AnswerWorker | None:
         if self._config.answer.server is not None:
             return None
-        answers = LocalAnswers(self._config, self._speaker, self._clock, restart=True)
+        answers = AnswerWorker(self._config, self._speaker, self._clock, restart=True)
         stack.callback(answers.close)
         return answers
 
@@ -268,10 +277,10 @@ class SupervisedRun:
         self._stack.close()
 
     def _stop_children(self) -> None:
-        for keeper in self._keepers.values():
-            keeper.stop()
-        self._children.stop_spare()
+        for supervisor in self._supervisors.values():
+            supervisor.stop()
+        self._workers.stop_spare()
 
 
-def _as_raised(broke: Broke) -> Exception:
+def _as_raised(broke: WorkerFailed) -> Exception:
     return remote_error(broke.error, broke.message) or StageDied("frame", broke.message)

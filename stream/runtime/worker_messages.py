@@ -17,10 +17,10 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
     `holds`: the answer to the standing question, as the child before it left it.
     """
 
-    reports: str
+    reports_to: str
     answers: str
     snapshot: int
-    pulse: int
+    heartbeat: int
     directory: SocketDirectory
     speaker: str
     config: str
@@ -33,13 +33,13 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
     endpoint: str
     directory: SocketDirectory
     snapshot: int
-    pulse: int
+    heartbeat: int
     threads: int
     speaker: str
     config: str
 
 
-class Told(msgspec.Struct, frozen=True, tag="told"):
+class WorkerCommand(msgspec.Struct, frozen=True):
     """The line that tells the child something while it runs: `ask` changes the question."""
 
     end: bool = False
@@ -47,37 +47,37 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
     ask: str | None = None
 
 
-class Opened(msgspec.Struct, frozen=True, tag="opened"):
+class SourceOpened(msgspec.Struct, frozen=True, tag="source-opened"):
     """The source is open. `backend` is the texture store that works there."""
 
     info: SourceInfo
     backend: str
 
 
-class Happened(msgspec.Struct, frozen=True, tag="happened"):
+class EventReport(msgspec.Struct, frozen=True, tag="event"):
     """An event of the run."""
 
     event: AnyEvent
 
 
-class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
+class DropReport(msgspec.Struct, frozen=True, tag="drops"):
     """What this process has dropped so far."""
 
     drops: dict[str, int]
 
 
-class AnswersHang(msgspec.Struct, frozen=True, tag="answers-hang"):
+class AnswerTimeout(msgspec.Struct, frozen=True, tag="answer-timeout"):
     """The answer process says nothing any more."""
 
 
-class Broke(msgspec.Struct, frozen=True, tag="broke"):
+class WorkerFailed(msgspec.Struct, frozen=True, tag="failed"):
     """The run ended with an error: its class and its message."""
 
     error: str
     message: str
 
 
-Report: TypeAlias = Opened | Happened | Dropped | AnswersHang | Broke
+Report: TypeAlias = SourceOpened | EventReport | DropReport | AnswerTimeout | WorkerFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Report)

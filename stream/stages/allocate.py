@@ -25,7 +25,7 @@ from stream.answer.latency import LatencyTarget
 from stream.answer.request import Manners
 from stream.answer.scheduler import AnswerReach, Conversation, Listener, SpeakPolicy
 from stream.clock import Clock
-from stream.control import WAIT_MS, Control, describe
+from stream.control import WAIT_MS, RunControl, describe
 from stream.event_forms import pack_event
 from stream.events import (
     Answer,
@@ -98,7 +98,7 @@ class AllocateStage:
 
     name = "allocate"
 
-    def __init__(self, policy: AllocatePolicy, wiring: AllocateWiring, control: Control, clock: Clock) -> None:
+    def __init__(self, policy: AllocatePolicy, wiring: AllocateWiring, control: RunControl, clock: Clock) -> None:
         self._policy = policy
         self._wiring = wiring
         self._control = control

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Protocol
 
-from stream.control import CancelledError, Control, failure_of
+from stream.control import CancelledError, RunControl, failure_of
 
 CAPTURE_TEXTURE = "inproc://capture-texture"
 TEXTURE_ALLOCATE = "inproc://texture-allocate"
@@ -32,7 +32,7 @@ class Stage(Protocol):
 class StageThread(threading.Thread):
     """A thread that runs one stage and reports what it raises."""
 
-    def __init__(self, stage: Stage, control: Control) -> None:
+    def __init__(self, stage: Stage, control: RunControl) -> None:
         super().__init__(name=stage.name, daemon=True)
         self._stage = stage
         self._control = control

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
-from stream.control import WAIT_MS, Control
+from stream.control import WAIT_MS, RunControl
 from stream.mailbox import Mailbox
 from stream.messages import Credit, End, Frame, Lost
 from stream.slots import Slots
@@ -46,7 +46,7 @@ class CaptureStage:
         policy: CapturePolicy,
         planes: Slots[FramePlanes],
         transport: Transport,
-        control: Control,
+        control: RunControl,
         clock: Clock,
     ) -> None:
         self._source = source

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import PendingUpdate, TextureUpdater
-from stream.control import WAIT_MS, Control
+from stream.control import WAIT_MS, RunControl
 from stream.mailbox import Mailbox
 from stream.messages import Changed, Credit, Discontinuity, End, Frame, Lost
 from stream.slots import Slots
@@ -50,7 +50,7 @@ class TextureStage:
         updater: TextureUpdater,
         planes: Slots[FramePlanes],
         transport: Transport,
-        control: Control,
+        control: RunControl,
         *,
         newest: bool,
     ) -> None:

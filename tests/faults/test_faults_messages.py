@@ -18,7 +18,7 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPack
 from stream.answer.client_table import AnswerPlace
 from stream.answer.server import AnswerStage
 from stream.config import Config
-from stream.control import Control
+from stream.control import RunControl
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.event_forms import pack_event, unpack_event
 from stream.events import Asked, Cut, FrameMap, Notice, Outage, Restarted, Skipped
@@ -269,7 +269,7 @@ class Served:
         self.transport = Transport()
         stack.callback(self.transport.close)
         self.endpoint = endpoint
-        self.control = Control()
+        self.control = RunControl()
         place = AnswerPlace(endpoint, shared=True)
         self._thread = StageThread(
             AnswerStage(lambda: FakeSpeaker(Config()), place, self.transport, self.control), self.control

@@ -18,7 +18,7 @@ from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.client_table import AnswerPlace
 from stream.answer.server import AnswerStage
 from stream.config import QUERY_LIMIT_CHARS, Config, NetworkConfig
-from stream.control import Control
+from stream.control import RunControl
 from stream.messages import Answered, Ask, Asking, Cancel, Join, Leave, Message, Turn, Want, encode
 from stream.packets import token_message
 from stream.stages.base import StageThread
@@ -68,7 +68,7 @@ class Place:
         make_keys(folder / "keys")
         network = NetworkConfig(keys=str(folder / "keys"))
         self.endpoint = f"tcp://127.0.0.1:{free_port()}"
-        self.control, self.transport = Control(), Transport()
+        self.control, self.transport = RunControl(), Transport()
         stack.callback(self.transport.close)
         self._curve = client_curve(network, self.endpoint)
         place = AnswerPlace(self.endpoint, curve=server_curve(network, self.endpoint), shared=True)
