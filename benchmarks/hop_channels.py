@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from arr_coc.types import FramePacket, FramePlanes, FrameStamp, TileGrid, TokenPacket
 from stream.mailbox import Mailbox
-from stream.messages import Credit, Frame, Tokens, WholeFrame
+from stream.messages import Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
 from stream.packets import frame_message, frame_packet, token_message, token_packet
 from stream.slots import Slots
 from stream.snapshot import SnapshotReader, SnapshotWriter
@@ -163,7 +163,7 @@ class OwnThreads:
             def _send(self, number: int, frame: FramePlanes) -> None:
                 slot = slots.put(frame, 1.0)
                 assert slot is not None
-                self._link.send(Frame(slot=slot, frame_index=number, media_ns=0, capture_ns=0))
+                self._link.send(FrameCaptured(slot=slot, frame_index=number, media_ns=0, capture_ns=0))
 
         return PlanesSender(self.transport.link("inproc://hop", bind=True))
 
@@ -171,7 +171,7 @@ class OwnThreads:
         slots = self.slots
 
         class PlanesReceiver(OwnReceiver):
-            def number_of(self, message: Frame, parts: Any) -> int:
+            def number_of(self, message: FrameCaptured, parts: Any) -> int:
                 slots.take(message.slot)
                 return message.frame_index
 
@@ -204,7 +204,7 @@ class OwnTokens:
 
     def receiver(self) -> Receiver:
         class TokenReceiver(OwnReceiver):
-            def number_of(self, message: Tokens, parts: Any) -> int:
+            def number_of(self, message: TokenPacketMessage, parts: Any) -> int:
                 token_packet(message, parts)
                 return message.answer
 
@@ -246,7 +246,7 @@ class OwnWholeFrames:
         reader = SnapshotReader(os.open(f"/proc/{os.getppid()}/fd/{self.descriptor}", os.O_RDONLY))
 
         class FrameReceiver(OwnReceiver):
-            def number_of(self, message: WholeFrame, parts: Any) -> int:
+            def number_of(self, message: FramePacketMessage, parts: Any) -> int:
                 image = reader.read(message.grid.padded_height_px, message.grid.padded_width_px)
                 frame_packet(message, parts, image)
                 return message.answer

@@ -33,7 +33,7 @@ from stream.answer.server import AnswerStage
 from stream.bench.machine import machine
 from stream.config import NetworkConfig
 from stream.control import RunControl
-from stream.messages import Answered, Ask, Asking, Join, Lapsed, Turn, Want, encode
+from stream.messages import AnswerReply, Connect, QueryAccepted, SetQuery, TurnExpired, TurnGrant, TurnRequest, encode
 from stream.packets import token_message
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
@@ -110,7 +110,7 @@ def be_hostile(kind: str, endpoint: str, keys: str, over: Event) -> None:
         assert curve is not None
         curve.apply(client)
         client.connect(endpoint)
-        client.send(encode(Join(query="mine too")))
+        client.send(encode(Connect(query="mine too")))
         rng, turn = random.Random(1), 0
         while not over.is_set():
             while client.poll(1 if "turn" in kind else 0):
@@ -126,9 +126,9 @@ def _hostility(kind: str, rng: random.Random) -> list[bytes]:
     if kind == "garbage":
         return [rng.randbytes(rng.randrange(1, 200)) for _ in range(rng.randrange(1, 4))]
     if kind == "questions":
-        return [encode(rng.choice([Join(query="x " * 500), Ask(query="y " * rng.randrange(1, 500))]))]
+        return [encode(rng.choice([Connect(query="x " * 500), SetQuery(query="y " * rng.randrange(1, 500))]))]
     if kind == "turns not taken":
-        return [encode(Want())]
+        return [encode(TurnRequest())]
     message, arrays = token_message(0, rng.randrange(100), PACKET)
     return [encode(message), *(array.tobytes() for array in arrays)]
 
@@ -138,17 +138,17 @@ class Honest:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        link.send(Join(query="What is mine?"))
-        self._until(Asking)
+        link.send(Connect(query="What is mine?"))
+        self._until(QueryAccepted)
 
     def ask_ms(self, number: int) -> float:
         """How long one answer took."""
         start_s, told = time.monotonic(), None
-        while not isinstance(told, Answered):
-            self._link.send(Want())
-            turn = self._until(Turn)
+        while not isinstance(told, AnswerReply):
+            self._link.send(TurnRequest())
+            turn = self._until(TurnGrant)
             self._link.send(*token_message(number, turn.turn, PACKET))
-            told = self._until(Answered, Lapsed)
+            told = self._until(AnswerReply, TurnExpired)
         assert told.answer == number
         return 1000 * (time.monotonic() - start_s)
 

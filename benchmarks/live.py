@@ -38,7 +38,7 @@ from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import RunControl
 from stream.display.progress import ProgressDisplay
-from stream.messages import Credit, End, Frame
+from stream.messages import Credit, End, FrameCaptured
 from stream.monitor.metrics import interval_std_ms, slope_per_hour
 from stream.scenes import load_scene
 from stream.slots import Slots
@@ -139,7 +139,7 @@ def measure_release(scene: str, frames: int) -> dict[str, Any]:
             received = link.receive(1000)
             if received is None or isinstance(received.message, End):
                 break
-            assert isinstance(received.message, Frame)
+            assert isinstance(received.message, FrameCaptured)
             slots.take(received.message.slot)
             capture_ns.append(received.message.capture_ns)
             media_ns.append(received.message.media_ns)

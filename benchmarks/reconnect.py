@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.rtsp_server import RtspServer, encode
 from stream.bench.machine import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
-from stream.events import Answer, AnswerText, Event, FrameReady, Outage
+from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Outage
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import open_run
 from stream.runtime.supervised import SupervisedRun
@@ -80,7 +80,7 @@ class Watch:
             return
         elif isinstance(event, FrameReady):
             cut.frame_s = cut.frame_s or now_s
-        elif isinstance(event, AnswerText):
+        elif isinstance(event, AnswerDeltaEvent):
             cut.text_s = cut.text_s or now_s
         elif isinstance(event, Answer) and event.frame_index > cut.outage.frame_index:
             cut.answer_s = cut.answer_s or now_s

@@ -30,7 +30,7 @@ import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.bench.machine import machine
-from stream.messages import Cancel, Credit, Frame, Tokens, WholeFrame
+from stream.messages import Cancel, Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
 from stream.packets import frame_message, frame_packet, token_message, token_packet
 from stream.snapshot import SnapshotReader, SnapshotWriter
 from stream.transport import Link, Received, Transport, ipc_endpoint, private_directory
@@ -51,19 +51,19 @@ def answer_hops(transport: Transport, endpoint: str, snapshot: int | None) -> No
     while (received := link.receive(LIMIT_MS)) is not None and not isinstance(received.message, Cancel):
         sent_ns = open_message(received, reader)
         now_ns = time.monotonic_ns()
-        link.send(Frame(slot=0, frame_index=0, media_ns=now_ns - sent_ns, capture_ns=now_ns))
+        link.send(FrameCaptured(slot=0, frame_index=0, media_ns=now_ns - sent_ns, capture_ns=now_ns))
     link.close()
 
 
 def open_message(received: Received, reader: SnapshotReader | None) -> int:
     """Reads the message as the answer stage would; when it was sent."""
     message = received.message
-    if isinstance(message, Tokens):
+    if isinstance(message, TokenPacketMessage):
         return token_packet(message, received.parts).stamp.capture_ns
-    if isinstance(message, WholeFrame):
+    if isinstance(message, FramePacketMessage):
         image = None if reader is None else reader.read(message.grid.padded_height_px, message.grid.padded_width_px)
         return frame_packet(message, received.parts, image).stamp.capture_ns
-    assert isinstance(message, Frame)
+    assert isinstance(message, FrameCaptured)
     return message.capture_ns
 
 
@@ -137,7 +137,7 @@ def measure(link: Link, send: Callable[[int], None], count: int) -> dict[str, di
         send(time.monotonic_ns())
         received = link.receive(LIMIT_MS)
         assert received is not None
-        assert isinstance(received.message, Frame)
+        assert isinstance(received.message, FrameCaptured)
         hops_us.append(received.message.media_ns / 1e3)
         slept_ns = time.monotonic_ns()
         time.sleep(PERIOD_S)
@@ -169,7 +169,7 @@ def senders(link: Link, snapshot: SnapshotWriter | None) -> dict[str, Callable[[
     whole = FramePacket(FrameStamp(0, 0, 0), GRID, regions, np.ones(GRID.shape, np.float32), image)
 
     def descriptor(now_ns: int) -> None:
-        link.send(Frame(slot=0, frame_index=0, media_ns=0, capture_ns=now_ns))
+        link.send(FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=now_ns))
 
     def token(now_ns: int) -> None:
         link.send(*token_message(0, 0, dataclasses.replace(tokens, stamp=FrameStamp(0, 0, now_ns))))

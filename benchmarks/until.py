@@ -33,7 +33,7 @@ import torch
 from arr_coc.qwen.hub import bundled_model_path
 from stream.bench.machine import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, UntilConfig
-from stream.events import Looked, Turned
+from stream.events import VerdictChanged, YesNoResult
 from stream.identity import fingerprint
 from stream.runtime.pipeline import Pipeline
 from stream.scenes.catalogue import MOSS, SAND, SLATE
@@ -152,7 +152,9 @@ def make_clip(path: Path, scene: Scene) -> None:
         container.mux(stream.encode())
 
 
-def watched(clip: Path, case: Case, until: UntilConfig, model: str | None) -> tuple[list[Looked], list[Turned]]:
+def watched(
+    clip: Path, case: Case, until: UntilConfig, model: str | None
+) -> tuple[list[YesNoResult], list[VerdictChanged]]:
     """The looks and turns of one run."""
     until = until.model_copy(update={"question": case.question, "go_on": True, "force": True})
     config = Config(
@@ -161,11 +163,11 @@ def watched(clip: Path, case: Case, until: UntilConfig, model: str | None) -> tu
         pipeline=PipelineConfig(single_process=True),
     )
     events = list(Pipeline(config).run())
-    looks = [event for event in events if isinstance(event, Looked)]
-    return looks, [event for event in events if isinstance(event, Turned)]
+    looks = [event for event in events if isinstance(event, YesNoResult)]
+    return looks, [event for event in events if isinstance(event, VerdictChanged)]
 
 
-def look_ms(looks: Sequence[Looked]) -> float:
+def look_ms(looks: Sequence[YesNoResult]) -> float:
     """Time to encode and prefill of all of them."""
     return sum(look.timing.encode_ms + look.timing.prefill_ms for look in looks if look.timing is not None)
 

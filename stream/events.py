@@ -9,7 +9,7 @@ import msgspec
 from arr_coc.types import TokenReason
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower):
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base of all events."""
 
 
@@ -99,14 +99,14 @@ class Restarted(Event, frozen=True, tag="restarted"):
     count: int
 
 
-class Asked(Event, frozen=True, tag="asked"):
+class QueryChanged(Event, frozen=True, tag="asked"):
     """The question was changed while the run went on; or it was refused, for `error`, and the old one stays."""
 
     query: str
     error: str | None = None
 
 
-class AnswerText(Event, frozen=True, tag="text"):
+class AnswerDeltaEvent(Event, frozen=True, tag="text"):
     """A piece of an answer that is being spoken, and the media time of the frame that it speaks of."""
 
     answer: int
@@ -170,7 +170,7 @@ class AnswerCancelled(Event, frozen=True, tag="cancelled"):
     by_pts_s: float
 
 
-class LookTiming(msgspec.Struct, frozen=True, kw_only=True):
+class YesNoTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds. `total` counts from the capture time of the packet's frame."""
 
     encode_ms: float
@@ -178,7 +178,7 @@ class LookTiming(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: float
 
 
-class Looked(Event, frozen=True, tag="look"):
+class YesNoResult(Event, frozen=True, tag="look"):
     """One look at a standing question. `trigger` says why it was taken.
 
     `yes`: the probability of yes, given that it is yes or no; `certain`: that of one of the two. `holds`: the answer
@@ -196,11 +196,11 @@ class Looked(Event, frozen=True, tag="look"):
     tokens_used: int
     tokens_total: int
     kept_bytes: int = 0
-    timing: LookTiming | None = None
+    timing: YesNoTiming | None = None
     warning: str | None = None
 
 
-class Turned(Event, frozen=True, tag="turned"):
+class VerdictChanged(Event, frozen=True, tag="turned"):
     """The answer to a standing question turned `to` "yes" or "no", by the look at this frame; the fields are its."""
 
     frame_index: int
@@ -212,7 +212,7 @@ class Turned(Event, frozen=True, tag="turned"):
     warning: str | None = None
 
 
-class Shadow(Event, frozen=True, tag="shadow"):
+class ShadowCheck(Event, frozen=True, tag="shadow"):
     """An answer beside the one that the same frame gets with all of its tokens.
 
     `same`: equal but for case, punctuation and spaces; `words`: share of equal words. `tokens_full` are all of the
@@ -231,7 +231,7 @@ class Shadow(Event, frozen=True, tag="shadow"):
     tokens_full: int
 
 
-class Why(Event, frozen=True, tag="why"):
+class Explanation(Event, frozen=True, tag="why"):
     """Why the tokens of a frame that is being answered about were chosen; where a run writes this down.
 
     `weights`: each score's in the balance, 1 in all; `tokens` in token order.
@@ -315,14 +315,14 @@ AnyEvent: TypeAlias = (
     | Notice
     | Outage
     | Restarted
-    | Asked
-    | AnswerText
+    | QueryChanged
+    | AnswerDeltaEvent
     | Answer
     | AnswerCancelled
-    | Looked
-    | Turned
-    | Shadow
-    | Why
+    | YesNoResult
+    | VerdictChanged
+    | ShadowCheck
+    | Explanation
     | FrameReady
     | Summary
 )

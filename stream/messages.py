@@ -1,4 +1,4 @@
-"""What the stages say to each other: small msgpack structs, with arrays as raw parts after them.
+"""Messages between the stages: small msgpack structs, with arrays as raw parts after them.
 
 Decoding is strict: a field of the wrong type, one beyond `stream.limits`, or an unknown kind of message raises
 TransportError. `stream.packets` checks the arrays against what their header says.
@@ -37,8 +37,8 @@ from stream.limits import (
 )
 from stream.sources.base import SkippedItem
 
-PROTOCOL = 6
-"""What the two ends of the way to the answer stage must share; raised whenever its messages change."""
+PROTOCOL = 7
+"""Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 UNSEEN_MAX = 8
 """So many words are named."""
@@ -56,19 +56,19 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
     shape: Annotated[tuple[Length, ...], Meta(max_length=DIMENSIONS_MAX)]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """Base of all messages; `arrays` describes the parts that follow."""
 
     arrays: Annotated[tuple[ArraySpec, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
-class Credit(Message, frozen=True):
-    """Receiver to sender: `count` more, please."""
+class Credit(Message, frozen=True, tag="credit"):
+    """Receiver to sender: `count` more items may be sent."""
 
     count: Annotated[int, Meta(ge=1, le=COUNT_MAX)] = 1
 
 
-class End(Message, frozen=True):
+class End(Message, frozen=True, tag="end"):
     """Nothing follows; what is in flight is finished first.
 
     `skipped` is what was lost after the last frame; the PTS are those that had to be repaired in all.
@@ -80,11 +80,11 @@ class End(Message, frozen=True):
     clamped_pts: Count = 0
 
 
-class Cancel(Message, frozen=True):
-    """What was asked is not wanted any more."""
+class Cancel(Message, frozen=True, tag="cancel"):
+    """The answer in flight is not wanted any more."""
 
 
-class Lost(Message, frozen=True):
+class SourceLost(Message, frozen=True, tag="source_lost"):
     """Capture to texture to allocate: a live source was lost, or (with `lasted_s`) is back. Never replaced."""
 
     frame_index: Count
@@ -94,7 +94,7 @@ class Lost(Message, frozen=True):
     attempts: Count = 0
 
 
-class Frame(Message, frozen=True):
+class FrameCaptured(Message, frozen=True, tag="frame_captured"):
     """Capture to texture: the planes of a frame lie in `slot`; it is shown for `duration_ns`, where that is known."""
 
     slot: Count
@@ -106,7 +106,7 @@ class Frame(Message, frozen=True):
     duration_ns: int | None = None
 
 
-class Changed(Message, frozen=True):
+class TextureUpdated(Message, frozen=True, tag="texture_updated"):
     """Texture to allocate: the texture holds this frame now.
 
     `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins;
@@ -125,23 +125,23 @@ class Changed(Message, frozen=True):
     duration_ns: int | None = None
 
 
-class Tokens(Message, frozen=True):
-    """Allocate to answer, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
+class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
+    """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
 
-    A sender with a standing question has it looked at with every packet; without `speak` nothing else is asked.
+    A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked.
     """
 
     answer: Count
     turn: Count
     stamp: FrameStamp
     grid: TileGrid
-    speak: bool = True
+    wants_answer: bool = True
 
 
-class WholeFrame(Message, frozen=True):
-    """Allocate to answer, for the credit of `turn`: a FramePacket.
+class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
+    """Client to answer server, for the credit of `turn`: a FramePacket.
 
-    Parts: regions, relevance, and the image unless it lies in the snapshot. `speak` as in Tokens.
+    Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer` as in TokenPacketMessage.
     """
 
     answer: Count
@@ -149,45 +149,45 @@ class WholeFrame(Message, frozen=True):
     stamp: FrameStamp
     grid: TileGrid
     in_snapshot: bool
-    speak: bool = True
+    wants_answer: bool = True
 
 
-class Join(Message, frozen=True):
-    """Allocate to answer: here is somebody who will ask this, and send what `encode` needs.
+class Connect(Message, frozen=True, tag="connect"):
+    """Client to answer server: the connection begins, with this query, and packets for `encode`.
 
-    `protocol` is PROTOCOL of the sender; `until` is its standing question, to be answered with yes or no.
+    `protocol` is PROTOCOL of the sender; `standing_query` is to be answered with yes or no.
     """
 
     query: Query
     encode: Name = "sparse"
-    until: Query | None = None
+    standing_query: Query | None = None
     protocol: Count = PROTOCOL
 
 
-class Hello(Message, frozen=True):
-    """Answer to allocate: the model is ready for you.
+class ServerHello(Message, frozen=True, tag="server_hello"):
+    """Answer server to client: the model is ready.
 
     `allocator` holds the weights that its allocator was trained to, as `arr_coc.weights` packs them; empty where there
-    are none. `answering` tells what it answers by, as `stream.answering` writes it. `unseen`: words of the standing
-    question that a model of a small world has never seen, the first of them.
+    are none. `provenance`: model and settings that answers depend on, as `stream.answering` writes them.
+    `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
     """
 
     model_id: Name
     knows_levels: bool
     known_world: Name | None
     allocator: Weights = b""
-    answering: Settings = ""
-    unseen: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
+    provenance: Settings = ""
+    unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
 
 
-class Ask(Message, frozen=True):
-    """Allocate to answer: the question from the next packet on."""
+class SetQuery(Message, frozen=True, tag="set_query"):
+    """Client to answer server: the query from the next packet on."""
 
     query: Query
 
 
-class Asking(Message, frozen=True):
-    """Answer to allocate: the question that holds now, or why `query` was refused.
+class QueryAccepted(Message, frozen=True, tag="query_accepted"):
+    """Answer server to client: the query that is in force now, or why `query` was refused.
 
     Part, unless refused: the query's token embeddings, float32 [Lq, D].
     """
@@ -197,42 +197,42 @@ class Asking(Message, frozen=True):
     error: Reason | None = None
 
 
-class Want(Message, frozen=True):
-    """Allocate to answer: something is to be said; grant a credit when it is this sender's turn."""
+class TurnRequest(Message, frozen=True, tag="turn_request"):
+    """Client to answer server: a packet is to be sent; grant a credit when it is this client's turn."""
 
 
-class Turn(Message, frozen=True):
-    """Answer to allocate: the credit for one packet, to be sent at once. A turn that is not taken in time lapses."""
-
-    turn: Count
-
-
-class Lapsed(Message, frozen=True):
-    """Answer to allocate: the packet of this turn came too late and was dropped."""
+class TurnGrant(Message, frozen=True, tag="turn_grant"):
+    """Answer server to client: the credit for one packet, to be sent at once. An unused turn expires."""
 
     turn: Count
 
 
-class Alive(Message, frozen=True):
-    """Answer to allocate: still here."""
+class TurnExpired(Message, frozen=True, tag="turn_expired"):
+    """Answer server to client: the packet of this turn came too late and was dropped."""
+
+    turn: Count
 
 
-class Leave(Message, frozen=True):
-    """Allocate to answer: nothing more will be asked by this sender."""
+class KeepAlive(Message, frozen=True, tag="keep_alive"):
+    """Answer server to client: the server is still there."""
 
 
-class Text(Message, frozen=True):
-    """A piece of an answer that is being spoken."""
+class Disconnect(Message, frozen=True, tag="disconnect"):
+    """Client to answer server: nothing more will be asked."""
+
+
+class AnswerDelta(Message, frozen=True, tag="answer_delta"):
+    """Answer server to client: a piece of the answer that is being generated."""
 
     answer: Count
     text: Words
 
 
-class Looked(Message, frozen=True):
-    """What a packet says of the standing question; the whole answer where it was sent without `speak`.
+class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
+    """Answer server to client: the result of a standing query; the whole reply where no answer was wanted.
 
-    `yes` and `certain` are probabilities, see `arr_coc.qwen.yes_no.Verdict`. Parts and other fields as in Answered;
-    feedback only where nothing but the standing question is asked.
+    `yes` and `certain` are probabilities, see `arr_coc.qwen.yes_no.Verdict`. Parts and other fields as in AnswerReply;
+    feedback only where nothing but the standing query is asked.
     """
 
     answer: Count
@@ -245,11 +245,11 @@ class Looked(Message, frozen=True):
     feedback_stamp: FrameStamp | None = None
 
 
-class Answered(Message, frozen=True):
-    """An answer to `query` has ended. Parts: regions, attention and similarity of its feedback, if there is any.
+class AnswerReply(Message, frozen=True, tag="answer_reply"):
+    """Answer server to client: the whole answer to `query`.
 
-    It speaks of so many `frames`, the oldest of `since_ns` (media time); `kept_bytes` is what the model keeps of them.
-    `flops` as in `stream.events.Answer`.
+    Parts: regions, attention and similarity of its feedback, if there is any. It covers `frames` frames, the oldest of
+    `since_ns` (media time); `kept_bytes` is what the model keeps of them. `flops` as in `stream.events.Answer`.
     """
 
     answer: Count
@@ -268,8 +268,8 @@ class Answered(Message, frozen=True):
     feedback_stamp: FrameStamp | None = None
 
 
-class Failed(Message, frozen=True):
-    """The answer stage cannot go on. `error` names the exception's class, `details` is its traceback."""
+class ErrorReply(Message, frozen=True, tag="error_reply"):
+    """Answer server to client: the request failed. `error` names the exception's class, `details` is its traceback."""
 
     error: Name
     message: Reason
@@ -280,24 +280,24 @@ AnyMessage: TypeAlias = (
     Credit
     | End
     | Cancel
-    | Lost
-    | Frame
-    | Changed
-    | Tokens
-    | WholeFrame
-    | Join
-    | Hello
-    | Ask
-    | Asking
-    | Want
-    | Turn
-    | Lapsed
-    | Alive
-    | Leave
-    | Text
-    | Looked
-    | Answered
-    | Failed
+    | SourceLost
+    | FrameCaptured
+    | TextureUpdated
+    | TokenPacketMessage
+    | FramePacketMessage
+    | Connect
+    | ServerHello
+    | SetQuery
+    | QueryAccepted
+    | TurnRequest
+    | TurnGrant
+    | TurnExpired
+    | KeepAlive
+    | Disconnect
+    | AnswerDelta
+    | YesNoReply
+    | AnswerReply
+    | ErrorReply
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -316,7 +316,7 @@ def decode(data: bytes | memoryview) -> AnyMessage:
         message = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransportError(f"a message of {len(data)} bytes cannot be read: {error}") from error
-    if len(data) > HEADER_BYTES_MAX and not isinstance(message, Hello):
+    if len(data) > HEADER_BYTES_MAX and not isinstance(message, ServerHello):
         raise TransportError(f"a message's fields have {len(data)} bytes; at most {HEADER_BYTES_MAX} are read")
     check_bounds(message)
     return message

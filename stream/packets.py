@@ -27,13 +27,13 @@ from arr_coc.types import (
 from stream.errors import TransportError
 from stream.limits import LONG_SIDE_PX_MAX
 from stream.messages import (
-    Answered,
+    AnswerReply,
     ArraySpec,
-    Asking,
-    Looked,
+    FramePacketMessage,
     Message,
-    Tokens,
-    WholeFrame,
+    QueryAccepted,
+    TokenPacketMessage,
+    YesNoReply,
     check_bounds,
 )
 
@@ -58,15 +58,19 @@ def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
         raise TransportError(f"an array cannot travel: {error}") from error
 
 
-def token_message(answer: int, turn: int, packet: TokenPacket, *, speak: bool = True) -> tuple[Tokens, list[Array]]:
+def token_message(
+    answer: int, turn: int, packet: TokenPacket, *, wants_answer: bool = True
+) -> tuple[TokenPacketMessage, list[Array]]:
     """A TokenPacket as message and parts."""
     arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
     specs = specs_of(*arrays)
-    message = Tokens(answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, speak=speak, arrays=specs)
+    message = TokenPacketMessage(
+        answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, wants_answer=wants_answer, arrays=specs
+    )
     return message, arrays
 
 
-def token_packet(message: Tokens, parts: Sequence[Part]) -> TokenPacket:
+def token_packet(message: TokenPacketMessage, parts: Sequence[Part]) -> TokenPacket:
     """The TokenPacket of a message."""
     check_bounds(message)
     regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
@@ -76,24 +80,24 @@ def token_packet(message: Tokens, parts: Sequence[Part]) -> TokenPacket:
 
 
 def frame_message(
-    answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool, speak: bool = True
-) -> tuple[WholeFrame, list[Array]]:
+    answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool, wants_answer: bool = True
+) -> tuple[FramePacketMessage, list[Array]]:
     """A FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
     specs = specs_of(*arrays)
-    message = WholeFrame(
+    message = FramePacketMessage(
         answer=answer,
         turn=turn,
         stamp=packet.stamp,
         grid=packet.grid,
         in_snapshot=in_snapshot,
-        speak=speak,
+        wants_answer=wants_answer,
         arrays=specs,
     )
     return message, arrays
 
 
-def frame_packet(message: WholeFrame, parts: Sequence[Part], snapshot: Array | None = None) -> FramePacket:
+def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: Array | None = None) -> FramePacket:
     """The FramePacket of a message; `snapshot` is the image of one that lies there."""
     grid = message.grid
     check_bounds(message)
@@ -110,7 +114,7 @@ def frame_packet(message: WholeFrame, parts: Sequence[Part], snapshot: Array | N
     return FramePacket(message.stamp, grid, regions, scores, snapshot)
 
 
-def embedding_of(message: Asking, parts: Sequence[Part]) -> QueryEmbedding:
+def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbedding:
     """The embedding of the question that holds now."""
     (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
     if not tokens.size:
@@ -120,11 +124,11 @@ def embedding_of(message: Asking, parts: Sequence[Part]) -> QueryEmbedding:
 
 
 def feedback_arrays(feedback: Feedback | None) -> list[Array]:
-    """The parts of an Answered or Looked message."""
+    """The parts of an AnswerReply or YesNoReply."""
     return [] if feedback is None else [feedback.regions, feedback.attention, feedback.similarity]
 
 
-def feedback_of(message: Answered | Looked, parts: Sequence[Part]) -> Feedback | None:
+def feedback_of(message: AnswerReply | YesNoReply, parts: Sequence[Part]) -> Feedback | None:
     """The feedback that an answer carries, if any."""
     if message.feedback_stamp is None:
         _arrays(message, parts)

@@ -16,8 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from stream.events import AnswerText, AnyEvent, Event, FrameReady, Notice
-from stream.messages import Alive, AnyMessage, Hello, Message, Text, Turn, Want, WholeFrame
+from stream.events import AnswerDeltaEvent, AnyEvent, Event, FrameReady, Notice
+from stream.messages import (
+    AnswerDelta,
+    AnyMessage,
+    FramePacketMessage,
+    KeepAlive,
+    Message,
+    ServerHello,
+    TurnGrant,
+    TurnRequest,
+)
 from stream.packets import specs_of
 from stream.recording import AnyRecord, Began, Happened, Heard, Part, Said, packed
 from stream.snapshot import SnapshotReader, SnapshotWriter
@@ -35,7 +44,7 @@ CLOSE_LIMIT_S = 5.0
 RECORDING_ENDED = "recording-ended"
 """The code of the notice that a recording ended before its run."""
 
-WITHOUT_NEWS = (Want, Turn, Text, Alive)
+WITHOUT_NEWS = (TurnRequest, TurnGrant, AnswerDelta, KeepAlive)
 """Messages that no answer depends on; an answer's text is in its last message too."""
 
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
@@ -66,7 +75,7 @@ class Recorder:
 
     def happened(self, event: Event) -> None:
         """The run tells this. Left out are pieces of text, which the answer has whole, and what shows a frame."""
-        if isinstance(event, AnswerText):
+        if isinstance(event, AnswerDeltaEvent):
             return
         if isinstance(event, FrameReady):
             event = replace(event, slot=None, map=None)
@@ -79,7 +88,7 @@ class Recorder:
 
     def heard(self, message: Message, arrays: Arrays) -> None:
         """This came from the answer stage."""
-        self._met = self._met or isinstance(message, Hello)
+        self._met = self._met or isinstance(message, ServerHello)
         size = sum(array.nbytes for array in arrays)
         self._put(lambda: Heard(cast(AnyMessage, message), packed(arrays)), size)
 
@@ -164,7 +173,7 @@ class RecordedTalk:
         """A message was sent. The image in the snapshot is copied, because the next one will take its place."""
         if isinstance(message, WITHOUT_NEWS):
             return
-        if isinstance(message, WholeFrame) and message.in_snapshot:
+        if isinstance(message, FramePacketMessage) and message.in_snapshot:
             assert self._snapshot is not None
             grid = message.grid
             image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px).copy()
@@ -177,6 +186,6 @@ class RecordedTalk:
         message = received.message
         if isinstance(message, WITHOUT_NEWS):
             return
-        if isinstance(message, Hello):
+        if isinstance(message, ServerHello):
             message = replace(message, allocator=b"")
         self._recorder.heard(message, [np.asarray(part) for part in received.parts])

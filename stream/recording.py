@@ -26,7 +26,7 @@ from stream.limits import ARRAYS_MAX, RECORD_BYTES_MAX
 from stream.lossless import pack_array, unpack_array
 from stream.messages import PROTOCOL, AnyMessage, check_bounds
 
-MAGIC = b"arr-coc recording 1\n"
+MAGIC = b"arr-coc recording 2\n"
 """What every part begins with; its number is raised whenever records change."""
 
 FORMAT = b"arr-coc recording "

@@ -5,14 +5,14 @@ from __future__ import annotations
 from arr_coc.counting import counted
 from stream.clock import clock_text
 from stream.event_forms import encode_event
-from stream.events import Event, FrameReady, Why
+from stream.events import Event, Explanation, FrameReady
 from stream.printable import printable
 from stream.runtime.replay import LookedAgain, Replayed, ReplaySummary
 
 
 def json_lines(event: Event) -> list[str]:
     """The event as a line of JSON, unless it is about a frame or why its tokens were chosen, as in a run's own."""
-    return [] if isinstance(event, (FrameReady, Why)) else [encode_event(event)]
+    return [] if isinstance(event, (FrameReady, Explanation)) else [encode_event(event)]
 
 
 def text_lines(event: Event) -> list[str]:

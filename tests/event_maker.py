@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from stream.events import Answer, AnswerTiming, FrameReady, Looked, LookTiming, Shadow, Summary, Turned
+from stream.events import (
+    Answer,
+    AnswerTiming,
+    FrameReady,
+    ShadowCheck,
+    Summary,
+    VerdictChanged,
+    YesNoResult,
+    YesNoTiming,
+)
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -26,8 +35,8 @@ def answer(pts_s: float, text: str, *, frame_index: int = 0, timing: AnswerTimin
     )
 
 
-def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> Looked:
-    return Looked(
+def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> YesNoResult:
+    return YesNoResult(
         frame_index=0,
         pts_s=pts_s,
         trigger="change",
@@ -37,16 +46,16 @@ def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> Looked:
         holds=holds,
         tokens_used=64,
         tokens_total=240,
-        timing=LookTiming(encode_ms=10.0, prefill_ms=20.0, total_ms=60.0),
+        timing=YesNoTiming(encode_ms=10.0, prefill_ms=20.0, total_ms=60.0),
     )
 
 
-def turned(pts_s: float, to: str = "yes", yes: float = 0.97) -> Turned:
-    return Turned(frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
+def turned(pts_s: float, to: str = "yes", yes: float = 0.97) -> VerdictChanged:
+    return VerdictChanged(frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
 
 
-def shadow(pts_s: float) -> Shadow:
-    return Shadow(
+def shadow(pts_s: float) -> ShadowCheck:
+    return ShadowCheck(
         answer=0,
         frame_index=0,
         pts_s=pts_s,

@@ -21,9 +21,9 @@ from stream.display.state import DisplayClock, Transcript
 from stream.display.text import EventText
 from stream.errors import ConfigError
 from stream.event_forms import encode_event
-from stream.events import Answer, AnswerCancelled, AnswerText, Notice
+from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Notice
 from stream.layers import build_config, set_layer
-from stream.messages import Cancel, Join, Message, Turn, Want
+from stream.messages import Cancel, Connect, Message, TurnGrant, TurnRequest
 from stream.packets import token_message
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.wiring import speak_policy
@@ -98,7 +98,7 @@ def test_a_cut_cancels_the_answer_that_is_being_spoken(cut_video: str) -> None:
     assert [(answer.answer, answer.trigger) for answer in answers][:1] == [(1, "cut")]
     assert all("stale" not in answer.text for answer in answers)
     at = events.index(cancelled)
-    assert not [text for text in of(events[at:], AnswerText) if text.answer == 0]
+    assert not [text for text in of(events[at:], AnswerDeltaEvent) if text.answer == 0]
     assert events[-1].dropped.get("answer.cancelled") == 1
     assert events[-1].answers == len(answers)
 
@@ -159,22 +159,22 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
     packet = Received(message, tuple(memoryview(part.tobytes()) for part in parts))
     client = b"one"
     port = ScriptedPort(
-        [(client, Received(Join(query="?"))), (client, Received(Want()))],
-        [(client, packet), (client, Received(Cancel())), (client, Received(Want()))],
+        [(client, Received(Connect(query="?"))), (client, Received(TurnRequest()))],
+        [(client, packet), (client, Received(Cancel())), (client, Received(TurnRequest()))],
         [],
     )
     transport: Any = type("Ports", (), {"port": lambda *_: port})()
     stage = AnswerStage(lambda: FakeSpeaker(Config()), AnswerPlace("inproc://x"), transport, RunControl())
     with pytest.raises(CancelledError):
         stage.run()
-    assert [message.turn for message in port.sent if isinstance(message, Turn)] == [1, 2]
+    assert [message.turn for message in port.sent if isinstance(message, TurnGrant)] == [1, 2]
     assert not [message for message in port.sent if type(message).__name__ in ("Text", "Answered", "Lapsed")]
 
 
 def test_people_are_told_and_the_partial_text_goes() -> None:
     assert EventText().of(STALE) == "answer cancelled by the cut at 0:00.7"
     transcript = Transcript(DisplayClock(live=False))
-    transcript.add(AnswerText(answer=4, text="a red", pts_s=0.2))
+    transcript.add(AnswerDeltaEvent(answer=4, text="a red", pts_s=0.2))
     assert transcript.spoken is not None
     entry = transcript.add(STALE)
     assert transcript.spoken is None

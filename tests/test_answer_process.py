@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stream.config import Config
-from stream.messages import Asking, Hello, Join
+from stream.messages import Connect, QueryAccepted, ServerHello
 from stream.runtime import answer_worker as answer_process
 from stream.runtime.answer_worker import answer_threads, start_answer_process
 from stream.runtime.child import ChildProcess
@@ -48,9 +48,9 @@ def stack() -> Iterator[ExitStack]:
 def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: ExitStack) -> None:
     fixture = Fixture(stack)
     assert os.getsid(fixture.child.pid) != os.getsid(0), "Ctrl-C would reach it"
-    fixture.link.send(Join(query="what?"))
-    assert expect(fixture.link, Hello).model_id == "fake"
-    assert expect(fixture.link, Asking).query == "what?"
+    fixture.link.send(Connect(query="what?"))
+    assert expect(fixture.link, ServerHello).model_id == "fake"
+    assert expect(fixture.link, QueryAccepted).query == "what?"
     until(lambda: fixture.child.silence_s() > 0)
     assert fixture.child.exit_error() is None
     stdin = fixture.child._process.stdin
@@ -64,7 +64,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixture = Fixture(stack, "open_missing")
-    fixture.link.send(Join(query="what?"))
+    fixture.link.send(Connect(query="what?"))
     until(lambda: fixture.child.exit_error() is not None)
     death = fixture.child.exit_error()
     assert death is not None

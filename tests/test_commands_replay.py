@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from stream.cli import main
-from stream.messages import Answered
+from stream.messages import AnswerReply
 from stream.recording import AnyRecord, Heard, Part, Recording
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import open_recorded
@@ -62,14 +62,14 @@ def changed(recorded: Path, to: Path) -> Path:
 
 
 def _is_answer(record: AnyRecord) -> bool:
-    return isinstance(record, Heard) and isinstance(record.message, Answered)
+    return isinstance(record, Heard) and isinstance(record.message, AnswerReply)
 
 
 def _other(record: AnyRecord) -> Heard:
     assert isinstance(record, Heard)
-    assert isinstance(record.message, Answered)
+    assert isinstance(record.message, AnswerReply)
     given = {name: getattr(record.message, name) for name in record.message.__struct_fields__}
-    return Heard(Answered(**{**given, "text": "something\x1b else"}), record.parts)
+    return Heard(AnswerReply(**{**given, "text": "something\x1b else"}), record.parts)
 
 
 def test_a_run_is_answered_again_alike(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:

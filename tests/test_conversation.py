@@ -16,9 +16,21 @@ from stream.answer.triggers import LookRules, TriggerRules, VerdictRules, WatchP
 from stream.clock import FakeClock
 from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Answer, AnswerCancelled, Asked, Event, Notice
-from stream.events import Looked as LookedEvent
-from stream.messages import Answered, Ask, Asking, Cancel, Hello, Join, Leave, Looked, Message, Tokens, Turn, Want
+from stream.events import Answer, AnswerCancelled, Event, Notice, QueryChanged, YesNoResult
+from stream.messages import (
+    AnswerReply,
+    Cancel,
+    Connect,
+    Disconnect,
+    Message,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
+)
 from stream.packets import specs_of
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Port, Transport, ipc_endpoint, private_directory
@@ -71,34 +83,36 @@ class Peer:
         self.port.send(self.client, message, arrays)
 
     def react(self, message: Message) -> None:
-        if isinstance(message, Join) and self.greets:
+        if isinstance(message, Connect) and self.greets:
             self.send(
-                Hello(model_id=self.model_id, knows_levels=False, known_world=self.known_world, unseen=self.unseen)
+                ServerHello(
+                    model_id=self.model_id, knows_levels=False, known_world=self.known_world, unseen_words=self.unseen
+                )
             )
             self.hold(message.query)
-        elif isinstance(message, Ask):
+        elif isinstance(message, SetQuery):
             self.hold(message.query)
-        elif isinstance(message, Want) and self.grants:
+        elif isinstance(message, TurnRequest) and self.grants:
             self.turn += 1
-            self.send(Turn(turn=self.turn))
-        elif isinstance(message, Tokens) and self.answers:
+            self.send(TurnGrant(turn=self.turn))
+        elif isinstance(message, TokenPacketMessage) and self.answers:
             if self.looks:
                 figures = {"tokens_used": 1, "encode_ms": 1.0, "prefill_ms": 1.0}
-                self.send(Looked(answer=message.answer, yes=0.01, certain=1.0, **figures))  # type: ignore[arg-type]
-            if message.speak:
+                self.send(YesNoReply(answer=message.answer, yes=0.01, certain=1.0, **figures))  # type: ignore[arg-type]
+            if message.wants_answer:
                 self.answer(message.answer)
 
     def answer(self, number: int) -> None:
         figures = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-        self.send(Answered(answer=number, query=self.query, text="t", **figures))  # type: ignore[arg-type]
+        self.send(AnswerReply(answer=number, query=self.query, text="t", **figures))  # type: ignore[arg-type]
 
     def hold(self, query: str) -> None:
         self.query = query
         embedding = np.zeros((1, 8), np.float32)
-        self.send(Asking(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
+        self.send(QueryAccepted(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
 
     def packets(self) -> list[int]:
-        return [message.stamp.frame_index for message in self.heard if isinstance(message, Tokens)]
+        return [message.stamp.frame_index for message in self.heard if isinstance(message, TokenPacketMessage)]
 
 
 class Talk:
@@ -107,7 +121,7 @@ class Talk:
     def __init__(self, transport: Transport, *, rejoin: bool = False, **policy: object) -> None:
         self.clock = FakeClock()
         self.control = Stepping()
-        self.met: list[tuple[Hello, QueryEmbedding]] = []
+        self.met: list[tuple[ServerHello, QueryEmbedding]] = []
         self.learnt: list[Feedback] = []
         self.events: list[Event] = []
         self.asked = self.looked = 0
@@ -128,7 +142,9 @@ class Talk:
             SpeakPolicy(**values),  # type: ignore[arg-type]
             AnswerReach(ALLOCATE_ANSWER, hung=self._hang),
             Manners(
-                rejoin=rejoin, repeat=bool(values["lockstep"]), until="is it there?" if "watch" in policy else None
+                rejoin=rejoin,
+                repeat=bool(values["lockstep"]),
+                standing_query="is it there?" if "watch" in policy else None,
             ),
             Listener(self._meet, self.learnt.append, self.events.append, self._gather, self._answering, self._looking),
             self.control,
@@ -159,7 +175,7 @@ class Talk:
     def triggers(self) -> list[str]:
         return [event.trigger for event in self.events if isinstance(event, Answer)]
 
-    def _meet(self, hello: Hello, embedding: QueryEmbedding) -> None:
+    def _meet(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
         self.met.append((hello, embedding))
 
     def _gather(self) -> TokenPacket | None:
@@ -226,7 +242,7 @@ def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(ope
     assert talk.peer.packets() == [0, 2, 4, 5]
     assert talk.asked == 4
     talk.peer.step()
-    assert isinstance(talk.peer.heard[-1], Leave)
+    assert isinstance(talk.peer.heard[-1], Disconnect)
 
 
 def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) -> None:
@@ -236,7 +252,7 @@ def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) 
         talk.show(index)
         talk.go_on()
     assert talk.peer.packets() == []
-    talk.peer.send(Turn(turn=1))
+    talk.peer.send(TurnGrant(turn=1))
     talk.go_on()
     assert talk.peer.packets() == [5]
     talk.go_on()
@@ -255,7 +271,7 @@ def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Ope
     talk.go_on()
     assert talk.peer.packets() == [1]
     assert talk.triggers() == ["start"]
-    assert sum(isinstance(message, Want) for message in talk.peer.heard) == 1
+    assert sum(isinstance(message, TurnRequest) for message in talk.peer.heard) == 1
 
 
 def cancels(talk: Talk) -> list[AnswerCancelled]:
@@ -325,7 +341,7 @@ def test_a_look_that_came_with_a_cancelled_answer_is_made_up_for(opened: Opener)
     talk.go_on(3)
     talk.show(2)
     talk.go_on(3)
-    assert [event.frame_index for event in talk.events if isinstance(event, LookedEvent)][:1] == [1]
+    assert [event.frame_index for event in talk.events if isinstance(event, YesNoResult)][:1] == [1]
 
 
 def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl_c(opened: Opener) -> None:
@@ -368,7 +384,7 @@ def test_another_question_is_answered_at_once(opened: Opener) -> None:
     talk.go_on()
     talk.show(1)
     assert talk.triggers() == ["start", "asked"]
-    assert Asked(query="who?") in talk.events
+    assert QueryChanged(query="who?") in talk.events
     assert [embedding.text for _, embedding in talk.met] == ["what?", "who?"]
     assert talk.peer.packets() == [0, 1]
 
@@ -380,8 +396,8 @@ def test_another_question_before_the_first_frame_is_answered_with_that(opened: O
     talk.talk.greet()
     talk.there = False
     talk.go_on(6)
-    assert Asked(query="who?") in talk.events
-    assert not any(isinstance(message, Want) for message in talk.peer.heard)
+    assert QueryChanged(query="who?") in talk.events
+    assert not any(isinstance(message, TurnRequest) for message in talk.peer.heard)
     talk.there = True
     talk.show(0)
     talk.go_on(6)
@@ -393,7 +409,7 @@ def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
     talk.control.ask("where?")
     talk.control.ask("who?")
     talk.go_on()
-    assert [message.query for message in talk.peer.heard if isinstance(message, Ask)] == ["who?"]
+    assert [message.query for message in talk.peer.heard if isinstance(message, SetQuery)] == ["who?"]
 
 
 @pytest.mark.parametrize(("knows_scenes", "world", "told"), [(False, "cats", 1), (True, "cats", 0), (False, None, 0)])
@@ -431,13 +447,17 @@ def test_a_forced_watch_says_with_every_look_that_it_means_nothing(opened: Opene
     talk.peer.known_world, talk.peer.looks = "cats", True
     talk.greet()
     talk.show(0)
-    looks = [event for event in talk.events if isinstance(event, LookedEvent)]
+    looks = [event for event in talk.events if isinstance(event, YesNoResult)]
     assert [look.warning for look in looks] == ["means nothing: the model only knows cats"]
 
 
 def spoken(talk: Talk) -> list[tuple[int, bool]]:
     """Which frames were sent, and whether an answer was wanted."""
-    return [(message.stamp.frame_index, message.speak) for message in talk.peer.heard if isinstance(message, Tokens)]
+    return [
+        (message.stamp.frame_index, message.wants_answer)
+        for message in talk.peer.heard
+        if isinstance(message, TokenPacketMessage)
+    ]
 
 
 def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> None:
@@ -447,7 +467,7 @@ def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> Non
     assert spoken(talk) == [(0, True), (2, True), (3, False), (4, True)]
     assert (talk.asked, talk.looked) == (3, 4)
     assert talk.triggers() == ["start", "every", "every"]
-    assert [event.trigger for event in talk.events if isinstance(event, LookedEvent)] == [
+    assert [event.trigger for event in talk.events if isinstance(event, YesNoResult)] == [
         "start",
         "every",
         "change",
@@ -476,7 +496,7 @@ def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
     talk.show(1)
     talk.go_on(3)
     assert spoken(talk) == [(0, False), (1, False)]
-    assert [event.trigger for event in talk.events if isinstance(event, LookedEvent)] == ["again"]
+    assert [event.trigger for event in talk.events if isinstance(event, YesNoResult)] == ["again"]
 
 
 def test_an_answer_stage_that_says_nothing_ends_the_run(opened: Opener) -> None:
@@ -493,7 +513,7 @@ def test_an_answer_stage_that_says_nothing_is_given_up_for_its_successor(opened:
     react = talk.peer.react
 
     def recover(message: Message) -> None:
-        if isinstance(message, Join):
+        if isinstance(message, Connect):
             talk.peer.answers, talk.peer.model_id = True, "another"
         react(message)
 
@@ -530,7 +550,7 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
 
     def cancel(message: Message) -> None:
         react(message)
-        if isinstance(message, Tokens):
+        if isinstance(message, TokenPacketMessage):
             talk.control.cancel()
 
     talk.peer.react = cancel  # type: ignore[method-assign]
@@ -538,7 +558,7 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
         talk.show(0)
     talk.talk.cancel()
     talk.peer.step()
-    assert [type(message) for message in talk.peer.heard[-2:]] == [Cancel, Leave]
+    assert [type(message) for message in talk.peer.heard[-2:]] == [Cancel, Disconnect]
 
 
 def elsewhere(transport: Transport, endpoint: str) -> Conversation:
@@ -581,4 +601,4 @@ def test_an_answer_stage_that_was_reached_may_load_its_model_for_longer() -> Non
                 talk.greet()
             heard = port.receive()
             assert heard is not None
-            assert isinstance(heard[1].message, Join)
+            assert isinstance(heard[1].message, Connect)

@@ -16,29 +16,28 @@ from stream.answer.client import FAILURES_MAX, SPOILT_MAX, Dialogue
 from stream.answer.request import Manners
 from stream.clock import FakeClock
 from stream.errors import ConnectionRefused, StageDied
-from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerText, Asked, Notice
-from stream.events import Looked as LookedEvent
+from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
 from stream.journal import Recalled
 from stream.limits import ANSWER_CHARS_MAX, HEARD_AT_ONCE
 from stream.messages import (
-    Alive,
-    Answered,
-    Ask,
-    Asking,
+    AnswerDelta,
+    AnswerReply,
     Cancel,
-    Failed,
-    Frame,
-    Hello,
-    Join,
-    Lapsed,
-    Leave,
-    Looked,
+    Connect,
+    Disconnect,
+    ErrorReply,
+    FrameCaptured,
+    FramePacketMessage,
+    KeepAlive,
     Message,
-    Text,
-    Tokens,
-    Turn,
-    Want,
-    WholeFrame,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    TokenPacketMessage,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
 )
 from stream.packets import frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader, SnapshotWriter
@@ -93,25 +92,25 @@ class Talk:
 
     def asking(self, query: str = "what?", value: float = 0.0) -> list[object]:
         embedding = np.full((1, 8), value, np.float32)
-        return self.hear(Asking(query=query, model_id="m", arrays=specs_of(embedding)), arrays=[embedding])
+        return self.hear(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), arrays=[embedding])
 
     def greet(self, query: str = "what?") -> None:
         """Lets it in."""
         self.hear()
-        assert self.expect(Join).query == query
-        self.hear(Hello(model_id="m", knows_levels=False, known_world=None))
+        assert self.expect(Connect).query == query
+        self.hear(ServerHello(model_id="m", knows_levels=False, known_world=None))
         assert self.asking(query) == []
 
     def grant(self, turn: int = 1) -> None:
         self.dialogue.want()
-        self.expect(Want)
-        self.hear(Turn(turn=turn))
+        self.expect(TurnRequest)
+        self.hear(TurnGrant(turn=turn))
 
     def ask(self, turn: int = 1, trigger: str = "start") -> int:
         """Sends a packet; the number of its answer."""
         self.grant(turn)
         self.dialogue.ask(tokens(), trigger)
-        message = self.expect(Tokens)
+        message = self.expect(TokenPacketMessage)
         assert message.turn == turn
         return message.answer
 
@@ -185,9 +184,9 @@ def whole_frame() -> FramePacket:
     return FramePacket(STAMP, GRID, np.zeros((1, 3), np.int32), np.ones((2, 2), np.float32), image)
 
 
-def answered(number: int, query: str = "what?", **fields: Any) -> Answered:
+def answered(number: int, query: str = "what?", **fields: Any) -> AnswerReply:
     values = {"tokens_used": 2, "text_tokens": 3, "encode_ms": 1.0, "prefill_ms": 2.0, "decode_ms": 3.0, **fields}
-    return Answered(answer=number, query=query, text="all of it", **values)
+    return AnswerReply(answer=number, query=query, text="all of it", **values)
 
 
 def answer(number: int, frame_index: int = 5) -> Answer:
@@ -206,20 +205,20 @@ def answer(number: int, frame_index: int = 5) -> Answer:
     )
 
 
-def looked(number: int, **fields: Any) -> Looked:
+def looked(number: int, **fields: Any) -> YesNoReply:
     values = {"yes": 0.75, "certain": 0.5, "tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
-    return Looked(answer=number, **values)
+    return YesNoReply(answer=number, **values)
 
 
 def test_a_look_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: FakeClock) -> None:
-    talk = opened(until="is it there?")
+    talk = opened(standing_query="is it there?")
     talk.grant()
-    talk.dialogue.ask(tokens(), "", speak=False, look_trigger="change")
-    message = talk.expect(Tokens)
-    assert (message.answer, message.speak) == (0, False)
+    talk.dialogue.ask(tokens(), "", wants_answer=False, look_trigger="change")
+    message = talk.expect(TokenPacketMessage)
+    assert (message.answer, message.wants_answer) == (0, False)
     clock.advance(50 * MS)
     (event,) = talk.hear(looked(0))
-    assert isinstance(event, LookedEvent)
+    assert isinstance(event, YesNoResult)
     assert event.timing is not None
     assert (event.frame_index, event.pts_s, event.trigger, event.question) == (5, 2.5, "change", "is it there?")
     assert (event.yes, event.certain, event.holds) == (0.75, 0.5, None)
@@ -229,7 +228,7 @@ def test_a_look_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: Fak
 
 
 def test_a_look_beside_an_answer_leaves_it_open(opened: Opener) -> None:
-    talk = opened(until="is it there?")
+    talk = opened(standing_query="is it there?")
     assert talk.ask() == 0
     assert len(talk.hear(looked(0))) == 1
     assert talk.dialogue.busy
@@ -238,20 +237,20 @@ def test_a_look_beside_an_answer_leaves_it_open(opened: Opener) -> None:
 
 
 def test_a_look_that_is_repeated_with_its_question_is_told_once(opened: Opener) -> None:
-    talk = opened(until="is it there?", rejoin=True, repeat=True)
+    talk = opened(standing_query="is it there?", rejoin=True, repeat=True)
     talk.ask()
     assert len(talk.hear(looked(0))) == 1
     talk.lose()
     talk.greet()
-    talk.expect(Want)
-    talk.hear(Turn(turn=1))
-    assert talk.expect(Tokens).speak
+    talk.expect(TurnRequest)
+    talk.hear(TurnGrant(turn=1))
+    assert talk.expect(TokenPacketMessage).wants_answer
     assert talk.hear(looked(0)) == []
     assert len(talk.hear(answered(0))) == 1
 
 
 def test_a_look_teaches_where_it_has_something_to_teach(opened: Opener) -> None:
-    talk = opened(until="is it there?")
+    talk = opened(standing_query="is it there?")
     talk.ask()
     arrays = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
     talk.hear(looked(0, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
@@ -260,29 +259,29 @@ def test_a_look_teaches_where_it_has_something_to_teach(opened: Opener) -> None:
     assert feedback.stamp == STAMP
 
 
-@pytest.mark.parametrize(("until", "number"), [(None, 0), ("is it there?", 1)])
-def test_a_look_that_nobody_asked_for_is_dropped(opened: Opener, until: str | None, number: int) -> None:
-    talk = opened(until=until)
+@pytest.mark.parametrize(("standing_query", "number"), [(None, 0), ("is it there?", 1)])
+def test_a_look_that_nobody_asked_for_is_dropped(opened: Opener, standing_query: str | None, number: int) -> None:
+    talk = opened(standing_query=standing_query)
     talk.ask()
     assert misdeeds(talk.hear(looked(number))) == 1
     assert talk.dialogue.busy
 
 
 def test_it_joins_with_its_standing_question(opened: Opener) -> None:
-    talk = opened(greeted=False, until="is it there?")
+    talk = opened(greeted=False, standing_query="is it there?")
     talk.hear()
-    assert talk.expect(Join).until == "is it there?"
+    assert talk.expect(Connect).standing_query == "is it there?"
 
 
 def test_it_joins_once_with_its_question_and_is_ready_when_that_is_known(opened: Opener) -> None:
     talk = opened(greeted=False, encode="prune")
     talk.hear()
-    assert talk.expect(Join) == Join(query="what?", encode="prune")
-    talk.hear(Hello(model_id="m", knows_levels=True, known_world=None))
+    assert talk.expect(Connect) == Connect(query="what?", encode="prune")
+    talk.hear(ServerHello(model_id="m", knows_levels=True, known_world=None))
     assert not talk.dialogue.ready
     talk.asking(value=0.5)
     assert talk.dialogue.ready
-    assert talk.dialogue.hello == Hello(model_id="m", knows_levels=True, known_world=None)
+    assert talk.dialogue.hello == ServerHello(model_id="m", knows_levels=True, known_world=None)
     embedding = talk.dialogue.take_embedding()
     assert embedding is not None
     assert (embedding.text, embedding.model_id, embedding.tokens[0, 0]) == ("what?", "m", 0.5)
@@ -296,10 +295,10 @@ def test_a_turn_is_wanted_once_and_only_when_the_answer_stage_is_ready(opened: O
     talk.greet()
     talk.dialogue.want()
     talk.dialogue.want()
-    talk.expect(Want)
+    talk.expect(TurnRequest)
     assert talk.peer.receive() is None
     assert not talk.dialogue.wants_packet
-    talk.hear(Turn(turn=4))
+    talk.hear(TurnGrant(turn=4))
     assert talk.dialogue.wants_packet
     talk.dialogue.want()
     assert talk.peer.receive() is None
@@ -311,7 +310,7 @@ def test_a_turn_allows_one_packet(opened: Opener) -> None:
     talk.dialogue.ask(tokens(), "start")
     assert not talk.dialogue.wants_packet
     assert talk.dialogue.busy
-    message, received = expect_whole(talk.peer, Tokens)
+    message, received = expect_whole(talk.peer, TokenPacketMessage)
     assert (message.answer, message.turn) == (0, 4)
     assert token_packet(message, received.parts).stamp == STAMP
 
@@ -327,9 +326,9 @@ def test_an_answer_becomes_events_with_latencies_from_its_frames_capture(opened:
     talk = opened()
     talk.ask(trigger="cut")
     clock.advance(50 * MS)
-    assert talk.hear(Text(answer=0, text="all")) == [AnswerText(answer=0, text="all", pts_s=2.5)]
+    assert talk.hear(AnswerDelta(answer=0, text="all")) == [AnswerDeltaEvent(answer=0, text="all", pts_s=2.5)]
     clock.advance(300 * MS)
-    talk.hear(Text(answer=0, text=" of it"))
+    talk.hear(AnswerDelta(answer=0, text=" of it"))
     clock.advance(25 * MS)
     (event,) = talk.hear(answered(0))
     assert isinstance(event, Answer)
@@ -380,7 +379,7 @@ def test_without_a_snapshot_a_frame_travels_as_a_copy(opened: Opener) -> None:
     packet = whole_frame()
     talk.dialogue.ask(packet, "start")
     packet.image[:] = 255
-    message, received = expect_whole(talk.peer, WholeFrame)
+    message, received = expect_whole(talk.peer, FramePacketMessage)
     assert (frame_packet(message, received.parts).image == 7).all()
 
 
@@ -390,7 +389,7 @@ def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None
         talk = opened(snapshot=writer)
         talk.grant()
         talk.dialogue.ask(whole_frame(), "start")
-        message, received = expect_whole(talk.peer, WholeFrame)
+        message, received = expect_whole(talk.peer, FramePacketMessage)
         image = SnapshotReader(writer.descriptor).read(64, 64)
         assert (frame_packet(message, received.parts, image).image == 7).all()
         assert len(received.parts) == 2
@@ -401,30 +400,30 @@ def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None
 def test_leaving_and_cancelling_are_told(opened: Opener) -> None:
     talk = opened()
     talk.dialogue.leave()
-    talk.expect(Leave)
+    talk.expect(Disconnect)
     talk.dialogue.cancel()
     talk.expect(Cancel)
-    talk.expect(Leave)
+    talk.expect(Disconnect)
 
 
 def test_what_is_still_said_of_a_cancelled_answer_is_ignored(opened: Opener) -> None:
     talk = opened()
     assert talk.dialogue.cancel_answer(STAMP) is None, "nothing is asked yet"
     talk.ask()
-    talk.hear(Text(answer=0, text="half"))
+    talk.hear(AnswerDelta(answer=0, text="half"))
     cut = replace(STAMP, frame_index=9, media_ns=4_000 * MS)
     event = talk.dialogue.cancel_answer(cut)
     assert event is not None
     assert (event.answer, event.text, event.by, event.by_frame_index, event.by_pts_s) == (0, "half", "cut", 9, 4.0)
     talk.expect(Cancel)
     assert not talk.dialogue.busy
-    assert talk.hear(Text(answer=0, text=" more"), answered(0)) == []
+    assert talk.hear(AnswerDelta(answer=0, text=" more"), answered(0)) == []
     assert talk.ask(2) == 1
-    assert talk.hear(Text(answer=1, text="new")) == [AnswerText(answer=1, text="new", pts_s=2.5)]
+    assert talk.hear(AnswerDelta(answer=1, text="new")) == [AnswerDeltaEvent(answer=1, text="new", pts_s=2.5)]
     assert (talk.dialogue.cancelled, talk.dialogue.given_up) == (1, 0)
 
 
-@pytest.mark.parametrize("message", [Text(answer=1, text="x"), answered(1)])
+@pytest.mark.parametrize("message", [AnswerDelta(answer=1, text="x"), answered(1)])
 def test_an_answer_that_was_not_asked_for_is_dropped_and_told_once(opened: Opener, message: Message) -> None:
     talk = opened()
     (told,) = talk.hear(message)
@@ -439,7 +438,7 @@ def test_an_answer_that_was_not_asked_for_is_dropped_and_told_once(opened: Opene
 
 
 def test_a_message_of_the_wrong_kind_is_dropped(opened: Opener) -> None:
-    (told,) = opened().hear(Frame(slot=0, frame_index=0, media_ns=0, capture_ns=0))
+    (told,) = opened().hear(FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=0))
     assert isinstance(told, Notice)
     assert "wrong kind, Frame" in told.message
 
@@ -448,22 +447,22 @@ def test_a_message_of_the_wrong_kind_is_dropped(opened: Opener) -> None:
 def test_what_cannot_be_read_spoils_the_open_answer_and_at_last_is_a_failure(opened: Opener, repeat: bool) -> None:
     talk = opened(repeat=repeat)
     for turn in range(1, SPOILT_MAX):
-        talk.ask(turn) if turn == 1 or not repeat else talk.expect(Tokens)
-        talk.hear(Text(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
+        talk.ask(turn) if turn == 1 or not repeat else talk.expect(TokenPacketMessage)
+        talk.hear(AnswerDelta(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
         assert talk.dialogue.busy is repeat
         if repeat:
-            talk.expect(Want)
-            talk.hear(Turn(turn=turn + 1))
-    talk.ask(SPOILT_MAX) if not repeat else talk.expect(Tokens)
+            talk.expect(TurnRequest)
+            talk.hear(TurnGrant(turn=turn + 1))
+    talk.ask(SPOILT_MAX) if not repeat else talk.expect(TokenPacketMessage)
     with pytest.raises(StageDied, match="cannot be read: Expected `str` of length <= 65536"):
-        talk.hear(Text(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
+        talk.hear(AnswerDelta(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
 
 
 def test_an_answer_has_an_end(opened: Opener) -> None:
     talk = opened()
     number, half = talk.ask(), "x" * (ANSWER_CHARS_MAX // 2)
-    assert len(talk.hear(*[Text(answer=number, text=half)] * 2)) == 2
-    assert misdeeds(talk.hear(*[Text(answer=number, text="y")] * 10)) == 1
+    assert len(talk.hear(*[AnswerDelta(answer=number, text=half)] * 2)) == 2
+    assert misdeeds(talk.hear(*[AnswerDelta(answer=number, text="y")] * 10)) == 1
     assert talk.dialogue.refused == 10
     assert isinstance(talk.hear(answered(number))[0], Answer)
 
@@ -490,24 +489,24 @@ def test_nobody_is_listened_to_for_ever(opened: Opener) -> None:
     talk = opened()
     number = talk.ask()
     for _ in range(HEARD_AT_ONCE - 1):
-        talk.peer.send(Text(answer=number, text="x"))
-    talk.peer.send(Text(answer=number, text="y"))
+        talk.peer.send(AnswerDelta(answer=number, text="x"))
+    talk.peer.send(AnswerDelta(answer=number, text="y"))
     assert len(list(talk.dialogue.hear(LIMIT_MS))) <= HEARD_AT_ONCE
 
 
 def test_somebody_who_sends_nothing_else_has_failed(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.answer.client.MISDEEDS_MAX", 3)
     talk = opened()
-    talk.hear(Text(answer=7, text="x"), Text(answer=8, text="x"))
+    talk.hear(AnswerDelta(answer=7, text="x"), AnswerDelta(answer=8, text="x"))
     with pytest.raises(StageDied, match=r"3 messages one after the other could not be used; the last: .* answer 9"):
-        talk.hear(Text(answer=9, text="x"))
+        talk.hear(AnswerDelta(answer=9, text="x"))
 
 
 @pytest.mark.parametrize("query", ["who are you?", ""])
 def test_a_question_that_nobody_put_is_not_taken(opened: Opener, query: str) -> None:
     talk = opened()
     assert misdeeds(talk.asking(query)) == 1
-    assert misdeeds(talk.hear(Hello(model_id="other", knows_levels=False, known_world=None))) == 0
+    assert misdeeds(talk.hear(ServerHello(model_id="other", knows_levels=False, known_world=None))) == 0
     assert talk.dialogue.refused == 2
     assert talk.dialogue.hello is not None
     assert talk.dialogue.hello.model_id == "m"
@@ -518,7 +517,7 @@ def test_an_answer_to_another_question_spoils_it(opened: Opener) -> None:
     number = talk.ask()
     assert misdeeds(talk.hear(answered(number, query="somebody else's"))) == 1
     assert talk.dialogue.busy
-    talk.expect(Want)
+    talk.expect(TurnRequest)
 
 
 @pytest.mark.parametrize(
@@ -536,20 +535,20 @@ def test_a_failure_is_raised_as_what_it_was_where_the_user_can_put_it_right(
     opened: Opener, error: str, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind, match="what happened") as caught:
-        opened().hear(Failed(error=error, message="what happened", details=""))
+        opened().hear(ErrorReply(error=error, message="what happened", details=""))
     assert type(caught.value) is kind
 
 
 def test_what_the_user_can_put_right_is_raised_also_where_another_answer_stage_may_come(opened: Opener) -> None:
     talk = opened(rejoin=True)
     with pytest.raises(ContextLengthError):
-        talk.hear(Failed(error="ContextLengthError", message="too long", details=""))
+        talk.hear(ErrorReply(error="ContextLengthError", message="too long", details=""))
 
 
 def test_a_failure_is_survived_where_another_answer_stage_may_come(opened: Opener) -> None:
     talk = opened(rejoin=True)
     talk.ask()
-    talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+    talk.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
     assert (talk.connections, talk.dialogue.given_up) == (2, 1)
     talk.greet()
     assert talk.ask() == 1
@@ -560,11 +559,11 @@ def test_an_answer_stage_that_fails_as_soon_as_it_has_greeted_teaches_no_questio
     talk.dialogue.take_embedding()
     talk.dialogue.lose("gone")
     talk.hear()
-    talk.expect(Join)
-    talk.peer.send(Hello(model_id="m", knows_levels=False, known_world=None))
+    talk.expect(Connect)
+    talk.peer.send(ServerHello(model_id="m", knows_levels=False, known_world=None))
     embedding = np.zeros((1, 8), np.float32)
-    talk.peer.send(Asking(query="what?", model_id="m", arrays=specs_of(embedding)), [embedding])
-    talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+    talk.peer.send(QueryAccepted(query="what?", model_id="m", arrays=specs_of(embedding)), [embedding])
+    talk.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
     assert talk.dialogue.hello is None
     assert talk.dialogue.take_embedding() is None, "whoever reads it looks for the greeting that it came with"
 
@@ -575,17 +574,17 @@ def test_an_answer_that_is_asked_for_again_is_counted_from_its_beginning(
     monkeypatch.setattr("stream.answer.request.ANSWER_CHARS_MAX", 4)
     talk = opened(rejoin=True, repeat=True)
     number = talk.ask()
-    assert [event.text for event in talk.hear(Text(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
+    assert [event.text for event in talk.hear(AnswerDelta(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
     talk.dialogue.lose("gone")
     talk.greet()
     talk.grant()
-    assert [event.text for event in talk.hear(Text(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
+    assert [event.text for event in talk.hear(AnswerDelta(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
 
 
 def test_failures_one_after_the_other_are_not_survived_for_ever(opened: Opener) -> None:
     talk = opened(rejoin=True, repeat=True)
     talk.ask()
-    bent = Failed(error="ArithmeticError", message="bent", details="")
+    bent = ErrorReply(error="ArithmeticError", message="bent", details="")
     for _ in range(FAILURES_MAX):
         talk.hear(bent)
     with pytest.raises(StageDied, match="bent"):
@@ -596,7 +595,7 @@ def test_failures_one_after_the_other_are_not_survived_for_ever(opened: Opener) 
 def test_an_answer_forgives_the_failures_before_it(opened: Opener) -> None:
     talk = opened(rejoin=True)
     for turn in range(FAILURES_MAX + 2):
-        talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+        talk.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
         talk.greet()
         talk.hear(answered(talk.ask(turn)))
 
@@ -605,15 +604,15 @@ def test_after_a_loss_the_same_is_asked_again_where_answers_are_waited_for(opene
     talk = opened(rejoin=True, repeat=True)
     talk.hear(answered(talk.ask()))
     talk.ask(2)
-    talk.hear(Text(answer=1, text="half"))
+    talk.hear(AnswerDelta(answer=1, text="half"))
     clock.advance(1_000 * MS)
     talk.lose()
     assert talk.dialogue.busy
     assert not talk.dialogue.ready
     talk.greet()
-    talk.expect(Want)
-    talk.hear(Turn(turn=9))
-    message, received = expect_whole(talk.peer, Tokens)
+    talk.expect(TurnRequest)
+    talk.hear(TurnGrant(turn=9))
+    message, received = expect_whole(talk.peer, TokenPacketMessage)
     assert (message.answer, message.turn) == (1, 9)
     assert token_packet(message, received.parts).stamp == STAMP
     clock.advance(100 * MS)
@@ -648,7 +647,7 @@ def test_a_loss_while_nothing_is_open_costs_nothing(opened: Opener) -> None:
 def test_a_question_that_was_changed_is_the_one_that_is_joined_with_again(opened: Opener) -> None:
     talk = opened(rejoin=True)
     talk.dialogue.put_question("who?")
-    talk.expect(Ask)
+    talk.expect(SetQuery)
     talk.asking("who?")
     talk.lose()
     talk.greet("who?")
@@ -659,8 +658,8 @@ def test_a_question_that_was_on_its_way_when_the_answer_stage_was_lost_is_put_ag
     talk.dialogue.put_question("who?")
     talk.lose()
     talk.greet("what?")
-    assert talk.expect(Ask).query == "who?"
-    assert talk.asking("who?") == [Asked(query="who?")]
+    assert talk.expect(SetQuery).query == "who?"
+    assert talk.asking("who?") == [QueryChanged(query="who?")]
 
 
 def test_where_it_is_watched_a_loss_is_left_to_whoever_watches(opened: Opener) -> None:
@@ -685,7 +684,7 @@ def test_where_nobody_watches_a_loss_is_told_once_until_there_is_an_answer_again
     assert talk.lose() == []
     talk.greet()
     talk.hear(answered(talk.ask()))
-    (told,) = talk.hear(Failed(error="ArithmeticError", message="bent", details=""))
+    (told,) = talk.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
     assert isinstance(told, Notice)
     assert "bent" in told.message
 
@@ -698,7 +697,7 @@ def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:
     talk = opened(supervised=False)
     talk.link.gone = True
     with pytest.raises(ModelNotFound):
-        talk.hear(Failed(error="ModelNotFound", message="nowhere", details=""))
+        talk.hear(ErrorReply(error="ModelNotFound", message="nowhere", details=""))
 
 
 def test_a_connection_that_is_lost_in_every_answer_is_not_looked_for_for_ever(opened: Opener) -> None:
@@ -707,9 +706,9 @@ def test_a_connection_that_is_lost_in_every_answer_is_not_looked_for_for_ever(op
     for _ in range(FAILURES_MAX):
         talk.lose()
         talk.greet()
-        talk.expect(Want)
-        talk.hear(Turn(turn=1))
-        talk.expect(Tokens)
+        talk.expect(TurnRequest)
+        talk.hear(TurnGrant(turn=1))
+        talk.expect(TokenPacketMessage)
     with pytest.raises(StageDied, match="the connection was lost"):
         talk.lose()
 
@@ -725,13 +724,13 @@ def test_being_turned_away_ends_the_run_also_where_another_answer_stage_may_come
 def test_a_packet_that_came_too_late_is_sent_again_or_given_up(opened: Opener, repeat: bool) -> None:
     talk = opened(repeat=repeat)
     talk.ask(1)
-    talk.hear(Lapsed(turn=1))
+    talk.hear(TurnExpired(turn=1))
     assert talk.dialogue.given_up == (not repeat)
     assert talk.dialogue.busy == repeat
     if repeat:
-        talk.expect(Want)
-        talk.hear(Turn(turn=2))
-        message = talk.expect(Tokens)
+        talk.expect(TurnRequest)
+        talk.hear(TurnGrant(turn=2))
+        message = talk.expect(TokenPacketMessage)
         assert (message.answer, message.turn) == (0, 2)
         (event,) = talk.hear(answered(0))
         assert isinstance(event, Answer)
@@ -752,7 +751,7 @@ def test_silence_counts_while_something_is_awaited(opened: Opener, clock: FakeCl
     assert pass_by(9) == 0
     talk.ask()
     assert pass_by(2) == 2
-    talk.hear(Alive())
+    talk.hear(KeepAlive())
     assert talk.dialogue.silence_s == 0
     assert pass_by(1.5) == 1.5
     talk.hear(answered(0))
@@ -775,8 +774,8 @@ def test_another_question_is_put_and_told_once_it_holds(opened: Opener) -> None:
     talk = opened()
     talk.dialogue.take_embedding()
     talk.dialogue.put_question("who?")
-    assert talk.expect(Ask).query == "who?"
-    assert talk.asking("who?", value=0.25) == [Asked(query="who?")]
+    assert talk.expect(SetQuery).query == "who?"
+    assert talk.asking("who?", value=0.25) == [QueryChanged(query="who?")]
     embedding = talk.dialogue.take_embedding()
     assert embedding is not None
     assert (embedding.text, embedding.tokens[0, 0]) == ("who?", 0.25)
@@ -791,24 +790,24 @@ def test_a_question_before_it_is_ready_is_put_when_it_is(opened: Opener) -> None
     talk.dialogue.put_question("first?")
     talk.dialogue.put_question("who?")
     talk.greet()
-    assert talk.expect(Ask).query == "who?"
+    assert talk.expect(SetQuery).query == "who?"
     assert talk.peer.receive() is None
-    assert talk.asking("who?") == [Asked(query="who?")]
+    assert talk.asking("who?") == [QueryChanged(query="who?")]
 
 
 def test_the_question_that_is_asked_already_may_be_put_again(opened: Opener) -> None:
     talk = opened()
     talk.dialogue.put_question("what?")
-    talk.expect(Ask)
-    assert talk.asking() == [Asked(query="what?")]
+    talk.expect(SetQuery)
+    assert talk.asking() == [QueryChanged(query="what?")]
 
 
 def test_a_question_that_is_refused_is_told_and_changes_nothing(opened: Opener) -> None:
     talk = opened(rejoin=True)
     talk.dialogue.take_embedding()
     talk.dialogue.put_question("who?")
-    refused = Asking(query="who?", model_id="m", error="too long")
-    assert talk.hear(refused) == [Asked(query="who?", error="too long")]
+    refused = QueryAccepted(query="who?", model_id="m", error="too long")
+    assert talk.hear(refused) == [QueryChanged(query="who?", error="too long")]
     assert talk.dialogue.take_embedding() is None
     talk.lose()
     talk.greet("what?")
@@ -847,7 +846,7 @@ def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(open
     now = FrameStamp(5, 2_500 * MS, 100 * MS, epoch=99)
     assert talk.dialogue.recall(now)
     assert talk.dialogue.busy
-    assert talk.hear() == [AnswerText(answer=0, text="of old", pts_s=2.5), old]
+    assert talk.hear() == [AnswerDeltaEvent(answer=0, text="of old", pts_s=2.5), old]
     assert not talk.dialogue.busy
     feedback = talk.dialogue.take_feedback()
     assert feedback is not None
@@ -879,7 +878,7 @@ def test_a_question_before_a_greeting_is_refused(opened: Opener) -> None:
 def test_it_waits_no_longer_than_it_is_told(opened: Opener) -> None:
     talk = opened()
     assert list(talk.dialogue.hear(1)) == []
-    talk.peer.send(Turn(turn=3))
+    talk.peer.send(TurnGrant(turn=3))
     assert list(talk.dialogue.hear(LIMIT_MS)) == []
     assert talk.dialogue.wants_packet
 

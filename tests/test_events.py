@@ -13,33 +13,33 @@ from stream.event_forms import encode_event, pack_event, unpack_event
 from stream.events import (
     Answer,
     AnswerCancelled,
-    AnswerText,
+    AnswerDeltaEvent,
     AnswerTiming,
     AnyEvent,
-    Asked,
     Cut,
     Event,
+    Explanation,
     FrameMap,
     FrameReady,
-    Looked,
-    LookTiming,
     Notice,
     Outage,
     PictureChanged,
+    QueryChanged,
     Restarted,
-    Shadow,
+    ShadowCheck,
     Skipped,
     Started,
     Summary,
-    Turned,
-    Why,
+    VerdictChanged,
+    YesNoResult,
+    YesNoTiming,
 )
 
 ABSENT = (("timing", None), ("warning", None))
 """Fields that are left out."""
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
-SHADOW = Shadow(
+SHADOW = ShadowCheck(
     answer=1,
     frame_index=2,
     pts_s=0.5,
@@ -74,13 +74,13 @@ EVENTS: list[Event] = [
     Notice(code="loading", message="loading m"),
     Outage(frame_index=3, pts_s=0.1, reason="timed out"),
     Restarted(process="answers", cause="killed by SIGKILL", count=1),
-    Asked(query="Where?"),
-    AnswerText(answer=1, text="a "),
+    QueryChanged(query="Where?"),
+    AnswerDeltaEvent(answer=1, text="a "),
     ANSWER,
     AnswerCancelled(
         answer=2, frame_index=3, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=4, by_pts_s=0.75
     ),
-    Looked(
+    YesNoResult(
         frame_index=2,
         pts_s=0.5,
         trigger="change",
@@ -90,11 +90,11 @@ EVENTS: list[Event] = [
         holds="yes",
         tokens_used=3,
         tokens_total=4,
-        timing=LookTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
+        timing=YesNoTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
     ),
-    Turned(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
+    VerdictChanged(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
     SHADOW,
-    Why(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
+    Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     FrameReady(
         frame_index=0,
         pts_s=0.0,

@@ -19,12 +19,12 @@ from stream.display import open_display
 from stream.display.lines import JsonDisplay, LinesDisplay, level_of
 from stream.display.progress import ProgressDisplay
 from stream.events import (
-    AnswerText,
-    Asked,
+    AnswerDeltaEvent,
     Cut,
     Event,
     Notice,
     Outage,
+    QueryChanged,
     Restarted,
     Skipped,
     Started,
@@ -65,7 +65,7 @@ def test_events_are_objects_but_frames_and_pieces_of_text(capfd: pytest.CaptureF
     for event in (
         Started(source="camera", model="m", query="?", backend="cpu"),
         frame(0, 0.0),
-        AnswerText(answer=0, text="a "),
+        AnswerDeltaEvent(answer=0, text="a "),
         answer(0.5, "a cat"),
         answer(0.6, "  "),
         summary(),
@@ -152,8 +152,8 @@ def test_stderr_that_is_no_file_is_written_too(machine: None, capsys: pytest.Cap
         (Outage(frame_index=1, pts_s=0.1, reason="timed out"), "warning"),
         (Outage(frame_index=1, pts_s=0.1, reason="timed out", lasted_s=2.0), "info"),
         (Restarted(process="answers", cause="killed", count=1), "warning"),
-        (Asked(query="?"), "info"),
-        (Asked(query="?", error="too long"), "warning"),
+        (QueryChanged(query="?"), "info"),
+        (QueryChanged(query="?", error="too long"), "warning"),
         (summary(), "info"),
         (summary(ended="error", error="it fell"), "error"),
     ],

@@ -13,28 +13,28 @@ from arr_coc.types import FrameStamp, Shift, TileGrid
 from stream.errors import TransportError
 from stream.messages import (
     PROTOCOL,
-    Alive,
+    AnswerDelta,
     AnyMessage,
     ArraySpec,
-    Ask,
-    Asking,
     Cancel,
-    Changed,
+    Connect,
     Credit,
+    Disconnect,
     End,
-    Frame,
-    Hello,
-    Join,
-    Lapsed,
-    Leave,
-    Looked,
-    Lost,
+    FrameCaptured,
+    FramePacketMessage,
+    KeepAlive,
     Message,
-    Text,
-    Tokens,
-    Turn,
-    Want,
-    WholeFrame,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    SourceLost,
+    TextureUpdated,
+    TokenPacketMessage,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
     decode,
     encode,
 )
@@ -45,25 +45,25 @@ MESSAGES: list[Message] = [
     Credit(count=3),
     Cancel(),
     End(reason="finished", skipped=(SkippedItem("packet 9", "Invalid data", None, 2),)),
-    Frame(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
-    Changed(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, shift=Shift(1.5, -2.0, 0.5), cut_score=0.75),
-    Changed(stamp=STAMP, texture_ms=0.25, dirty_share=1.0, discontinuity="resolution"),
-    Lost(frame_index=7, media_ns=5, reason="the cable", lasted_s=1.5, attempts=3),
-    Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),
-    WholeFrame(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), in_snapshot=True),
-    Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(2_000, 33_000)),
-    Join(query="What?", encode="prune"),
-    Join(query="What?", until="is it there?"),
-    Looked(answer=2, yes=0.75, certain=0.5, tokens_used=9, encode_ms=1.5, prefill_ms=2.5),
-    Hello(model_id="m", knows_levels=True, known_world="drawn scenes"),
-    Ask(query="Who?"),
-    Asking(query="Who?", model_id="m", error="too long"),
-    Want(),
-    Turn(turn=9),
-    Lapsed(turn=9),
-    Alive(),
-    Leave(),
-    Text(answer=2, text="a red circle ▲"),
+    FrameCaptured(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
+    TextureUpdated(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, shift=Shift(1.5, -2.0, 0.5), cut_score=0.75),
+    TextureUpdated(stamp=STAMP, texture_ms=0.25, dirty_share=1.0, discontinuity="resolution"),
+    SourceLost(frame_index=7, media_ns=5, reason="the cable", lasted_s=1.5, attempts=3),
+    TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),
+    FramePacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), in_snapshot=True),
+    TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(2_000, 33_000)),
+    Connect(query="What?", encode="prune"),
+    Connect(query="What?", standing_query="is it there?"),
+    YesNoReply(answer=2, yes=0.75, certain=0.5, tokens_used=9, encode_ms=1.5, prefill_ms=2.5),
+    ServerHello(model_id="m", knows_levels=True, known_world="drawn scenes"),
+    SetQuery(query="Who?"),
+    QueryAccepted(query="Who?", model_id="m", error="too long"),
+    TurnRequest(),
+    TurnGrant(turn=9),
+    TurnExpired(turn=9),
+    KeepAlive(),
+    Disconnect(),
+    AnswerDelta(answer=2, text="a red circle ▲"),
 ]
 
 
@@ -73,8 +73,8 @@ def test_a_message_survives_the_way(message: Message) -> None:
 
 
 def test_whoever_joins_says_which_protocol_it_speaks() -> None:
-    assert Join(query="What?").protocol == PROTOCOL
-    assert msgspec.msgpack.decode(encode(Join(query="What?")))["protocol"] == PROTOCOL
+    assert Connect(query="What?").protocol == PROTOCOL
+    assert msgspec.msgpack.decode(encode(Connect(query="What?")))["protocol"] == PROTOCOL
 
 
 def test_every_kind_has_a_name_of_its_own() -> None:
@@ -98,7 +98,7 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         msgspec.msgpack.encode({"kind": "text", "answer": 1}),
         msgspec.msgpack.encode({"kind": "turn", "turn": -1}),
         msgspec.msgpack.encode({"kind": "join"}),
-        encode(Looked(answer=0, yes=1.5, certain=0.5, tokens_used=0, encode_ms=0.0, prefill_ms=0.0)),
+        encode(YesNoReply(answer=0, yes=1.5, certain=0.5, tokens_used=0, encode_ms=0.0, prefill_ms=0.0)),
         msgspec.msgpack.encode({"kind": "ask", "query": b"\xff"}),
         b"\x81\xa4kind\xa1\xff",
         b"\x91" * 100_000,
@@ -124,4 +124,4 @@ def test_noise_is_refused_or_read_but_never_breaks(data: bytes) -> None:
 @pytest.mark.parametrize("side_px", [(2**20, 2**20), (1, 2**20 + 1), (20_000, 20_000)])
 def test_a_frame_that_nobody_has_is_refused(side_px: tuple[int, int]) -> None:
     with pytest.raises(TransportError, match="is not the tile grid"):
-        decode(encode(Tokens(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(*side_px))))
+        decode(encode(TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(*side_px))))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.errors import TransportError
-from stream.messages import Answered, ArraySpec, Asking
+from stream.messages import AnswerReply, ArraySpec, QueryAccepted
 from stream.packets import (
     Array,
     embedding_of,
@@ -112,7 +112,7 @@ def test_arrays_that_did_not_come_are_missed() -> None:
 )
 def test_a_packet_that_announces_other_arrays_is_refused(specs: tuple[ArraySpec, ...]) -> None:
     message, arrays = token_message(0, 0, tokens())
-    with pytest.raises(TransportError, match="Tokens must announce the arrays"):
+    with pytest.raises(TransportError, match="TokenPacketMessage must announce the arrays"):
         token_packet(replace(message, arrays=specs), wire(arrays))
 
 
@@ -130,16 +130,16 @@ def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -
 
 def test_the_querys_embedding_survives_the_way() -> None:
     embedding = np.random.default_rng(2).random((4, 16), dtype=np.float32)
-    asking = Asking(query="What?", model_id="tiny", arrays=specs_of(embedding))
+    asking = QueryAccepted(query="What?", model_id="tiny", arrays=specs_of(embedding))
     got = embedding_of(asking, [embedding.tobytes()])
     assert (got.text, got.model_id) == ("What?", "tiny")
     np.testing.assert_array_equal(got.tokens, embedding)
-    with pytest.raises(TransportError, match="Asking must announce the arrays"):
-        embedding_of(Asking(query="What?", model_id="tiny", error="too long"), [])
+    with pytest.raises(TransportError, match="QueryAccepted must announce the arrays"):
+        embedding_of(QueryAccepted(query="What?", model_id="tiny", error="too long"), [])
 
 
-def answered(feedback: Feedback | None) -> Answered:
-    return Answered(
+def answered(feedback: Feedback | None) -> AnswerReply:
+    return AnswerReply(
         answer=0,
         query="What?",
         text="",

@@ -33,7 +33,7 @@ from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import (
     STORE_LOST,
     Answer,
-    AnswerText,
+    AnswerDeltaEvent,
     Cut,
     Event,
     FrameReady,
@@ -133,12 +133,22 @@ def test_a_file_gives_every_frame_and_answers_at_the_answer_points(video: str) -
 
 
 def test_an_answer_follows_the_events_of_its_frames_and_its_own_pieces(video: str) -> None:
-    order = [event for event in run(configured(video)).events if isinstance(event, (FrameReady, AnswerText, Answer))]
+    order = [
+        event for event in run(configured(video)).events if isinstance(event, (FrameReady, AnswerDeltaEvent, Answer))
+    ]
     first = next(index for index, event in enumerate(order) if isinstance(event, Answer))
-    assert [type(event) for event in order[: first + 2]] == [FrameReady, AnswerText, AnswerText, Answer, FrameReady]
+    assert [type(event) for event in order[: first + 2]] == [
+        FrameReady,
+        AnswerDeltaEvent,
+        AnswerDeltaEvent,
+        Answer,
+        FrameReady,
+    ]
     answer = order[first]
     assert isinstance(answer, Answer)
-    assert answer.text == "".join(e.text for e in order if isinstance(e, AnswerText) and e.answer == answer.answer)
+    assert answer.text == "".join(
+        e.text for e in order if isinstance(e, AnswerDeltaEvent) and e.answer == answer.answer
+    )
 
 
 def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None:
@@ -358,7 +368,7 @@ def test_a_busy_answer_stage_never_stops_the_frames_and_missed_answers_are_count
 
 def test_ctrl_c_once_ends_what_is_in_flight_and_gives_no_further_answer(video: str) -> None:
     def end_at_the_second_answer(pipeline: Pipeline, event: Event) -> None:
-        if isinstance(event, AnswerText) and event.answer == 1:
+        if isinstance(event, AnswerDeltaEvent) and event.answer == 1:
             pipeline.end()
 
     result = run(configured(video), on_event=end_at_the_second_answer)
@@ -371,7 +381,7 @@ def test_ctrl_c_once_ends_what_is_in_flight_and_gives_no_further_answer(video: s
 @pytest.mark.parametrize("two_processes", [False, True])
 def test_ctrl_c_twice_drops_what_is_in_flight(video: str, two_processes: bool) -> None:
     def cancel_the_second_answer(pipeline: Pipeline, event: Event) -> None:
-        if isinstance(event, AnswerText) and event.answer == 1 and event.text == ".":
+        if isinstance(event, AnswerDeltaEvent) and event.answer == 1 and event.text == ".":
             pipeline.end()
             pipeline.cancel()
 

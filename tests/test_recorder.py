@@ -14,8 +14,17 @@ from msgspec.structs import replace
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream import recorder as module
-from stream.events import AnswerText, FrameMap, Notice
-from stream.messages import Alive, Ask, Hello, Text, Tokens, Turn, Want, WholeFrame
+from stream.events import AnswerDeltaEvent, FrameMap, Notice
+from stream.messages import (
+    AnswerDelta,
+    FramePacketMessage,
+    KeepAlive,
+    ServerHello,
+    SetQuery,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+)
 from stream.packets import frame_message, frame_packet, specs_of, token_message
 from stream.recorder import RECORDING_ENDED, RecordedTalk, Recorder
 from stream.recording import AnyRecord, Began, Happened, Heard, Part, Recording, Said, unpacked
@@ -35,7 +44,7 @@ def token_packet_of(tokens: int) -> TokenPacket:
     return TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 96), regions, np.ones(tokens, np.float32), pixels)
 
 
-HELLO = Hello(model_id="m", knows_levels=True, known_world=None, answering="{}")
+HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None, provenance="{}")
 
 
 def met(folder: Path, source: str = "") -> Recorder:
@@ -75,14 +84,14 @@ def test_what_is_said_heard_and_told_is_written_in_order(tmp_path: Path) -> None
     message, arrays = token_message(3, 4, token_packet_of(2))
     recorder.happened(notice(1))
     recorder.said(message, arrays)
-    recorder.heard(Ask(query="x"), [])
+    recorder.heard(SetQuery(query="x"), [])
     recorder.close()
     told, said, heard = recorded(tmp_path / "a")
     began = next(Recording(tmp_path / "a").records())
     assert isinstance(began, Began)
     assert (began.source, began.program) == ("clip.mp4", "0.1.0")
     assert told == Happened(notice(1))
-    assert heard == Heard(Ask(query="x"))
+    assert heard == Heard(SetQuery(query="x"))
     assert isinstance(said, Said)
     assert said.message == message
     assert unpacked(said) == [array.tobytes() for array in arrays]
@@ -104,7 +113,7 @@ def test_a_run_that_never_meets_a_model_leaves_no_recording(tmp_path: Path) -> N
 def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: Path) -> None:
     recorder = met(tmp_path)
     drawn = frame(0, 0.0, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\0", regions=b""))
-    recorder.happened(AnswerText(answer=0, text="a "))
+    recorder.happened(AnswerDeltaEvent(answer=0, text="a "))
     recorder.happened(drawn)
     recorder.close()
     (told,) = recorded(tmp_path)
@@ -155,7 +164,11 @@ def test_where_the_disk_cannot_follow_it_ends_after_what_waits(
     recorder.happened(notice(1))
     stuck.set()
     recorder.close()
-    numbers = [r.message.answer for r in recorded(tmp_path) if isinstance(r, Said) and isinstance(r.message, Tokens)]
+    numbers = [
+        r.message.answer
+        for r in recorded(tmp_path)
+        if isinstance(r, Said) and isinstance(r.message, TokenPacketMessage)
+    ]
     assert numbers == list(range(len(numbers)))
     assert 2 <= len(numbers) <= 3, "what had been taken is written, and nothing after a gap"
 
@@ -196,9 +209,9 @@ def test_a_fault_of_its_own_ends_the_recording_and_not_the_run(tmp_path: Path, m
 
     monkeypatch.setattr(module, "packed", fail)
     recorder = met(tmp_path)
-    recorder.said(Ask(query="x"), [np.zeros(1, np.uint8)])
+    recorder.said(SetQuery(query="x"), [np.zeros(1, np.uint8)])
     until(lambda: recorder._over)
-    recorder.said(Ask(query="y"), [])
+    recorder.said(SetQuery(query="y"), [])
     told = recorder.take_notice()
     assert told is not None
     assert "(ValueError: no such array)" in told.message
@@ -213,18 +226,23 @@ def talk(folder: Path, snapshot: SnapshotWriter | None = None) -> tuple[Recorder
 
 def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None:
     recorder, tap = talk(tmp_path)
-    for message in (Want(), Ask(query="x")):
+    for message in (TurnRequest(), SetQuery(query="x")):
         tap.said(message, [])
-    for heard in (Turn(turn=1), Text(answer=0, text="a"), Alive(), replace(HELLO, allocator=b"weights")):
+    for heard in (
+        TurnGrant(turn=1),
+        AnswerDelta(answer=0, text="a"),
+        KeepAlive(),
+        replace(HELLO, allocator=b"weights"),
+    ):
         tap.heard(Received(heard))
     recorder.close()
-    assert recorded(tmp_path) == [Said(Ask(query="x")), Heard(HELLO)]
+    assert recorded(tmp_path) == [Said(SetQuery(query="x")), Heard(HELLO)]
 
 
 def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
     recorder, tap = talk(tmp_path)
     array = np.arange(6, dtype=np.float32)
-    tap.heard(Received(Ask(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
+    tap.heard(Received(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
     recorder.close()
     (heard,) = recorded(tmp_path)
     assert isinstance(heard, Heard)
@@ -245,5 +263,5 @@ def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path
     snapshot.close()
     (said,) = recorded(tmp_path)
     assert isinstance(said, Said)
-    assert isinstance(said.message, WholeFrame)
+    assert isinstance(said.message, FramePacketMessage)
     np.testing.assert_array_equal(frame_packet(said.message, unpacked(said)).image, image)

@@ -13,7 +13,7 @@ from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.errors import OutputError, RecordingError
 from stream.events import Notice
 from stream.framing import framed, read_framed
-from stream.messages import PROTOCOL, Ask, Tokens
+from stream.messages import PROTOCOL, SetQuery, TokenPacketMessage
 from stream.packets import token_message, token_packet
 from stream.recording import MAGIC, AnyRecord, Began, Happened, Heard, Part, Recording, Said, claimed_folder, packed
 from stream.recording import unpacked as unpacked_parts
@@ -45,13 +45,13 @@ def written(folder: Path, *records: AnyRecord) -> Path:
 
 
 def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> None:
-    records = [BEGAN, Said(Ask(query="ünsaid?")), said(1), Heard(Ask(query="x")), happened(2)]
+    records = [BEGAN, Said(SetQuery(query="ünsaid?")), said(1), Heard(SetQuery(query="x")), happened(2)]
     written(tmp_path / "a", *records)
     recording = Recording(tmp_path / "a")
     assert list(recording.records()) == records
     assert recording.damage == []
-    (found,) = (r for r in recording.records() if isinstance(r, Said) and isinstance(r.message, Tokens))
-    assert isinstance(found.message, Tokens)
+    (found,) = (r for r in recording.records() if isinstance(r, Said) and isinstance(r.message, TokenPacketMessage))
+    assert isinstance(found.message, TokenPacketMessage)
     packet = token_packet(found.message, unpacked_parts(found))
     rng = np.random.default_rng(1)
     np.testing.assert_array_equal(packet.regions, rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32))
@@ -99,7 +99,7 @@ def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
             Recording(absent)
     path = tmp_path / "0001.rec"
     for data, message in (
-        (b"arr-coc recording 9\nrest", r"0001.rec' is of format 9, and this program reads format 1; replay it with"),
+        (b"arr-coc recording 9\nrest", r"0001.rec' is of format 9, and this program reads format 2; replay it with"),
         (b"something else entirely", r"0001.rec' is no part of a recording; take it out"),
     ):
         path.write_bytes(data)

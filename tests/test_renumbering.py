@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
-from stream.events import Answer, AnswerCancelled, AnswerText, Cut, Event, FrameReady, Notice, Outage
+from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Cut, Event, FrameReady, Notice, Outage
 from stream.renumbering import EventRebaser
 from tests.event_maker import answer, frame
 
@@ -54,11 +54,11 @@ def test_answers_go_on_also_after_one_that_was_never_finished() -> None:
     numbering = EventRebaser(live=True)
     numbering.apply(captured(0, 0.0, 100))
     numbering.apply(answer(0.0, "one"))
-    numbering.apply(AnswerText(answer=1, text="half of", pts_s=0.5))
+    numbering.apply(AnswerDeltaEvent(answer=1, text="half of", pts_s=0.5))
     numbering.next_epoch(0)
     numbering.apply(captured(0, 0.0, 102))
-    text = numbering.apply(AnswerText(answer=0, text="two", pts_s=0.0))
-    assert text == AnswerText(answer=2, text="two", pts_s=2.0)
+    text = numbering.apply(AnswerDeltaEvent(answer=0, text="two", pts_s=0.0))
+    assert text == AnswerDeltaEvent(answer=2, text="two", pts_s=2.0)
     told = numbering.apply(answer(0.0, "two"))
     assert isinstance(told, Answer)
     assert (told.answer, told.frame_index) == (2, 1)
@@ -77,8 +77,8 @@ def test_a_cancelled_answer_has_a_number_and_both_of_its_times_go_on() -> None:
     assert told == replace(stale, frame_index=1, pts_s=2.0, by_frame_index=4, by_pts_s=2.5)
     numbering.next_epoch(0)
     numbering.apply(captured(0, 0.0, 104))
-    following = numbering.apply(AnswerText(answer=0, text="two"))
-    assert isinstance(following, AnswerText)
+    following = numbering.apply(AnswerDeltaEvent(answer=0, text="two"))
+    assert isinstance(following, AnswerDeltaEvent)
     assert following.answer == 1
 
 
@@ -87,7 +87,7 @@ def test_text_without_a_time_gets_none() -> None:
     numbering.apply(captured(0, 5.0, 105))
     numbering.next_epoch(0)
     numbering.apply(captured(0, 0.0, 106))
-    assert numbering.apply(AnswerText(answer=0, text="two")) == AnswerText(answer=0, text="two")
+    assert numbering.apply(AnswerDeltaEvent(answer=0, text="two")) == AnswerDeltaEvent(answer=0, text="two")
 
 
 def test_a_process_that_dies_before_its_first_frame_changes_nothing() -> None:

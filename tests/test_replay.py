@@ -17,9 +17,8 @@ from stream.answer.model import Packet
 from stream.answering import Answering, answering, read_answering
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
 from stream.errors import RecordingError
-from stream.events import Answer, Asked, Event, FrameReady, Looked, Restarted, Summary
-from stream.messages import Answered, Cancel, Hello, Join, Lapsed
-from stream.messages import Looked as LookedMessage
+from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
+from stream.messages import AnswerReply, Cancel, Connect, ServerHello, TurnExpired, YesNoReply
 from stream.packets import token_message
 from stream.recording import AnyRecord, Began, Happened, Heard, Recording, Said, packed
 from stream.runtime.pipeline import Pipeline
@@ -140,11 +139,11 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
     until = UntilConfig(question="is it bright?", captions=True, go_on=True)
     told = record(video, tmp_path / "a", ask, until=until)
     events, summary = replayed(Recording(tmp_path / "a"))
-    assert any(isinstance(event, Asked) for event in events)
+    assert any(isinstance(event, QueryChanged) for event in events)
     queries = [event.query for event in events if isinstance(event, Replayed)]
     assert queries == [event.query for event in told if isinstance(event, Answer)]
     assert set(queries) == {"Say what happens.", "and now?"}
-    looks = [event for event in told if isinstance(event, Looked)]
+    looks = [event for event in told if isinstance(event, YesNoResult)]
     again = [event for event in events if isinstance(event, LookedAgain)]
     assert [(a.frame_index, a.recorded_yes, a.question) for a in again] == [
         (look.frame_index, look.yes, "is it bright?") for look in looks
@@ -202,22 +201,22 @@ def test_text_of_another_number_of_tokens_is_not_the_same(video: str, tmp_path: 
     assert summary.differing == 4
 
 
-def packet_record(number: int, *, speak: bool = True) -> Said:
+def packet_record(number: int, *, wants_answer: bool = True) -> Said:
     pixels = np.full((1, 3, 32, 32), number, np.uint8)
     stamp = FrameStamp(number, number * 10**9, 0)
     packet = TokenPacket(stamp, TileGrid.of(64, 96), np.zeros((1, 3), np.int32), np.ones(1, np.float32), pixels)
-    message, arrays = token_message(number, number, packet, speak=speak)
+    message, arrays = token_message(number, number, packet, wants_answer=wants_answer)
     return Said(message, packed(arrays))
 
 
 def answered(number: int, text: str) -> Heard:
     times = {"encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-    return Heard(Answered(answer=number, query="q", text=text, tokens_used=1, text_tokens=4, **times))
+    return Heard(AnswerReply(answer=number, query="q", text=text, tokens_used=1, text_tokens=4, **times))
 
 
 def looked(number: int) -> Heard:
     times = {"encode_ms": 1.0, "prefill_ms": 1.0}
-    return Heard(LookedMessage(answer=number, yes=0.01, certain=1.0, tokens_used=1, **times))
+    return Heard(YesNoReply(answer=number, yes=0.01, certain=1.0, tokens_used=1, **times))
 
 
 def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay]:
@@ -225,7 +224,7 @@ def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay
     return [event for record in records for event in replay.take(record)], replay
 
 
-JOIN = Said(Join(query="q", until="u"))
+JOIN = Said(Connect(query="q", standing_query="u"))
 
 
 def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
@@ -238,7 +237,7 @@ def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
 
 def test_only_packets_that_were_answered_are_asked() -> None:
     speaker = Forgetful()
-    lapsed = [packet_record(1), Heard(Lapsed(turn=1))]
+    lapsed = [packet_record(1), Heard(TurnExpired(turn=1))]
     lost = [packet_record(2)]
     events, replay = take(speaker, JOIN, *lapsed, *lost, JOIN, packet_record(3), answered(3, "q 1"), packet_record(4))
     assert len(events) == 1
@@ -254,7 +253,9 @@ def test_an_answer_that_was_cancelled_is_not_asked_for_even_where_it_came_too_la
 
 
 def test_a_packet_that_was_only_looked_at_is_not_asked_for_an_answer() -> None:
-    events, replay = take(FakeSpeaker(Config()), JOIN, packet_record(1, speak=False), looked(1), answered(1, "x"))
+    events, replay = take(
+        FakeSpeaker(Config()), JOIN, packet_record(1, wants_answer=False), looked(1), answered(1, "x")
+    )
     assert [type(event) for event in events] == [LookedAgain]
     assert replay.summary([]).unanswered == 0
     events, replay = take(FakeSpeaker(Config()), JOIN, packet_record(1), looked(1), answered(1, "frame 1 sum 3072"))
@@ -263,7 +264,7 @@ def test_a_packet_that_was_only_looked_at_is_not_asked_for_an_answer() -> None:
 
 def hello(told: Answering) -> Heard:
     text = msgspec.json.encode(told).decode()
-    return Heard(Hello(model_id="m", knows_levels=True, known_world=None, answering=text))
+    return Heard(ServerHello(model_id="m", knows_levels=True, known_world=None, provenance=text))
 
 
 def test_a_recording_that_goes_on_with_another_model_is_refused_from_there() -> None:
@@ -329,7 +330,7 @@ def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_p
     recording = Recording(tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["0001.rec", "0002.rec"]
     events, summary = replayed(recording)
-    assert sum(isinstance(record, Said) and isinstance(record.message, Join) for record in recording.records()) == 3
+    assert sum(isinstance(record, Said) and isinstance(record.message, Connect) for record in recording.records()) == 3
     assert summary.answers >= 5, "the last of the one that was killed may be lost with it"
     assert summary.differing == 0
     assert isinstance(summary.recorded, Summary), "the run waited for the end of its recording"

@@ -18,7 +18,7 @@ from arr_coc.errors import ModelNotFound, OptionError
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import ANSWERS_LOST, Answer, AnswerText, Event, Notice, Restarted, Summary
+from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
 from stream.recording import Recording
 from stream.runtime import answer_worker as serving
 from stream.runtime.answer_worker import serve_answers
@@ -116,7 +116,7 @@ def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoin
 
 def without_pieces(events: Iterable[Event]) -> list[Event]:
     """What is told but for the pieces of answers, some of which are spoken again where an answer stage was lost."""
-    return [event for event in events if not isinstance(event, AnswerText)]
+    return [event for event in events if not isinstance(event, AnswerDeltaEvent)]
 
 
 def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from stream.config import AnswerConfig, Config
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
 from stream.errors import ConfigError, ResumeError
-from stream.events import Answer, AnswerText, Shadow
+from stream.events import Answer, AnswerDeltaEvent, ShadowCheck
 from stream.layers import Layer, build_config
-from stream.messages import Ask, Text, Tokens, Turn, Want, WholeFrame
+from stream.messages import AnswerDelta, FramePacketMessage, SetQuery, TokenPacketMessage, TurnGrant, TurnRequest
 from stream.monitor.statistics import RunStatistics
 from stream.packets import frame_packet
 from stream.resume import journal_for
@@ -37,7 +37,7 @@ def asked_with_shadow(talk: Talk) -> FramePacket:
     shadow = whole_frame()
     talk.grant()
     talk.dialogue.ask(tokens(), "every", shadow=shadow)
-    talk.expect(Tokens)
+    talk.expect(TokenPacketMessage)
     return shadow
 
 
@@ -46,16 +46,16 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
     shadow = asked_with_shadow(talk)
     (told,) = talk.hear(answered(0))
     assert isinstance(told, Answer)
-    talk.expect(Want)
+    talk.expect(TurnRequest)
     assert talk.dialogue.busy
     assert not talk.dialogue.wants_packet
-    talk.hear(Turn(turn=2))
-    message, received = expect_whole(talk.peer, WholeFrame)
+    talk.hear(TurnGrant(turn=2))
+    message, received = expect_whole(talk.peer, FramePacketMessage)
     assert (message.answer, message.turn) == (0, 2)
     np.testing.assert_array_equal(frame_packet(message, received.parts).image, shadow.image)
-    assert talk.hear(Text(answer=0, text="all of")) == []
+    assert talk.hear(AnswerDelta(answer=0, text="all of")) == []
     (found,) = talk.hear(answered(0))
-    assert found == Shadow(
+    assert found == ShadowCheck(
         answer=0,
         frame_index=5,
         pts_s=2.5,
@@ -77,9 +77,9 @@ def test_the_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> No
         talk = opened(snapshot=writer)
         shadow = asked_with_shadow(talk)
         talk.hear(answered(0))
-        talk.expect(Want)
-        talk.hear(Turn(turn=2))
-        assert expect_whole(talk.peer, WholeFrame)[0].in_snapshot
+        talk.expect(TurnRequest)
+        talk.hear(TurnGrant(turn=2))
+        assert expect_whole(talk.peer, FramePacketMessage)[0].in_snapshot
         np.testing.assert_array_equal(SnapshotReader(writer.descriptor).read(64, 64), shadow.image)
     finally:
         writer.close()
@@ -89,11 +89,11 @@ def test_a_check_of_another_question_is_dropped(opened: Opener) -> None:
     talk = opened()
     asked_with_shadow(talk)
     talk.hear(answered(0))
-    talk.expect(Want)
+    talk.expect(TurnRequest)
     talk.dialogue.put_question("who?")
-    talk.expect(Ask)
-    talk.hear(Turn(turn=2))
-    talk.expect(WholeFrame)
+    talk.expect(SetQuery)
+    talk.hear(TurnGrant(turn=2))
+    talk.expect(FramePacketMessage)
     assert talk.hear(answered(0, query="who?")) == []
     assert not talk.dialogue.busy
 
@@ -102,7 +102,7 @@ def test_a_check_that_is_lost_is_no_lost_answer(opened: Opener) -> None:
     talk = opened(rejoin=True)
     asked_with_shadow(talk)
     talk.hear(answered(0))
-    talk.expect(Want)
+    talk.expect(TurnRequest)
     talk.lose()
     assert not talk.dialogue.busy
     assert talk.dialogue.given_up == 0
@@ -112,14 +112,14 @@ def test_in_lockstep_a_check_is_repeated_by_the_successor(opened: Opener) -> Non
     talk = opened(rejoin=True, repeat=True)
     asked_with_shadow(talk)
     talk.hear(answered(0))
-    talk.expect(Want)
+    talk.expect(TurnRequest)
     talk.lose()
     talk.greet()
-    talk.expect(Want)
-    talk.hear(Turn(turn=1))
-    talk.expect(WholeFrame)
+    talk.expect(TurnRequest)
+    talk.hear(TurnGrant(turn=1))
+    talk.expect(FramePacketMessage)
     (found,) = talk.hear(answered(0))
-    assert isinstance(found, Shadow)
+    assert isinstance(found, ShadowCheck)
 
 
 @pytest.mark.parametrize("two_processes", [False, True])
@@ -139,7 +139,7 @@ def test_every_so_many_answers_one_is_checked_and_nothing_else_changes(
         for every in (None, 2)
     )
     assert checked.error is None
-    shadows = checked.of(Shadow)
+    shadows = checked.of(ShadowCheck)
     assert [shadow.answer for shadow in shadows] == [1, 3]
     assert [shadow.frame_index for shadow in shadows] == [3, 9]
     assert {shadow.tokens_full for shadow in shadows} == {24}
@@ -148,8 +148,8 @@ def test_every_so_many_answers_one_is_checked_and_nothing_else_changes(
         assert isinstance(before, Answer)
         assert (before.answer, before.text, before.tokens_used) == (shadow.answer, shadow.text, shadow.tokens_used)
         assert shadow.full_text.startswith(f"frame {shadow.frame_index} sum ")
-        assert len(checked.of(AnswerText)) == len(plain.of(AnswerText))
-    rest = [event for event in checked.events if not isinstance(event, Shadow)]
+        assert len(checked.of(AnswerDeltaEvent)) == len(plain.of(AnswerDeltaEvent))
+    rest = [event for event in checked.events if not isinstance(event, ShadowCheck)]
     assert without_timing(rest) == without_timing(plain.events)
 
 
@@ -182,9 +182,11 @@ def test_a_checked_run_cannot_be_continued(tmp_path: Path) -> None:
         journal_for(config, resume=True)
 
 
-def found(same: bool, words: float) -> Shadow:
+def found(same: bool, words: float) -> ShadowCheck:
     texts = {"query": "?", "text": "a", "full_text": "b"}
-    return Shadow(answer=0, frame_index=0, pts_s=0.0, same=same, words=words, tokens_used=1, tokens_full=2, **texts)
+    return ShadowCheck(
+        answer=0, frame_index=0, pts_s=0.0, same=same, words=words, tokens_used=1, tokens_full=2, **texts
+    )
 
 
 def test_agreement_is_counted_and_shown() -> None:

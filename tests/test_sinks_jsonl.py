@@ -7,14 +7,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stream.events import AnswerText, Cut, Event, Notice, Skipped
+from stream.events import AnswerDeltaEvent, Cut, Event, Notice, Skipped
 from stream.sinks.jsonl import JsonlSink
 from tests.event_maker import answer, frame, look, summary, turned
 
 EVENTS: list[Event] = [
     Notice(code="x", message="hello"),
     frame(0, 0.0),
-    AnswerText(answer=0, text="a"),
+    AnswerDeltaEvent(answer=0, text="a"),
     answer(1 / 3, "a\nb"),
     Cut(frame_index=3, pts_s=0.1, score=0.9),
     Skipped(frame_index=4, pts_s=0.2, what="packet 5", reason="broken"),

@@ -11,7 +11,7 @@ import pytest
 from stream.config import QUERY_LIMIT_CHARS
 from stream.display import live as live_view
 from stream.display.live import ENTER, LAST_ENTRIES, LEAVE, LineWriter, LiveDisplay, Screen
-from stream.events import AnswerText, Asked, Event, Notice, Started
+from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Started
 from tests.event_maker import answer, frame, summary
 from tests.fake_run import ScriptedRun
 from tests.pty_screen import Pty
@@ -40,9 +40,9 @@ def terminal() -> Iterator[Terminal]:
 
 
 def test_text_is_shown_as_it_is_spoken(terminal: Terminal) -> None:
-    terminal.begin(frame(0, 0.0), AnswerText(answer=0, text="a red ", pts_s=2.0))
+    terminal.begin(frame(0, 0.0), AnswerDeltaEvent(answer=0, text="a red ", pts_s=2.0))
     terminal.pty.shows("0:02.0  a red")
-    terminal.sink.write(AnswerText(answer=0, text="circle", pts_s=2.0))
+    terminal.sink.write(AnswerDeltaEvent(answer=0, text="circle", pts_s=2.0))
     terminal.pty.shows("0:02.0  a red circle")
     terminal.pty.shows("tiny  What?")
 
@@ -63,7 +63,7 @@ def test_a_typed_question_is_asked(terminal: Terminal) -> None:
     terminal.pty.type("\n")
     terminal.pty.shows("asking: Who?")
     assert terminal.run.asked == ["Who?"]
-    terminal.sink.write(Asked(query="Who?"))
+    terminal.sink.write(QueryChanged(query="Who?"))
     terminal.pty.shows("tiny  Who?")
 
 
@@ -73,10 +73,10 @@ def test_a_question_is_shown_until_it_is_taken(terminal: Terminal, monkeypatch: 
     terminal.pty.shows("type a question")
     terminal.pty.type("Who?\n")
     terminal.pty.shows("loading tiny · asking: Who?")
-    terminal.sink.write(Asked(query="another one"))
+    terminal.sink.write(QueryChanged(query="another one"))
     terminal.sink.write(frame(0, 0.0))
     terminal.pty.until(lambda: any(row.strip() == "asking: Who?" for row in terminal.pty.rows.values()))
-    terminal.sink.write(Asked(query="Who?"))
+    terminal.sink.write(QueryChanged(query="Who?"))
     terminal.pty.until(lambda: not any("asking: Who?" in row for row in terminal.pty.rows.values()))
 
 
@@ -159,7 +159,7 @@ def test_at_the_end_the_last_words_stand_on_the_terminal(
 ) -> None:
     terminal.begin(frame(0, 0.0), *(answer(number, f"answer {number}") for number in range(LAST_ENTRIES + 5)))
     terminal.sink.write(answer(17.0, "word " * 30))
-    terminal.sink.write(Asked(query="Who?"))
+    terminal.sink.write(QueryChanged(query="Who?"))
     terminal.sink.write(summary())
     out, err = capsys.readouterr()
     lines = out.splitlines()

@@ -11,7 +11,7 @@ import pytest
 
 from stream.clock import FakeClock
 from stream.display.lines import LinesDisplay, figures_text
-from stream.events import Asked, Cut, Notice, Outage, Restarted
+from stream.events import Cut, Notice, Outage, QueryChanged, Restarted
 from stream.monitor.statistics import ActiveOutage
 from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
@@ -30,7 +30,7 @@ def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureF
         Outage(frame_index=9, pts_s=1.0, reason="no route"),
         Outage(frame_index=9, pts_s=1.0, reason="no route", lasted_s=3.0, attempts=2),
         Restarted(process="answers", cause="killed by SIGKILL", count=2),
-        Asked(query="Who?"),
+        QueryChanged(query="Who?"),
         answer(2.0, "bye"),
         summary(ended="elapsed"),
     ):
@@ -123,7 +123,7 @@ def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[st
         *(answer(at_s, "a cat") for at_s in (0.0, 2.0, 4.0, 6.0)),
         answer(8.0, "a dog"),
         answer(10.0, "a dog"),
-        Asked(query="Who?"),
+        QueryChanged(query="Who?"),
         answer(12.0, "a dog"),
         answer(14.0, "a dog"),
         turned(14.0),
@@ -158,6 +158,6 @@ def test_nobody_has_to_read_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stderr", gone)
         sink = LinesDisplay(None)
         sink.attach(ScriptedRun([]), None)
-        sink.write(Asked(query="Who?"))
+        sink.write(QueryChanged(query="Who?"))
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stream.clock import FakeClock
 from stream.display.state import ViewModel
-from stream.events import Asked, Notice, Started
+from stream.events import Notice, QueryChanged, Started
 from tests.event_maker import answer, frame
 from tests.fake_run import ScriptedRun
 
@@ -33,8 +33,8 @@ def test_a_scene_holds_what_the_run_has_told() -> None:
 
 def test_the_question_changes_only_where_it_was_not_refused() -> None:
     state = ViewModel(ScriptedRun([]), FakeClock())
-    state.add(Asked(query="Who?"))
-    state.add(Asked(query="What?", error="too long"))
+    state.add(QueryChanged(query="Who?"))
+    state.add(QueryChanged(query="What?", error="too long"))
     assert state.scene(state.figures()).query == "Who?"
 
 

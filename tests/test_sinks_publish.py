@@ -20,19 +20,19 @@ from stream.config import Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError
 from stream.events import (
     AnswerCancelled,
-    AnswerText,
+    AnswerDeltaEvent,
     AnyEvent,
-    Asked,
     Cut,
     Event,
+    Explanation,
     FrameMap,
     Notice,
     Outage,
     PictureChanged,
+    QueryChanged,
     Restarted,
     Skipped,
     Started,
-    Why,
 )
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
@@ -57,7 +57,7 @@ EVENTS: list[Event] = [
     Started(source="camera", model="m", query="What?", backend="cpu"),
     Notice(code="loading", message="loading m"),
     frame(0, 0.5, map=MAP, slot=3),
-    AnswerText(answer=0, text="a ", pts_s=0.5),
+    AnswerDeltaEvent(answer=0, text="a ", pts_s=0.5),
     answer(0.5, "a cat"),
     AnswerCancelled(
         answer=0, frame_index=0, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=1, by_pts_s=0.75
@@ -66,12 +66,12 @@ EVENTS: list[Event] = [
     turned(0.5),
     Cut(frame_index=1, pts_s=0.6, score=0.5),
     PictureChanged(frame_index=1, pts_s=0.6, reason="resolution", width_px=64, height_px=32),
-    Asked(query="Where?"),
+    QueryChanged(query="Where?"),
     Skipped(frame_index=1, pts_s=0.6, what="packet 3", reason="bad"),
     Restarted(process="answers", cause="killed by SIGKILL", count=1),
     Outage(frame_index=1, pts_s=0.6, reason="timed out"),
     shadow(0.5),
-    Why(frame_index=0, pts_s=0.0, strategy="mixed", weights={}, tokens=[]),
+    Explanation(frame_index=0, pts_s=0.0, strategy="mixed", weights={}, tokens=[]),
     summary(),
 ]
 
@@ -106,7 +106,7 @@ def output() -> Iterator[Output]:
 def test_every_event_is_published_or_told_otherwise() -> None:
     assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent))
     untold = {type(event) for event in EVENTS if event_message(event) is None}
-    assert untold == {Started, Skipped, Why}
+    assert untold == {Started, Skipped, Explanation}
 
 
 def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> None:

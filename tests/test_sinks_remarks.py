@@ -6,7 +6,7 @@ import pytest
 
 from stream.clock import clock_text
 from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, EventText, ordinal
-from stream.events import Asked, Cut, Event, Notice, Outage, PictureChanged, Restarted, Skipped
+from stream.events import Cut, Event, Notice, Outage, PictureChanged, QueryChanged, Restarted, Skipped
 from tests.event_maker import frame
 
 
@@ -22,8 +22,8 @@ from tests.event_maker import frame
         (Outage(frame_index=1, pts_s=1, reason="", lasted_s=9.0, attempts=3), "source back after 9.0 s and 3 attempts"),
         (Restarted(process="answers", cause="it hung", count=1), "restarting answers: it hung"),
         (Restarted(process="frames", cause="killed", count=3), "restarting frames, for the 3rd time: killed"),
-        (Asked(query="Who\n\x1b[2J?"), "asked: Who ?"),
-        (Asked(query="Who?", error="too long"), "not asked: too long"),
+        (QueryChanged(query="Who\n\x1b[2J?"), "asked: Who ?"),
+        (QueryChanged(query="Who?", error="too long"), "not asked: too long"),
     ],
 )
 def test_each_event_has_its_line(event: Event, line: str | None) -> None:

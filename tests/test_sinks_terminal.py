@@ -11,7 +11,7 @@ import pytest
 from stream.display.progress import ProgressDisplay
 from stream.display.text import SKIPS_SHOWN, saved_text, summary_text
 from stream.errors import ReaderGone
-from stream.events import AnswerText, Asked, Notice, Outage, Restarted, Skipped
+from stream.events import AnswerDeltaEvent, Notice, Outage, QueryChanged, Restarted, Skipped
 from tests.event_maker import answer, frame, summary, turned
 from tests.fake_run import ScriptedRun
 
@@ -36,7 +36,7 @@ def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.Captur
     sink.attach(ScriptedRun([]), 10)
     for event in (
         frame(0, 0.0),
-        AnswerText(answer=0, text="a"),
+        AnswerDeltaEvent(answer=0, text="a"),
         answer(62.04, "a [bold]\nline " * 20),
         answer(63, " "),
     ):
@@ -86,7 +86,7 @@ def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[s
         Outage(frame_index=9, pts_s=2.0, reason="connection refused"),
         Outage(frame_index=9, pts_s=2.0, reason="connection refused", lasted_s=10.2, attempts=4),
         Restarted(process="answers", cause="killed by SIGKILL", count=1),
-        Asked(query="Who?"),
+        QueryChanged(query="Who?"),
     ):
         sink.write(event)
     assert capsys.readouterr().err.splitlines() == [
@@ -99,7 +99,7 @@ def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[s
 
 def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
     sink = ProgressDisplay(captions=True)
-    sink.write(AnswerText(answer=0, text="half a sen"))
+    sink.write(AnswerDeltaEvent(answer=0, text="half a sen"))
     sink.write(Restarted(process="answers", cause="it hung", count=1))
     assert sink._spoken == ""
 
@@ -136,7 +136,7 @@ def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypa
     sink = ProgressDisplay(captions=True)
     sink.attach(ScriptedRun([]), 10)
     sink.write(frame(4, 0.4))
-    sink.write(AnswerText(answer=0, text="half a sen"))
+    sink.write(AnswerDeltaEvent(answer=0, text="half a sen"))
     sink.show_message("finishing soon")
     assert sink._live is not None
     sink._live.refresh()

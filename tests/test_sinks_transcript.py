@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stream.display.state import ENTRIES_KEPT, DisplayClock, Transcript, TranscriptEntry
-from stream.events import AnswerText, Asked, Event, Restarted
+from stream.events import AnswerDeltaEvent, Event, QueryChanged, Restarted
 from tests.event_maker import answer, frame, look, turned
 
 
@@ -16,8 +16,8 @@ def transcript() -> Transcript:
     return Transcript(DisplayClock(live=False))
 
 
-def piece(text: str, number: int = 0) -> AnswerText:
-    return AnswerText(answer=number, text=text, pts_s=2.0)
+def piece(text: str, number: int = 0) -> AnswerDeltaEvent:
+    return AnswerDeltaEvent(answer=number, text=text, pts_s=2.0)
 
 
 def test_an_answer_grows_and_is_then_an_entry(transcript: Transcript) -> None:
@@ -37,7 +37,7 @@ def test_a_turn_is_an_entry_and_a_look_is_none(transcript: Transcript) -> None:
 
 
 def test_text_without_a_time_has_none(transcript: Transcript) -> None:
-    transcript.add(AnswerText(answer=0, text="a"))
+    transcript.add(AnswerDeltaEvent(answer=0, text="a"))
     assert transcript.spoken == TranscriptEntry("", "a")
 
 
@@ -63,7 +63,7 @@ def test_an_answer_that_is_the_same_extends_the_one_before(transcript: Transcrip
     assert [entry.shown for entry in transcript.entries] == ["a (×3, to 0:03.0)", "b", "a"]
 
 
-@pytest.mark.parametrize("event", [Asked(query="Who?"), turned(1.5)])
+@pytest.mark.parametrize("event", [QueryChanged(query="Who?"), turned(1.5)])
 def test_after_something_else_the_same_answer_is_told_again(transcript: Transcript, event: Event) -> None:
     transcript.add(answer(1.0, "a"))
     transcript.add(event)
@@ -83,7 +83,7 @@ def test_what_repeats_the_answer_before_is_not_shown_while_it_is_spoken(transcri
 
 def test_remarks_stand_between_answers(transcript: Transcript) -> None:
     transcript.add(answer(1.0, "a"))
-    assert transcript.add(Asked(query="Who\n?")) == TranscriptEntry("", "asked: Who ?", remark=True)
+    assert transcript.add(QueryChanged(query="Who\n?")) == TranscriptEntry("", "asked: Who ?", remark=True)
     transcript.note("mind the gap")
     assert [entry.remark for entry in transcript.entries] == [False, True, True]
 

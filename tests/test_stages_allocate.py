@@ -21,25 +21,25 @@ from stream.answer.triggers import TriggerRules
 from stream.clock import FakeClock
 from stream.errors import StageDied
 from stream.event_forms import unpack_event
-from stream.events import Answer, Asked, Cut, Event, FrameReady, Notice, Outage, PictureChanged, Skipped
+from stream.events import Answer, Cut, Event, FrameReady, Notice, Outage, PictureChanged, QueryChanged, Skipped
 from stream.messages import (
-    Answered,
-    Ask,
-    Asking,
+    AnswerReply,
     Cancel,
-    Changed,
+    Connect,
     Credit,
+    Disconnect,
     End,
-    Failed,
-    Hello,
-    Join,
-    Leave,
-    Lost,
+    ErrorReply,
+    FramePacketMessage,
     Message,
-    Tokens,
-    Turn,
-    Want,
-    WholeFrame,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    SourceLost,
+    TextureUpdated,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
 )
 from stream.overlay import Overlay
 from stream.packets import frame_packet, specs_of, token_packet
@@ -81,7 +81,7 @@ class Fixture:
         target: LatencyTarget | None = None,
     ) -> None:
         self.updater = TextureUpdater()
-        self.hello: Hello | None = None
+        self.hello: ServerHello | None = None
         self.queries: list[str] = []
         self.turn = 0
         self.texture = runner.link(TEXTURE_ALLOCATE, bind=True)
@@ -103,7 +103,7 @@ class Fixture:
         self.stage = AllocateStage(policy, wiring, runner.control, self.clock)
         runner.start(self.stage)
 
-    def _make_allocator(self, hello: Hello) -> StreamAllocator:
+    def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
         self.hello = hello
         allocator = StreamAllocator(AllocatorOptions(budget=4, levels=hello.knows_levels))
         set_query = allocator.set_query
@@ -131,13 +131,13 @@ class Fixture:
         assert self.answers.send(self.client, message, arrays)
 
     def greet(self, model_id: str = "m") -> None:
-        self.heard(Join)
-        self.say(Hello(model_id=model_id, knows_levels=False, known_world=None))
+        self.heard(Connect)
+        self.say(ServerHello(model_id=model_id, knows_levels=False, known_world=None))
         self.hold("what?")
 
     def hold(self, query: str) -> None:
         embedding = np.zeros((2, 8), np.float32)
-        self.say(Asking(query=query, model_id="m", arrays=specs_of(embedding)), embedding)
+        self.say(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), embedding)
 
     def begin(self) -> None:
         self.greet()
@@ -145,9 +145,9 @@ class Fixture:
 
     def grant(self) -> None:
         """A turn, which was wanted."""
-        self.heard(Want)
+        self.heard(TurnRequest)
         self.turn += 1
-        self.say(Turn(turn=self.turn))
+        self.say(TurnGrant(turn=self.turn))
 
     def packet(self, kind: type[M]) -> tuple[M, Received]:
         """The packet that is sent for the next turn."""
@@ -156,7 +156,7 @@ class Fixture:
 
     def frame_asked(self) -> int:
         """The frame whose packet is sent for the next turn."""
-        return self.packet(Tokens)[0].stamp.frame_index
+        return self.packet(TokenPacketMessage)[0].stamp.frame_index
 
     def pass_time(self, runner: StageRunner) -> None:
         """Half a second after the other, until the stage has had enough."""
@@ -168,14 +168,14 @@ class Fixture:
 
     def reply(self, number: int) -> None:
         figures = {"tokens_used": 4, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-        self.say(Answered(answer=number, query="what?", text="t", **figures))  # type: ignore[arg-type]
+        self.say(AnswerReply(answer=number, query="what?", text="t", **figures))  # type: ignore[arg-type]
 
     def show(self, index: int, **fields: object) -> None:
         """Writes a frame into the texture and tells of it."""
         image = np.random.default_rng(index).integers(0, 256, (96, 128, 3), dtype=np.uint8)
         update = self.updater.process(FramePlanes("rgb", (image,)), FrameStamp(index, index, 1000 + index))
         stamp = update.change.stamp
-        self.texture.send(Changed(stamp=stamp, texture_ms=0.5, dirty_share=1.0, **fields))  # type: ignore[arg-type]
+        self.texture.send(TextureUpdated(stamp=stamp, texture_ms=0.5, dirty_share=1.0, **fields))  # type: ignore[arg-type]
 
     def next_event(self) -> Event:
         data = self.events.receive(LIMIT_MS)
@@ -197,7 +197,7 @@ def test_in_lockstep_the_next_frame_waits_for_the_answer(runner: StageRunner) ->
     fixture = Fixture(runner)
     fixture.begin()
     fixture.show(0)
-    message, received = fixture.packet(Tokens)
+    message, received = fixture.packet(TokenPacketMessage)
     packet = token_packet(message, received.parts)
     assert (message.turn, len(packet.regions)) == (1, 4)
     with fixture.updater.lease() as view:
@@ -222,7 +222,7 @@ def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(run
     assert fixture.frame_asked() == 30
     fixture.texture.send(End(reason="finished"))
     fixture.reply(1)
-    fixture.heard(Leave)
+    fixture.heard(Disconnect)
     assert runner.join() is None
     assert fixture.stage.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0, "allocate.failed": 0}
 
@@ -244,8 +244,8 @@ def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunne
     update = fixture.updater.process(FramePlanes("rgb", (image,)), FrameStamp(1, 1, 1))
     fixture.grant()
     assert fixture.answers.receive(30) is None
-    fixture.texture.send(Changed(stamp=update.change.stamp, texture_ms=0.0, dirty_share=1.0))
-    assert fixture.heard(Tokens).stamp.frame_index == 1
+    fixture.texture.send(TextureUpdated(stamp=update.change.stamp, texture_ms=0.0, dirty_share=1.0))
+    assert fixture.heard(TokenPacketMessage).stamp.frame_index == 1
 
 
 def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
@@ -302,8 +302,8 @@ def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runn
 def test_an_outage_is_told_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:
     fixture = Fixture(runner, speak=NEWEST)
     fixture.begin()
-    fixture.texture.send(Lost(frame_index=4, media_ns=500_000_000, reason="the cable"))
-    fixture.texture.send(Lost(frame_index=4, media_ns=500_000_000, reason="the cable", lasted_s=1.5, attempts=3))
+    fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable"))
+    fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable", lasted_s=1.5, attempts=3))
     away = Outage(frame_index=4, pts_s=0.5, reason="the cable")
     back = Outage(frame_index=4, pts_s=0.5, reason="the cable", lasted_s=1.5, attempts=3)
     assert [fixture.next_event(), fixture.next_event()] == [away, back]
@@ -317,7 +317,7 @@ def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner)
     frame = fixture.next_event()
     assert isinstance(frame, FrameReady)
     assert frame.map is not None
-    message, received = fixture.packet(Tokens)
+    message, received = fixture.packet(TokenPacketMessage)
     regions = token_packet(message, received.parts).regions
     assert (frame.map.rows, frame.map.cols, len(frame.map.relevance)) == (3, 4, 12)
     np.testing.assert_array_equal(np.frombuffer(frame.map.regions, "<i2").reshape(-1, 3), regions)
@@ -342,7 +342,7 @@ def test_whole_frames_are_sent_where_the_model_encodes_them(runner: StageRunner)
     fixture = Fixture(runner, replace(POLICY, whole_frames=True))
     fixture.begin()
     fixture.show(0)
-    message, received = fixture.packet(WholeFrame)
+    message, received = fixture.packet(FramePacketMessage)
     packet = frame_packet(message, received.parts)
     with fixture.updater.lease() as view:
         np.testing.assert_array_equal(packet.image, view.read(0))
@@ -360,7 +360,7 @@ def test_the_last_frame_is_answered_unless_it_was(runner: StageRunner) -> None:
     fixture.texture.send(End(reason="finished"))
     assert fixture.frame_asked() == 3
     fixture.reply(1)
-    fixture.heard(Leave)
+    fixture.heard(Disconnect)
     assert runner.join() is None
 
 
@@ -375,7 +375,7 @@ def test_after_ctrl_c_no_answer_is_asked_for(runner: StageRunner) -> None:
     fixture.texture.send(End(reason="interrupted"))
     assert fixture.answers.receive(30) is None
     fixture.reply(0)
-    fixture.heard(Leave)
+    fixture.heard(Disconnect)
     assert runner.join() is None
 
 
@@ -384,7 +384,7 @@ def test_a_source_without_a_frame_ends_without_an_answer(runner: StageRunner) ->
     fixture.begin()
     lost = (SkippedItem("packet 1", "bad"),)
     fixture.texture.send(End(reason="finished", skipped=lost, made_pts=2, clamped_pts=1))
-    fixture.heard(Leave)
+    fixture.heard(Disconnect)
     assert runner.join() is None
     assert fixture.next_event() == Skipped(frame_index=0, pts_s=0.0, what="packet 1", reason="bad")
     notice = fixture.next_event()
@@ -400,11 +400,11 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
     fixture.reply(0)
     expect(fixture.texture, Credit)
     runner.control.ask("who?")
-    assert fixture.heard(Ask).query == "who?"
+    assert fixture.heard(SetQuery).query == "who?"
     fixture.hold("who?")
     assert fixture.frame_asked() == 0
     assert fixture.queries == ["what?", "who?"]
-    assert [type(fixture.next_event()) for _ in range(3)] == [FrameReady, Answer, Asked]
+    assert [type(fixture.next_event()) for _ in range(3)] == [FrameReady, Answer, QueryChanged]
 
 
 def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None:
@@ -415,7 +415,7 @@ def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None
     assert fixture.frame_asked() == 0
     first = fixture.hello
     for model_id, same in (("m", True), ("another", False)):
-        fixture.say(Failed(error="ValueError", message="bent", details=""))
+        fixture.say(ErrorReply(error="ValueError", message="bent", details=""))
         fixture.greet(model_id)
         assert fixture.frame_asked() == 0
         assert (fixture.hello is first) == same
@@ -493,4 +493,4 @@ def test_cancelling_tells_the_answer_stage(runner: StageRunner) -> None:
     runner.control.cancel()
     assert runner.join() is None
     fixture.heard(Cancel)
-    fixture.heard(Leave)
+    fixture.heard(Disconnect)

@@ -23,22 +23,22 @@ from stream.config import Config
 from stream.errors import ConfigError, StageDied
 from stream.messages import (
     PROTOCOL,
-    Alive,
-    Answered,
-    Ask,
-    Asking,
+    AnswerDelta,
+    AnswerReply,
     Cancel,
+    Connect,
     Credit,
-    Failed,
-    Hello,
-    Join,
-    Lapsed,
-    Leave,
-    Looked,
+    Disconnect,
+    ErrorReply,
+    KeepAlive,
     Message,
-    Text,
-    Turn,
-    Want,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
 )
 from stream.packets import embedding_of, feedback_of, frame_message, token_message
 from stream.snapshot import SnapshotReader, SnapshotWriter
@@ -88,13 +88,13 @@ class Client:
     def __init__(self, runner: StageRunner, *, join: bool = True, query: str = "what is it", **said: Any) -> None:
         self.link: Link = runner.link(ALLOCATE_ANSWER)
         if join:
-            self.link.send(Join(query=query, **said))
+            self.link.send(Connect(query=query, **said))
 
     def expect_whole(self, kind: type[M]) -> tuple[M, Received]:
         """The next message but for signs of life, which must be of this kind."""
         until_s = time.monotonic() + LIMIT_MS / 1000
         while time.monotonic() < until_s and (received := self.link.receive(LIMIT_MS)) is not None:
-            if not isinstance(received.message, Alive):
+            if not isinstance(received.message, KeepAlive):
                 assert isinstance(received.message, kind), f"{received.message} came"
                 return received.message, received
         raise AssertionError(f"no {kind.__name__} came")
@@ -105,27 +105,27 @@ class Client:
     def quiet(self, wait_ms: int = 30) -> bool:
         """Whether nothing but signs of life has come."""
         while (received := self.link.receive(wait_ms)) is not None:
-            if not isinstance(received.message, Alive):
+            if not isinstance(received.message, KeepAlive):
                 return False
         return True
 
     def greeted(self) -> Client:
-        self.expect(Hello)
-        self.expect(Asking)
+        self.expect(ServerHello)
+        self.expect(QueryAccepted)
         return self
 
     def turn(self) -> int:
-        self.link.send(Want())
-        return self.expect(Turn).turn
+        self.link.send(TurnRequest())
+        return self.expect(TurnGrant).turn
 
     def ask(self, number: int = 0, turn: int | None = None, packet: TokenPacket | None = None) -> None:
         taken = self.turn() if turn is None else turn
         self.link.send(*token_message(number, taken, packet or tokens()))
 
-    def hear_answer(self) -> Answered:
+    def hear_answer(self) -> AnswerReply:
         for _ in range(2):
-            self.expect(Text)
-        return self.expect(Answered)
+            self.expect(AnswerDelta)
+        return self.expect(AnswerReply)
 
 
 def tokens(index: int = 7) -> TokenPacket:
@@ -168,9 +168,9 @@ class FrailSpeaker(FakeSpeaker):
 def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner) -> None:
     serve(runner, fake_speaker.DrawnWorldSpeaker)
     client = Client(runner)
-    hello = client.expect(Hello)
+    hello = client.expect(ServerHello)
     assert (hello.model_id, hello.knows_levels, hello.known_world) == ("fake", True, "drawn scenes")
-    asking, received = client.expect_whole(Asking)
+    asking, received = client.expect_whole(QueryAccepted)
     embedding = embedding_of(asking, received.parts)
     assert (embedding.text, embedding.model_id, asking.error) == ("what is it", "fake", None)
     assert embedding.tokens.shape == (3, 8)
@@ -186,9 +186,9 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
     serve(runner)
     client = Client(runner).greeted()
     client.ask(3)
-    assert client.expect(Text) == Text(answer=3, text="frame 7")
-    assert client.expect(Text) == Text(answer=3, text=f" sum {SUM}")
-    answered, received = client.expect_whole(Answered)
+    assert client.expect(AnswerDelta) == AnswerDelta(answer=3, text="frame 7")
+    assert client.expect(AnswerDelta) == AnswerDelta(answer=3, text=f" sum {SUM}")
+    answered, received = client.expect_whole(AnswerReply)
     assert (answered.answer, answered.query, answered.text) == (3, "what is it", f"frame 7 sum {SUM}")
     assert (answered.tokens_used, answered.text_tokens) == (2, 4)
     feedback = feedback_of(answered, received.parts)
@@ -208,10 +208,10 @@ class LookingSpeaker(FakeSpeaker):
 @pytest.mark.parametrize(("until", "teaches"), [("what is it", True), ("is it there", False)])
 def test_a_look_alone_is_the_whole_answer(runner: StageRunner, until: str, teaches: bool) -> None:
     serve(runner, LookingSpeaker)
-    client = Client(runner, until=until).greeted()
-    message, arrays = token_message(3, client.turn(), tokens(), speak=False)
+    client = Client(runner, standing_query=until).greeted()
+    message, arrays = token_message(3, client.turn(), tokens(), wants_answer=False)
     client.link.send(message, arrays)
-    looked, received = client.expect_whole(Looked)
+    looked, received = client.expect_whole(YesNoReply)
     assert (looked.answer, looked.yes, looked.certain, looked.tokens_used) == (3, 0.75, 0.5, 2)
     assert (feedback_of(looked, received.parts) is not None) == teaches
     assert client.quiet()
@@ -219,15 +219,15 @@ def test_a_look_alone_is_the_whole_answer(runner: StageRunner, until: str, teach
 
 def test_a_standing_question_is_looked_at_before_every_answer(runner: StageRunner) -> None:
     serve(runner)
-    client = Client(runner, until="is it there").greeted()
+    client = Client(runner, standing_query="is it there").greeted()
     client.ask(3)
-    assert client.expect(Looked).answer == 3
+    assert client.expect(YesNoReply).answer == 3
     assert client.hear_answer().text == f"frame 7 sum {SUM}"
 
 
 def test_a_look_that_is_not_wanted_any_more_is_not_told(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(runner)
-    client = Client(runner, until="is it there").greeted()
+    client = Client(runner, standing_query="is it there").greeted()
     monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: client.link.send(Cancel()))
     client.ask(3)
     assert client.quiet()
@@ -235,7 +235,7 @@ def test_a_look_that_is_not_wanted_any_more_is_not_told(runner: StageRunner, mon
 
 def test_a_model_that_cannot_look_says_so_when_it_is_joined(runner: StageRunner) -> None:
     serve(runner, fake_speaker.WordlessSpeaker)
-    failed = Client(runner, until="is it there").expect(Failed)
+    failed = Client(runner, standing_query="is it there").expect(ErrorReply)
     assert (failed.error, failed.message) == (ModelError.__name__, "no single token for yes")
     Client(runner).greeted()
 
@@ -267,10 +267,10 @@ def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: Sta
         client.ask()
         answered = client.hear_answer()
         assert (answered.frames, answered.since_ns, answered.kept_bytes) == (frames, 5, 6)
-    one.link.send(Ask(query="another"))
-    one.expect(Asking)
+    one.link.send(SetQuery(query="another"))
+    one.expect(QueryAccepted)
     assert sorted(RememberingSpeaker.seen.values()) == [1, 3]
-    one.link.send(Leave())
+    one.link.send(Disconnect())
     other.ask()
     other.hear_answer()
     assert list(RememberingSpeaker.seen.values()) == [2]
@@ -281,10 +281,10 @@ def test_whoever_asks_during_anothers_look_is_not_taken_for_it(
 ) -> None:
     RememberingSpeaker.seen.clear()
     serve(runner, RememberingSpeaker)
-    one, other = Client(runner, until="is it there").greeted(), Client(runner).greeted()
-    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: other.link.send(Ask(query="another")))
+    one, other = Client(runner, standing_query="is it there").greeted(), Client(runner).greeted()
+    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: other.link.send(SetQuery(query="another")))
     one.ask()
-    one.expect(Looked)
+    one.expect(YesNoReply)
     one.hear_answer()
     assert list(RememberingSpeaker.seen.values()) == [1, 0]
 
@@ -298,7 +298,7 @@ def test_who_is_not_let_in_is_not_remembered(runner: StageRunner) -> None:
 
     Exacting.seen.clear()
     serve(runner, Exacting)
-    Client(runner, query="bad").expect(Failed)
+    Client(runner, query="bad").expect(ErrorReply)
     Client(runner).greeted()
     assert len(Exacting.seen) == 1
 
@@ -320,15 +320,15 @@ def test_two_clients_are_answered_in_turn_and_each_hears_its_own_answers_only(ru
     serve(runner)
     clients = [Client(runner).greeted(), Client(runner, query="who").greeted()]
     first_turn = clients[0].turn()
-    clients[1].link.send(Want())
+    clients[1].link.send(TurnRequest())
     for number in range(3):
         for which, client in enumerate(clients):
-            turn = first_turn if (number, which) == (0, 0) else client.expect(Turn).turn
-            client.link.send(Want())
+            turn = first_turn if (number, which) == (0, 0) else client.expect(TurnGrant).turn
+            client.link.send(TurnRequest())
             client.ask(number, turn, tokens(10 * which + number))
             for _ in range(2):
-                assert client.expect(Text).answer == number
-            answered = client.expect(Answered)
+                assert client.expect(AnswerDelta).answer == number
+            answered = client.expect(AnswerReply)
             assert (answered.answer, answered.query) == (number, ["what is it", "who"][which])
             assert answered.text.startswith(f"frame {10 * which + number} ")
     assert order == [0, 10, 1, 11, 2, 12]
@@ -342,10 +342,10 @@ def test_a_turn_that_is_not_taken_in_time_goes_to_the_next_one(
     serve(runner)
     idle, other = Client(runner).greeted(), Client(runner).greeted()
     turn = idle.turn()
-    other.link.send(Want())
-    other.expect(Turn)
+    other.link.send(TurnRequest())
+    other.expect(TurnGrant)
     idle.ask(0, turn)
-    assert idle.expect(Lapsed).turn == turn
+    assert idle.expect(TurnExpired).turn == turn
 
 
 def test_whoever_lost_a_turn_may_want_another_one(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,10 +354,10 @@ def test_whoever_lost_a_turn_may_want_another_one(runner: StageRunner, monkeypat
     client, other = Client(runner).greeted(), Client(runner).greeted()
     late = client.turn()
     other.turn()
-    other.link.send(Leave())
+    other.link.send(Disconnect())
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
     client.ask(0, late)
-    client.expect(Lapsed)
+    client.expect(TurnExpired)
     client.ask(0)
     client.hear_answer()
 
@@ -366,7 +366,7 @@ def test_a_packet_without_a_turn_is_refused(runner: StageRunner) -> None:
     serve(runner)
     client = Client(runner).greeted()
     client.ask(0, turn=5)
-    assert client.expect(Lapsed).turn == 5
+    assert client.expect(TurnExpired).turn == 5
 
 
 def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
@@ -388,7 +388,7 @@ def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
     client.ask(0, turn)
     client.ask(1, turn)
     go_on.set()
-    assert client.expect(Lapsed).turn == turn
+    assert client.expect(TurnExpired).turn == turn
     assert client.hear_answer().answer == 0
 
 
@@ -397,7 +397,7 @@ def test_nobody_sends_in_somebody_elses_turn(runner: StageRunner) -> None:
     honest, thief = Client(runner).greeted(), Client(runner).greeted()
     turn = honest.turn()
     thief.ask(0, turn)
-    assert thief.expect(Lapsed).turn == turn
+    assert thief.expect(TurnExpired).turn == turn
     honest.ask(0, turn)
     honest.hear_answer()
 
@@ -407,15 +407,15 @@ def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_
     vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
     vanishing.ask(0)
     for _ in range(3):
-        vanishing.expect(Text)
-    vanishing.expect(Answered)
+        vanishing.expect(AnswerDelta)
+    vanishing.expect(AnswerReply)
     vanishing.ask(1)
-    assert vanishing.expect(Text).text == "first"
-    staying.link.send(Want())
+    assert vanishing.expect(AnswerDelta).text == "first"
+    staying.link.send(TurnRequest())
     vanishing.link.close()
-    turn = staying.expect(Turn).turn
+    turn = staying.expect(TurnGrant).turn
     staying.ask(0, turn)
-    assert staying.expect(Text).text == "first"
+    assert staying.expect(AnswerDelta).text == "first"
     assert runner.control.failure is None
 
 
@@ -427,9 +427,9 @@ def test_a_client_that_vanishes_with_its_turn_gives_it_to_the_next_one(
     serve(runner)
     vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
     vanishing.turn()
-    staying.link.send(Want())
+    staying.link.send(TurnRequest())
     vanishing.link.close()
-    staying.ask(0, staying.expect(Turn).turn)
+    staying.ask(0, staying.expect(TurnGrant).turn)
     staying.hear_answer()
 
 
@@ -437,11 +437,11 @@ def test_whoever_leaves_waits_for_no_turn(runner: StageRunner) -> None:
     serve(runner)
     leaving, staying = Client(runner).greeted(), Client(runner).greeted()
     leaving.turn()
-    staying.link.send(Want())
-    leaving.link.send(Leave())
-    staying.ask(0, staying.expect(Turn).turn)
+    staying.link.send(TurnRequest())
+    leaving.link.send(Disconnect())
+    staying.ask(0, staying.expect(TurnGrant).turn)
     staying.hear_answer()
-    leaving.link.send(Want())
+    leaving.link.send(TurnRequest())
     assert leaving.quiet()
 
 
@@ -450,16 +450,16 @@ def test_what_is_cancelled_is_not_heard_of_and_another_answer_may_be_asked_for(r
     client = Client(runner).greeted()
     client.ask(0)
     for _ in range(3):
-        client.expect(Text)
-    client.expect(Answered)
+        client.expect(AnswerDelta)
+    client.expect(AnswerReply)
     client.ask(1)
-    client.expect(Text)
+    client.expect(AnswerDelta)
     client.link.send(Cancel())
-    client.link.send(Want())
-    while not isinstance(told := client.expect(Message), Turn):
-        assert isinstance(told, Text)
+    client.link.send(TurnRequest())
+    while not isinstance(told := client.expect(Message), TurnGrant):
+        assert isinstance(told, AnswerDelta)
     client.ask(2, told.turn)
-    assert client.expect(Text).answer == 2
+    assert client.expect(AnswerDelta).answer == 2
 
 
 def test_a_cancel_of_one_does_not_stop_the_answer_of_another(runner: StageRunner) -> None:
@@ -475,10 +475,10 @@ def test_a_cancel_of_one_does_not_stop_the_answer_of_another(runner: StageRunner
     serve(runner, Waiting)
     speaking, other = Client(runner).greeted(), Client(runner).greeted()
     speaking.ask(0)
-    speaking.expect(Text)
-    other.link.send(Want())
+    speaking.expect(AnswerDelta)
+    other.link.send(TurnRequest())
     other.link.send(Cancel())
-    other.link.send(Join(query="are you there"))
+    other.link.send(Connect(query="are you there"))
     other.greeted()
     stopped.set()
     speaking.hear_answer()
@@ -502,17 +502,17 @@ def test_a_packet_that_contradicts_itself_is_told_to_its_sender_only(runner: Sta
     good, bad = Client(runner).greeted(), Client(runner).greeted()
     message, arrays = token_message(0, bad.turn(), tokens())
     bad.link.send(message, arrays[:2])
-    failed = bad.expect(Failed)
-    assert (failed.error, failed.message) == ("TransportError", "Tokens announces 3 arrays and came with 2")
+    failed = bad.expect(ErrorReply)
+    assert (failed.error, failed.message) == ("TransportError", "TokenPacketMessage announces 3 arrays and came with 2")
     good.ask(0)
     good.hear_answer()
-    bad.link.send(Want())
+    bad.link.send(TurnRequest())
     assert bad.quiet()
 
 
 def test_another_version_of_the_protocol_is_refused(runner: StageRunner) -> None:
     serve(runner)
-    failed = Client(runner, protocol=PROTOCOL + 1).expect(Failed)
+    failed = Client(runner, protocol=PROTOCOL + 1).expect(ErrorReply)
     assert failed.error == "TransportError"
     assert failed.message == (
         f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version {PROTOCOL + 1}; "
@@ -527,17 +527,17 @@ def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
     serve(runner)
     first = Client(runner).greeted()
     late = Client(runner)
-    assert late.expect(Failed).message == "the answer stage serves 1 other already; try another one"
-    first.link.send(Leave())
-    first.link.send(Want())
+    assert late.expect(ErrorReply).message == "the answer stage serves 1 other already; try another one"
+    first.link.send(Disconnect())
+    first.link.send(TurnRequest())
     assert first.quiet()
-    late.link.send(Join(query="and now"))
+    late.link.send(Connect(query="and now"))
     late.greeted()
 
 
 def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
     serve(runner, encode="prune")
-    failed = Client(runner, encode="sparse").expect(Failed)
+    failed = Client(runner, encode="sparse").expect(ErrorReply)
     assert failed.error == "OptionError"
     assert failed.message == (
         "the answer stage encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
@@ -547,7 +547,7 @@ def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
 
 def test_a_question_that_is_too_long_at_the_door_is_refused(runner: StageRunner) -> None:
     serve(runner, ShortSpeaker)
-    failed = Client(runner, query="x" * 21).expect(Failed)
+    failed = Client(runner, query="x" * 21).expect(ErrorReply)
     assert (failed.error, failed.message) == ("ContextLengthError", "the question is too long")
     Client(runner).greeted()
 
@@ -555,7 +555,7 @@ def test_a_question_that_is_too_long_at_the_door_is_refused(runner: StageRunner)
 def test_strangers_are_not_answered(runner: StageRunner) -> None:
     serve(runner)
     stranger = Client(runner, join=False)
-    for message in (Want(), Ask(query="who"), Cancel(), Leave()):
+    for message in (TurnRequest(), SetQuery(query="who"), Cancel(), Disconnect()):
         stranger.link.send(message)
     stranger.link.send(*token_message(0, 0, tokens()))
     assert stranger.quiet()
@@ -566,7 +566,7 @@ def test_a_message_that_it_does_not_take_is_told_to_its_sender(runner: StageRunn
     serve(runner)
     confused, other = Client(runner).greeted(), Client(runner).greeted()
     confused.link.send(Credit())
-    failed = confused.expect(Failed)
+    failed = confused.expect(ErrorReply)
     assert (failed.error, failed.message) == ("TransportError", "the answer stage takes packets, got Credit")
     assert confused.quiet()
     other.ask(0)
@@ -576,15 +576,15 @@ def test_a_message_that_it_does_not_take_is_told_to_its_sender(runner: StageRunn
 def test_the_question_can_be_changed_from_one_packet_to_the_next(runner: StageRunner) -> None:
     serve(runner, QueryingSpeaker)
     client, other = Client(runner, query="what").greeted(), Client(runner, query="where").greeted()
-    client.link.send(Ask(query="who and why"))
-    asking, received = client.expect_whole(Asking)
+    client.link.send(SetQuery(query="who and why"))
+    asking, received = client.expect_whole(QueryAccepted)
     assert asking.error is None
     assert embedding_of(asking, received.parts).tokens.shape == (3, 8)
     for asker, query in ((client, "who and why"), (other, "where")):
         asker.ask(0)
         for _ in range(3):
-            asker.expect(Text)
-        answered = asker.expect(Answered)
+            asker.expect(AnswerDelta)
+        answered = asker.expect(AnswerReply)
         assert answered.text.endswith(f" {query}")
         assert answered.query == query
 
@@ -592,8 +592,8 @@ def test_the_question_can_be_changed_from_one_packet_to_the_next(runner: StageRu
 def test_a_question_that_is_refused_leaves_the_old_one(runner: StageRunner) -> None:
     serve(runner, ShortSpeaker)
     client = Client(runner).greeted()
-    client.link.send(Ask(query="x" * 21))
-    asking = client.expect(Asking)
+    client.link.send(SetQuery(query="x" * 21))
+    asking = client.expect(QueryAccepted)
     assert (asking.query, asking.error, asking.arrays) == ("x" * 21, "the question is too long", ())
     client.ask(0)
     assert client.hear_answer().query == "what is it"
@@ -605,12 +605,12 @@ def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runne
     serve(runner)
     client = Client(runner).greeted()
     client.ask(0)
-    client.expect(Text)
-    client.link.send(Ask(query="who"))
+    client.expect(AnswerDelta)
+    client.link.send(SetQuery(query="who"))
     go_on.set()
-    assert client.expect(Text).answer == 0
-    client.expect(Asking)
-    assert client.expect(Answered).query == "what is it"
+    assert client.expect(AnswerDelta).answer == 0
+    client.expect(QueryAccepted)
+    assert client.expect(AnswerReply).query == "what is it"
     client.ask(1)
     assert client.hear_answer().query == "who"
 
@@ -621,18 +621,18 @@ def test_everybody_is_told_that_it_is_alive(runner: StageRunner, monkeypatch: py
     for client in [Client(runner).greeted(), Client(runner).greeted()]:
         received = client.link.receive(LIMIT_MS)
         assert received is not None
-        assert received.message == Alive()
+        assert received.message == KeepAlive()
 
 
 def test_a_shared_stage_outlives_an_answer_that_fails(runner: StageRunner) -> None:
     serve(runner, FrailSpeaker, shared=True)
     unlucky, other = Client(runner).greeted(), Client(runner).greeted()
     unlucky.ask(0, packet=tokens(13))
-    failed = unlucky.expect(Failed)
+    failed = unlucky.expect(ErrorReply)
     assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
     other.ask(0)
     other.hear_answer()
-    unlucky.link.send(Join(query="once more"))
+    unlucky.link.send(Connect(query="once more"))
     unlucky.greeted().ask(1)
     unlucky.hear_answer()
     assert runner.control.failure is None
@@ -642,8 +642,8 @@ def test_a_stage_that_is_not_shared_reports_what_its_speaker_raises(runner: Stag
     serve(runner, BrokenSpeaker)
     client = Client(runner).greeted()
     client.ask()
-    client.expect(Text)
-    failed = client.expect(Failed)
+    client.expect(AnswerDelta)
+    failed = client.expect(ErrorReply)
     assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
     assert "fake_speaker.py" in failed.details
     failure = runner.join()
@@ -654,9 +654,9 @@ def test_a_stage_that_is_not_shared_reports_what_its_speaker_raises(runner: Stag
 def test_a_model_that_cannot_be_loaded_is_told_to_whoever_joins(runner: StageRunner) -> None:
     client = Client(runner, join=False)
     serve(runner, fake_speaker.open_missing)
-    client.link.send(Want())
-    client.link.send(Join(query="what"))
-    failed = client.expect(Failed)
+    client.link.send(TurnRequest())
+    client.link.send(Connect(query="what"))
+    failed = client.expect(ErrorReply)
     assert (failed.error, failed.message) == ("ModelNotFound", "there is no folder nowhere")
     assert isinstance(runner.join(), ModelNotFound)
 
@@ -673,7 +673,7 @@ def test_a_model_that_cannot_be_loaded_is_told_to_nobody_for_long(
 def test_a_speaker_that_does_not_exist_is_named(runner: StageRunner, name: str) -> None:
     client = Client(runner)
     serve(runner, lambda config: open_speaker(name, config))
-    assert name in client.expect(Failed).message
+    assert name in client.expect(ErrorReply).message
     assert isinstance(runner.join(), ConfigError)
 
 
@@ -681,8 +681,8 @@ def test_a_whole_frame_in_the_message_reaches_the_speaker(runner: StageRunner) -
     serve(runner)
     client = Client(runner).greeted()
     client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=False))
-    assert client.expect(Text).text == "frame 7"
-    assert client.expect(Text).text == f" sum {whole_frame().image.sum()}"
+    assert client.expect(AnswerDelta).text == "frame 7"
+    assert client.expect(AnswerDelta).text == f" sum {whole_frame().image.sum()}"
 
 
 def test_a_whole_frame_in_the_snapshot_reaches_the_speaker(runner: StageRunner) -> None:
@@ -691,15 +691,15 @@ def test_a_whole_frame_in_the_snapshot_reaches_the_speaker(runner: StageRunner) 
         client = Client(runner).greeted()
         writer.write(whole_frame().image)
         client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
-        client.expect(Text)
-        assert client.expect(Text).text == f" sum {whole_frame().image.sum()}"
+        client.expect(AnswerDelta)
+        assert client.expect(AnswerDelta).text == f" sum {whole_frame().image.sum()}"
 
 
 def test_a_frame_in_a_snapshot_that_is_not_shared_is_refused(runner: StageRunner) -> None:
     serve(runner, shared=True)
     client = Client(runner).greeted()
     client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
-    assert client.expect(Failed).message == "a frame lies in the snapshot, and this link has none"
+    assert client.expect(ErrorReply).message == "a frame lies in the snapshot, and this link has none"
 
 
 @pytest.mark.parametrize("speaker", [FakeSpeaker, SilentSpeaker])
@@ -724,7 +724,10 @@ def test_a_question_too_long_to_be_told_is_refused_in_words(
     monkeypatch.setattr(server_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96
     serve(runner)
     client = Client(runner).greeted()
-    client.link.send(Ask(query="what is it then"))
-    assert client.expect(Asking).error == "the question has 4 tokens, more than can be told of it; ask a shorter one"
+    client.link.send(SetQuery(query="what is it then"))
+    assert (
+        client.expect(QueryAccepted).error
+        == "the question has 4 tokens, more than can be told of it; ask a shorter one"
+    )
     client.ask()
     assert client.hear_answer().query == "what is it"

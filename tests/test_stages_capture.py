@@ -11,7 +11,7 @@ import pytest
 from arr_coc.types import FramePlanes
 from stream.clock import Clock, FakeClock
 from stream.errors import SourceError
-from stream.messages import Credit, End, Frame, Lost
+from stream.messages import Credit, End, FrameCaptured, SourceLost
 from stream.slots import Slots
 from stream.sources.base import SkippedItem, SourceFrame, SourceOutage
 from stream.sources.handover import Handover
@@ -74,9 +74,9 @@ class Fixture:
         )
         runner.start(self.stage)
 
-    def next(self) -> Frame:
+    def next(self) -> FrameCaptured:
         self.link.send(Credit())
-        return expect(self.link, Frame)
+        return expect(self.link, FrameCaptured)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_realtime_file_is_released_at_the_pace_of_its_media_time(runner: Stage
     source = ListedSource([frame(index, media_ns=70 * MS + index * 10 * MS) for index in range(4)])
     fixture = Fixture(runner, source, CapturePolicy(realtime=True), SteppingClock())
     fixture.link.send(Credit(count=4))
-    released_ns = [expect(fixture.link, Frame).capture_ns for _ in range(4)]
+    released_ns = [expect(fixture.link, FrameCaptured).capture_ns for _ in range(4)]
     assert [(at - released_ns[0]) // MS for at in released_ns] == [0, 10, 20, 30]
 
 
@@ -187,7 +187,7 @@ def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) ->
         got = fixture.link.receive(10_000)
         assert got is not None
         last = got.message
-        received += [last.frame_index] if isinstance(last, Frame) else []
+        received += [last.frame_index] if isinstance(last, FrameCaptured) else []
     assert last.reason == "interrupted"
     assert received == list(range(1, 1 + len(received)))
     assert len(received) <= 3
@@ -270,7 +270,7 @@ class TestSourcesThatComeInTheirOwnTime:
         for index in range(5):
             assert fixture.link.receive(20) is None
             source.handover.put(frame(index))
-            assert expect(fixture.link, Frame).frame_index == index
+            assert expect(fixture.link, FrameCaptured).frame_index == index
         runner.control.end()
         source.handover.put(frame(5))
 
@@ -280,9 +280,11 @@ class TestSourcesThatComeInTheirOwnTime:
         source.handover.put(frame(0))
         assert fixture.next().frame_index == 0
         source.handover.put(SourceOutage(0, 5, "gone"))
-        assert expect(fixture.link, Lost) == Lost(frame_index=0, media_ns=5, reason="gone")
+        assert expect(fixture.link, SourceLost) == SourceLost(frame_index=0, media_ns=5, reason="gone")
         source.handover.put(SourceOutage(0, 5, "gone", 2.5, 3))
-        assert expect(fixture.link, Lost) == Lost(frame_index=0, media_ns=5, reason="gone", lasted_s=2.5, attempts=3)
+        assert expect(fixture.link, SourceLost) == SourceLost(
+            frame_index=0, media_ns=5, reason="gone", lasted_s=2.5, attempts=3
+        )
         source.handover.put(frame(1, discontinuity="reconnect"))
         assert fixture.next().discontinuity == "reconnect"
 

@@ -11,7 +11,7 @@ from arr_coc.errors import StoreError
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
 from stream.errors import StageDied, TransportError
-from stream.messages import Changed, Credit, End, Frame
+from stream.messages import Credit, End, FrameCaptured, TextureUpdated
 from stream.slots import Slots
 from stream.sources.base import SkippedItem
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
@@ -45,7 +45,7 @@ class Fixture:
         slot = self.planes.put(FramePlanes("rgb", (image,)))
         assert slot is not None
         self.capture.send(
-            Frame(slot=slot, frame_index=index, media_ns=index, capture_ns=7 + index, **fields)  # type: ignore[arg-type]
+            FrameCaptured(slot=slot, frame_index=index, media_ns=index, capture_ns=7 + index, **fields)  # type: ignore[arg-type]
         )
 
 
@@ -59,7 +59,7 @@ def test_a_frame_is_written_and_told_for_its_credit(runner: StageRunner) -> None
     fixture = Fixture(runner)
     fixture.begin()
     fixture.send(0)
-    first = expect(fixture.allocate, Changed)
+    first = expect(fixture.allocate, TextureUpdated)
     assert (first.stamp.frame_index, first.stamp.media_ns, first.stamp.capture_ns) == (0, 0, 7)
     assert first.dirty_share == 1.0
     assert expect(fixture.capture, Credit).count == 1
@@ -68,7 +68,7 @@ def test_a_frame_is_written_and_told_for_its_credit(runner: StageRunner) -> None
     with fixture.updater.lease() as view:
         assert view.stamp.frame_index == 0
     fixture.allocate.send(Credit())
-    second = expect(fixture.allocate, Changed)
+    second = expect(fixture.allocate, TextureUpdated)
     assert second.stamp.frame_index == 1
     assert second.stamp.epoch >= first.stamp.epoch
     with fixture.updater.lease() as view:
@@ -82,10 +82,10 @@ def test_frames_that_must_not_be_lost_wait_in_line(runner: StageRunner) -> None:
     for index in range(3):
         fixture.send(index)
     fixture.capture.send(End(reason="finished"))
-    seen = [expect(fixture.allocate, Changed).stamp.frame_index]
+    seen = [expect(fixture.allocate, TextureUpdated).stamp.frame_index]
     for _ in range(2):
         fixture.allocate.send(Credit())
-        seen.append(expect(fixture.allocate, Changed).stamp.frame_index)
+        seen.append(expect(fixture.allocate, TextureUpdated).stamp.frame_index)
     assert seen == [0, 1, 2]
     assert expect(fixture.allocate, End) == End(reason="finished")
     assert runner.join() is None
@@ -97,13 +97,13 @@ def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRun
     fixture = Fixture(runner, newest=True)
     assert fixture.begin() == 1
     fixture.send(0)
-    expect(fixture.allocate, Changed)
+    expect(fixture.allocate, TextureUpdated)
     fixture.send(1, discontinuity="resolution", skipped=(lost[0],))
     fixture.send(2, skipped=(lost[1],))
     for _ in range(3):
         expect(fixture.capture, Credit)
     fixture.allocate.send(Credit())
-    newest = expect(fixture.allocate, Changed)
+    newest = expect(fixture.allocate, TextureUpdated)
     assert newest.stamp.frame_index == 2
     assert newest.skipped == tuple(lost)
     assert newest.discontinuity == "resolution", "that of the frame which it replaced"
@@ -118,11 +118,11 @@ def test_a_discontinuity_begins_an_epoch(runner: StageRunner) -> None:
     fixture = Fixture(runner)
     fixture.begin()
     fixture.send(0)
-    first = expect(fixture.allocate, Changed)
+    first = expect(fixture.allocate, TextureUpdated)
     fixture.allocate.send(Credit())
     assert first.discontinuity is None
     fixture.send(2, discontinuity="format")
-    second = expect(fixture.allocate, Changed)
+    second = expect(fixture.allocate, TextureUpdated)
     assert second.discontinuity == "format"
     assert second.stamp.epoch != first.stamp.epoch
     assert second.dirty_share == 1.0
@@ -131,7 +131,7 @@ def test_a_discontinuity_begins_an_epoch(runner: StageRunner) -> None:
 def test_a_slot_that_holds_nothing_is_named(runner: StageRunner) -> None:
     fixture = Fixture(runner)
     fixture.begin()
-    fixture.capture.send(Frame(slot=99, frame_index=0, media_ns=0, capture_ns=0))
+    fixture.capture.send(FrameCaptured(slot=99, frame_index=0, media_ns=0, capture_ns=0))
     failure = runner.join()
     assert isinstance(failure, StageDied)
     assert str(failure) == "the texture stage died: slot 99 holds nothing: it was never filled, or taken before"
@@ -163,7 +163,7 @@ def test_hardware_that_gives_up_is_told_with_the_frame_and_counted(
     told = []
     for index in range(3):
         fixture.send(index)
-        told.append(expect(fixture.allocate, Changed))
+        told.append(expect(fixture.allocate, TextureUpdated))
         fixture.allocate.send(Credit())
     assert [changed.fallback for changed in told] == [None, GONE, None]
     assert told[1].stamp.epoch != told[0].stamp.epoch

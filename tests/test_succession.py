@@ -9,7 +9,7 @@ import pytest
 
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
-from stream.events import STORE_LOST, Asked, Notice, Started
+from stream.events import STORE_LOST, Notice, QueryChanged, Started
 from stream.runtime.frame_processes import RunContinuity
 from stream.runtime.worker_messages import SourceOpened
 from tests.event_maker import answer, frame, look
@@ -74,11 +74,11 @@ def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not(
     run.asked = "who?"
     assert run.next().answer.query != "who?"
     assert run.asked == "who?"
-    run.take(Asked(query="who?"))
+    run.take(QueryChanged(query="who?"))
     assert run.asked is None
     assert run.next().answer.query == "who?"
     run.asked = "refused?"
-    run.take(Asked(query="refused?", error="too long"))
+    run.take(QueryChanged(query="refused?", error="too long"))
     assert run.asked is None
     assert run.next().answer.query == "who?"
 

@@ -25,7 +25,17 @@ from stream.config import (
     UntilConfig,
 )
 from stream.errors import SourceNotFound, StageDied, TransportError
-from stream.events import Answer, Asked, Event, FrameReady, Looked, Notice, Restarted, Started, Turned
+from stream.events import (
+    Answer,
+    Event,
+    FrameReady,
+    Notice,
+    QueryChanged,
+    Restarted,
+    Started,
+    VerdictChanged,
+    YesNoResult,
+)
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.supervised import FRAMES, SupervisedRun
 from stream.runtime.worker_messages import WorkerFailed, pack_report
@@ -54,7 +64,7 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("ask", len(seen.of(Answer)) >= 2):
             run.ask("and now?")
-        if seen.once("frames", bool(seen.of(Asked)) and seen.events[-1].__class__ is FrameReady):
+        if seen.once("frames", bool(seen.of(QueryChanged)) and seen.events[-1].__class__ is FrameReady):
             pids.append(run.processes())
             killed_ns["frames"] = seen.signal("frames")
         if seen.once("answers", bool(seen.of(Restarted)) and isinstance(event, Answer)):
@@ -83,7 +93,7 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     assert before["answers"] == between["answers"] != after["answers"], "the model was loaded once more"
     answers = seen.of(Answer)
     assert [a.answer for a in answers] == sorted({a.answer for a in answers})
-    asked_at = seen.events.index(seen.of(Asked)[0])
+    asked_at = seen.events.index(seen.of(QueryChanged)[0])
     assert {a.query for a in answers if seen.events.index(a) > asked_at} == {"and now?"}
     assert [type(event) for event in seen.events[:2]] == [Started, Notice]
     assert seen.summary.ended == "interrupted"
@@ -326,14 +336,14 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("ask", len(seen.of(Answer)) == 1):
             run.ask("refuse me")
-        if seen.once("kill", bool(seen.of(Asked))):
+        if seen.once("kill", bool(seen.of(QueryChanged))):
             seen.signal("frames")
         if seen.of(Restarted) and isinstance(event, Answer):
             run.end()
 
     seen = watch(run, on_event)
     assert seen.error is None
-    [asked] = seen.of(Asked)
+    [asked] = seen.of(QueryChanged)
     assert asked.error == "too long"
     assert {answer.query for answer in seen.of(Answer)} == {"Say what happens."}
 
@@ -347,16 +357,16 @@ def watching(*, go_on: bool) -> Config:
 
 def test_the_answer_that_held_before_a_death_is_not_told_again() -> None:
     def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("kill", bool(seen.of(Turned))):
+        if seen.once("kill", bool(seen.of(VerdictChanged))):
             seen.signal("frames")
-        if seen.of(Restarted) and isinstance(event, Looked):
+        if seen.of(Restarted) and isinstance(event, YesNoResult):
             seen.run.end()
 
     seen = watch(open_supervised(given=watching(go_on=True)), on_event)
     assert seen.error is None
     assert len(seen.restarts()) == 1
-    assert [event.to for event in seen.of(Turned)] == ["yes"]
-    assert seen.of(Looked)[-1].holds == "yes"
+    assert [event.to for event in seen.of(VerdictChanged)] == ["yes"]
+    assert seen.of(YesNoResult)[-1].holds == "yes"
     assert (seen.summary.ended, seen.summary.found) == ("interrupted", True)
 
 
@@ -364,7 +374,7 @@ def test_a_run_that_watches_ends_when_it_has_found_that() -> None:
     seen = watch(open_supervised(given=watching(go_on=False)), lambda seen, event: None)
     assert seen.error is None
     assert (seen.summary.ended, seen.summary.found) == ("found", True)
-    assert isinstance(seen.of(Looked)[-1], Looked)
+    assert isinstance(seen.of(YesNoResult)[-1], YesNoResult)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.errors import TransportError
-from stream.messages import Cancel, Credit, End, Message, Text, Tokens
+from stream.messages import AnswerDelta, Cancel, Credit, End, Message, TokenPacketMessage
 from stream.packets import token_message, token_packet
 from stream.transport import Link, Received, Transport, Waiter, ipc_endpoint, private_directory
 from stream.transport import bus as bus_module
@@ -45,11 +45,11 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[Link, Link]]:
 def test_messages_go_both_ways_in_order(ends: tuple[Link, Link]) -> None:
     bound, connected = ends
     for number in range(3):
-        connected.send(Text(answer=number, text="x"))
+        connected.send(AnswerDelta(answer=number, text="x"))
     for number in range(3):
         received = bound.receive(LIMIT_MS)
         assert received is not None
-        assert received.message == Text(answer=number, text="x")
+        assert received.message == AnswerDelta(answer=number, text="x")
     bound.send(Cancel())
     received = connected.receive(LIMIT_MS)
     assert received is not None
@@ -76,14 +76,14 @@ def test_a_tap_learns_what_was_sent_and_received_and_nothing_else() -> None:
     assert not lonely.offer(Cancel()), "nobody is there to take it"
     other = transport.link("inproc://test")
     lonely.send(Credit(), [np.zeros(3, np.float32)])
-    other.send(Text(answer=0, text="x"), [np.zeros(5, np.uint8)])
+    other.send(AnswerDelta(answer=0, text="x"), [np.zeros(5, np.uint8)])
     other.send(Cancel())
     assert lonely.receive(LIMIT_MS) is not None
     lonely.close()
     other.close()
     transport.close()
     assert notes.said_to == [(Credit(), [12])]
-    assert notes.heard_from == [(Text(answer=0, text="x"), [5])]
+    assert notes.heard_from == [(AnswerDelta(answer=0, text="x"), [5])]
 
 
 def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
@@ -100,7 +100,7 @@ def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
     connected.send(message, arrays)
     received = bound.receive(LIMIT_MS)
     assert received is not None
-    assert isinstance(received.message, Tokens)
+    assert isinstance(received.message, TokenPacketMessage)
     np.testing.assert_array_equal(token_packet(received.message, received.parts).pixels, packet.pixels)
 
 

@@ -17,7 +17,7 @@ import zmq
 
 from stream.config import NetworkConfig
 from stream.errors import ConnectionRefused, TransportError
-from stream.messages import Alive, AnyMessage, Join, Text, Want, encode
+from stream.messages import AnswerDelta, AnyMessage, Connect, KeepAlive, TurnRequest, encode
 from stream.transport import Client, Link, Port, Transport, Waiter, ipc_endpoint, private_directory
 from stream.transport import link as link_module
 from stream.transport import port as port_module
@@ -74,7 +74,7 @@ def heard(port: Port) -> tuple[Client, AnyMessage]:
 
 def met(port: Port, link: Link) -> Client:
     """What the port calls this link."""
-    link.send(Want())
+    link.send(TurnRequest())
     return heard(port)[0]
 
 
@@ -86,11 +86,11 @@ def test_every_client_is_told_apart_and_answered_alone(places: Places, scheme: s
     assert clients[0] != clients[1]
     array = np.arange(5, dtype=np.uint8)
     for number, client in enumerate(clients):
-        assert port.send(client, Text(answer=number, text="x"), [array])
+        assert port.send(client, AnswerDelta(answer=number, text="x"), [array])
     for number, link in enumerate(links):
         received = link.receive(LIMIT_MS)
         assert received is not None
-        assert received.message == Text(answer=number, text="x")
+        assert received.message == AnswerDelta(answer=number, text="x")
         assert bytes(received.parts[0]) == array.tobytes()
         assert link.receive() is None
     assert port.receive() is None
@@ -103,11 +103,11 @@ def test_a_port_that_was_left_open_is_a_number_once_it_is_bound(places: Places) 
 def test_what_cannot_be_read_is_counted_and_the_next_message_comes(places: Places) -> None:
     port = places.port(places.ipc)
     bad = places.raw(places.ipc)
-    for parts in ([b"nonsense"], [b""], [b"\xc1", b"more"], [encode(Want())[:-1]]):
+    for parts in ([b"nonsense"], [b""], [b"\xc1", b"more"], [encode(TurnRequest())[:-1]]):
         bad.send_multipart(parts)
         assert port.receive(LIMIT_MS) is None
-    bad.send(encode(Want()))
-    assert heard(port)[1] == Want()
+    bad.send(encode(TurnRequest()))
+    assert heard(port)[1] == TurnRequest()
     assert port.unreadable == 4
 
 
@@ -119,16 +119,16 @@ def test_whoever_is_gone_gets_nothing(places: Places, scheme: str) -> None:
     stays = met(port, other)
     link.close()
     for _ in range(LIMIT_MS // STEP_MS):
-        if not port.send(client, Alive()):
+        if not port.send(client, KeepAlive()):
             break
         assert port.receive(STEP_MS) is None
-    assert not port.send(client, Alive())
-    assert not port.send(client, Text(answer=0, text="x"), [np.zeros(3, np.uint8)])
-    assert not port.send(b"never seen", Alive())
-    assert port.send(stays, Text(answer=1, text="y"))
+    assert not port.send(client, KeepAlive())
+    assert not port.send(client, AnswerDelta(answer=0, text="x"), [np.zeros(3, np.uint8)])
+    assert not port.send(b"never seen", KeepAlive())
+    assert port.send(stays, AnswerDelta(answer=1, text="y"))
     received = other.receive(LIMIT_MS)
     assert received is not None
-    assert received.message == Text(answer=1, text="y")
+    assert received.message == AnswerDelta(answer=1, text="y")
 
 
 def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +137,13 @@ def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.
     idle = places.link("inproc://answers", watched=False)
     client = met(port, idle)
     sent = 0
-    while port.send(client, Text(answer=sent, text="x")):
+    while port.send(client, AnswerDelta(answer=sent, text="x")):
         sent += 1
         assert sent <= 2 * link_module.QUEUE_MESSAGES
     texts = [idle.receive() for _ in range(sent)]
-    assert [text is not None and text.message for text in texts] == [Text(answer=n, text="x") for n in range(sent)]
+    assert [text is not None and text.message for text in texts] == [
+        AnswerDelta(answer=n, text="x") for n in range(sent)
+    ]
 
 
 def test_a_message_that_is_too_large_closes_its_senders_connection_only(
@@ -151,10 +153,10 @@ def test_a_message_that_is_too_large_closes_its_senders_connection_only(
     port = places.port(places.ipc)
     large, small = places.link(places.ipc), places.link(places.ipc)
     client = met(port, small)
-    large.send(Want(), [np.zeros(1001, np.uint8)])
+    large.send(TurnRequest(), [np.zeros(1001, np.uint8)])
     until(lambda: large.lost, large)
-    small.send(Join(query="x" * 900))
-    assert heard(port) == (client, Join(query="x" * 900))
+    small.send(Connect(query="x" * 900))
+    assert heard(port) == (client, Connect(query="x" * 900))
     assert not small.lost
 
 
@@ -198,7 +200,7 @@ def test_errors_that_do_not_say_that_a_client_is_gone_are_not_hidden(places: Pla
     port = places.transport.port("inproc://answers")
     port.close()
     with pytest.raises(zmq.ZMQError):
-        port.send(b"x", Alive())
+        port.send(b"x", KeepAlive())
 
 
 def test_a_link_is_connected_once_it_has_met_its_peer_which_may_come_later(places: Places) -> None:
@@ -307,10 +309,10 @@ def test_whoever_holds_a_key_is_heard(places: Places, ours: Path) -> None:
     port = places.port(LOOPBACK, ours)
     link = places.link(port.endpoint, key(ours, port.endpoint))
     client = met(port, link)
-    assert port.send(client, Alive())
+    assert port.send(client, KeepAlive())
     received = link.receive(LIMIT_MS)
     assert received is not None
-    assert received.message == Alive()
+    assert received.message == KeepAlive()
     assert link.connected
     assert not link.lost
 
@@ -329,12 +331,12 @@ def test_whoever_holds_no_key_is_not_heard_and_hears_nothing(
         "unknown client": ClientCurve(stranger.secret, stranger.public, key(ours, port.endpoint).server),
     }[who]
     link = places.link(port.endpoint, curve)
-    link.offer(Join(query="may I?"))
+    link.offer(Connect(query="may I?"))
     with pytest.raises(ConnectionRefused, match="turns this end away"):
         until(lambda: link.lost, link)
     assert not link.connected
     assert port.receive(30) is None
-    assert port.send(client, Alive())
+    assert port.send(client, KeepAlive())
     assert good.receive(LIMIT_MS) is not None
     assert not good.lost
 
@@ -357,7 +359,7 @@ def test_a_waiter_wakes_for_descriptors_too(places: Places) -> None:
         os.write(writer, b"x")
         assert waiter.wait(LIMIT_MS)
         os.read(reader, 1)
-        assert port.send(met(port, link), Alive())
+        assert port.send(met(port, link), KeepAlive())
         assert waiter.wait(LIMIT_MS)
     finally:
         os.close(reader)

@@ -15,7 +15,18 @@ from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
 from stream.display.lines import LinesDisplay
-from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Looked, Notice, Started, Summary, Turned
+from stream.events import (
+    Answer,
+    AnswerDeltaEvent,
+    Event,
+    FrameReady,
+    Notice,
+    QueryChanged,
+    Started,
+    Summary,
+    VerdictChanged,
+    YesNoResult,
+)
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import run_session
 from tests import fake_speaker
@@ -60,18 +71,18 @@ def run(config: Config, speaker: str = "FakeSpeaker", **asked: Any) -> list[Even
 
 def _events(pipeline: Pipeline, ask: str | None = None) -> Iterator[Event]:
     for event in pipeline.run():
-        if ask is not None and isinstance(event, Looked):
+        if ask is not None and isinstance(event, YesNoResult):
             pipeline.ask(ask)
             ask = None
         yield event
 
 
 def looks(events: list[Event]) -> list[tuple[int, str, str | None]]:
-    return [(event.frame_index, event.trigger, event.holds) for event in events if isinstance(event, Looked)]
+    return [(event.frame_index, event.trigger, event.holds) for event in events if isinstance(event, YesNoResult)]
 
 
 def turns(events: list[Event]) -> list[tuple[int, str]]:
-    return [(event.frame_index, event.to) for event in events if isinstance(event, Turned)]
+    return [(event.frame_index, event.to) for event in events if isinstance(event, VerdictChanged)]
 
 
 def summary(events: list[Event]) -> Summary:
@@ -85,7 +96,7 @@ def test_it_ends_with_the_frame_in_which_the_answer_turns_to_yes(video: str) -> 
     assert turns(events) == [(20, "yes")]
     assert [event.frame_index for event in events if isinstance(event, FrameReady)] == list(range(21))
     assert (summary(events).ended, summary(events).found, summary(events).frames) == ("found", True, 21)
-    assert not [event for event in events if isinstance(event, (Answer, AnswerText))]
+    assert not [event for event in events if isinstance(event, (Answer, AnswerDeltaEvent))]
     assert next(event for event in events if isinstance(event, Started)).query == QUESTION
 
 
@@ -160,14 +171,16 @@ def test_whole_frames_are_looked_at_too(video: str) -> None:
 
 def test_a_run_that_only_watches_keeps_its_question(video: str) -> None:
     events = run(configured(video), ask="what is it?")
-    assert [event for event in events if isinstance(event, Asked)] == [Asked(query="what is it?", error=WATCHES_ONLY)]
+    assert [event for event in events if isinstance(event, QueryChanged)] == [
+        QueryChanged(query="what is it?", error=WATCHES_ONLY)
+    ]
     assert turns(events) == [(20, "yes")]
 
 
 def test_beside_captions_the_other_question_changes(video: str) -> None:
     events = run(configured(video, captions=True), ask="what is it?")
-    assert [event for event in events if isinstance(event, Asked)] == [Asked(query="what is it?")]
-    assert {event.question for event in events if isinstance(event, Looked)} == {QUESTION}
+    assert [event for event in events if isinstance(event, QueryChanged)] == [QueryChanged(query="what is it?")]
+    assert {event.question for event in events if isinstance(event, YesNoResult)} == {QUESTION}
     assert [event.query for event in events if isinstance(event, Answer)][-1] == "what is it?"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
-from stream.events import ANSWERS_LOST, AnswerText, Asked, Notice, Outage, Restarted, Started, store_lost
+from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Notice, Outage, QueryChanged, Restarted, Started, store_lost
 from stream.monitor.health import RunMonitor
 from tests.event_maker import answer, frame, summary
 from tests.watched_run import INFO, WatchedRun
@@ -42,7 +42,7 @@ def test_a_file_that_waits_for_answers_is_not_stalled(clock: FakeClock) -> None:
     monitor.add(frame(0, 0.0))
     clock.advance(500 * NS_PER_S)
     assert monitor.health().status == "ok"
-    monitor.add(AnswerText(answer=0, text="a "))
+    monitor.add(AnswerDeltaEvent(answer=0, text="a "))
     clock.advance(599 * NS_PER_S)
     assert monitor.health().status == "ok"
     clock.advance(2 * NS_PER_S)
@@ -64,8 +64,8 @@ def test_a_file_at_its_own_pace_is(clock: FakeClock) -> None:
 def test_the_question_is_that_which_was_taken(clock: FakeClock) -> None:
     monitor = RunMonitor(Config(source="a.mp4"), clock)
     monitor.add(Started(source="a.mp4", model="m", query="What?", backend="cpu"))
-    monitor.add(Asked(query="Where?"))
-    monitor.add(Asked(query="x" * 9999, error="longer than the context"))
+    monitor.add(QueryChanged(query="Where?"))
+    monitor.add(QueryChanged(query="x" * 9999, error="longer than the context"))
     assert (monitor.status().query, monitor.status().source, monitor.status().model) == ("Where?", "a.mp4", "m")
 
 

@@ -11,7 +11,7 @@ from stream.answer.triggers import NO_YES_OR_NO, LookRules, VerdictRules, Watch,
 from stream.config import AnswerConfig, Config, UntilConfig
 from stream.display.text import turned_text
 from stream.event_forms import encode_event
-from stream.events import Looked, Notice, Turned
+from stream.events import Notice, VerdictChanged, YesNoResult
 from stream.runtime.wiring import watch_policy
 from tests.event_maker import look
 
@@ -22,10 +22,10 @@ def watching(*, stop: bool = True, holds: bool | None = None) -> Watch:
 
 def test_a_turn_follows_the_look_that_made_it() -> None:
     told = watching().take(look(0.5, 0.97, None))
-    assert [type(event) for event in told] == [Looked, Turned]
+    assert [type(event) for event in told] == [YesNoResult, VerdictChanged]
     first, turned = told
-    assert isinstance(first, Looked)
-    assert isinstance(turned, Turned)
+    assert isinstance(first, YesNoResult)
+    assert isinstance(turned, VerdictChanged)
     assert first.holds == turned.to == "yes"
     assert (turned.pts_s, turned.question, turned.yes, turned.certain) == (0.5, "is it here?", 0.97, 0.5)
 
@@ -34,8 +34,8 @@ def test_a_warning_stands_beside_every_look_and_turn() -> None:
     watch = watching()
     watch.warning = "means nothing"
     first, turned = watch.take(look(0.5, 0.97, None))
-    assert isinstance(first, Looked)
-    assert isinstance(turned, Turned)
+    assert isinstance(first, YesNoResult)
+    assert isinstance(turned, VerdictChanged)
     assert first.warning == turned.warning == "means nothing"
     assert turned_text(turned) == "yes (97 %): is it here? (means nothing)"
     assert '"warning":"means nothing"' in encode_event(turned)
@@ -45,7 +45,7 @@ def test_a_warning_stands_beside_every_look_and_turn() -> None:
 def test_what_held_before_holds_on() -> None:
     assert watching(holds=True).take(look(0.5, 0.97, None)) == [look(0.5, 0.97, "yes")]
     (_, turned) = watching(holds=True).take(look(0.5, 0.01, None))
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, VerdictChanged)
     assert turned.to == "no"
 
 
@@ -68,7 +68,7 @@ def test_another_answer_than_yes_or_no_is_told_once() -> None:
     watch = watching()
     off = replace(look(0.0), certain=0.02)
     first, second = watch.take(off), watch.take(off)
-    assert [type(event) for event in first] == [Looked, Notice]
+    assert [type(event) for event in first] == [YesNoResult, Notice]
     notice = first[1]
     assert isinstance(notice, Notice)
     assert notice.code == NO_YES_OR_NO

@@ -20,7 +20,7 @@ from arr_coc.weights import fingerprint, pack_realiser, unpack_realiser
 from stream.answer.model import QWEN, open_speaker
 from stream.config import AnswerConfig, Config
 from stream.identity import identity_of
-from stream.messages import Hello, decode, encode
+from stream.messages import ServerHello, decode, encode
 from stream.runtime.wiring import allocator_for
 from stream.sources import SourceInfo
 from tests.picture_stream import PictureStream, scenery
@@ -143,11 +143,11 @@ def test_bytes_that_are_no_weights_are_refused(data: bytes) -> None:
 
 def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: Path) -> None:
     speaker = open_speaker(QWEN, Config(answer=AnswerConfig(model=str(trained))))
-    hello = Hello(model_id=speaker.model_id, knows_levels=False, known_world=None, allocator=speaker.allocator)
+    hello = ServerHello(model_id=speaker.model_id, knows_levels=False, known_world=None, allocator=speaker.allocator)
     received = decode(encode(hello))
-    assert isinstance(received, Hello)
+    assert isinstance(received, ServerHello)
     maps = []
-    for greeting in (received, Hello(model_id="tiny", knows_levels=False, known_world=None)):
+    for greeting in (received, ServerHello(model_id="tiny", knows_levels=False, known_world=None)):
         for query in (speaker.embed(QUERY), QueryEmbedding(QUERY, speaker.embed(QUERY).tokens, "another")):
             allocator = allocator_for(Config(), SOURCE, greeting)
             allocator.set_query(query)

@@ -16,7 +16,7 @@ from arr_coc.packets import all_tokens
 from arr_coc.types import Allocation, FrameStamp
 from arr_coc.why import SCORES, explain, weights_of
 from stream.config import AnswerConfig, OutputConfig
-from stream.events import Answer, FrameReady, Why
+from stream.events import Answer, Explanation, FrameReady
 from stream.sinks.jsonl import JsonlSink
 from stream.sinks.why import WhySink
 from tests.event_maker import answer
@@ -97,9 +97,9 @@ def test_a_frame_that_is_shown_whole_has_no_reasons_but_that() -> None:
 def test_each_frame_that_is_answered_about_is_told_with_its_reasons(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
     plain = run(configured(video, answer=AnswerConfig(every_s=0.5)))
-    assert plain.of(Why) == []
+    assert plain.of(Explanation) == []
     told = run(configured(video, answer=AnswerConfig(every_s=0.5), output=OutputConfig(why=str(tmp_path / "w.jsonl"))))
-    answers, whys = told.of(Answer), told.of(Why)
+    answers, whys = told.of(Answer), told.of(Explanation)
     assert [why.frame_index for why in whys] == [one.frame_index for one in answers] == [0, 5, 10, 11]
     tokens = {frame.frame_index: frame.tokens for frame in told.of(FrameReady)}
     assert [len(why.tokens) for why in whys] == [tokens[why.frame_index] for why in whys]
@@ -110,7 +110,7 @@ def test_each_frame_that_is_answered_about_is_told_with_its_reasons(tmp_path: Pa
 
 
 def test_the_file_holds_reasons_only_and_captions_none(tmp_path: Path, frame: FrameAllocation) -> None:
-    why = Why(frame_index=3, pts_s=0.1, strategy="foveated", weights=weights_of(frame), tokens=explain(frame))
+    why = Explanation(frame_index=3, pts_s=0.1, strategy="foveated", weights=weights_of(frame), tokens=explain(frame))
     for sink in (WhySink(str(tmp_path / "why.jsonl")), JsonlSink(str(tmp_path / "captions.jsonl"))):
         for event in (why, answer(0.1, "a")):
             sink.write(event)

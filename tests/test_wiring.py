@@ -19,7 +19,7 @@ from stream.config import (
     TextureConfig,
 )
 from stream.journal import Journal
-from stream.messages import Hello
+from stream.messages import ServerHello
 from stream.runtime.wiring import (
     allocate_policy,
     allocator_for,
@@ -148,7 +148,7 @@ def test_the_texture_section_becomes_options() -> None:
 @pytest.mark.parametrize("knows_levels", [True, False])
 def test_the_allocator_knows_what_the_model_knows(knows_levels: bool) -> None:
     section = AllocateConfig(strategy="auto", budget=7, explore=0.5, coverage=0.125, tau_ms=11, seed=3)
-    hello = Hello(model_id="m", knows_levels=knows_levels, known_world=None)
+    hello = ServerHello(model_id="m", knows_levels=knows_levels, known_world=None)
     options = allocator_for(Config(allocate=section), FILE, hello).options
     assert (options.strategy, options.budget, options.explore, options.coverage) == ("auto", 7, 0.5, 0.125)
     assert (options.tau_ms, options.seed, options.levels) == (11, 3, knows_levels)

@@ -10,23 +10,23 @@ from stream.answer.request import Awaited, Manners, Question
 from stream.clock import Clock
 from stream.control import USER_ERRORS, remote_error
 from stream.errors import ConnectionRefused, StageDied, TransportError
-from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Asked, Event, Notice
+from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Event, Notice, QueryChanged
 from stream.limits import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 from stream.messages import (
-    Alive,
-    Answered,
-    Ask,
-    Asking,
+    AnswerDelta,
+    AnswerReply,
     Cancel,
-    Failed,
-    Hello,
-    Join,
-    Lapsed,
-    Leave,
-    Looked,
-    Text,
-    Turn,
-    Want,
+    Connect,
+    Disconnect,
+    ErrorReply,
+    KeepAlive,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
 )
 from stream.packets import embedding_of, frame_message, token_message
 from stream.transport import Link, Received
@@ -65,7 +65,7 @@ class Visit:
 
     def __init__(self, link: Link, clock: Clock) -> None:
         self.link = link
-        self.hello: Hello | None = None
+        self.hello: ServerHello | None = None
         self.ready = False
         self._joined = False
         self._wanting = False
@@ -82,7 +82,7 @@ class Visit:
         """How long nothing has been heard while a turn or an answer is awaited; 0 where none is."""
         return self._patience.silence_s
 
-    def join(self, message: Join) -> None:
+    def join(self, message: Connect) -> None:
         """Tells who is there, once; as soon as there is somebody to tell."""
         if not self._joined:
             self._joined = self.link.offer(message)
@@ -90,7 +90,7 @@ class Visit:
     def want(self) -> None:
         """Asks for a turn, once; as soon as the answer stage is ready."""
         if self.ready and not self._wanting and self._turn is None:
-            self._wanting = self.link.offer(Want())
+            self._wanting = self.link.offer(TurnRequest())
 
     def take_turn(self, turn: int) -> None:
         """A turn has come."""
@@ -106,10 +106,12 @@ class Visit:
         number, turn, packet = question.number, self._turn, question.packet
         self._turn = None
         if isinstance(packet, TokenPacket):
-            message, arrays = token_message(number, turn, packet, speak=question.speak)
+            message, arrays = token_message(number, turn, packet, wants_answer=question.wants_answer)
             self.link.send(message, arrays)
         else:
-            whole, arrays = frame_message(number, turn, packet, in_snapshot=in_snapshot, speak=question.speak)
+            whole, arrays = frame_message(
+                number, turn, packet, in_snapshot=in_snapshot, wants_answer=question.wants_answer
+            )
             self.link.send(whole, arrays)
 
     def receive(self, timeout_ms: int, *, answer_due: bool) -> Received | None:
@@ -166,7 +168,7 @@ class Dialogue:
         return self._visit.link
 
     @property
-    def hello(self) -> Hello | None:
+    def hello(self) -> ServerHello | None:
         """The answer stage's greeting, None before it."""
         return self._visit.hello
 
@@ -220,17 +222,19 @@ class Dialogue:
         packet: TokenPacket | FramePacket,
         trigger: str,
         *,
-        speak: bool = True,
+        wants_answer: bool = True,
         look_trigger: str = "",
         shadow: FramePacket | None = None,
     ) -> None:
         """Sends a packet for the turn that was granted. A FramePacket's image may change once this has returned.
 
-        Without `speak` only the standing question is looked at. `shadow`: the same frame whole, with an image of its
-        own, which is asked about in a turn of its own after the answer, to compare.
+        Without `wants_answer` only the standing question is looked at. `shadow`: the same frame whole, with an image of
+        its own, which is asked about in a turn of its own after the answer, to compare.
         """
         number, now_ns = self._awaited.number, self._clock.now_ns()
-        question = Question(number, packet, trigger, now_ns, speak=speak, look_trigger=look_trigger, shadow=shadow)
+        question = Question(
+            number, packet, trigger, now_ns, wants_answer=wants_answer, look_trigger=look_trigger, shadow=shadow
+        )
         self._awaited.open(question)
         self._send(question)
 
@@ -250,7 +254,7 @@ class Dialogue:
         self._queries.append(query)
         if self.ready:
             self._askings_due += 1
-            self.link.send(Ask(query=query))
+            self.link.send(SetQuery(query=query))
 
     def take_embedding(self) -> QueryEmbedding | None:
         """The embedding of a question that has come to hold since the last call."""
@@ -263,12 +267,12 @@ class Dialogue:
 
     def leave(self) -> None:
         """Nothing more will be asked. A peer that is gone need not be told."""
-        self.link.offer(Leave())
+        self.link.offer(Disconnect())
 
     def cancel(self) -> None:
         """What was asked is not wanted any more. A peer that is gone need not be told."""
         self.link.offer(Cancel())
-        self.link.offer(Leave())
+        self.link.offer(Disconnect())
 
     def close(self) -> None:
         self.link.close()
@@ -285,7 +289,9 @@ class Dialogue:
         yield from recalled
         yield from self._take_news()
         self._away.look(waiting=self._lost_once and not self.ready, heard=False)
-        self._visit.join(Join(query=self._query, encode=self._manners.encode, until=self._manners.until))
+        self._visit.join(
+            Connect(query=self._query, encode=self._manners.encode, standing_query=self._manners.standing_query)
+        )
         for number in range(HEARD_AT_ONCE):
             heard, event = self._hear_one(0 if recalled or number else timeout_ms)
             if event is not None:
@@ -372,15 +378,15 @@ class Dialogue:
     def _event(self, received: Received) -> Event | None:
         """Raises TransportError for a message that may not be sent."""
         message, heard_ns = received.message, self._clock.now_ns()
-        if isinstance(message, Turn):
+        if isinstance(message, TurnGrant):
             self._take_turn(message.turn)
-        elif isinstance(message, Text):
+        elif isinstance(message, AnswerDelta):
             return self._awaited.text(message, heard_ns)
-        elif isinstance(message, Looked):
+        elif isinstance(message, YesNoReply):
             event = self._awaited.looked(message, received, heard_ns)
             self._goes_well()
             return event
-        elif isinstance(message, Answered):
+        elif isinstance(message, AnswerReply):
             if message.query not in self._queries:
                 error = TransportError("it answers a question that was not asked")
                 if self._awaited.is_open(message.answer):
@@ -390,17 +396,17 @@ class Dialogue:
             self._goes_well()
             self._again()  # where the answer is to be checked
             return answer
-        elif isinstance(message, Asking):
+        elif isinstance(message, QueryAccepted):
             return self._asking(message, received)
-        elif isinstance(message, Hello):
+        elif isinstance(message, ServerHello):
             if self._visit.hello is not None:
                 raise TransportError("it greets twice")
             self._visit.hello = message
-        elif isinstance(message, Lapsed):
+        elif isinstance(message, TurnExpired):
             self._lapsed()
-        elif isinstance(message, Failed):
+        elif isinstance(message, ErrorReply):
             self._failed(message)
-        elif not isinstance(message, Alive):
+        elif not isinstance(message, KeepAlive):
             raise TransportError(f"the answer stage sent a message of the wrong kind, {type(message).__name__}")
         return None
 
@@ -424,7 +430,7 @@ class Dialogue:
         self._failures = self._misdeeds = self._spoilt = 0
         self._without_answers = False
 
-    def _asking(self, message: Asking, received: Received) -> Event | None:
+    def _asking(self, message: QueryAccepted, received: Received) -> Event | None:
         """The question that holds now: the first one, or one that was put meanwhile."""
         if not self._askings_due or message.query not in self._queries:
             raise TransportError("it speaks of a question that was not asked")
@@ -433,7 +439,7 @@ class Dialogue:
         if changed:
             self._next_query = None
         if message.error is not None:
-            return Asked(query=message.query, error=message.error)
+            return QueryChanged(query=message.query, error=message.error)
         if self.hello is None:
             raise TransportError("the answer stage speaks of a question and has not said which model it has")
         self._embedding = embedding_of(message, received.parts)
@@ -443,9 +449,9 @@ class Dialogue:
             self._again()
             if self._next_query is not None:
                 self.put_question(self._next_query)
-        return Asked(query=message.query) if changed else None
+        return QueryChanged(query=message.query) if changed else None
 
-    def _failed(self, message: Failed) -> None:
+    def _failed(self, message: ErrorReply) -> None:
         """Raises what the answer stage met, unless another one may do better."""
         error = remote_error(message.error, message.message)
         if isinstance(error, USER_ERRORS):

@@ -11,7 +11,7 @@ from arr_coc.errors import OptionError
 from stream.answer.model import Speaker
 from stream.config import CLIENTS_MAX
 from stream.errors import TransportError
-from stream.messages import PROTOCOL, UNSEEN_MAX, Hello, Join
+from stream.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
 from stream.transport.curve import ServerCurve
 
 DAWDLING_MAX = 6
@@ -29,7 +29,7 @@ class Guest:
     """
 
     query: str
-    until: str | None = None
+    standing_query: str | None = None
     answers: int = 0
     dawdling: int = 0
 
@@ -55,10 +55,10 @@ class Guests:
         """Nobody else may join."""
         return len(self._guests) >= CLIENTS_MAX
 
-    def join(self, client: bytes, query: str, until: str | None = None) -> None:
+    def join(self, client: bytes, query: str, standing_query: str | None = None) -> None:
         """Takes a client in, or notes its other questions."""
         known = self._guests.get(client)
-        self._guests[client] = Guest(query, until, dawdling=0 if known is None else known.dawdling)
+        self._guests[client] = Guest(query, standing_query, dawdling=0 if known is None else known.dawdling)
 
     def find(self, client: bytes) -> Guest | None:
         return self._guests.get(client)
@@ -113,7 +113,7 @@ class AnswerPlace:
     answering: Callable[[], str] = lambda: ""
 
 
-def check_joining(message: Join, place: AnswerPlace, guests: Guests) -> None:
+def check_joining(message: Connect, place: AnswerPlace, guests: Guests) -> None:
     """Raises TransportError or OptionError where the sender cannot be taken in, saying what to do about it."""
     if message.protocol != PROTOCOL:
         raise TransportError(
@@ -133,13 +133,13 @@ UNSEEN_CHARS = 40
 """Of a word that a model has never seen, so much is told."""
 
 
-def greeting(speaker: Speaker, answering: str, unseen: tuple[str, ...] = ()) -> Hello:
+def greeting(speaker: Speaker, answering: str, unseen: tuple[str, ...] = ()) -> ServerHello:
     """What a guest is told first: whom it talks to, and which words of its standing question that has never seen."""
-    return Hello(
+    return ServerHello(
         model_id=speaker.model_id,
         knows_levels=speaker.knows_levels,
         known_world=speaker.known_world,
         allocator=speaker.allocator,
-        answering=answering,
-        unseen=tuple(word[:UNSEEN_CHARS] for word in unseen[:UNSEEN_MAX]),
+        provenance=answering,
+        unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen[:UNSEEN_MAX]),
     )

@@ -10,11 +10,19 @@ from difflib import SequenceMatcher
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TokenPacket
 from stream.clock import Clock
 from stream.errors import TransportError
-from stream.events import Answer, AnswerCancelled, AnswerText, AnswerTiming, Event, Looked, LookTiming, Shadow
+from stream.events import (
+    Answer,
+    AnswerCancelled,
+    AnswerDeltaEvent,
+    AnswerTiming,
+    Event,
+    ShadowCheck,
+    YesNoResult,
+    YesNoTiming,
+)
 from stream.journal import Journal
 from stream.limits import ANSWER_CHARS_MAX, PIECES_MAX
-from stream.messages import Answered, Text
-from stream.messages import Looked as LookedMessage
+from stream.messages import AnswerDelta, AnswerReply, YesNoReply
 from stream.packets import check_taught, feedback_of
 from stream.snapshot import SnapshotWriter
 from stream.transport import Received
@@ -27,11 +35,11 @@ class Manners:
     `encode` is what the packets are for. `rejoin`: a new answer stage is looked for, else the run ends. `repeat`: it is
     asked again what the lost one was asked, else that answer is given up, as it would be late. `supervised`: somebody
     else notices its death. `snapshot`: where whole frames are laid, shared with it; `journal`: the answers of a run
-    that this one continues. `until` is a standing question, to be looked at with every packet.
+    that this one continues. `standing_query` is a standing question, to be looked at with every packet.
     """
 
     encode: str = "sparse"
-    until: str | None = None
+    standing_query: str | None = None
     rejoin: bool = False
     repeat: bool = False
     supervised: bool = True
@@ -74,8 +82,8 @@ NS_PER_MS = 1_000_000
 class Question:
     """An answer that is awaited, and the packet that it is about.
 
-    With `speak` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the whole
-    frame, where the answer is checked by another one about that; `checks`: the answer that this one checks.
+    With `wants_answer` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the
+    whole frame, where the answer is checked by another one about that; `checks`: the answer that this one checks.
     `spoken`: the text so far, in so many `pieces`.
     """
 
@@ -83,7 +91,7 @@ class Question:
     packet: TokenPacket | FramePacket
     trigger: str
     asked_ns: int
-    speak: bool = True
+    wants_answer: bool = True
     look_trigger: str = ""
     looked: bool = False
     shadow: FramePacket | None = None
@@ -96,10 +104,10 @@ class Question:
     def stamp(self) -> FrameStamp:
         return self.packet.stamp
 
-    def look(self, message: LookedMessage, question: str, heard_ns: int) -> Looked:
+    def look(self, message: YesNoReply, question: str, heard_ns: int) -> YesNoResult:
         """The look as an event; what holds after it is for others to say."""
         stamp = self.stamp
-        return Looked(
+        return YesNoResult(
             frame_index=stamp.frame_index,
             pts_s=stamp.media_ns / NS_PER_S,
             trigger=self.look_trigger,
@@ -110,20 +118,20 @@ class Question:
             tokens_used=message.tokens_used,
             tokens_total=self.packet.grid.tiles,
             kept_bytes=message.kept_bytes,
-            timing=LookTiming(
+            timing=YesNoTiming(
                 encode_ms=message.encode_ms,
                 prefill_ms=message.prefill_ms,
                 total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
             ),
         )
 
-    def checked(self, message: Answered) -> Shadow | None:
+    def checked(self, message: AnswerReply) -> ShadowCheck | None:
         """What the check found; None where it was asked another question meanwhile."""
         answer = self.checks
         if answer is None or message.query != answer.query:
             return None
         found = agreement(answer.text, message.text)
-        return Shadow(
+        return ShadowCheck(
             answer=answer.answer,
             frame_index=answer.frame_index,
             pts_s=answer.pts_s,
@@ -149,7 +157,7 @@ class Question:
             by_pts_s=new.media_ns / NS_PER_S,
         )
 
-    def answered(self, message: Answered, heard_ns: int) -> Answer:
+    def answered(self, message: AnswerReply, heard_ns: int) -> Answer:
         """The answer as an event; latencies count from the capture of its frame."""
         stamp = self.stamp
         at_s = stamp.media_ns / NS_PER_S
@@ -219,7 +227,7 @@ class Awaited:
         if found.feedback is not None:
             self._feedback = dataclasses.replace(found.feedback, stamp=stamp)
         answer = found.answer
-        return [AnswerText(answer=answer.answer, text=answer.text, pts_s=answer.pts_s), answer]
+        return [AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s), answer]
 
     def open(self, question: Question) -> None:
         """Awaits the answer to a question. The image of a whole frame may change once this has returned."""
@@ -227,7 +235,7 @@ class Awaited:
         if isinstance(packet, FramePacket) and not self._lay(packet):
             question.packet = dataclasses.replace(packet, image=packet.image.copy())
         self.question = question
-        self.number += question.speak
+        self.number += question.wants_answer
 
     def give_up(self) -> None:
         """The open question is late by now, unless it is to be repeated."""
@@ -241,13 +249,13 @@ class Awaited:
         What the answer stage still says of it is ignored. A check of another answer, and a look, are no such answers.
         """
         question = self.question
-        if question is None or not question.speak or question.checks is not None:
+        if question is None or not question.wants_answer or question.checks is not None:
             return None
         self.question, self._cancelled_number = None, question.number
         self.cancelled += 1
         return question.cancelled(new, by)
 
-    def text(self, message: Text, heard_ns: int) -> AnswerText | None:
+    def text(self, message: AnswerDelta, heard_ns: int) -> AnswerDeltaEvent | None:
         """A piece of the answer; None of one that only checks another, or was cancelled."""
         question = self._asked_for(message.answer)
         if question is None:
@@ -259,23 +267,23 @@ class Awaited:
             return None
         question.spoken += message.text
         question.first_text_ns = question.first_text_ns or heard_ns
-        return AnswerText(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
+        return AnswerDeltaEvent(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
 
-    def looked(self, message: LookedMessage, received: Received, heard_ns: int) -> Looked | None:
+    def looked(self, message: YesNoReply, received: Received, heard_ns: int) -> YesNoResult | None:
         """One look, told once: a question that is repeated is looked at again."""
         question = self._asked_for(message.answer)
         if question is None:
             return None
-        if self._manners.until is None:
+        if self._manners.standing_query is None:
             raise TransportError("the answer stage looked for something, and nothing was to be looked for")
         feedback = self._taught(question, message, received)
         known, question.looked = question.looked, True
         self._feedback = feedback or self._feedback
-        if not question.speak:
+        if not question.wants_answer:
             self.question = None
-        return None if known else question.look(message, self._manners.until, heard_ns)
+        return None if known else question.look(message, self._manners.standing_query, heard_ns)
 
-    def answered(self, message: Answered, received: Received, heard_ns: int) -> Answer | Shadow | None:
+    def answered(self, message: AnswerReply, received: Received, heard_ns: int) -> Answer | ShadowCheck | None:
         """The whole answer. Where it is to be checked, the next question is open then: about the same frame, whole."""
         question = self._asked_for(message.answer)
         if question is None:
@@ -295,7 +303,7 @@ class Awaited:
             self._manners.journal.keep(answer, feedback)
         return answer
 
-    def _taught(self, question: Question, message: Answered | LookedMessage, received: Received) -> Feedback | None:
+    def _taught(self, question: Question, message: AnswerReply | YesNoReply, received: Received) -> Feedback | None:
         """What an answer teaches; nothing where that is none, which makes the answer no worse."""
         try:
             feedback = feedback_of(message, received.parts)

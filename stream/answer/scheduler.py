@@ -12,8 +12,8 @@ from stream.answer.triggers import TriggerRules, Triggers, Watch, WatchPolicy
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Asked, Event, Looked, Notice
-from stream.messages import Hello
+from stream.events import Event, Notice, QueryChanged, YesNoResult
+from stream.messages import ServerHello
 from stream.model_world import doubt_about
 from stream.snapshot import SnapshotWriter
 from stream.transport import Link, Tap, Transport
@@ -86,7 +86,7 @@ class Listener:
     is asked about it.
     """
 
-    meet: Callable[[Hello, QueryEmbedding], None]
+    meet: Callable[[ServerHello, QueryEmbedding], None]
     learn: Callable[[Feedback], None]
     emit: Callable[[Event], None]
     gather: Callable[[], TokenPacket | FramePacket | None]
@@ -218,7 +218,7 @@ class Conversation:
         if question is not None and self._speaks:
             talk.put_question(question)
         elif question is not None:
-            self._listener.emit(Asked(query=question, error=WATCHES_ONLY))
+            self._listener.emit(QueryChanged(query=question, error=WATCHES_ONLY))
         for event in talk.hear(timeout_ms):
             self._pass_on(event)
         if self._watch is not None and talk.given_up > self._lost:
@@ -246,7 +246,7 @@ class Conversation:
 
     def _pass_on(self, event: Event) -> None:
         """An event, and what follows from it where it is a look."""
-        if self._watch is None or not isinstance(event, Looked):
+        if self._watch is None or not isinstance(event, YesNoResult):
             self._listener.emit(event)
             return
         for told in self._watch.take(event):
@@ -286,11 +286,13 @@ class Conversation:
         if self._watch is not None:
             self._watch.triggers.again()
 
-    def _doubt(self, hello: Hello) -> None:
+    def _doubt(self, hello: ServerHello) -> None:
         """Raises ConfigError where a model cannot know what is watched for; a forced watch says so with every look."""
         if self._watch is None:
             return
-        doubt = doubt_about(hello.model_id, hello.known_world, hello.unseen, knows_source=self._policy.knows_scenes)
+        doubt = doubt_about(
+            hello.model_id, hello.known_world, hello.unseen_words, knows_source=self._policy.knows_scenes
+        )
         if doubt is not None and not self._watch.policy.force:
             raise ConfigError(doubt.refusal)
         self._watch.warning = None if doubt is None else doubt.warning
@@ -323,7 +325,7 @@ class Conversation:
             look_trigger = self._watch.triggers.fire() or trigger
             self._listener.looked()
         shadow = self._listener.whole() if speak and self._check_due() else None
-        self._talk.ask(packet, trigger, speak=speak, look_trigger=look_trigger, shadow=shadow)
+        self._talk.ask(packet, trigger, wants_answer=speak, look_trigger=look_trigger, shadow=shadow)
         if speak or not self._speaks:
             self._listener.asked()
 

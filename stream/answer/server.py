@@ -31,22 +31,22 @@ from stream.limits import (
     cut_to,
 )
 from stream.messages import (
-    Alive,
-    Answered,
-    Ask,
-    Asking,
+    AnswerDelta,
+    AnswerReply,
     Cancel,
-    Failed,
-    Join,
-    Lapsed,
-    Leave,
-    Looked,
+    Connect,
+    Disconnect,
+    ErrorReply,
+    FramePacketMessage,
+    KeepAlive,
     Message,
-    Text,
-    Tokens,
-    Turn,
-    Want,
-    WholeFrame,
+    QueryAccepted,
+    SetQuery,
+    TokenPacketMessage,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
 )
 from stream.packets import feedback_arrays, frame_packet, specs_of, token_packet
 from stream.snapshot import SnapshotReader
@@ -55,10 +55,10 @@ from stream.transport import Client, Received, Transport
 Parts = list[npt.NDArray[Any]]
 
 
-def answered_message(number: int, query: str, text: str, spoken: Spoken) -> tuple[Answered, Parts]:
+def answered_message(number: int, query: str, text: str, spoken: Spoken) -> tuple[AnswerReply, Parts]:
     """An answer that has ended."""
     arrays = feedback_arrays(spoken.feedback)
-    message = Answered(
+    message = AnswerReply(
         answer=number,
         query=query,
         text=text,
@@ -78,12 +78,14 @@ def answered_message(number: int, query: str, text: str, spoken: Spoken) -> tupl
     return message, arrays
 
 
-def looked_message(number: int, look: tuple[float, float], spoken: Spoken, *, teaches: bool) -> tuple[Looked, Parts]:
+def looked_message(
+    number: int, look: tuple[float, float], spoken: Spoken, *, teaches: bool
+) -> tuple[YesNoReply, Parts]:
     """A look at a standing question; what it learnt goes along only where it `teaches`."""
     feedback = spoken.feedback if teaches else None
     arrays = feedback_arrays(feedback)
     yes, certain = look
-    message = Looked(
+    message = YesNoReply(
         answer=number,
         yes=yes,
         certain=certain,
@@ -138,7 +140,7 @@ class AnswerStage:
         self._speaking_to: Client | None = None
         self._unwanted = False
         self._questions: Counter[Client] = Counter()
-        self._late: dict[Client, Join | Ask] = {}
+        self._late: dict[Client, Connect | SetQuery] = {}
 
     @property
     def drops(self) -> dict[str, int]:
@@ -182,7 +184,7 @@ class AnswerStage:
 
     def _grant(self, client: Client) -> None:
         self._turn += 1
-        if self._send(client, Turn(turn=self._turn)):
+        if self._send(client, TurnGrant(turn=self._turn)):
             self._granted, self._granted_ns = (client, self._turn), time.monotonic_ns()
 
     def _listen(self, timeout_ms: int) -> None:
@@ -197,28 +199,28 @@ class AnswerStage:
         if now_ns - self._alive_ns > ALIVE_NS:
             self._alive_ns = now_ns
             for client in self._guests:
-                self._send(client, Alive())
+                self._send(client, KeepAlive())
 
     def _hear(self, client: Client, received: Received) -> None:
         message = received.message
         guest = self._guests.find(client)
-        if isinstance(message, Join) or (isinstance(message, Ask) and guest is not None):
+        if isinstance(message, Connect) or (isinstance(message, SetQuery) and guest is not None):
             self._questions[client] += 1
             if self._questions[client] <= QUESTIONS_AT_ONCE:
                 self._take_question(client, message)
             elif client in self._late or len(self._late) < CLIENTS_MAX:
                 self._late[client] = message
-        elif guest is None or isinstance(message, Leave):
+        elif guest is None or isinstance(message, Disconnect):
             self._dismiss(client)
-        elif isinstance(message, Want):
+        elif isinstance(message, TurnRequest):
             self._guests.want(client)
         elif isinstance(message, Cancel):
             self._cancel(client)
-        elif isinstance(message, (Tokens, WholeFrame)):
+        elif isinstance(message, (TokenPacketMessage, FramePacketMessage)):
             if self._granted == (client, message.turn) and self._packet is None:
                 self._packet = received
             else:
-                self._send(client, Lapsed(turn=message.turn))
+                self._send(client, TurnExpired(turn=message.turn))
         else:
             error = TransportError(f"the answer stage takes packets, got {type(message).__name__}")
             self._send(client, _failed(error))
@@ -231,27 +233,27 @@ class AnswerStage:
         if self._packet is not None and self._granted is not None and self._granted[0] == client:
             self._granted = self._packet = None
 
-    def _take_question(self, client: Client, message: Join | Ask) -> None:
+    def _take_question(self, client: Client, message: Connect | SetQuery) -> None:
         """Each costs the model something, and may come at any moment."""
         self._late.pop(client, None)
-        if isinstance(message, Join):
+        if isinstance(message, Connect):
             self._welcome(client, message)
         elif (guest := self._guests.find(client)) is not None:
             self._change_question(client, guest, message.query)
 
-    def _welcome(self, client: Client, message: Join) -> None:
+    def _welcome(self, client: Client, message: Connect) -> None:
         """Takes a client in, or tells it why not."""
         try:
             check_joining(message, self._place, self._guests)
             asking = self._asking(client, message.query)
-            unseen = () if message.until is None else self._speaker.check_until(message.until)
+            unseen = () if message.standing_query is None else self._speaker.check_until(message.standing_query)
         except Exception as error:
             self._note_unexpected(error)
             self._send(client, _failed(error))
             self._guests.leave(client)
             self._speaker.forget(client)
             return
-        self._guests.join(client, message.query, message.until)
+        self._guests.join(client, message.query, message.standing_query)
         if self._send(client, greeting(self._speaker, self._answering, unseen)):
             self._send(client, *asking)
 
@@ -261,7 +263,7 @@ class AnswerStage:
         except Exception as error:
             self._note_unexpected(error)
             why = cut_to(describe(error), REASON_CHARS_MAX)
-            self._send(client, Asking(query=query, model_id=self._speaker.model_id, error=why))
+            self._send(client, QueryAccepted(query=query, model_id=self._speaker.model_id, error=why))
             return
         guest.query = query
         self._send(client, *asking)
@@ -275,7 +277,7 @@ class AnswerStage:
         log.warning("a question failed: %s", describe(error))
         log.debug("the answer stage goes on", exc_info=True)
 
-    def _asking(self, client: Client, query: str) -> tuple[Asking, Arrays]:
+    def _asking(self, client: Client, query: str) -> tuple[QueryAccepted, Arrays]:
         self._speaker.attend(client)
         embedding = self._speaker.embed(query)
         if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
@@ -283,7 +285,7 @@ class AnswerStage:
                 f"the question has {counted(len(embedding.tokens), 'token')}, more than can be told of it; ask a "
                 "shorter one"
             )
-        message = Asking(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
+        message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
         return message, [embedding.tokens]
 
     def _dismiss(self, client: Client) -> None:
@@ -324,12 +326,12 @@ class AnswerStage:
             self._speaking_to = None
 
     def _answer(self, client: Client, guest: Guest, received: Received) -> None:
-        number, packet, speak = self._packet_of(received)
+        number, packet, wants_answer = self._packet_of(received)
         query = guest.query
         pieces: list[str] = []
-        if guest.until is not None:
+        if guest.standing_query is not None:
             self._look(client, guest, number, packet)
-        if not speak or self._unwanted:
+        if not wants_answer or self._unwanted:
             return
         self._speaker.attend(client)  # anew, as others may have asked something during the look
         chars = 0
@@ -338,7 +340,7 @@ class AnswerStage:
             chars += len(piece)
             pieces.append(piece)
             if not self._unwanted and len(pieces) <= PIECES_MAX:
-                self._send(client, Text(answer=number, text=piece))
+                self._send(client, AnswerDelta(answer=number, text=piece))
             if chars >= ANSWER_CHARS_MAX:
                 break
         self._listen(0)
@@ -350,25 +352,25 @@ class AnswerStage:
 
     def _look(self, client: Client, guest: Guest, number: int, packet: Packet) -> None:
         """Looks whether the guest's standing question is answered with yes."""
-        assert guest.until is not None
+        assert guest.standing_query is not None
         self._speaker.attend(client)
-        look = self._speaker.look(packet, guest.until)
+        look = self._speaker.look(packet, guest.standing_query)
         self._listen(0)
         if not self._unwanted:
-            teaches = guest.until == guest.query
+            teaches = guest.standing_query == guest.query
             looked, arrays = looked_message(number, look, self._speaker.last, teaches=teaches)
             self._send(client, looked, arrays)
 
     def _packet_of(self, received: Received) -> tuple[int, Packet, bool]:
         """The number of the answer, what it is about, and whether it is to be spoken."""
         message, parts = received.message, received.parts
-        if isinstance(message, Tokens):
-            return message.answer, token_packet(message, parts), message.speak
-        assert isinstance(message, WholeFrame)
+        if isinstance(message, TokenPacketMessage):
+            return message.answer, token_packet(message, parts), message.wants_answer
+        assert isinstance(message, FramePacketMessage)
         grid, image = message.grid, None
         if message.in_snapshot and self._snapshot is not None:
             image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
-        return message.answer, frame_packet(message, parts, image), message.speak
+        return message.answer, frame_packet(message, parts, image), message.wants_answer
 
     def _must_stop(self) -> bool:
         """Asked between tokens: whether nobody wants to hear the rest."""
@@ -378,7 +380,7 @@ class AnswerStage:
             return True
         return self._unwanted
 
-    def _tell_whoever_comes(self, failed: Failed) -> None:
+    def _tell_whoever_comes(self, failed: ErrorReply) -> None:
         """Gives the last words to the first clients that join, for a while; nobody may ever come."""
         until_ns = time.monotonic_ns() + LAST_WORDS_NS
         told = False
@@ -386,14 +388,14 @@ class AnswerStage:
             heard = self._port.receive(WAIT_MS)
             while heard is not None:
                 client, received = heard
-                if isinstance(received.message, Join):
+                if isinstance(received.message, Connect):
                     told = self._port.send(client, failed) or told
                 heard = self._port.receive()
 
 
-def _failed(error: Exception) -> Failed:
+def _failed(error: Exception) -> ErrorReply:
     details = "".join(traceback.format_exception(error))
-    return Failed(
+    return ErrorReply(
         error=type(error).__name__,
         message=cut_to(describe(error), REASON_CHARS_MAX),
         details=cut_to(details, DETAILS_CHARS_MAX),

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from stream.events import Event, Looked, Notice, Turned
+from stream.events import Event, Notice, VerdictChanged, YesNoResult
 
 Trigger = Literal["start", "asked", "cut", "discontinuity", "change", "every", "end"]
 
@@ -276,7 +276,7 @@ class Watch:
         self._warned = False
         self.warning: str | None = None
 
-    def take(self, look: Looked) -> list[Event]:
+    def take(self, look: YesNoResult) -> list[Event]:
         """The look with what holds after it, and what follows from it."""
         turned = self._standing.look(look.yes, look.certain)
         if self._standing.unsure:
@@ -286,7 +286,7 @@ class Watch:
         told: list[Event] = [replace(look, holds=holds, warning=self.warning)]
         if turned and holds is not None:
             told.append(
-                Turned(
+                VerdictChanged(
                     frame_index=look.frame_index,
                     pts_s=look.pts_s,
                     question=look.question,
@@ -303,14 +303,14 @@ class Watch:
 
     def over(self, event: Event) -> bool:
         """Whether the run is over with this event."""
-        return self.policy.stop and isinstance(event, Turned) and event.to == _word(True)
+        return self.policy.stop and isinstance(event, VerdictChanged) and event.to == _word(True)
 
 
 def _word(answer: bool) -> str:
     return "yes" if answer else "no"
 
 
-def _off_topic_text(look: Looked) -> str:
+def _off_topic_text(look: YesNoResult) -> str:
     question = textwrap.shorten(look.question, QUESTION_CHARS, placeholder="…")
     return (
         f"the model answers {question!r} with neither yes nor no (both together have {100 * look.certain:.1f} % of the "

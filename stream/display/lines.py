@@ -18,17 +18,17 @@ from stream.display.text import print_answer, summary_text, turned_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     Answer,
-    AnswerText,
-    Asked,
+    AnswerDeltaEvent,
     Event,
+    Explanation,
     FrameReady,
     Notice,
     Outage,
+    QueryChanged,
     Restarted,
     Skipped,
     Summary,
-    Turned,
-    Why,
+    VerdictChanged,
 )
 from stream.logs import json_line, write_line, write_now
 from stream.monitor.health import RunHandle
@@ -74,12 +74,12 @@ class LinesDisplay(Display):
         if isinstance(event, Answer):
             if entry is not None:
                 self._said.say(entry)
-        elif isinstance(event, Turned):
+        elif isinstance(event, VerdictChanged):
             self._said.close()
             if entry is not None:
                 print_answer(entry.at, entry.text)
         elif entry is not None:
-            if isinstance(event, Asked) and event.error is None:
+            if isinstance(event, QueryChanged) and event.error is None:
                 self._said.close()
             _say(entry.text)
         elif isinstance(event, Notice):
@@ -188,11 +188,11 @@ class JsonDisplay(Display):
         write_now(json_line("info", {"event": "signal", "message": message}))
 
     def write(self, event: Event) -> None:
-        if isinstance(event, (FrameReady, AnswerText, Why)):
+        if isinstance(event, (FrameReady, AnswerDeltaEvent, Explanation)):
             return
         fields = msgspec.to_builtins(event)
         write_line(json_line(level_of(event), {"event": fields.pop("type"), **fields}))
-        if self._captions and isinstance(event, Turned):
+        if self._captions and isinstance(event, VerdictChanged):
             print_answer(clock_text(event.pts_s), turned_text(event))
         if self._captions and isinstance(event, Answer):
             text = printable(event.text)
@@ -211,6 +211,6 @@ def level_of(event: Event) -> str:
         return "info" if event.code in QUIET_NOTICES else "warning"
     if isinstance(event, Outage):
         return "warning" if event.lasted_s is None else "info"
-    if isinstance(event, Asked):
+    if isinstance(event, QueryChanged):
         return "info" if event.error is None else "warning"
     return "warning" if isinstance(event, (Restarted, Skipped)) else "info"

@@ -24,7 +24,7 @@ from stream.display.input import READ_BYTES, Key, LineEditor, QuestionReader, pu
 from stream.display.layout import Typing, compose, input_line
 from stream.display.state import ViewModel
 from stream.display.text import Line, print_answer, summary_text, wrap
-from stream.events import Asked, Event, Summary
+from stream.events import Event, QueryChanged, Summary
 from stream.logs import write_now
 from stream.monitor.health import RunHandle
 from stream.monitor.statistics import StatisticsSnapshot
@@ -330,7 +330,7 @@ class LiveDisplay(Display):
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"
         self._state.add(event)
-        if isinstance(event, Asked) and self._view is not None:
+        if isinstance(event, QueryChanged) and self._view is not None:
             self._view.answered_question(event.query)
         elif isinstance(event, Summary):
             self.close()

@@ -20,12 +20,12 @@ from stream.display.text import EventText, breaks_off, print_answer, summary_tex
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     Answer,
-    AnswerText,
+    AnswerDeltaEvent,
     Event,
     FrameReady,
     Notice,
     Summary,
-    Turned,
+    VerdictChanged,
 )
 from stream.logs import write_now
 from stream.monitor.health import RunHandle
@@ -75,12 +75,12 @@ class ProgressDisplay(Display):
     def write(self, event: Event) -> None:
         if isinstance(event, FrameReady):
             self._advance(event)
-        elif isinstance(event, AnswerText):
+        elif isinstance(event, AnswerDeltaEvent):
             self._spoken += event.text
         elif isinstance(event, Answer):
             self._spoken = ""
             self._caption(event.pts_s, printable(event.text))
-        elif isinstance(event, Turned):
+        elif isinstance(event, VerdictChanged):
             self._turned(event)
         elif isinstance(event, Summary):
             self.close()
@@ -124,7 +124,7 @@ class ProgressDisplay(Display):
             if not leave_gone_terminal():
                 raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
 
-    def _turned(self, event: Turned) -> None:
+    def _turned(self, event: VerdictChanged) -> None:
         """What a run was watched for is told in any case."""
         if self._captions:
             self._caption(event.pts_s, turned_text(event))

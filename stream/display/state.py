@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, clock_text
 from stream.display.text import EventText, breaks_off, turned_text
-from stream.events import Answer, AnswerText, Asked, Event, FrameReady, Notice, Started, Turned
+from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Notice, QueryChanged, Started, VerdictChanged
 from stream.monitor.health import RunHandle
 from stream.monitor.memory import resident_bytes
 from stream.monitor.statistics import StatisticsSnapshot
@@ -97,7 +97,7 @@ class Transcript:
         if isinstance(event, FrameReady):
             self.times.see(event)
             return None
-        if isinstance(event, AnswerText):
+        if isinstance(event, AnswerDeltaEvent):
             self._piece(event)
             return None
         entry = None
@@ -105,7 +105,7 @@ class Transcript:
             self._hush()
             text = printable(event.text)
             entry = TranscriptEntry(self.times.of(event.pts_s), text) if text else None
-        elif isinstance(event, Turned):
+        elif isinstance(event, VerdictChanged):
             entry = TranscriptEntry(self.times.of(event.pts_s), turned_text(event))
         else:
             if breaks_off(event):
@@ -133,7 +133,7 @@ class Transcript:
     def _repeats(self, text: str) -> bool:
         return self._newest is not None and self._newest.text.startswith(text)
 
-    def _piece(self, event: AnswerText) -> None:
+    def _piece(self, event: AnswerDeltaEvent) -> None:
         if event.answer != self._speaking:
             self._hush()
             self._speaking = event.answer
@@ -185,7 +185,7 @@ class ViewModel:
                 self._model, self._query = printable(event.model), printable(event.query)
             elif isinstance(event, Notice) and event.code == "loading":
                 self._waiting = printable(event.message)
-            elif isinstance(event, Asked) and event.error is None:
+            elif isinstance(event, QueryChanged) and event.error is None:
                 self._query = printable(event.query)
             return self._transcript.add(event)
 

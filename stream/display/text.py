@@ -12,16 +12,16 @@ from stream.clock import clock_text
 from stream.events import (
     ANSWERS_LOST,
     AnswerCancelled,
-    Asked,
     Cut,
     Event,
     Notice,
     Outage,
     PictureChanged,
+    QueryChanged,
     Restarted,
     Skipped,
     Summary,
-    Turned,
+    VerdictChanged,
 )
 from stream.logs import print_line
 from stream.printable import printable
@@ -123,7 +123,7 @@ CHANGES_SHOWN = 3
 sizes."""
 
 
-def turned_text(event: Turned) -> str:
+def turned_text(event: VerdictChanged) -> str:
     """The turn of a standing answer, with how probable that is: `yes (97 %): is there a red car?`; and its warning."""
     warning = "" if event.warning is None else f" ({event.warning})"
     chance = event.yes if event.to == "yes" else 1 - event.yes
@@ -169,7 +169,7 @@ class EventText:
         if isinstance(event, Restarted):
             again = "" if event.count == 1 else f", for the {ordinal(event.count)} time"
             return f"restarting {event.process}{again}: {event.cause}"
-        if isinstance(event, Asked):
+        if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
         return None
 

@@ -16,16 +16,16 @@ from stream.events import (
     ANSWERS_LOST,
     STORE_LOST,
     Answer,
-    AnswerText,
-    Asked,
+    AnswerDeltaEvent,
     Event,
     FrameReady,
-    Looked,
     Notice,
     Outage,
+    QueryChanged,
     Restarted,
     Started,
     Summary,
+    YesNoResult,
 )
 from stream.monitor.memory import resident_bytes
 from stream.monitor.schema import StatsMessage, StatusMessage
@@ -193,12 +193,12 @@ class RunMonitor:
     def _add(self, event: Event, now_ns: int) -> None:
         if isinstance(event, FrameReady):
             self._take_frame(event, now_ns)
-        elif isinstance(event, (AnswerText, Answer, Looked)):
+        elif isinstance(event, (AnswerDeltaEvent, Answer, YesNoResult)):
             self._alive_ns, self._ready, self._no_answers = now_ns, True, None
             self._down.pop(ANSWERS, None)
         elif isinstance(event, Started):
             self._started, self._query = event, event.query
-        elif isinstance(event, Asked) and event.error is None:
+        elif isinstance(event, QueryChanged) and event.error is None:
             self._query = event.query
         elif isinstance(event, Outage):
             self._outage = event.reason if event.lasted_s is None else None

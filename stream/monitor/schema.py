@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from arr_coc.types import TILE_PX
-from stream.events import AnyEvent, Event, FrameMap, FrameReady, Skipped, Started, Why
+from stream.events import AnyEvent, Event, Explanation, FrameMap, FrameReady, Skipped, Started
 from stream.monitor.metrics import Percentiles
 
 VERSION = 1
@@ -20,7 +20,7 @@ VERSION = 1
 STATUS = "status"
 STATS = "stats"
 
-UNPUBLISHED = (Started, Skipped, Why)
+UNPUBLISHED = (Started, Skipped, Explanation)
 """Events that only `status` and `stats` tell of, and the explanations, which go to a file."""
 
 TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind not in UNPUBLISHED), STATUS, STATS)

@@ -17,13 +17,13 @@ from stream.events import (
     Cut,
     Event,
     FrameReady,
-    Looked,
     Outage,
     PictureChanged,
     Restarted,
-    Shadow,
+    ShadowCheck,
     Skipped,
     Summary,
+    YesNoResult,
 )
 from stream.monitor.metrics import (
     Percentiles,
@@ -116,9 +116,9 @@ class RunStatistics:
                 self._discontinuities += 1
             elif isinstance(event, Skipped):
                 self._skipped += event.count
-            elif isinstance(event, Looked):
+            elif isinstance(event, YesNoResult):
                 self._found = self._found or event.holds == "yes"
-            elif isinstance(event, Shadow):
+            elif isinstance(event, ShadowCheck):
                 self._checks += 1
                 self._checks_same += event.same
                 self._checks_words += event.words

@@ -10,7 +10,7 @@ import msgspec
 from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import Clock
 from stream.config import CaptureConfig, Config
-from stream.events import STORE_LOST, Asked, Event, Looked, Notice, Started
+from stream.events import STORE_LOST, Event, Notice, QueryChanged, Started, YesNoResult
 from stream.renumbering import EventRebaser
 from stream.runtime.answer_worker import AnswerWorker
 from stream.runtime.child import ChildProcess
@@ -66,12 +66,12 @@ class RunContinuity:
         """An event of the present frame process as the whole run counts; None for what has been told before."""
         if self._told_before(event):
             return None
-        if isinstance(event, Asked):
+        if isinstance(event, QueryChanged):
             self.asked = None
             self._query = self._query if event.error is not None else event.query
         elif isinstance(event, Notice) and event.code == STORE_LOST:
             self.backend = "cpu"
-        elif isinstance(event, Looked) and event.holds is not None:
+        elif isinstance(event, YesNoResult) and event.holds is not None:
             self.holds = event.holds == "yes"
         return self._rebaser.apply(event)
 

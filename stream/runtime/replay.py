@@ -14,10 +14,19 @@ from stream.answer.model import QWEN, Packet, Speaker, open_speaker
 from stream.answering import Answering, config_of, read_answering
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, FrameReady, Summary
-from stream.events import Looked as LookedEvent
+from stream.events import Answer, Event, FrameReady, Summary, YesNoResult
 from stream.identity import UNKNOWN, weights_of
-from stream.messages import Answered, AnyMessage, Cancel, Hello, Join, Lapsed, Looked, Tokens, WholeFrame
+from stream.messages import (
+    AnswerReply,
+    AnyMessage,
+    Cancel,
+    Connect,
+    FramePacketMessage,
+    ServerHello,
+    TokenPacketMessage,
+    TurnExpired,
+    YesNoReply,
+)
 from stream.packets import frame_packet, token_packet
 from stream.recording import AnyRecord, Began, Heard, Recording, Said, unpacked
 from stream.renumbering import EventRebaser
@@ -28,7 +37,7 @@ GUEST = b"replay"
 LOOK_TOLERANCE = 1e-3
 """Probabilities that differ by less are the same: the rest is rounding."""
 
-IN_THEIR_PLACE = (Answer, LookedEvent, Summary)
+IN_THEIR_PLACE = (Answer, YesNoResult, Summary)
 """Recorded events in whose place a replay has its own."""
 
 
@@ -48,7 +57,7 @@ class Replayed(Event, frozen=True, tag="replayed"):
 
 
 class LookedAgain(Event, frozen=True, tag="looked-again"):
-    """A look at the standing question again; probabilities as in `Looked`."""
+    """A look at the standing question again; probabilities as in `YesNoReply`."""
 
     frame_index: int
     pts_s: float
@@ -132,28 +141,30 @@ class Replay:
 
     def _say(self, record: Said) -> None:
         message = record.message
-        if not isinstance(message, (Join, Tokens, WholeFrame, Cancel)):
+        if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
         self._unanswered += self._packet is not None
         self._packet = None
         if isinstance(message, Cancel):
             return
-        if isinstance(message, Join):
+        if isinstance(message, Connect):
             self._speaker.forget(GUEST)
-            self._until = message.until or ""
+            self._until = message.standing_query or ""
             return
         parts = unpacked(record)
-        self._packet = token_packet(message, parts) if isinstance(message, Tokens) else frame_packet(message, parts)
-        self._speak = message.speak
+        self._packet = (
+            token_packet(message, parts) if isinstance(message, TokenPacketMessage) else frame_packet(message, parts)
+        )
+        self._speak = message.wants_answer
 
     def _hear(self, message: AnyMessage) -> Iterator[Event]:
-        if isinstance(message, Hello):
-            self._check(read_answering(message.answering))
-        elif isinstance(message, Lapsed):
+        if isinstance(message, ServerHello):
+            self._check(read_answering(message.provenance))
+        elif isinstance(message, TurnExpired):
             self._packet = None
-        elif self._packet is not None and isinstance(message, Looked):
+        elif self._packet is not None and isinstance(message, YesNoReply):
             yield self._look(self._packet, message)
-        elif self._packet is not None and isinstance(message, Answered):
+        elif self._packet is not None and isinstance(message, AnswerReply):
             yield self._answer(self._packet, message)
 
     def _check(self, now: Answering) -> None:
@@ -164,7 +175,7 @@ class Replay:
                 "for another; record it anew to replay all of it"
             )
 
-    def _look(self, packet: Packet, message: Looked) -> LookedAgain:
+    def _look(self, packet: Packet, message: YesNoReply) -> LookedAgain:
         self._speaker.attend(GUEST)
         yes, certain = self._speaker.look(packet, self._until)
         same = max(abs(yes - message.yes), abs(certain - message.certain)) <= LOOK_TOLERANCE
@@ -181,7 +192,7 @@ class Replay:
             same=same,
         )
 
-    def _answer(self, packet: Packet, message: Answered) -> Replayed:
+    def _answer(self, packet: Packet, message: AnswerReply) -> Replayed:
         self._speaker.attend(GUEST)
         text = "".join(self._speaker.answer(packet, message.query, lambda: False))
         tokens = self._speaker.last.text_tokens
@@ -220,8 +231,8 @@ class Replay:
 def answered_by(recording: Recording) -> Answering:
     """What the answers of a recording came of. Raises RecordingError where there is none."""
     for record in recording.records():
-        if isinstance(record, Heard) and isinstance(record.message, Hello):
-            return read_answering(record.message.answering)
+        if isinstance(record, Heard) and isinstance(record.message, ServerHello):
+            return read_answering(record.message.provenance)
     raise RecordingError(f"nothing was answered in {str(recording.folder)!r}: the run ended before its model was there")
 
 

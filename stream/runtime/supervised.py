@@ -21,7 +21,7 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import USER_ERRORS, describe, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
-from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, Turned
+from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, VerdictChanged
 from stream.model_world import check_watched
 from stream.monitor.statistics import RunStatistics
 from stream.overlay import Overlay
@@ -219,7 +219,7 @@ class SupervisedRun:
         """What an event of the frame stages means for the children."""
         if isinstance(event, FrameReady):
             self._workers.prestart()
-        elif isinstance(event, Turned) and self._continuity.holds and not (self._goes_on or self._ending):
+        elif isinstance(event, VerdictChanged) and self._continuity.holds and not (self._goes_on or self._ending):
             self._found = self._ending = True
 
     def _note(self, report: Report) -> None:

@@ -14,7 +14,7 @@ from stream.answer.scheduler import AnswerReach, SpeakPolicy
 from stream.answer.triggers import LookRules, TriggerRules, VerdictRules, WatchPolicy
 from stream.config import Config, UntilConfig
 from stream.journal import Journal
-from stream.messages import Hello
+from stream.messages import ServerHello
 from stream.model_world import shows_scenes
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy
@@ -117,7 +117,7 @@ def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journ
     """How the answer stage is spoken with."""
     return Manners(
         encode=config.answer.encode,
-        until=config.answer.until.question,
+        standing_query=config.answer.until.question,
         rejoin=rejoins(config, info),
         repeat=speak_policy(config, info).lockstep,
         supervised=reach.supervised,
@@ -126,7 +126,7 @@ def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journ
     )
 
 
-def allocator_for(config: Config, info: SourceInfo, hello: Hello) -> StreamAllocator:
+def allocator_for(config: Config, info: SourceInfo, hello: ServerHello) -> StreamAllocator:
     """The allocator for a model that has greeted so; `auto` chooses by whether it knows coarse tokens.
 
     Only frames at a pace of their own are scored on the texture's device: a file gives the same on every backend.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stream.event_forms import encode_event
-from stream.events import Answer, AnswerText, Event, FrameReady, Looked, Summary, Why
+from stream.events import Answer, AnswerDeltaEvent, Event, Explanation, FrameReady, Summary, YesNoResult
 from stream.sinks.base import Sink
 from stream.sinks.output_check import STDOUT
 from stream.sinks.output_file import OutputFile
@@ -38,9 +38,9 @@ class JsonlSink(Sink):
         self._timing = timing
 
     def write(self, event: Event) -> None:
-        if isinstance(event, (FrameReady, AnswerText, Why)):
+        if isinstance(event, (FrameReady, AnswerDeltaEvent, Explanation)):
             return
-        if isinstance(event, (Answer, Looked, Summary)) and not self._timing:
+        if isinstance(event, (Answer, YesNoResult, Summary)) and not self._timing:
             event = replace(event, timing=None)
         self._file.append(encode_event(event) + "\n")
         if isinstance(event, Summary) and event.ended == "finished":

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from stream.config import Config
-from stream.events import Answer, Event, FrameReady, Looked
+from stream.events import Answer, Event, FrameReady, YesNoResult
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
 from stream.sinks.base import Sink
@@ -102,7 +102,7 @@ class RunCollector(Collector):
             self._latency.add(max(0, event.ready_ns - event.capture_ns) / 1e9)
         elif isinstance(event, Answer) and event.timing is not None:
             self._ttft.add(event.timing.ttft_ms / 1e3)
-        elif isinstance(event, Looked) and event.timing is not None:
+        elif isinstance(event, YesNoResult) and event.timing is not None:
             self._holds = event.holds
             self._look.add(event.timing.total_ms / 1e3)
 

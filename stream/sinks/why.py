@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream.event_forms import encode_event
-from stream.events import Event, Why
+from stream.events import Event, Explanation
 from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
 
@@ -15,7 +15,7 @@ class WhySink(Sink):
         self._file = OutputFile(path)
 
     def write(self, event: Event) -> None:
-        if isinstance(event, Why):
+        if isinstance(event, Explanation):
             self._file.append(encode_event(event) + "\n")
 
     def close(self) -> None:

@@ -31,16 +31,16 @@ from stream.events import (
     Answer,
     Cut,
     Event,
+    Explanation,
     FrameMap,
     FrameReady,
     Notice,
     Outage,
     PictureChanged,
     Skipped,
-    Why,
     store_lost,
 )
-from stream.messages import Changed, Credit, Discontinuity, End, Hello, Lost
+from stream.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
 from stream.overlay import Overlay
 from stream.recorder import Recorder
 from stream.slots import Slots
@@ -88,7 +88,7 @@ class AllocateWiring:
     manners: Manners
     overlays: Slots[Overlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
-    make_allocator: Callable[[Hello], StreamAllocator]
+    make_allocator: Callable[[ServerHello], StreamAllocator]
     target: LatencyTarget | None = None
     recorder: Recorder | None = None
 
@@ -104,7 +104,7 @@ class AllocateStage:
         self._control = control
         self._clock = clock
         self._last: FrameAllocation | None = None
-        self._hello: Hello | None = None
+        self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
         listener = Listener(
@@ -137,7 +137,7 @@ class AllocateStage:
                 self._talk.cancel()
                 raise
 
-    def _meet(self, hello: Hello, embedding: QueryEmbedding) -> None:
+    def _meet(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
         """The allocator must suit the model, and knows the question."""
         if hello != self._hello:
             self._allocator = self._wiring.make_allocator(hello)
@@ -178,14 +178,14 @@ class AllocateStage:
                 continue
             if isinstance(received.message, End):
                 return received.message
-            if isinstance(received.message, Lost):
+            if isinstance(received.message, SourceLost):
                 self._emit(_outage_of(received.message))
-            elif isinstance(received.message, Changed):
+            elif isinstance(received.message, TextureUpdated):
                 if not self._control.found:
                     self._take(received.message)
                 self._texture.offer(Credit())
 
-    def _take(self, changed: Changed) -> None:
+    def _take(self, changed: TextureUpdated) -> None:
         """Allocates one frame, tells about it, and speaks where that is due."""
         start_ns = self._clock.now_ns()
         if changed.fallback is not None:
@@ -227,12 +227,14 @@ class AllocateStage:
             self._store_lost = True
             self._emit(store_lost(reason))
 
-    def _looked_at(self, view: TextureView, changed: Changed) -> tuple[FrameAllocation, TileGrid, int, Overlay | None]:
+    def _looked_at(
+        self, view: TextureView, changed: TextureUpdated
+    ) -> tuple[FrameAllocation, TileGrid, int, Overlay | None]:
         """The frame's allocation and grid, when it was ready, and a picture of it where somebody draws one."""
         frame = self._allocated(view, changed)
         return frame, view.grid, self._clock.now_ns(), self._overlay(view, frame)
 
-    def _allocated(self, view: TextureView, changed: Changed) -> FrameAllocation:
+    def _allocated(self, view: TextureView, changed: TextureUpdated) -> FrameAllocation:
         """The frame's allocation; all of its tiles where that fails, because a frame is better answered than lost."""
         try:
             target = self._wiring.target
@@ -312,7 +314,7 @@ def _whole_packet(view: TextureView) -> FramePacket:
 
 
 def _ready_of(
-    frame: FrameAllocation, changed: Changed, span_ns: tuple[int, int], slot: int | None, all_tiles: bool = False
+    frame: FrameAllocation, changed: TextureUpdated, span_ns: tuple[int, int], slot: int | None, all_tiles: bool = False
 ) -> FrameReady:
     """Return the event of a frame that was allocated in `span_ns` (start, end).
 
@@ -346,8 +348,8 @@ def _map_of(frame: FrameAllocation) -> FrameMap:
     )
 
 
-def _why_of(frame: FrameAllocation) -> Why:
-    return Why(
+def _why_of(frame: FrameAllocation) -> Explanation:
+    return Explanation(
         frame_index=frame.stamp.frame_index,
         pts_s=frame.stamp.media_ns / NS_PER_S,
         strategy=frame.strategy,
@@ -356,7 +358,7 @@ def _why_of(frame: FrameAllocation) -> Why:
     )
 
 
-def _outage_of(lost: Lost) -> Outage:
+def _outage_of(lost: SourceLost) -> Outage:
     return Outage(
         frame_index=lost.frame_index,
         pts_s=lost.media_ns / NS_PER_S,
@@ -366,7 +368,7 @@ def _outage_of(lost: Lost) -> Outage:
     )
 
 
-def _picture_changed(changed: Changed, reason: Discontinuity, grid: TileGrid) -> PictureChanged:
+def _picture_changed(changed: TextureUpdated, reason: Discontinuity, grid: TileGrid) -> PictureChanged:
     """From this frame on the picture has another size or form; `grid` covers it as it is worked on."""
     return PictureChanged(
         frame_index=changed.stamp.frame_index,

@@ -11,7 +11,7 @@ from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.mailbox import Mailbox
-from stream.messages import Credit, End, Frame, Lost
+from stream.messages import Credit, End, FrameCaptured, SourceLost
 from stream.slots import Slots
 from stream.sources.base import ArrivingSource, Source, SourceFrame, SourceOutage, merged
 from stream.stages.base import CAPTURE_TEXTURE
@@ -121,7 +121,7 @@ class CaptureStage:
     def _tell(self, outage: SourceOutage, link: Link) -> None:
         """Says that the source was lost, or is back; nothing replaces that, and nothing waits for it."""
         link.send(
-            Lost(
+            SourceLost(
                 frame_index=outage.frame_index,
                 media_ns=outage.media_ns,
                 reason=outage.reason,
@@ -166,7 +166,7 @@ class CaptureStage:
         while (slot := self._planes.put(frame.planes, WAIT_MS / 1000)) is None:
             self._control.check()
         link.send(
-            Frame(
+            FrameCaptured(
                 slot=slot,
                 frame_index=frame.frame_index,
                 media_ns=frame.media_ns,

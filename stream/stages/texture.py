@@ -12,7 +12,7 @@ from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import PendingUpdate, TextureUpdater
 from stream.control import WAIT_MS, RunControl
 from stream.mailbox import Mailbox
-from stream.messages import Changed, Credit, Discontinuity, End, Frame, Lost
+from stream.messages import Credit, Discontinuity, End, FrameCaptured, SourceLost, TextureUpdated
 from stream.slots import Slots
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.transport import Link, Transport, Waiter
@@ -32,7 +32,7 @@ _DISCONTINUITIES: dict[str, Discontinuity] = {
 class Prepared:
     """A frame that has been compared with the texture, and may be written once the allocate stage wants it."""
 
-    frame: Frame
+    frame: FrameCaptured
     pending: PendingUpdate
     prepare_ns: int
 
@@ -116,14 +116,14 @@ class TextureStage:
             return
         if isinstance(received.message, End):
             self._end = received.message
-        elif isinstance(received.message, Lost):
+        elif isinstance(received.message, SourceLost):
             allocate.send(received.message)
-        elif isinstance(received.message, Frame):
+        elif isinstance(received.message, FrameCaptured):
             self._prepare(received.message)
             if self._newest:
                 capture.offer(Credit())
 
-    def _prepare(self, frame: Frame) -> None:
+    def _prepare(self, frame: FrameCaptured) -> None:
         """Compares the frame with the texture; it takes the place of the one that may be waiting."""
         start_ns = time.monotonic_ns()
         if (older := self._outbox.waiting) is not None:
@@ -136,13 +136,13 @@ class TextureStage:
         pending = self._updater.prepare(planes, frame.discontinuity)
         self._outbox.put(Prepared(frame, pending, time.monotonic_ns() - start_ns))
 
-    def _write(self, prepared: Prepared) -> Changed:
+    def _write(self, prepared: Prepared) -> TextureUpdated:
         start_ns = time.monotonic_ns()
         frame = prepared.frame
         stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
         update = self._updater.commit(prepared.pending, stamp)
         texture_ns = prepared.prepare_ns + time.monotonic_ns() - start_ns
-        return Changed(
+        return TextureUpdated(
             stamp=update.change.stamp,
             texture_ms=texture_ns / NS_PER_MS,
             dirty_share=update.change.dirty_share,

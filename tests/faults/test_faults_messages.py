@@ -21,26 +21,26 @@ from stream.config import Config
 from stream.control import RunControl
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.event_forms import pack_event, unpack_event
-from stream.events import Asked, Cut, FrameMap, Notice, Outage, Restarted, Skipped
+from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped
 from stream.framing import framed
 from stream.journal import Journal
 from stream.messages import (
-    Answered,
-    Ask,
-    Asking,
-    Changed,
+    AnswerDelta,
+    AnswerReply,
+    Connect,
+    Disconnect,
     End,
-    Frame,
-    Hello,
-    Join,
-    Leave,
-    Lost,
+    FrameCaptured,
+    FramePacketMessage,
     Message,
-    Text,
-    Tokens,
-    Turn,
-    Want,
-    WholeFrame,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    SourceLost,
+    TextureUpdated,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
     decode,
     encode,
 )
@@ -75,7 +75,7 @@ PACKET = TokenPacket(STAMP, GRID, REGIONS, SCORES, np.zeros((2, 3, 32, 32), np.u
 WHOLE = FramePacket(STAMP, GRID, REGIONS, np.zeros(GRID.shape, np.float32), np.zeros((96, 64, 3), np.uint8))
 FEEDBACK = Feedback(STAMP, REGIONS, SCORES, SCORES)
 
-ANSWERED = Answered(
+ANSWERED = AnswerReply(
     answer=1,
     query="What?",
     text="a red circle",
@@ -87,17 +87,17 @@ ANSWERED = Answered(
     feedback_stamp=STAMP,
     arrays=specs_of(*feedback_arrays(FEEDBACK)),
 )
-ASKING = Asking(query="What?", model_id="fake", arrays=specs_of(np.zeros((2, 8), np.float32)))
+ASKING = QueryAccepted(query="What?", model_id="fake", arrays=specs_of(np.zeros((2, 8), np.float32)))
 PLAIN: list[Message] = [
-    Frame(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
-    Changed(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, cut_score=0.75),
+    FrameCaptured(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
+    TextureUpdated(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, cut_score=0.75),
     End(reason="finished", skipped=(SkippedItem("packet 9", "Invalid data", None, 2),)),
-    Lost(frame_index=3, media_ns=5, reason="gone"),
-    Hello(model_id="m", knows_levels=True, known_world=None),
-    Join(query="What?"),
-    Ask(query="Who?"),
-    Turn(turn=3),
-    Text(answer=2, text="a red circle ▲"),
+    SourceLost(frame_index=3, media_ns=5, reason="gone"),
+    ServerHello(model_id="m", knows_levels=True, known_world=None),
+    Connect(query="What?"),
+    SetQuery(query="Who?"),
+    TurnGrant(turn=3),
+    AnswerDelta(answer=2, text="a red circle ▲"),
 ]
 EVENTS = [
     answer(1 / 3, "a\nb"),
@@ -108,7 +108,7 @@ EVENTS = [
     Skipped(frame_index=4, pts_s=0.2, what="packet 5", reason="broken"),
     Outage(frame_index=1, pts_s=2.0, reason="gone"),
     Restarted(process="answer", cause="killed", count=2),
-    Asked(query="Who?"),
+    QueryChanged(query="Who?"),
 ]
 
 
@@ -153,13 +153,13 @@ def test_events_are_read_or_refused(count: int) -> None:
 
 
 def unpack(message: Message, parts: list[bytes]) -> None:
-    if isinstance(message, Tokens):
+    if isinstance(message, TokenPacketMessage):
         token_packet(message, parts)
-    elif isinstance(message, WholeFrame):
+    elif isinstance(message, FramePacketMessage):
         frame_packet(message, parts)
-    elif isinstance(message, Answered):
+    elif isinstance(message, AnswerReply):
         feedback_of(message, parts)
-    elif isinstance(message, Asking):
+    elif isinstance(message, QueryAccepted):
         embedding_of(message, parts)
 
 
@@ -227,9 +227,9 @@ def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: in
                 if isinstance(record, (Said, Heard)):
                     with suppress(TransportError):
                         parts = unpacked(record)
-                        if isinstance(record.message, Tokens):
+                        if isinstance(record.message, TokenPacketMessage):
                             token_packet(record.message, parts)
-                        elif isinstance(record.message, WholeFrame):
+                        elif isinstance(record.message, FramePacketMessage):
                             frame_packet(record.message, parts)
                         read += 1
     assert read
@@ -256,10 +256,10 @@ def test_a_link_survives_whatever_it_is_sent(endpoint: str, count: int) -> None:
             raw.send_multipart([data, *rng.choices(seeds, k=rng.randrange(4))])
             with suppress(TransportError):
                 assert link.receive(int(LIMIT_S * 1000)) is not None
-        raw.send_multipart([encode(Text(answer=1, text="well")), b"part"])
+        raw.send_multipart([encode(AnswerDelta(answer=1, text="well")), b"part"])
         received = link.receive(int(LIMIT_S * 1000))
         assert received is not None
-        assert received.message == Text(answer=1, text="well")
+        assert received.message == AnswerDelta(answer=1, text="well")
 
 
 class Served:
@@ -309,12 +309,12 @@ def until(link: Link, kind: type[Message], each: Callable[[], None] = lambda: No
 
 def answered(link: Link, number: int) -> str:
     """One answer, as a client that does everything right gets it."""
-    link.send(Want())
-    turn = until(link, Turn)
-    assert isinstance(turn, Turn)
+    link.send(TurnRequest())
+    turn = until(link, TurnGrant)
+    assert isinstance(turn, TurnGrant)
     link.send(*token_message(number, turn.turn, PACKET))
-    told = until(link, Answered)
-    assert isinstance(told, Answered)
+    told = until(link, AnswerReply)
+    assert isinstance(told, AnswerReply)
     assert told.answer == number
     return told.text
 
@@ -324,8 +324,8 @@ def test_a_garbage_client_does_not_disturb_a_good_one(endpoint: str, count: int)
     with ExitStack() as stack:
         served = Served(stack, endpoint)
         good = served.client()
-        good.send(Join(query="What?"))
-        until(good, Asking)
+        good.send(Connect(query="What?"))
+        until(good, QueryAccepted)
         bad = served.raw()
         seeds = [encode(message) for message in PLAIN] + [part for parts in WITH_PARTS for part in parts]
         rng = random.Random(3)
@@ -349,8 +349,8 @@ def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> N
         endpoint = ipc_endpoint(stack.enter_context(private_directory()))
         served = Served(stack, endpoint)
         good = served.client()
-        good.send(Join(query="What?"))
-        until(good, Asking)
+        good.send(Connect(query="What?"))
+        until(good, QueryAccepted)
         enough = threading.Event()
 
         def talk() -> None:
@@ -358,7 +358,7 @@ def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> N
                 socket.setsockopt(zmq.LINGER, 0)
                 socket.setsockopt(zmq.SNDTIMEO, 100)
                 socket.connect(endpoint)
-                data = encode(Leave())
+                data = encode(Disconnect())
                 while not enough.is_set():
                     with suppress(zmq.Again):
                         socket.send(data)

@@ -9,7 +9,16 @@ from contextlib import contextmanager, suppress
 import zmq
 
 from stream.errors import TransportError
-from stream.messages import Ask, Join, Tokens, Turn, Want, WholeFrame, decode, encode
+from stream.messages import (
+    Connect,
+    FramePacketMessage,
+    SetQuery,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+    decode,
+    encode,
+)
 from tests.hostile.lies import Sent, answered, greeting
 from tests.waiting import LIMIT_S
 
@@ -57,13 +66,13 @@ class Liar:
 
     def _reply(self, head: bytes) -> Iterator[Sent]:
         message = decode(head)
-        if isinstance(message, Join):
+        if isinstance(message, Connect):
             yield from greeting(message.query)
-        elif isinstance(message, Ask):
+        elif isinstance(message, SetQuery):
             yield greeting(message.query)[1]
-        elif isinstance(message, Want):
-            yield [encode(Turn(turn=self.packets + 1))]
-        elif isinstance(message, (Tokens, WholeFrame)):
+        elif isinstance(message, TurnRequest):
+            yield [encode(TurnGrant(turn=self.packets + 1))]
+        elif isinstance(message, (TokenPacketMessage, FramePacketMessage)):
             self.packets += 1
             if self._honest_after is None or self.packets <= self._honest_after:
                 yield from self._say(message.answer)

@@ -9,7 +9,18 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from stream.messages import Alive, Answered, Asking, Failed, Hello, Lapsed, Looked, Text, Turn, encode
+from stream.messages import (
+    AnswerDelta,
+    AnswerReply,
+    ErrorReply,
+    KeepAlive,
+    QueryAccepted,
+    ServerHello,
+    TurnExpired,
+    TurnGrant,
+    YesNoReply,
+    encode,
+)
 from stream.packets import specs_of
 from tests.hostile.nasty import NASTY
 
@@ -28,15 +39,15 @@ def fields_of(parts: Sent) -> dict[str, Any]:
 
 
 def answered(number: int, query: str = "What?", text: str = "well") -> Sent:
-    return [encode(Answered(answer=number, query=query, text=text, **FIGURES))]  # type: ignore[arg-type]
+    return [encode(AnswerReply(answer=number, query=query, text=text, **FIGURES))]  # type: ignore[arg-type]
 
 
 def greeting(query: str = "What?") -> list[Sent]:
     """What a client must hear before it asks."""
     embedding = np.full((1, 8), 0.5, np.float32)
-    asking = Asking(query=query, model_id="liar", arrays=specs_of(embedding))
+    asking = QueryAccepted(query=query, model_id="liar", arrays=specs_of(embedding))
     return [
-        [encode(Hello(model_id="liar", knows_levels=True, known_world=None))],
+        [encode(ServerHello(model_id="liar", knows_levels=True, known_world=None))],
         [encode(asking), embedding.tobytes()],
     ]
 
@@ -47,11 +58,13 @@ def changed(parts: Sent, **fields: Any) -> Sent:
 
 LIES: dict[str, Callable[[int], list[Sent]]] = {
     "an answer of 40 MB": lambda number: [answered(number, text="x" * HUGE)],
-    "a text of 40 MB": lambda number: [changed([encode(Text(answer=number, text=""))], text="x" * HUGE)],
-    "an error of 40 MB": lambda number: [[encode(Failed(error="E", message="x" * HUGE, details="y" * HUGE))]],
+    "a text of 40 MB": lambda number: [changed([encode(AnswerDelta(answer=number, text=""))], text="x" * HUGE)],
+    "an error of 40 MB": lambda number: [[encode(ErrorReply(error="E", message="x" * HUGE, details="y" * HUGE))]],
     "parts without end": lambda number: [[*answered(number), *[b"z"] * 10_000]],
     "a part of 40 MB": lambda number: [[*answered(number), b"z" * HUGE]],
-    "an error with orders for the terminal": lambda number: [[encode(Failed(error="E", message=NASTY, details=NASTY))]],
+    "an error with orders for the terminal": lambda number: [
+        [encode(ErrorReply(error="E", message=NASTY, details=NASTY))]
+    ],
     "answers to others": lambda number: [answered(n) for n in range(100, 3000)],
     "another question": lambda number: [answered(number, query="What did the other one ask?")] * 10,
     "numbers that are none": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
@@ -61,7 +74,7 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
         changed(answered(number), arrays=[["float32", [2**31, 2**31]]] * 3, feedback_stamp=[0, 0, 0, 0])
     ],
     "nonsense": lambda number: [[random.Random(n).randbytes(40)] for n in range(3000)],
-    "what only clients say": lambda number: [[encode(Turn(turn=1))], [encode(Lapsed(turn=1))]] * 50,
+    "what only clients say": lambda number: [[encode(TurnGrant(turn=1))], [encode(TurnExpired(turn=1))]] * 50,
     "empty messages": lambda number: [[b""]] * 100,
 }
 
@@ -70,11 +83,11 @@ def lie(rng: random.Random, number: int) -> Sequence[Sent]:
     """Some message of an answer stage with some of its fields changed."""
     seeds: list[Sent] = [
         answered(number),
-        [encode(Text(answer=number, text="a"))],
-        [encode(Turn(turn=rng.randrange(5)))],
-        [encode(Lapsed(turn=1))],
-        [encode(Alive())],
-        [encode(Looked(answer=number, yes=0.5, certain=0.5, tokens_used=1, encode_ms=1.0, prefill_ms=1.0))],
+        [encode(AnswerDelta(answer=number, text="a"))],
+        [encode(TurnGrant(turn=rng.randrange(5)))],
+        [encode(TurnExpired(turn=1))],
+        [encode(KeepAlive())],
+        [encode(YesNoReply(answer=number, yes=0.5, certain=0.5, tokens_used=1, encode_ms=1.0, prefill_ms=1.0))],
         *greeting(),
     ]
     parts = rng.choice(seeds)

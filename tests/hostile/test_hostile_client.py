@@ -19,7 +19,18 @@ from stream.answer.client_table import AnswerPlace
 from stream.answer.server import AnswerStage
 from stream.config import QUERY_LIMIT_CHARS, Config, NetworkConfig
 from stream.control import RunControl
-from stream.messages import Answered, Ask, Asking, Cancel, Join, Leave, Message, Turn, Want, encode
+from stream.messages import (
+    AnswerReply,
+    Cancel,
+    Connect,
+    Disconnect,
+    Message,
+    QueryAccepted,
+    SetQuery,
+    TurnGrant,
+    TurnRequest,
+    encode,
+)
 from stream.packets import token_message
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
@@ -101,20 +112,20 @@ class Honest:
 
     def __init__(self, link: Link, query: str) -> None:
         self._link, self._query, self._number = link, query, 0
-        link.send(Join(query=query))
-        asking = self._until(Asking)
-        assert isinstance(asking, Asking)
+        link.send(Connect(query=query))
+        asking = self._until(QueryAccepted)
+        assert isinstance(asking, QueryAccepted)
         assert asking.query == query
 
     def ask(self) -> None:
         """One answer: its own, to its own question, about its own frame."""
         while True:
-            self._link.send(Want())
-            turn = self._until(Turn)
-            assert isinstance(turn, Turn)
+            self._link.send(TurnRequest())
+            turn = self._until(TurnGrant)
+            assert isinstance(turn, TurnGrant)
             self._link.send(*token_message(self._number, turn.turn, HONEST))
-            told = self._until(Answered, "Lapsed")
-            if isinstance(told, Answered):
+            told = self._until(AnswerReply, "Lapsed")
+            if isinstance(told, AnswerReply):
                 break
         assert told.answer == self._number
         assert told.query == self._query
@@ -137,11 +148,11 @@ def structured(rng: random.Random) -> list[bytes]:
     """A message of a client, with some of its fields changed, or in a place where it does not belong."""
     packet, arrays = token_message(rng.randrange(3), rng.randrange(50), OTHER)
     seeds: list[tuple[Message, list[bytes]]] = [
-        (Join(query=rng.choice(["a", NASTY[:QUERY_LIMIT_CHARS], "x" * QUERY_LIMIT_CHARS, "\x00"])), []),
-        (Ask(query=rng.choice(["b", "\x00", "y" * QUERY_LIMIT_CHARS])), []),
-        (Want(), []),
+        (Connect(query=rng.choice(["a", NASTY[:QUERY_LIMIT_CHARS], "x" * QUERY_LIMIT_CHARS, "\x00"])), []),
+        (SetQuery(query=rng.choice(["b", "\x00", "y" * QUERY_LIMIT_CHARS])), []),
+        (TurnRequest(), []),
         (Cancel(), []),
-        (Leave(), []),
+        (Disconnect(), []),
         (packet, [array.tobytes() for array in arrays]),
     ]
     message, parts = rng.choice(seeds)
@@ -181,7 +192,7 @@ def test_a_flood_of_questions_is_looked_at_a_few_at_a_time(tmp_path: Path) -> No
         honest = Honest(place.client(), "What is mine?")
         bad = place.raw()
         for number in range(1_000):
-            bad.send(encode(Join(query=f"question {number}")))
+            bad.send(encode(Connect(query=f"question {number}")))
             while bad.poll(0):
                 bad.recv_multipart()
             if number % 100 == 0:
@@ -194,9 +205,9 @@ def test_one_that_wants_turns_and_takes_none_loses_them_sooner_and_sooner(tmp_pa
         place = Place(stack, tmp_path)
         honest = Honest(place.client(), "What is mine?")
         bad = place.raw()
-        bad.send(encode(Join(query="mine too")))
+        bad.send(encode(Connect(query="mine too")))
         for _ in range(8):
-            bad.send(encode(Want()))
+            bad.send(encode(TurnRequest()))
             honest.ask()
         assert place.control.failure is None
 
@@ -207,8 +218,8 @@ def test_an_honest_client_survives_another_that_goes_in_the_middle_of_its_answer
         honest = Honest(place.client(), "What is mine?")
         for _ in range(5):
             bad = place.raw()
-            bad.send(encode(Join(query="mine too")))
-            bad.send(encode(Want()))
+            bad.send(encode(Connect(query="mine too")))
+            bad.send(encode(TurnRequest()))
             honest.ask()
             bad.close(linger=0)
         honest.ask()

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import zmq
 
-from stream.messages import Asking, Join
+from stream.messages import Connect, QueryAccepted
 from stream.sinks.http import HttpServer, Page
 from stream.transport.control import ControlServer, request
 from stream.transport.publisher import Publisher
@@ -45,8 +45,8 @@ def test_the_answer_port_serves_whoever_speaks(first: bytes) -> None:
         served = Served(stack, endpoint)
         stack.enter_context(half_open(endpoint, first))
         good = served.client()
-        good.send(Join(query="What?"))
-        until_message(good, Asking)
+        good.send(Connect(query="What?"))
+        until_message(good, QueryAccepted)
         assert [answered(good, number) for number in range(3)] == ["frame 7 sum 0"] * 3
         assert served.control.failure is None
 

@@ -11,9 +11,9 @@ import pytest
 
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import StageDied
-from stream.events import PEER_MISBEHAVES, Answer, AnswerText, Event, FrameReady, Notice, Summary
+from stream.events import PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Event, FrameReady, Notice, Summary
 from stream.limits import PIECES_MAX
-from stream.messages import Text, encode
+from stream.messages import AnswerDelta, encode
 from stream.runtime.pipeline import Pipeline
 from tests.hostile.liar import lying
 from tests.hostile.lies import LIES, answered, lie
@@ -86,7 +86,7 @@ def test_a_flood_of_texts_costs_no_frame() -> None:
     too_many = 600
 
     def flood(number: int) -> list[list[bytes]]:
-        piece = [encode(Text(answer=number, text="ab"))]
+        piece = [encode(AnswerDelta(answer=number, text="ab"))]
         return [piece] * (PIECES_MAX + too_many) + [answered(number)]
 
     with lying(flood, honest_after=1) as liar:
@@ -94,7 +94,7 @@ def test_a_flood_of_texts_costs_no_frame() -> None:
         events, error = run(given.model_copy(update={"pipeline": PipelineConfig(answers="newest")}))
     assert error is None
     assert [event.frame_index for event in events if isinstance(event, FrameReady)] == list(range(FRAMES))
-    assert sum(isinstance(event, AnswerText) for event in events) == PIECES_MAX
+    assert sum(isinstance(event, AnswerDeltaEvent) for event in events) == PIECES_MAX
     (notice,) = (event for event in events if isinstance(event, Notice) and event.code == PEER_MISBEHAVES)
     assert f"more than {PIECES_MAX} pieces" in notice.message
     assert isinstance(events[-1], Summary)

@@ -20,7 +20,7 @@ from stream.cli import main
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.live import LiveDisplay, Screen
 from stream.display.progress import PlainConsole, ProgressDisplay
-from stream.events import AnswerText, Asked, Event, Notice, Outage, Restarted, Skipped, Started
+from stream.events import AnswerDeltaEvent, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
 from stream.logs import print_line
 from stream.overlay import Overlay
 from stream.replay_report import json_lines, text_lines
@@ -38,7 +38,7 @@ EVENTS: list[Event] = [
     Started(source=NASTY, model=NASTY, query=NASTY, backend="cpu"),
     Notice(code="loading", message=NASTY),
     frame(0, 0.0),
-    AnswerText(answer=0, text=NASTY, pts_s=0.0),
+    AnswerDeltaEvent(answer=0, text=NASTY, pts_s=0.0),
     answer(0.0, NASTY),
     look(0.0),
     turned(0.0),
@@ -47,8 +47,8 @@ EVENTS: list[Event] = [
     Outage(frame_index=1, pts_s=0.1, reason=NASTY),
     Outage(frame_index=1, pts_s=0.2, reason=NASTY, lasted_s=1.0),
     Restarted(process=NASTY, cause=NASTY, count=1),
-    Asked(query=NASTY),
-    Asked(query=NASTY, error=NASTY),
+    QueryChanged(query=NASTY),
+    QueryChanged(query=NASTY, error=NASTY),
     frame(1, 1.0),
     answer(2.0, "another"),
     frame(2, 3.0),
