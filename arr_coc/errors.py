@@ -19,21 +19,40 @@ ArrCocError
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class ArrCocError(Exception):
-    """Base of every error that `arr_coc` raises on purpose; its message is fit to show to a user."""
+    """Base of every error that `arr_coc` raises on purpose; its message is fit to show to a user.
+
+    The message is `problem`, and after a semicolon `remedy`: what to do, None where it is not told apart.
+    """
+
+    user_fixable: ClassVar[bool] = False
+    """Whether the user can put it right: it is reported as it is, where other errors mean that a stage died."""
+
+    def __init__(self, problem: str = "", remedy: str | None = None) -> None:
+        super().__init__(problem if remedy is None else f"{problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
 
 
 class BudgetError(ArrCocError, ValueError):
     """A token budget that is neither a whole number of at least 1 nor a share of the tiles."""
 
+    user_fixable = True
+
 
 class StrategyError(ArrCocError, ValueError):
     """An allocation strategy that does not exist."""
 
+    user_fixable = True
+
 
 class OptionError(ArrCocError, ValueError):
     """An option out of range, or one that does not fit the others."""
+
+    user_fixable = True
 
 
 class ProfileError(ArrCocError, ValueError):
@@ -53,11 +72,15 @@ class StoreError(ArrCocError, RuntimeError):
 
 
 class BackendMissing(StoreError):
-    """The hardware, its driver or a library that a texture store needs is not here; the message has the remedy."""
+    """The hardware, its driver or a library that a texture store needs is not here."""
+
+    user_fixable = True
 
 
 class DeviceLost(StoreError):
     """Graphics hardware that worked gave up: its context was lost, or it is out of memory."""
+
+    user_fixable = True
 
 
 class StoreReplaced(StoreError):
@@ -71,6 +94,8 @@ class LeaseTimeout(StoreError, TimeoutError):
 class ModelError(ArrCocError, RuntimeError):
     """A model that cannot be used."""
 
+    user_fixable = True
+
 
 class ModelNotFound(ModelError, FileNotFoundError):
     """No such folder, no weights in it, or no such name on the hub."""
@@ -78,3 +103,5 @@ class ModelNotFound(ModelError, FileNotFoundError):
 
 class ContextLengthError(ArrCocError, ValueError):
     """Prompt and answer do not fit the model's context."""
+
+    user_fixable = True

@@ -12,15 +12,7 @@ from typing import Annotated
 
 import typer
 
-from arr_coc.errors import (
-    ArrCocError,
-    BackendMissing,
-    BudgetError,
-    ContextLengthError,
-    ModelError,
-    OptionError,
-    StrategyError,
-)
+from arr_coc.errors import ArrCocError, DeviceLost
 from stream import logs
 from stream.commands.ask import ask
 from stream.commands.bench import bench
@@ -33,29 +25,8 @@ from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE,
 from stream.commands.replay import replay
 from stream.commands.serve_answers import serve_answers
 from stream.commands.watch import watch
-from stream.errors import (
-    ConfigError,
-    ConnectionRefused,
-    OutputError,
-    OutputFailed,
-    ReaderGone,
-    SourceError,
-    StreamError,
-)
+from stream.errors import OutputFailed, ReaderGone, StreamError
 from stream.signals import leave_gone_terminal
-
-USER_MISTAKES = (
-    ConfigError,
-    ConnectionRefused,
-    SourceError,
-    OutputError,
-    ModelError,
-    OptionError,
-    ContextLengthError,
-    BudgetError,
-    StrategyError,
-    BackendMissing,
-)
 
 WELCOME = """\
 ARR-COC Stream {version}: a video goes in, text comes out, while it runs.
@@ -161,8 +132,8 @@ def _explain(error: Exception) -> int:
     """Says in one line what went wrong; returns the exit status."""
     if isinstance(error, (ArrCocError, StreamError)):
         report_error(str(error))
-        asked_wrongly = isinstance(error, USER_MISTAKES) and not isinstance(error, OutputFailed)
-        return BAD_INPUT if asked_wrongly else FAILED
+        gave_up = isinstance(error, (OutputFailed, DeviceLost))  # these worked when the run began
+        return BAD_INPUT if error.user_fixable and not gave_up else FAILED
     if hasattr(error, "format_message"):
         report_error(_usage(error))
         return BAD_INPUT

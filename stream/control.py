@@ -7,35 +7,12 @@ import time
 from collections import deque
 
 from arr_coc import errors as arr_coc_errors
-from arr_coc.errors import (
-    ArrCocError,
-    BackendMissing,
-    BudgetError,
-    ContextLengthError,
-    DeviceLost,
-    ModelError,
-    OptionError,
-    StrategyError,
-)
+from arr_coc.errors import ArrCocError
 from stream import errors as stream_errors
-from stream.errors import ConfigError, ConnectionRefused, SourceError, StageDied, StreamError
+from stream.errors import StageDied, StreamError
 
 WAIT_MS = 50
 """Longest single wait of a stage before it looks again whether it shall stop."""
-
-USER_ERRORS = (
-    ConfigError,
-    ConnectionRefused,
-    SourceError,
-    ModelError,
-    ContextLengthError,
-    BudgetError,
-    StrategyError,
-    OptionError,
-    BackendMissing,
-    DeviceLost,
-)
-"""What the user can put right: reported as it is, where other errors mean that a stage died."""
 
 RESTLESS = ("texture", "allocate")
 """Stages that come back to their loop all the time. Capture waits for its source, which minds its own stalls."""
@@ -115,11 +92,16 @@ class RunControl:
 
 def failure_of(stage: str, error: Exception) -> Exception:
     """The error that ends the run: `error` itself where the user can put it right, else StageDied."""
-    if isinstance(error, (*USER_ERRORS, StageDied)):
+    if isinstance(error, StageDied) or is_user_fixable(error):
         return error
     died = StageDied(stage, describe(error))
     died.__cause__ = error
     return died
+
+
+def is_user_fixable(error: BaseException | None) -> bool:
+    """Return whether it is an error of this project that the user can put right."""
+    return isinstance(error, (ArrCocError, StreamError)) and error.user_fixable
 
 
 def describe(error: BaseException) -> str:

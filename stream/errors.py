@@ -16,13 +16,28 @@ StreamError
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class StreamError(Exception):
-    """Base of every error that `stream` raises on purpose; its message is fit to show to a user."""
+    """Base of every error that `stream` raises on purpose; its message is fit to show to a user.
+
+    The message is `problem`, and after a semicolon `remedy`: what to do, None where it is not told apart.
+    """
+
+    user_fixable: ClassVar[bool] = False
+    """Whether the user can put it right: it is reported as it is, where other errors mean that a stage died."""
+
+    def __init__(self, problem: str = "", remedy: str | None = None) -> None:
+        super().__init__(problem if remedy is None else f"{problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
 
 
 class ConfigError(StreamError, ValueError):
     """An unknown key, a value out of range, or a file that is not TOML."""
+
+    user_fixable = True
 
 
 class ResumeError(ConfigError):
@@ -40,6 +55,8 @@ class RecordingError(ConfigError):
 class SourceError(StreamError, OSError):
     """A source that cannot be opened or read."""
 
+    user_fixable = True
+
 
 class SourceOver(SourceError):
     """A source that ends before the time at which reading it was to begin."""
@@ -51,6 +68,8 @@ class SourceNotFound(SourceError, FileNotFoundError):
 
 class OutputError(StreamError, OSError):
     """An output that cannot be written, or whose suffix says no known format."""
+
+    user_fixable = True
 
 
 class OutputFailed(OutputError):
@@ -67,6 +86,8 @@ class TransportError(StreamError, ConnectionError):
 
 class ConnectionRefused(TransportError, ConnectionRefusedError):
     """A peer that cannot be reached, or does not accept this end's key; the user can put that right."""
+
+    user_fixable = True
 
 
 class StageDied(StreamError, RuntimeError):

@@ -85,3 +85,16 @@ def test_an_error_of_the_projects_own_is_made_again(kind: type[Exception]) -> No
 @pytest.mark.parametrize("name", ["ValueError", "StageDied", "annotations", "", "Nonsense"])
 def test_any_other_is_none_that_is_known_here(name: str) -> None:
     assert remote_error(name, "what happened") is None
+
+
+@pytest.mark.parametrize("kind", [ModelNotFound, SourceNotFound])
+def test_an_error_tells_problem_and_remedy_apart(kind: type[ModelNotFound | SourceNotFound]) -> None:
+    error = kind("it is not there", "give another")
+    assert (str(error), error.problem, error.remedy) == (
+        "it is not there; give another",
+        "it is not there",
+        "give another",
+    )
+    assert (str(kind("it is not there")), kind("it is not there").remedy) == ("it is not there", None)
+    assert error.user_fixable
+    assert not NonFiniteError("NaN").user_fixable

@@ -163,14 +163,14 @@ def test_kernels_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(compiling, "kernel_folder", lambda: tmp_path)
     with pytest.raises(BackendMissing, match="run from a checkout"):
         compiling.source_hash()
-    with pytest.raises(BackendMissing, match=r"fetch\.ptx: run scripts/build_kernels\.sh"):
+    with pytest.raises(BackendMissing, match=r"fetch\.ptx; run scripts/build_kernels\.sh"):
         compiling.shipped("fetch")
 
 
 def test_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     planes = random_planes(np.random.default_rng(0), 32, 32)
-    with pytest.raises(BackendMissing, match="was built without: install a CUDA build"):
+    with pytest.raises(BackendMissing, match="was built without; install a CUDA build"):
         open_store(PlaneFormat.of(planes), "cuda")
 
 
@@ -207,7 +207,7 @@ def test_a_missing_driver_is_said() -> None:
     )
     if done.stdout == "a driver\n":
         pytest.skip("a CUDA driver is here")
-    assert "finds no CUDA driver: install NVIDIA's, 525 or newer" in done.stdout
+    assert "finds no CUDA driver; install NVIDIA's, 525 or newer" in done.stdout
 
 
 @pytest.mark.parametrize("reason", ["NO_DEVICE", "SYSTEM_DRIVER_MISMATCH"])

@@ -233,7 +233,7 @@ def test_an_egl_that_lists_nothing_is_said_with_the_remedy(monkeypatch: pytest.M
         raise egl.EGLError(err=0x3008)
 
     monkeypatch.setattr(egl, "eglQueryString", refuse)
-    with pytest.raises(BackendMissing, match=r"EGL lists no displays \(EGL_BAD_DISPLAY\): install .*libegl1"):
+    with pytest.raises(BackendMissing, match=r"EGL lists no displays \(EGL_BAD_DISPLAY\); install .*libegl1"):
         find_device()
 
 
@@ -248,14 +248,14 @@ def test_software_comes_last() -> None:
 
 def test_no_egl_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "EGL_FILE", "libEGL-not-here.so.1")
-    with pytest.raises(BackendMissing, match=r"libEGL-not-here\.so\.1 is not here: install .*libegl1"):
+    with pytest.raises(BackendMissing, match=r"libEGL-not-here\.so\.1 is not here; install .*libegl1"):
         library.load.__wrapped__()
 
 
 def test_no_opengl_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     shared_device()
     monkeypatch.setitem(sys.modules, "OpenGL", None)
-    with pytest.raises(BackendMissing, match=r"PyOpenGL finds no EGL and OpenGL \(.*\): install .*libopengl0"):
+    with pytest.raises(BackendMissing, match=r"PyOpenGL finds no EGL and OpenGL \(.*\); install .*libopengl0"):
         library.load.__wrapped__()
 
 
@@ -285,7 +285,7 @@ def test_pyopengl_for_a_screen_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
     monkeypatch.setattr(platform, "PLATFORM", GLXPlatform())
-    with pytest.raises(BackendMissing, match="has loaded it on GLXPlatform: set PYOPENGL_PLATFORM=egl"):
+    with pytest.raises(BackendMissing, match="has loaded it on GLXPlatform; set PYOPENGL_PLATFORM=egl"):
         library.load.__wrapped__()
 
 
@@ -322,7 +322,7 @@ def test_a_kernel_that_is_not_here_or_does_not_compile_is_named(
 ) -> None:
     device = shared_device()
     monkeypatch.setattr("arr_coc.ops.gl.programs.kernel_folder", lambda: tmp_path)
-    with pytest.raises(BackendMissing, match=r"missing\.comp, which is not here: run from a checkout"):
+    with pytest.raises(BackendMissing, match=r"missing\.comp, which is not here; run from a checkout"):
         source("missing")
     (tmp_path / "broken.comp").write_text("#version 450\nlayout(local_size_x = 1) in;\nvoid main() { frob(); }\n")
     with device.current(), pytest.raises(BackendMissing, match=r"does not compile broken\.comp \(.*frob"):

@@ -2,7 +2,8 @@
 
     python -m arr_coc.ops.backends gl
 
-prints what holds the texture with status 0, or why it cannot be used with status 1. Without a name it tries `auto`.
+prints what holds the texture with status 0, or with status 1 why it cannot be used and, in a second line, the remedy.
+Without a name it tries `auto`.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def main() -> int:
     try:
         print(tried(cast(Backend, next(iter(sys.argv[1:]), "auto")))[1])
     except StoreError as error:
-        print(" ".join(str(error).split()))
+        print(" ".join(error.problem.split()), error.remedy or "", sep="\n")
         return 1
     return 0
 

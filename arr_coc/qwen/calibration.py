@@ -35,8 +35,9 @@ class Calibration:
         scale, bias = (told.get("scale"), told.get("bias")) if isinstance(told, Mapping) else (None, None)
         if not (_is_finite(scale) and _is_finite(bias) and scale > 0):
             raise ModelError(
-                f'{CONFIG_KEY} in the config.json of {name} must be {{"scale": a number above 0, "bias": a number}}, '
-                f"got {told!r}; make it anew with python -m training.calibration"
+                f'{CONFIG_KEY} in the config.json of {name} must be {{"scale": a number above 0, "bias": a '
+                f"number}}, got {told!r}",
+                "make it anew with python -m training.calibration",
             )
         return cls(float(scale), float(bias))
 

@@ -60,10 +60,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         there = path.is_file()
         empty = not there and not any(folder.iterdir())
     except OSError as error:
-        raise ModelError(f"the folder {folder} cannot be read ({error.strerror}); check its permissions") from error
+        raise ModelError(f"the folder {folder} cannot be read ({error.strerror})", "check its permissions") from error
     if not there:
         found = "is empty" if empty else "has no config.json"
-        raise ModelNotFound(f"{folder} {found}; give the folder of a model, or a name on the hub")
+        raise ModelNotFound(f"{folder} {found}", "give the folder of a model, or a name on the hub")
     return read_object(path)
 
 
@@ -95,8 +95,8 @@ def _quantisation(config: Mapping[str, Any], name: str) -> str | None:
     if module is not None and find_spec(module) is None:
         package = module.replace("_", "-")
         raise ModelError(
-            f"the weights of {name} are quantised by {method}, for which the package {package} is not installed; "
-            f"pip install {package}, or take the model that is not quantised"
+            f"the weights of {name} are quantised by {method}, for which the package {package} is not installed",
+            f"pip install {package}, or take the model that is not quantised",
         )
     return method
 
@@ -107,8 +107,8 @@ def _check_tokenizer(folder: Path, name: str) -> None:
     if not any(all((folder / file).is_file() for file in files) for files in TOKENIZER_FILES):
         wanted = " or ".join(" and ".join(files) for files in TOKENIZER_FILES)
         raise ModelNotFound(
-            f"{name} has no tokenizer: {wanted} must be in {folder}; "
-            "copy the tokenizer files from where the weights came from, or download the model again"
+            f"{name} has no tokenizer: {wanted} must be in {folder}",
+            "copy the tokenizer files from where the weights came from, or download the model again",
         )
     settings = folder / "tokenizer_config.json"
     for file in (*(file for files in TOKENIZER_FILES for file in files), *TEMPLATE_FILES):
@@ -117,8 +117,8 @@ def _check_tokenizer(folder: Path, name: str) -> None:
     told = read_object(settings) if settings.is_file() else {}
     if not told.get("chat_template") and not any((folder / file).is_file() for file in TEMPLATE_FILES):
         raise ModelError(
-            f"the tokenizer of {name} has no chat template: no {TEMPLATE_FILES[0]} in {folder}; "
-            "use an instruct version of the model, or download it again"
+            f"the tokenizer of {name} has no chat template: no {TEMPLATE_FILES[0]} in {folder}",
+            "use an instruct version of the model, or download it again",
         )
 
 

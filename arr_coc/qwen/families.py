@@ -32,5 +32,5 @@ def family_of(model_type: object, name: str) -> Family:
     if family is None:
         found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
         supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
-        raise ModelError(f"{name} {found}, which is not supported; give a model of one of these types: {supported}")
+        raise ModelError(f"{name} {found}, which is not supported", f"give a model of one of these types: {supported}")
     return family

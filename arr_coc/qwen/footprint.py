@@ -106,7 +106,9 @@ class ModelFacts:
                 quantised=checkpoint.quantised is not None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-            raise ModelError(f"the config.json of {name} lacks a number ({error}); download the model again") from error
+            raise ModelError(
+                f"the config.json of {name} lacks a number ({error})", "download the model again"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ def bundled_model_path() -> Path:
     folder = bundled_folder()
     if not (folder / "config.json").is_file():
         raise ModelNotFound(
-            f"the bundled model is not at {folder}; install the project again, or name a model, such as "
-            "Qwen/Qwen3-VL-2B-Instruct"
+            f"the bundled model is not at {folder}",
+            "install the project again, or name a model, such as Qwen/Qwen3-VL-2B-Instruct",
         )
     return folder
 
@@ -39,18 +39,18 @@ def local_folder(name: str | Path) -> Path | None:
     Raises ModelNotFound where it is a file, or the path of a folder that does not exist.
     """
     if not str(name).strip() or "\0" in str(name):
-        raise ModelNotFound(f"{str(name)!r} names no model; give the folder of a model, or a name on the hub")
+        raise ModelNotFound(f"{str(name)!r} names no model", "give the folder of a model, or a name on the hub")
     try:
         path = Path(name).expanduser()
         there, folder = path.exists(), path.is_dir()
     except (OSError, RuntimeError) as error:  # no permission; or ~somebody, who is not known
-        raise ModelNotFound(f"{name} cannot be looked at ({error}); check its permissions") from error
+        raise ModelNotFound(f"{name} cannot be looked at ({error})", "check its permissions") from error
     if folder:
         return path
     if there:
-        raise ModelNotFound(f"{name} is a file; give the folder of a model, or a name on the hub")
+        raise ModelNotFound(f"{name} is a file", "give the folder of a model, or a name on the hub")
     if isinstance(name, Path) or not _HUB_NAME.fullmatch(name) or name.startswith("."):
-        raise ModelNotFound(f"there is no folder {name}; give one, or a name on the hub as owner/model")
+        raise ModelNotFound(f"there is no folder {name}", "give one, or a name on the hub as owner/model")
     return None
 
 
@@ -81,16 +81,18 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
         ) from error
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         raise ModelNotFound(
-            f"there is no folder {name} and no public model of this name on the hub; check the spelling, or "
-            "log in with `hf auth login` if it is private"
+            f"there is no folder {name} and no public model of this name on the hub",
+            "check the spelling, or log in with `hf auth login` if it is private",
         ) from error
     except (errors.LocalEntryNotFoundError, ConnectionError, errors.HTTPError) as error:
         raise ModelNotFound(
-            f"there is no folder {name}, and the hub cannot be reached to look for it; check the network, or "
-            "give the folder of a model that is on this machine"
+            f"there is no folder {name}, and the hub cannot be reached to look for it",
+            "check the network, or give the folder of a model that is on this machine",
         ) from error
     except OSError as error:
-        raise ModelError(f"{name} cannot be downloaded: {error}; make room, or set HF_HOME to another place") from error
+        raise ModelError(
+            f"{name} cannot be downloaded: {error}", "make room, or set HF_HOME to another place"
+        ) from error
 
 
 @contextmanager

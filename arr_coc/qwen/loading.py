@@ -97,7 +97,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
-        raise ModelError(f"device {name!r} cannot be used on this machine; try auto or cpu") from error
+        raise ModelError(f"device {name!r} cannot be used on this machine", "try auto or cpu") from error
     return device
 
 
@@ -105,7 +105,7 @@ def _dtype(name: str) -> torch.dtype | str:
     if name == "auto":
         return name
     if name not in DTYPES:
-        raise ModelError(f"unknown dtype {name!r}; there are auto, {', '.join(DTYPES)}")
+        raise ModelError(f"unknown dtype {name!r}", f"there are auto, {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
@@ -131,19 +131,21 @@ def _load_model(
             model = model.to(device)
     except torch.OutOfMemoryError as error:
         raise ModelError(
-            f"{name} does not fit into the memory of {device}; give a device map or a smaller model"
+            f"{name} does not fit into the memory of {device}", "give a device map or a smaller model"
         ) from error
     except ImportError as error:
         raise ModelError(
-            f"{name} cannot be loaded, because a package is missing: {_first_line(error)}; install it"
+            f"{name} cannot be loaded, because a package is missing: {_first_line(error)}", "install it"
         ) from error
     except _UNUSABLE as error:
-        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}; download the model again") from error
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", "download the model again") from error
     _check_loaded(info, name)
     if len({parameter.device for parameter in model.model.visual.parameters()}) > 1 or any(
         parameter.is_meta for parameter in model.model.visual.parameters()
     ):
-        raise ModelError(f"the vision tower of {name} must lie on one device; put model.visual there in the device map")
+        raise ModelError(
+            f"the vision tower of {name} must lie on one device", "put model.visual there in the device map"
+        )
     return model.eval().requires_grad_(False)
 
 
@@ -156,19 +158,20 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
     if mismatched:
         key, found, expected = mismatched[0]
         raise ModelError(
-            f"{name} has {counted(len(mismatched), 'weight')} of another shape than its config.json says, such as "
-            f"{key}: {list(found)}, not {list(expected)}; take both from the same model"
+            f"{name} has {counted(len(mismatched), 'weight')} of another shape than its config.json says, such "
+            f"as {key}: {list(found)}, not {list(expected)}",
+            "take both from the same model",
         )
     missing = sorted(info["missing_keys"])
     if missing:
         raise ModelError(
-            f"{name} lacks {counted(len(missing), 'weight')}, such as {missing[0]}; download the model again"
+            f"{name} lacks {counted(len(missing), 'weight')}, such as {missing[0]}", "download the model again"
         )
     unused = sorted(key for key in info["unexpected_keys"] if _NUMBERED_PART.search(key) and "inv_freq" not in key)
     if unused:
         raise ModelError(
-            f"{name} has {counted(len(unused), 'weight')} that its config.json does not describe, such as {unused[0]}; "
-            "take both from the same model"
+            f"{name} has {counted(len(unused), 'weight')} that its config.json does not describe, such as {unused[0]}",
+            "take both from the same model",
         )
 
 
@@ -178,17 +181,18 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except _UNUSABLE as error:
-        raise ModelError(f"{name} has no usable tokenizer: {_first_line(error)}; download the model again") from error
+        raise ModelError(f"{name} has no usable tokenizer: {_first_line(error)}", "download the model again") from error
     if tokenizer.convert_tokens_to_ids("<|vision_start|>") != config.vision_start_token_id:
         raise ModelError(
-            f"the tokenizer of {name} is another model's: <|vision_start|> has another id in config.json; "
-            "take the tokenizer files from where the weights came from"
+            f"the tokenizer of {name} is another model's: <|vision_start|> has another id in config.json",
+            "take the tokenizer files from where the weights came from",
         )
     highest, known = max(tokenizer.get_vocab().values()), int(config.get_text_config().vocab_size)
     if highest >= known:
         raise ModelError(
-            f"the tokenizer of {name} is another model's: its ids go up to {highest}, and the weights know {known} "
-            "tokens; take the tokenizer files from where the weights came from"
+            f"the tokenizer of {name} is another model's: its ids go up to {highest}, and the weights know "
+            f"{known} tokens",
+            "take the tokenizer files from where the weights came from",
         )
     template = folder / "chat_template.json"
     if not tokenizer.chat_template and template.is_file():

@@ -65,7 +65,7 @@ class Preprocessing:
                 max_px=int(values.get("max_pixels") or size.get("longest_edge") or 4096 * 4096),
             )
         except (AttributeError, TypeError, ValueError) as error:
-            raise ModelError(f"{path} holds a value of the wrong kind ({error}); download the model again") from error
+            raise ModelError(f"{path} holds a value of the wrong kind ({error})", "download the model again") from error
 
 
 def _triple(values: Any) -> tuple[float, float, float]:

@@ -38,17 +38,17 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     if not qwen.tokenizer.chat_template:
-        raise ModelError(f"the tokenizer of {qwen.model_id} has no chat template; download the model again")
+        raise ModelError(f"the tokenizer of {qwen.model_id} has no chat template", "download the model again")
     try:
         text = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(
-            f"the chat template of {qwen.model_id} cannot be used ({error}); download the model again"
+            f"the chat template of {qwen.model_id} cannot be used ({error})", "download the model again"
         ) from error
     head, image, rest = text.partition(IMAGE)
     before_query, query, after_query = rest.partition(_QUERY)
     if not image or not query:
-        raise ModelError(f"the chat template of {qwen.model_id} shows no image; use an instruct version of the model")
+        raise ModelError(f"the chat template of {qwen.model_id} shows no image", "use an instruct version of the model")
     ids = (qwen.token_ids(piece) for piece in (head, "<|vision_start|>", "<|vision_end|>", before_query, after_query))
     return PromptIds(*(tuple(piece) for piece in ids))
 

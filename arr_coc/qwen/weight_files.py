@@ -38,7 +38,8 @@ def refuse_pointer(path: Path) -> None:
         begins = file.read(len(LFS_POINTER))
     if begins == LFS_POINTER:
         raise ModelError(
-            f"{path} is a Git LFS pointer and not the file itself; run git lfs pull there, or download the model again"
+            f"{path} is a Git LFS pointer and not the file itself",
+            "run git lfs pull there, or download the model again",
         )
 
 
@@ -48,11 +49,11 @@ def read_object(path: Path) -> dict[str, Any]:
         refuse_pointer(path)
         values = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}); download the model again") from error
+        raise ModelError(f"{path} is not JSON ({error})", "download the model again") from error
     except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+        raise ModelError(f"{path} cannot be read ({error.strerror})", "check its permissions") from error
     if not isinstance(values, dict):
-        raise ModelError(f"{path} holds no JSON object; download the model again")
+        raise ModelError(f"{path} holds no JSON object", "download the model again")
     return values
 
 
@@ -64,20 +65,20 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
-        raise ModelNotFound(f"{name} has no weights: no {WEIGHTS} in {folder}; {_remedy(folder)}")
+        raise ModelNotFound(f"{name} has no weights: no {WEIGHTS} in {folder}", _remedy(folder))
     listed = read_object(folder / INDEX).get("weight_map")
     if not isinstance(listed, dict) or not listed:
-        raise ModelError(f"{INDEX} of {name} lists no weight files; download the model again")
+        raise ModelError(f"{INDEX} of {name} lists no weight files", "download the model again")
     shards = sorted({str(shard) for shard in listed.values()})
     strange = [shard for shard in shards if Path(shard).name != shard]
     if strange:
-        raise ModelError(f"{INDEX} of {name} lists {strange[0]!r}, which is no file of the folder; download it again")
+        raise ModelError(f"{INDEX} of {name} lists {strange[0]!r}, which is no file of the folder", "download it again")
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
         more = "" if len(missing) <= 3 else ", …"
         raise ModelNotFound(
-            f"{name} lacks {of_counted(len(missing), len(shards), 'weight file')} ({', '.join(missing[:3])}{more}); "
-            "download the model again"
+            f"{name} lacks {of_counted(len(missing), len(shards), 'weight file')} ({', '.join(missing[:3])}{more})",
+            "download the model again",
         )
     return [folder / shard for shard in shards]
 
@@ -103,8 +104,8 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
         lost = sorted(read_object(folder / INDEX)["weight_map"].keys() - tensors.keys())
         if lost:
             raise ModelError(
-                f"{INDEX} of {name} lists {counted(len(lost), 'weight')} that no file holds, such as {lost[0]}; "
-                "download the model again"
+                f"{INDEX} of {name} lists {counted(len(lost), 'weight')} that no file holds, such as {lost[0]}",
+                "download the model again",
             )
     return tensors
 
@@ -127,13 +128,13 @@ def _header(path: Path, name: str) -> dict[str, Tensor]:
         if not all(_is_tensor(entry) for entry in header.values()):
             raise ValueError("its header lists no tensors")
     except ValueError as error:
-        raise ModelError(f"{path.name} of {name} is damaged ({error}); download the model again") from error
+        raise ModelError(f"{path.name} of {name} is damaged ({error})", "download the model again") from error
     except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+        raise ModelError(f"{path} cannot be read ({error.strerror})", "check its permissions") from error
     needed_bytes = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
     if size_bytes < needed_bytes:
         raise ModelError(
-            f"{path.name} of {name} is cut short ({size_bytes} of {needed_bytes} bytes); download the model again"
+            f"{path.name} of {name} is cut short ({size_bytes} of {needed_bytes} bytes)", "download the model again"
         )
     return {key: Tensor(tuple(entry["shape"]), entry["dtype"]) for key, entry in header.items()}
 
@@ -164,8 +165,8 @@ def check_sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: 
     ]
     if differing:
         raise ModelError(
-            f"the weights of {name} are not those that its config.json describes (they have {', '.join(differing)}); "
-            "take both from the same model"
+            f"the weights of {name} are not those that its config.json describes (they have {', '.join(differing)})",
+            "take both from the same model",
         )
 
 

@@ -40,7 +40,8 @@ def yes_no_tokens(tokenizer: Any, model_id: str) -> YesNoTokens:
     if not yes or not no:
         raise ModelError(
             f"the tokenizer of {model_id} has no single token for {'no' if yes else 'yes'}, so it cannot "
-            "watch for anything; give another model"
+            "watch for anything",
+            "give another model",
         )
     return YesNoTokens(yes, no)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.request import Awaited, Manners, Question
 from stream.clock import Clock
-from stream.control import USER_ERRORS, remote_error
+from stream.control import remote_error
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Event, Notice, QueryChanged
 from stream.limits import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
@@ -454,7 +454,7 @@ class Dialogue:
     def _failed(self, message: ErrorReply) -> None:
         """Raises what the answer stage met, unless another one may do better."""
         error = remote_error(message.error, message.message)
-        if isinstance(error, USER_ERRORS):
+        if error is not None and error.user_fixable:
             raise error
         self._fail(message.message)
 

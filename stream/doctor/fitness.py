@@ -30,8 +30,7 @@ def model(config: Config) -> Check:
     try:
         facts, name = facts_of(config)
     except ArrCocError as error:
-        problem, _, remedy = str(error).rpartition("; ")
-        return Check("model", "broken", problem or remedy, remedy if problem else None)
+        return Check("model", "broken", error.problem, error.remedy)
     if facts is None:
         return Check("model", "absent", f"{name} is not on this machine yet", "the first run downloads it")
     load = load_of(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -13,9 +12,6 @@ from stream.start import python_command, python_environment
 
 TRIAL_LIMIT_S = 30.0
 """How long a texture store may take to open and be used once; on a slow machine most of it goes into imports."""
-
-REMEDY_LAST = re.compile(r"(.+)[;:] ((?:[^();:]|\([^()]*\))+)")
-"""What is wrong, and after the last colon or semicolon outside brackets what to do."""
 
 NEWER_DRIVER = "install a newer driver of the graphics card"
 
@@ -62,9 +58,8 @@ def texture(backend: str, wanted: str, trial: Sequence[str] | None = None, limit
         return Check(part, "works", done.stdout.strip())
     if done.returncode < 0:
         return Check(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
-    said = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["failed"]
-    parts = REMEDY_LAST.fullmatch(said[-1])
-    return Check(part, state, *((parts[1], parts[2]) if parts else (said[-1], NEWER_DRIVER)))
+    said = done.stdout.splitlines() or [(done.stderr.splitlines() or ["failed"])[-1], ""]
+    return Check(part, state, said[0], said[-1] or NEWER_DRIVER)
 
 
 def cuda(device: str, driver: Callable[[], int] | None = None) -> Check:

@@ -114,8 +114,7 @@ def sockets() -> Check:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
     except TransportError as error:
-        problem, _, remedy = str(error).partition("; ")
-        return Check("sockets", "broken", problem, remedy)
+        return Check("sockets", "broken", error.problem, error.remedy)
     except OSError as error:
         return Check(
             "sockets", "broken", f"cannot be made: {error.strerror}", "set TMPDIR to a folder that can be written"

@@ -19,7 +19,7 @@ from arr_coc.errors import ArrCocError
 from stream.answer.model import QWEN, model_name
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.control import USER_ERRORS, describe, remote_error
+from stream.control import describe, is_user_fixable, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
 from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, VerdictChanged
 from stream.model_world import check_watched
@@ -237,7 +237,7 @@ class SupervisedRun:
                 return  # the one before it died in the source's last moments
             if isinstance(error, SourceError) and self._info.live and self._config.capture.reconnect:
                 self._supervisors[FRAMES].reset_crash_count()
-            elif isinstance(error, USER_ERRORS):
+            elif is_user_fixable(error):
                 raise error
             log.debug("the frame process broke: %s", report.message)
 

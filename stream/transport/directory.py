@@ -109,7 +109,7 @@ def private_directory() -> Iterator[SocketDirectory]:
     with keep_record(msgspec.json.encode(directory)):
         try:
             if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
-                raise TransportError(f"{directory.path} is too long for a Unix socket; set TMPDIR to a shorter path")
+                raise TransportError(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
             yield directory
         finally:
             directory.remove()

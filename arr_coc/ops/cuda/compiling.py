@@ -27,8 +27,8 @@ def source_hash() -> str:
     files = [*sorted(folder.glob("*.cuh")), *sorted(folder.glob("*.cu"))]
     if not files:
         raise BackendMissing(
-            f"texture.backend = cuda needs the kernels in {folder}, which are not here: "
-            "run from a checkout, or install the package anew"
+            f"texture.backend = cuda needs the kernels in {folder}, which are not here",
+            "run from a checkout, or install the package anew",
         )
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
@@ -43,7 +43,7 @@ def shipped(file: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BackendMissing(
-            f"texture.backend = cuda needs {path}: run scripts/build_kernels.sh, or install nvcc"
+            f"texture.backend = cuda needs {path}", "run scripts/build_kernels.sh, or install nvcc"
         ) from error
 
 

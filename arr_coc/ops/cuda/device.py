@@ -59,13 +59,13 @@ def find_device() -> Device:
     """
     if torch.version.cuda is None:
         raise BackendMissing(
-            f"texture.backend = cuda needs torch with CUDA, and this one ({torch.__version__}) was built without: "
-            "install a CUDA build, or choose texture.backend = cpu"
+            f"texture.backend = cuda needs torch with CUDA, and this one ({torch.__version__}) was built without",
+            "install a CUDA build, or choose texture.backend = cpu",
         )
     if not torch.cuda.is_available():
         raise BackendMissing(
-            "texture.backend = cuda: torch finds no CUDA device here; check the driver with nvidia-smi, or choose "
-            "texture.backend = cpu"
+            "texture.backend = cuda: torch finds no CUDA device here",
+            "check the driver with nvidia-smi, or choose texture.backend = cpu",
         )
     return _opened(torch.cuda.current_device())
 

@@ -28,13 +28,13 @@ def bindings() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise BackendMissing("texture.backend = cuda needs cuda-bindings: pip install cuda-bindings") from error
+        raise BackendMissing("texture.backend = cuda needs cuda-bindings", "pip install cuda-bindings") from error
     try:
         status = driver.cuInit(0)[0]
     except (RuntimeError, OSError) as error:
         raise BackendMissing(
-            f"texture.backend = cuda finds no CUDA driver: install NVIDIA's, {OLDEST_DRIVER} or newer, or choose "
-            "texture.backend = cpu"
+            "texture.backend = cuda finds no CUDA driver",
+            f"install NVIDIA's, {OLDEST_DRIVER} or newer, or choose texture.backend = cpu",
         ) from error
     if status:
         raise failure("cuInit", status.name)
@@ -51,7 +51,7 @@ def call(name: str, *arguments: Any) -> Any:
     except RuntimeError as error:
         if isinstance(error, StoreError):
             raise
-        raise BackendMissing(f"the CUDA driver has no {name}; update it to {OLDEST_DRIVER} or newer") from error
+        raise BackendMissing(f"the CUDA driver has no {name}", f"update it to {OLDEST_DRIVER} or newer") from error
     if status:
         raise failure(name, status.name)
     return given[0] if len(given) == 1 else (tuple(given) or None)
@@ -62,9 +62,11 @@ def failure(name: str, reason: str) -> StoreError:
     if reason == "CUDA_ERROR_OUT_OF_MEMORY":
         return DeviceLost(f"{OUT_OF_MEMORY} ({name})")
     if reason in _NO_DEVICE:
-        return BackendMissing(f"texture.backend = cuda finds no device that works ({reason}); check it with nvidia-smi")
+        return BackendMissing(
+            f"texture.backend = cuda finds no device that works ({reason})", "check it with nvidia-smi"
+        )
     if reason in _WRONG_CODE:
         return BackendMissing(
-            f"the CUDA driver does not take the kernels ({reason}); update it to {OLDEST_DRIVER} or newer"
+            f"the CUDA driver does not take the kernels ({reason})", f"update it to {OLDEST_DRIVER} or newer"
         )
     return DeviceLost(f"the GPU gave up in {name} ({reason}); open a new store, or choose texture.backend = cpu")

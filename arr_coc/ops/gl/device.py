@@ -81,8 +81,8 @@ class Device:
         self.software = any(name in self.renderer.lower() for name in SOFTWARE)
         if self.version < VERSION:
             raise BackendMissing(
-                f"{choice.name}: {self.renderer} has OpenGL {self.version[0]}.{self.version[1]}, and 4.5 is needed; "
-                "update its driver"
+                f"{choice.name}: {self.renderer} has OpenGL {self.version[0]}.{self.version[1]}, and 4.5 is needed",
+                "update its driver",
             )
 
     def __del__(self) -> None:
@@ -225,7 +225,7 @@ def find_device(cuda: int | None = None) -> Device:
     try:
         listed = list(choices(library))
     except library.egl.EGLError as error:
-        raise BackendMissing(f"texture.backend = gl: EGL lists no displays ({_egl_name(error)}): {REMEDY}") from error
+        raise BackendMissing(f"texture.backend = gl: EGL lists no displays ({_egl_name(error)})", REMEDY) from error
     for choice in listed:
         if cuda is not None and choice.cuda != cuda:
             tried.append(f"{choice.name}: not CUDA device {cuda}")
@@ -235,7 +235,7 @@ def find_device(cuda: int | None = None) -> Device:
         except BackendMissing as error:
             tried.append(str(error))
     wanted = "OpenGL 4.5" if cuda is None else f"OpenGL 4.5 on CUDA device {cuda}"
-    raise BackendMissing(f"texture.backend = gl finds no {wanted} ({'; '.join(tried) or 'no display'}): {REMEDY}")
+    raise BackendMissing(f"texture.backend = gl finds no {wanted} ({'; '.join(tried) or 'no display'})", REMEDY)
 
 
 def _egl_name(error: Any) -> str:

@@ -71,7 +71,7 @@ def load() -> Library:
     try:
         handle = ctypes.CDLL(EGL_FILE)
     except OSError as error:
-        raise BackendMissing(f"texture.backend = gl needs EGL, and {EGL_FILE} is not here: {REMEDY}") from error
+        raise BackendMissing(f"texture.backend = gl needs EGL, and {EGL_FILE} is not here", REMEDY) from error
     egl, gl = _pyopengl()
     address = handle.eglGetProcAddress
     address.restype, address.argtypes = c_void_p, [ctypes.c_char_p]
@@ -79,7 +79,7 @@ def load() -> Library:
     for table, prototype in ((QUICK, ctypes.PYFUNCTYPE), (HEAVY, ctypes.CFUNCTYPE)):
         for name, signature in table.items():
             if not (pointer := address(name.encode())):
-                raise BackendMissing(f"{EGL_FILE} does not know {name}, which OpenGL 4.5 has: {REMEDY}")
+                raise BackendMissing(f"{EGL_FILE} does not know {name}, which OpenGL 4.5 has", REMEDY)
             setattr(calls, name, prototype(*signature)(pointer))
     return Library(egl, gl, calls)
 
@@ -91,10 +91,10 @@ def _pyopengl() -> tuple[Any, Any]:
     try:
         from OpenGL import EGL, GL, platform
     except (ImportError, AttributeError, TypeError, OSError) as error:  # as it comes from PyOpenGL without a library
-        raise BackendMissing(f"texture.backend = gl: PyOpenGL finds no EGL and OpenGL ({error}): {REMEDY}") from error
+        raise BackendMissing(f"texture.backend = gl: PyOpenGL finds no EGL and OpenGL ({error})", REMEDY) from error
     if (used := type(platform.PLATFORM).__name__) != "EGLPlatform":
         raise BackendMissing(
-            f"texture.backend = gl needs PyOpenGL on EGL, and this process has loaded it on {used}: "
-            "set PYOPENGL_PLATFORM=egl before anything imports OpenGL"
+            f"texture.backend = gl needs PyOpenGL on EGL, and this process has loaded it on {used}",
+            "set PYOPENGL_PLATFORM=egl before anything imports OpenGL",
         )
     return EGL, GL

@@ -37,7 +37,7 @@ def source(kernel: str, *defines: str) -> str:
         version, _, rest = path.read_text(encoding="utf-8").partition("\n")
     except OSError as error:
         raise BackendMissing(
-            f"texture.backend = gl needs {path}, which is not here: run from a checkout, or install the package anew"
+            f"texture.backend = gl needs {path}, which is not here", "run from a checkout, or install the package anew"
         ) from error
     return "\n".join([version, *(f"#define {define}" for define in defines), rest])
 
@@ -67,5 +67,6 @@ def _refused(device: Device, kernel: str, log: Any) -> BackendMissing:
     text = log.decode(errors="replace") if isinstance(log, bytes) else str(log)
     said = (text.strip().splitlines() or ["no reason given"])[0]
     return BackendMissing(
-        f"{device.renderer} does not compile {kernel}.comp ({said}); update its driver or choose texture.backend = cpu"
+        f"{device.renderer} does not compile {kernel}.comp ({said})",
+        "update its driver or choose texture.backend = cpu",
     )

@@ -58,8 +58,8 @@ def sample_along(
         raise ShapeError("a footprint needs a direction and a length, got (0, 0); use `sample` for points")
     if not texture.device.software and texture.anisotropy < LARGEST_RATIO:
         raise BackendMissing(
-            f"{texture.device.renderer} filters {texture.anisotropy:g}:1 at most, and footprints need 16:1; "
-            "update its driver"
+            f"{texture.device.renderer} filters {texture.anisotropy:g}:1 at most, and footprints need 16:1",
+            "update its driver",
         )
     records = np.zeros((len(points), 8), np.float32)
     records[:, :2], records[:, 2:4], records[:, 4], records[:, 6] = points, footprints, width_px, layer

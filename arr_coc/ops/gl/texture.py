@@ -121,7 +121,7 @@ class TileTexture(Owned):
         gl = self.device.library.gl
         if self.ring.capacity // FOUR_TEXELS > gl.glGetIntegerv(gl.GL_MAX_TEXTURE_BUFFER_SIZE):
             raise BackendMissing(
-                f"{self.device.renderer} reads no buffer of {self.ring.capacity} bytes; choose texture.backend = cpu"
+                f"{self.device.renderer} reads no buffer of {self.ring.capacity} bytes", "choose texture.backend = cpu"
             )
         gl.glTextureBuffer(self._texels, gl.GL_RGBA32UI, self.ring.name)
 
@@ -165,5 +165,6 @@ def _check_size(device: Device, layers: int, rows: int, cols: int) -> None:
     if max(rows, cols) * TILE_PX > side or layers > depth:
         raise BackendMissing(
             f"{device.renderer} takes textures of up to {side}x{side} texels and {depth} layers, got "
-            f"{cols * TILE_PX}x{rows * TILE_PX} and {layers}; choose a smaller picture or texture.backend = cpu"
+            f"{cols * TILE_PX}x{rows * TILE_PX} and {layers}",
+            "choose a smaller picture or texture.backend = cpu",
         )
