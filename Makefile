@@ -21,7 +21,7 @@ help:
 	@echo "make check        format, lint, types"
 	@echo "make docs         build the documentation in site/; warnings are errors"
 	@echo "make format       format the code"
-	@echo "make bench        run the benchmarks of docs/measuring.md; results in benchmarks/results/"
+	@echo "make bench        run the benchmarks of benchmarks/README.md; results in benchmarks/results/"
 	@echo "make soak         run the long ones: 100000 frames, twice, and a camera that comes and goes; hours"
 	@echo "make clean        remove the environment and what the demo made"
 
