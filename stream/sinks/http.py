@@ -1,4 +1,4 @@
-"""A small HTTP server for machines that look at a run: a few connections at a time, each with a time limit."""
+"""HTTP server for programs that monitor a run: a few connections at a time, each with a time limit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 from stream.errors import OutputError
 
 CONNECTIONS_MAX = 8
-"""Open at a time; the oldest is closed for one more, so that nobody who dawdles keeps others out."""
+"""Connections open at a time. The oldest is closed for one more, so that a thousand idle clients take eight threads and
+keep nobody out."""
 
 READ_LIMIT_S = 5.0
-"""How long a client may be silent."""
+"""Seconds that a client may be silent."""
 
 POLL_S = 0.1
 STOP_LIMIT_S = 5.0
@@ -28,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered."""
+    """The reply to one request."""
 
     status: int
     content_type: str
@@ -52,67 +54,43 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Closes every connection, and waits for the threads; may be called twice."""
+        """Closes every connection and stops serving; may be called twice."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join(STOP_LIMIT_S)
         self._server.server_close()
 
 
-class _Server(HTTPServer):
-    """One thread for each connection, and never more than `CONNECTIONS_MAX` of them."""
+class _Server(ThreadingHTTPServer):
+    """One daemon thread for each connection, of which at most `CONNECTIONS_MAX` are open."""
 
     request_queue_size = 256
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         self.pages = pages
-        self._open: dict[socket.socket, threading.Thread] = {}
-        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
         """As a TCP server does: HTTPServer would look up the host's name, which may wait for a name server."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        thread = threading.Thread(
-            target=self._serve, args=(request, client_address), name="metrics-client", daemon=True
-        )
-        with self._lock:
-            if len(self._open) >= CONNECTIONS_MAX:
-                oldest = next(iter(self._open))
-                del self._open[oldest]
-                _hang_up(oldest)
-            self._open[request] = thread
-        thread.start()
+        self._open = [*(one for one in self._open if one.fileno() >= 0), request]
+        if len(self._open) > CONNECTIONS_MAX:
+            _hang_up(self._open.pop(0))
+        super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Where no thread can be started for a client: not a traceback on stderr, which is the server's own way."""
-        with self._lock:
-            self._open.pop(request, None)
-        log.debug("a connection from %s could not be served", client_address, exc_info=True)
+        """Not a traceback on stderr, which is the server's own way."""
+        log.debug("a request from %s failed", client_address, exc_info=True)
 
     def server_close(self) -> None:
         super().server_close()
-        with self._lock:
-            left = dict(self._open)
-        for connection, thread in left.items():
+        for connection in self._open:
             _hang_up(connection)
-            thread.join(STOP_LIMIT_S)
-
-    def _serve(self, request: socket.socket, client_address: Any) -> None:
-        try:
-            self.finish_request(request, client_address)
-        except Exception:
-            log.debug("a request for %s failed", client_address, exc_info=True)
-        finally:
-            self.shutdown_request(request)
-            with self._lock:
-                self._open.pop(request, None)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -129,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not told."""
+        """Requests are not logged."""
 
     def _answer(self, *, with_body: bool) -> None:
         assert isinstance(self.server, _Server)
