@@ -17,7 +17,7 @@ from stream.clock import FakeClock
 from stream.config import Config, OutputConfig
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.monitor.health import RunMonitor
-from stream.sinks.metrics import Histogram, MetricsSink
+from stream.sinks.metrics import MetricsSink
 from tests.event_maker import answer, frame, look, shadow, summary
 from tests.waiting import LIMIT_S
 from tests.watched_run import WatchedRun
@@ -178,11 +178,3 @@ def test_elsewhere_is_nothing(served: Served) -> None:
     status, text = served.get("/")
     assert status == 404
     assert "/metrics" in text
-
-
-def test_a_value_on_a_bound_falls_under_it() -> None:
-    histogram = Histogram((0.1, 0.2))
-    for value in (0.1, 0.15, 0.2, 9.0):
-        histogram.add(value)
-    samples = histogram.family("x_seconds", "x").samples
-    assert [sample.value for sample in samples if sample.name.endswith("bucket")] == [1, 3, 4]

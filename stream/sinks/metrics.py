@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
 from collections.abc import Iterator
 
 import msgspec
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -33,9 +31,9 @@ class MetricsSink(Sink):
         port = config.output.metrics_port
         assert port is not None
         self._monitor = monitor
-        self._collector = RunCollector(monitor)
+        disable_created_metrics()
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self._collector)
+        self._collector = RunCollector(monitor, self._registry)
         self._server = HttpServer(config.output.metrics_host, port, self._page)
 
     @property
@@ -62,55 +60,32 @@ def _health_page(health: HealthReport, good: bool) -> Page:
     return Page(200 if good else 503, "application/json", msgspec.json.encode(health) + b"\n")
 
 
-class Histogram:
-    """Counts of values by the bucket that they fall in. Bucket bounds are in seconds."""
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        self._bounds_s = bounds_s
-        self._counts = [0] * (len(bounds_s) + 1)
-        self._sum_s = 0.0
-        self._lock = threading.Lock()
-
-    def add(self, value_s: float) -> None:
-        with self._lock:
-            self._counts[bisect_left(self._bounds_s, value_s)] += 1
-            self._sum_s += value_s
-
-    def family(self, name: str, help_text: str) -> HistogramMetricFamily:
-        with self._lock:
-            counts, total_s = list(self._counts), self._sum_s
-        buckets: list[tuple[str, float]] = []
-        running = 0
-        for bound, count in zip([*map(str, self._bounds_s), "+Inf"], counts, strict=True):
-            running += count
-            buckets.append((bound, running))
-        return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=total_s)
-
-
 class RunCollector(Collector):
-    """What Prometheus is told, made anew for every scrape: no state of the library's own, none that is global."""
+    """Metrics of a run: histograms of its events, and its statistics, read anew for every scrape."""
 
-    def __init__(self, monitor: RunMonitor) -> None:
+    def __init__(self, monitor: RunMonitor, registry: CollectorRegistry) -> None:
         self._monitor = monitor
-        self._latency = Histogram(FRAME_BUCKETS_S)
-        self._ttft = Histogram(TTFT_BUCKETS_S)
-        self._look = Histogram(TTFT_BUCKETS_S)
         self._holds: str | None = None
+
+        def histogram(name: str, since_capture_to: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, f"From a frame's capture to {since_capture_to}.", buckets=buckets, registry=registry)
+
+        self._latency = histogram("arr_coc_frame_latency_seconds", "its allocation", FRAME_BUCKETS_S)
+        self._ttft = histogram("arr_coc_ttft_seconds", "the answer's first token", TTFT_BUCKETS_S)
+        self._look = histogram("arr_coc_look_seconds", "its look at a standing question", TTFT_BUCKETS_S)
+        registry.register(self)
 
     def add(self, event: Event) -> None:
         if isinstance(event, FrameReady):
-            self._latency.add(max(0, event.ready_ns - event.capture_ns) / 1e9)
+            self._latency.observe(max(0, event.ready_ns - event.capture_ns) / 1e9)
         elif isinstance(event, Answer) and event.timing is not None:
-            self._ttft.add(event.timing.ttft_ms / 1e3)
+            self._ttft.observe(event.timing.ttft_ms / 1e3)
         elif isinstance(event, YesNoResult) and event.timing is not None:
             self._holds = event.holds
-            self._look.add(event.timing.total_ms / 1e3)
+            self._look.observe(event.timing.total_ms / 1e3)
 
     def collect(self) -> Iterator[Metric]:
         stats, health = self._monitor.stats(), self._monitor.health()
-        yield self._latency.family("arr_coc_frame_latency_seconds", "From a frame's capture to its allocation.")
-        yield self._ttft.family("arr_coc_ttft_seconds", "From a frame's capture to the answer's first token.")
-        yield self._look.family("arr_coc_look_seconds", "From a frame's capture to its look at a standing question.")
         if self._holds is not None:
             yield GaugeMetricFamily(
                 "arr_coc_watched_for", "1 while yes answers a standing question.", value=float(self._holds == "yes")
