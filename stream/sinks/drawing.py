@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.ops.regions import level_map
 from arr_coc.types import TILE_PX
 from stream.overlay import Overlay
 from stream.sinks.strip import BACKGROUND, LEAST_WIDTH_PX, KeyItem, strip
@@ -48,7 +49,7 @@ def draw_allocation(overlay: Overlay) -> Picture:
     """The frame with its allocation: uint8 RGB, of `drawn_size`."""
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     rows, cols = overlay.relevance.shape
-    levels = level_map(overlay.regions, rows, cols)
+    levels = level_map(overlay.regions, (rows, cols))
     scale = size[0] / overlay.image.shape[1]
     picture = _at_levels(_padded(overlay.image, rows, cols), levels)
     if scale > 1:
@@ -71,15 +72,6 @@ def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
     long_side = max(width_px, height_px)
     scale = high / long_side if long_side > high else max(1, math.ceil(low / long_side))
     return max(2, round(width_px * scale / 2) * 2), max(2, round(height_px * scale / 2) * 2)
-
-
-def level_map(regions: npt.NDArray[np.integer], rows: int, cols: int) -> npt.NDArray[np.int8]:
-    """Each tile's level, −1 where no region covers it: int8 [rows, cols]. The finest wins."""
-    levels = np.full((rows, cols), -1, dtype=np.int8)
-    for level, row, col in sorted(map(tuple, regions.tolist()), reverse=True):
-        side = 1 << level
-        levels[row * side : (row + 1) * side, col * side : (col + 1) * side] = level
-    return levels
 
 
 def _padded(image: Picture, rows: int, cols: int) -> Picture:
