@@ -11,7 +11,7 @@ import pytest
 
 from stream.errors import OutputError
 from stream.overlay import Overlay
-from stream.sinks.drawing import draw, draw_allocation, drawn_size, level_map
+from stream.sinks.drawing import draw, draw_allocation, drawn_size
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
 from stream.sinks.strip import LEAST_WIDTH_PX, strip_height
 from tests.event_maker import answer, frame
@@ -21,9 +21,10 @@ GREY = 128
 
 def overlay(height: int = 96, width: int = 128, regions: list[tuple[int, int, int]] | None = None) -> Overlay:
     rows, cols = -(-height // 32), -(-width // 32)
+    usual = [(0, 0, 0), (1, 0, 1)] if cols > 2 else [(0, 0, 0)]
     return Overlay(
         image=np.full((height, width, 3), GREY, dtype=np.uint8),
-        regions=np.array([(0, 0, 0), (1, 0, 1)] if regions is None else regions, dtype=np.int32).reshape(-1, 3),
+        regions=np.array(usual if regions is None else regions, dtype=np.int32).reshape(-1, 3),
         relevance=np.zeros((rows, cols), dtype=np.float32),
     )
 
@@ -40,11 +41,6 @@ class Slots:
 
     def take(self, slot: int) -> Overlay:
         return self.waiting.pop(slot)
-
-
-def test_levels_cover_tiles_and_the_finest_wins() -> None:
-    levels = level_map(np.array([(0, 1, 1), (1, 0, 0), (2, 0, 1)]), 3, 5)
-    assert levels.tolist() == [[1, 1, -1, -1, 2], [1, 0, -1, -1, 2], [-1, -1, -1, -1, 2]]
 
 
 def test_finer_tiles_are_brighter_and_unseen_ones_darkest() -> None:
