@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from arr_coc.errors import BackendMissing, ModelNotFound
+from arr_coc.types import NS_PER_S
+from stream.clock import MonotonicClock
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
@@ -100,20 +102,23 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     assert seen.summary.frames == len(seen.of(FrameReady))
 
 
+class LateClock(MonotonicClock):
+    """A clock that can be put forward."""
+
+    ahead_s = 0
+
+    def now_ns(self) -> int:
+        return super().now_ns() + self.ahead_s * NS_PER_S
+
+
 def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
-    run = open_supervised()
-    numbers = run._continuity._numbers
-    begin_again = numbers.begin_again
-
-    def late(now_ns: int) -> float | None:
-        begin_s = begin_again(now_ns)
-        return None if begin_s is None else begin_s + 7200.0
-
-    numbers.begin_again = late  # type: ignore[method-assign]
+    clock = LateClock()
+    run = SupervisedRun(config(), clock, speaker="tests.fake_speaker:FakeSpeaker")
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", isinstance(event, FrameReady)):
             seen.signal("frames")
+            clock.ahead_s = 7200
 
     seen = watch(run, on_event)
     assert seen.error is None
