@@ -59,7 +59,7 @@ def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str])
         answers = [run(clip) for clip in clips]
         child = shared.supervisor().child
         child.kill()
-        until(child.death)
+        until(child.exit_error)
         answers.append(run(clips[0]))
     finally:
         shared.close()
