@@ -1,20 +1,21 @@
-"""From pictures to what a model is shown of them: fitted as its own processor would, allocated, and packed."""
+"""From frames and pictures to what a model is shown of them, in one thread: texture, allocation, packets."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
 from arr_coc.packets import packet_from
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.pictures import Rgb
 from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.preprocess import Preprocessing, fit_tiles, to_tiles
+from arr_coc.qwen.preprocess import fit_tiles, to_tiles
+from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.types import (
@@ -25,70 +26,100 @@ from arr_coc.types import (
     FramePacket,
     FramePlanes,
     FrameStamp,
-    QueryEmbedding,
     TileGrid,
     TokenPacket,
 )
-from arr_coc.updater import TextureUpdater
+from arr_coc.updater import TextureOptions, TextureUpdate, TextureUpdater
 
 log = logging.getLogger(__name__)
 
 
-class Gaze:
-    """Looks at pictures in order, with the texture and the allocator of one stream.
+@dataclass(frozen=True, slots=True)
+class AllocatedFrame:
+    """One frame in the texture: its update, its allocation, and the tokens that were chosen with their pixels."""
 
-    `realiser` is the model's own, if it has one. `relevance` float32 [gh, gw] is the newest picture's. `fallbacks`
+    update: TextureUpdate
+    allocation: FrameAllocation
+    packet: TokenPacket
+
+
+class FrameAllocator:
+    """Texture and allocator of one stream, without the threads and processes of a run.
+
+    Raises BudgetError, StrategyError, and ValueError for options that do not hold.
+    """
+
+    def __init__(
+        self,
+        options: AllocatorOptions | None = None,
+        realiser: RelevanceRealiser | None = None,
+        texture: TextureOptions | None = None,
+    ) -> None:
+        self.texture = TextureUpdater(texture)
+        self.allocator = StreamAllocator(options, realiser)
+
+    def allocate(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> AllocatedFrame:
+        """Bring the texture up to date with the next frame, and choose its tokens. Raises as the two do."""
+        update = self.texture.process(planes, stamp, discontinuity)
+        with self.texture.lease() as view:
+            allocation = self.allocator.allocate(view, update.shift)
+            return AllocatedFrame(update, allocation, packet_from(view, allocation))
+
+    def on_answer(self, feedback: Feedback | None) -> None:
+        """The newest frame was answered about; what that teaches draws the tokens of those that follow."""
+        self.allocator.mark_answered()
+        if feedback is not None:
+            self.allocator.apply_feedback(feedback)
+
+    def close(self) -> None:
+        """Give the texture's memory back."""
+        self.texture.close()
+
+
+class PictureAllocator:
+    """Chooses what a model is shown of pictures in order, as a stream of them: resized as its own processor would.
+
+    The options' `levels` are the model's own. `relevance` float32 [gh, gw] is the newest picture's. `fallbacks`
     counts pictures whose allocation failed, so that all their tokens are shown. Raises BudgetError and StrategyError
     for options that do not hold.
     """
 
     def __init__(
-        self,
-        preprocessing: Preprocessing,
-        encode: Encode,
-        options: AllocatorOptions,
-        query: QueryEmbedding,
-        realiser: RelevanceRealiser | None = None,
+        self, qwen: QwenVL, query: str, options: AllocatorOptions | None = None, encode: Encode = "sparse"
     ) -> None:
-        self._preprocessing = preprocessing
+        self._preprocessing = qwen.preprocessing
         self._encode = encode
-        self._allocator = StreamAllocator(options, realiser)
-        self._allocator.set_query(query)
-        self._texture = TextureUpdater()
+        options = replace(options or AllocatorOptions(), levels=qwen.knows_levels)
+        self._frames = FrameAllocator(options, qwen.realiser)
+        self._frames.allocator.set_query(qwen.embed_query(query))
         self.relevance: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self.fallbacks = 0
 
-    def look(self, picture: Rgb, stamp: FrameStamp) -> Packet:
-        """What the model is shown of a picture uint8 [H, W, 3]. Raises ShapeError where it is too narrow."""
+    def allocate(self, picture: Rgb, stamp: FrameStamp) -> Packet:
+        """Return what the model is shown of a picture uint8 [H, W, 3]. Raises ShapeError where it is too narrow."""
         prep = self._preprocessing
         height_px, width_px = picture.shape[:2]
         image = resize_image(picture, *smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px))
         rows, cols = image.shape[0] // prep.tile_px, image.shape[1] // prep.tile_px
         grid = TileGrid.of(rows * TILE_PX, cols * TILE_PX)
+        planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
         try:
-            packet = self._allocate(resize_image(picture, grid.height_px, grid.width_px), stamp)
+            allocated = self._frames.allocate(planes, stamp)
         except Exception as error:
             self.fallbacks += 1
             log.warning("allocating tokens failed (%s); the frame is shown with all its tokens", error)
             self.relevance = np.ones(grid.shape, np.float32)
             every = grid_regions(grid).numpy().astype(np.int32)
             return FramePacket(stamp, grid, every, self.relevance, image)
+        self.relevance = allocated.allocation.relevance.numpy().copy()
+        packet = allocated.packet
         if self._encode in NEEDS_TOKENS_ONLY:
             return _with_own_tiles(packet, image, prep.tile_px)
         return FramePacket(packet.stamp, grid, packet.regions, self.relevance, image)
 
-    def answered(self, feedback: Feedback | None) -> None:
+    def on_answer(self, feedback: Feedback | None) -> None:
         """The newest picture was answered about; what that teaches draws the tokens of those that follow."""
-        self._allocator.mark_answered()
-        if feedback is not None:
-            self._allocator.apply_feedback(feedback)
-
-    def _allocate(self, image: Rgb, stamp: FrameStamp) -> TokenPacket:
-        update = self._texture.process(FramePlanes("rgb", (image,)), stamp)
-        with self._texture.lease() as view:
-            frame = self._allocator.allocate(view, update.shift)
-            self.relevance = frame.relevance.numpy().copy()
-            return packet_from(view, frame)
+        self._frames.on_answer(feedback)
 
 
 def _with_own_tiles(packet: TokenPacket, image: Rgb, tile_px: int) -> TokenPacket:

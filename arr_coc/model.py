@@ -18,7 +18,7 @@ from arr_coc.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.counting import counted
 from arr_coc.errors import OptionError
-from arr_coc.gaze import Gaze
+from arr_coc.gaze import PictureAllocator
 from arr_coc.heat_picture import heat_picture, png
 from arr_coc.qwen.incremental import VisionReport
 from arr_coc.qwen.loading import load_qwen
@@ -122,20 +122,20 @@ class ARRCOCQwen:
         _check_question(query)
         decoding = Decoding(max_tokens, temperature, top_p, seed)
         self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
-        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, levels=self.qwen.knows_levels)
-        gaze = Gaze(self.qwen.preprocessing, encode, options, self.qwen.embed_query(query), self.qwen.realiser)
+        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed)
+        allocator = PictureAllocator(self.qwen, query, options, encode)
         pictures = [widened(picture) for picture in to_frames(image_or_frames)]
 
         started_s = time.perf_counter()
         stamps = _stamps(len(pictures), times_s)
-        packets = [gaze.look(picture, stamp) for picture, stamp in zip(pictures, stamps, strict=True)]
-        self.fallbacks += gaze.fallbacks
+        packets = [allocator.allocate(picture, stamp) for picture, stamp in zip(pictures, stamps, strict=True)]
+        self.fallbacks += allocator.fallbacks
         allocate_ms = (time.perf_counter() - started_s) * 1e3
         text = "".join(self._session.answer(packets, query))
         answer = self._session.last
         return Generation(
             text=text,
-            heatmap=gaze.relevance,
+            heatmap=allocator.relevance,
             tokens_used=answer.tokens_used,
             regions=answer.regions,
             timings=Timings(allocate_ms, answer.encode_ms, answer.prefill_ms, answer.decode_ms),

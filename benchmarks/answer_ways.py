@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import Gaze
+from arr_coc.gaze import PictureAllocator
 from arr_coc.qwen.hub import bundled_model_path
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pictures import Rgb
@@ -70,13 +70,12 @@ class Streamed:
         self.name = f"{encode} {tokens}"
         self.visual_tokens = tokens
         self._device = qwen.device
-        options = AllocatorOptions(budget=tokens, explore=0.0, levels=qwen.knows_levels)
-        self._gaze = Gaze(qwen.preprocessing, encode, options, qwen.embed_query(QUERY), qwen.realiser)
+        self._allocator = PictureAllocator(qwen, QUERY, AllocatorOptions(budget=tokens, explore=0.0), encode)
         self._session = AnswerSession(qwen, AnswerOptions(encode, Decoding(TEXT_TOKENS)))
 
     def take(self, picture: Rgb, index: int) -> Took:
         started = time.perf_counter()
-        packet = self._gaze.look(picture, FrameStamp(index, index * 200_000_000, 0))
+        packet = self._allocator.allocate(picture, FrameStamp(index, index * 200_000_000, 0))
         prepared = time.perf_counter()
         text = self._session.answer(packet, QUERY)
         for _ in text:
@@ -88,7 +87,7 @@ class Streamed:
             raise RuntimeError(f"{self.name} said {told.text_tokens} tokens")
         self.visual_tokens = told.tokens_used
         prepare_ms = (prepared - started) * 1e3
-        self._gaze.answered(told.feedback)
+        self._allocator.on_answer(told.feedback)
         return Took(
             prepare_ms,
             told.encode_ms,

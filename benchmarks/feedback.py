@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import Gaze
+from arr_coc.gaze import PictureAllocator
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
 from arr_coc.qwen.loading import DTYPES, load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
@@ -41,9 +41,8 @@ WARM_UP = 2
 FEW_LAYERS, MORE_LAYERS = PROBED_LAYERS, 2 * PROBED_LAYERS
 
 
-def gaze_on(qwen: QwenVL, tokens: int) -> Gaze:
-    options = AllocatorOptions(budget=tokens, levels=qwen.knows_levels)
-    return Gaze(qwen.preprocessing, "sparse", options, qwen.embed_query(QUERY), qwen.realiser)
+def allocator_for(qwen: QwenVL, tokens: int) -> PictureAllocator:
+    return PictureAllocator(qwen, QUERY, AllocatorOptions(budget=tokens))
 
 
 def clock_of(qwen: QwenVL) -> Callable[[], float]:
@@ -60,14 +59,14 @@ def clock_of(qwen: QwenVL) -> Callable[[], float]:
 
 def answer_times_ms(qwen: QwenVL, shown: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
     """Of each picture but the first ones, the time of an answer with feedback (True) and without, encoding included."""
-    clock, gaze = clock_of(qwen), gaze_on(qwen, tokens)
+    clock, allocator = clock_of(qwen), allocator_for(qwen, tokens)
     sessions = {
         wanted: AnswerSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS), feedback=wanted))
         for wanted in (True, False)
     }
     times: dict[bool, list[float]] = {True: [], False: []}
     for index, picture in enumerate(shown):
-        packet = gaze.look(picture, FrameStamp(index, index * NS_PER_S // 5, 0))
+        packet = allocator.allocate(picture, FrameStamp(index, index * NS_PER_S // 5, 0))
         for wanted in (index % 2 == 0, index % 2 == 1):
             started_s = clock()
             for _ in sessions[wanted].answer(packet, QUERY):
@@ -79,17 +78,17 @@ def answer_times_ms(qwen: QwenVL, shown: Sequence[Rgb], tokens: int) -> dict[boo
 def learning_times_ms(qwen: QwenVL, shown: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
     """The time of taking an answer in, and of the look after it at the same picture; with feedback and without."""
     session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(1)))
-    gazes = {wanted: gaze_on(qwen, tokens) for wanted in (True, False)}
+    allocators = {wanted: allocator_for(qwen, tokens) for wanted in (True, False)}
     times: dict[bool, list[float]] = {True: [], False: []}
     for index, picture in enumerate(shown):
         for wanted in (index % 2 == 0, index % 2 == 1):
-            gaze = gazes[wanted]
-            packet = gaze.look(picture, FrameStamp(2 * index, index * NS_PER_S // 5, 0))
+            allocator = allocators[wanted]
+            packet = allocator.allocate(picture, FrameStamp(2 * index, index * NS_PER_S // 5, 0))
             for _ in session.answer(packet, QUERY):
                 pass
             started_s = time.process_time()
-            gaze.answered(session.last.feedback if wanted else None)
-            gaze.look(picture, FrameStamp(2 * index + 1, index * NS_PER_S // 5 + 1, 0))
+            allocator.on_answer(session.last.feedback if wanted else None)
+            allocator.allocate(picture, FrameStamp(2 * index + 1, index * NS_PER_S // 5 + 1, 0))
             times[wanted].append((time.process_time() - started_s) * 1e3)
     return {wanted: taken[WARM_UP:] for wanted, taken in times.items()}
 

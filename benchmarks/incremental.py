@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.packets import packet_from
+from arr_coc.allocator import AllocatorOptions
+from arr_coc.gaze import FrameAllocator
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.incremental import IncrementalEncoder
@@ -30,7 +30,6 @@ from arr_coc.qwen.preprocess import PixelScale, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
-from arr_coc.updater import TextureUpdater
 from benchmarks.qwen_2b import VISION
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
@@ -164,20 +163,18 @@ def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]
     """What a run would send the answer stage about a source, five times a second."""
     clock = MonotonicClock()
     options = AllocatorOptions(budget=DRIFT_TOKENS, levels=qwen.knows_levels)
-    allocator, texture = StreamAllocator(options, qwen.realiser), TextureUpdater()
-    allocator.set_query(qwen.embed_query(QUERY))
+    stream = FrameAllocator(options, qwen.realiser)
+    stream.allocator.set_query(qwen.embed_query(QUERY))
     packets: list[TokenPacket] = []
     due_ns = 0
     with closing(open_source(address, CaptureConfig(), clock)) as source:
         for frame in source.frames():
             stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
-            update = texture.process(frame.planes, stamp, frame.discontinuity)
-            with texture.lease() as view:
-                allocation = allocator.allocate(view, update.shift)
-                if frame.media_ns >= due_ns:
-                    packets.append(packet_from(view, allocation))
-                    allocator.mark_answered()
-                    due_ns = frame.media_ns + NS_PER_S // ANSWERS_A_SECOND
+            allocated = stream.allocate(frame.planes, stamp, frame.discontinuity)
+            if frame.media_ns >= due_ns:
+                packets.append(allocated.packet)
+                stream.allocator.mark_answered()
+                due_ns = frame.media_ns + NS_PER_S // ANSWERS_A_SECOND
             if len(packets) == frames:
                 break
     return packets

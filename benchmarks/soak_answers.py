@@ -34,13 +34,17 @@ from typing import Any
 import psutil
 import torch
 
+from arr_coc.allocator import AllocatorOptions
+from arr_coc.gaze import FrameAllocator
 from arr_coc.qwen.hub import bundled_model_path
-from arr_coc.types import NS_PER_S, FrameStamp
-from benchmarks.chain import Chain, Told
+from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
+from arr_coc.updater import TextureOptions
+from arr_coc.weights import unpack_realiser
 from benchmarks.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
 from stream.answer.model import Speaker, open_qwen
 from stream.answer.request import words_of
+from stream.answer.triggers import Trigger, TriggerRules, Triggers
 from stream.bench.machine import machine
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.identity import fingerprint
@@ -65,6 +69,15 @@ class Plan:
     looped: bool = False
     one_epoch: bool = False
     sample_frames: int = SAMPLE_FRAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One answer, and why it was given. `kept_bytes` is what the model keeps in memory since."""
+
+    text: str
+    trigger: Trigger
+    kept_bytes: int
 
 
 @dataclass
@@ -95,21 +108,25 @@ class Thousand:
 
 
 class Run:
-    """One long run, thousand by thousand."""
+    """One long run, thousand by thousand, of one stream and one model. `cuts` counts those that were noticed."""
 
     def __init__(self, plan: Plan, speaker: Speaker) -> None:
         self.plan = plan
         self.samples = Samples()
         self.thousands: list[Thousand] = []
-        self._chain = Chain(speaker, BUDGET, plan.answer_every * NS_PER_S // FPS, cuts=not plan.one_epoch)
+        self.cuts = 0
+        self._speaker = speaker
+        self._stream = FrameAllocator(
+            AllocatorOptions(budget=BUDGET, levels=speaker.knows_levels),
+            unpack_realiser(speaker.allocator, speaker.model_id),
+            TextureOptions(cuts=not plan.one_epoch),
+        )
+        self._triggers = Triggers(TriggerRules(every_ns=plan.answer_every * NS_PER_S // FPS))
+        self._query = ""
+        speaker.attend(b"")
         self._reel = Reel.made()
         self._first: dict[int, tuple[str, bool]] = {}
         self._kept_bytes = 0
-
-    @property
-    def cuts(self) -> int:
-        """How many have been noticed."""
-        return self._chain.cuts
 
     def go(self) -> Iterator[Thousand]:
         """Runs; gives each thousand when it is over, a last one that is shorter likewise."""
@@ -120,14 +137,30 @@ class Run:
             time_index = index % REEL_FRAMES if self.plan.looped else index
             stamp = FrameStamp(index, time_index * NS_PER_S // FPS, time.monotonic_ns())
             began_s = time.perf_counter()
-            told = self._chain.step(self._reel.planes(index), stamp, self._reel.question(index).text)
+            told = self.step(self._reel.planes(index), stamp, self._reel.question(index).text)
             if told is not None:
                 self._judge(index, told, 1e3 * (time.perf_counter() - began_s))
             if (index + 1) % self.plan.sample_frames == 0:
                 self.samples.add(index + 1, process_figures(process) | {"kept MiB": self._kept_bytes / 2**20})
             if (index + 1) % REEL_FRAMES == 0 or index + 1 == self.plan.frames:
                 yield self.thousands[-1]
-        self._chain.close()
+        self._stream.close()
+
+    def step(self, planes: FramePlanes, stamp: FrameStamp, query: str) -> Told | None:
+        """Shows the next frame, while `query` is what is asked; the answer, where one was due."""
+        if query != self._query:
+            self._query = query
+            self._stream.allocator.set_query(self._speaker.embed(query))
+            self._triggers.ask()
+        shown = self._stream.allocate(planes, stamp)
+        cut = shown.update.epoch_reason == "cut"
+        self.cuts += cut
+        if self._triggers.observe(stamp.media_ns, change=shown.allocation.change_since, cut=cut) is None:
+            return None
+        trigger = self._triggers.fire()
+        text = "".join(self._speaker.answer(shown.packet, query, lambda: False))
+        self._stream.on_answer(self._speaker.last.feedback)
+        return Told(text, trigger, self._speaker.last.kept_bytes)
 
     def _judge(self, index: int, told: Told, took_ms: float) -> None:
         thousand, place = self.thousands[-1], index % REEL_FRAMES

@@ -23,12 +23,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocator import AllocatorOptions
+from arr_coc.gaze import FrameAllocator
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.structure import picture_structure
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
-from arr_coc.updater import TextureUpdater
 from stream.bench.machine import machine
 from stream.scenes.draw import draw_thing, gradient, page
 from stream.scenes.shapes import RGB
@@ -191,12 +191,10 @@ class Guard:
         self._realiser, self._query = realiser, query
 
     def is_void(self, picture: Image) -> bool:
-        updater = TextureUpdater()
-        updater.process(FramePlanes("rgb", (picture,)), FrameStamp(0, 0, 0))
-        allocator = StreamAllocator(AllocatorOptions(budget=64, levels=True), self._realiser)
-        allocator.set_query(self._query)
-        with updater.lease() as view:
-            return allocator.allocate(view).strategy == "grid"
+        stream = FrameAllocator(AllocatorOptions(budget=64, levels=True), self._realiser)
+        stream.allocator.set_query(self._query)
+        allocated = stream.allocate(FramePlanes("rgb", (picture,)), FrameStamp(0, 0, 0))
+        return allocated.allocation.strategy == "grid"
 
 
 def cost_us(shape: tuple[int, int] = (34, 60), repeats: int = 200) -> dict[str, float]:

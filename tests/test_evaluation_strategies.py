@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from arr_coc.errors import NonFiniteError
-from arr_coc.gaze import Gaze
+from arr_coc.gaze import PictureAllocator
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import PROBED_LAYERS
 from arr_coc.qwen.flops import Costs
@@ -242,18 +242,18 @@ def test_a_kept_key_is_attended_to_and_not_paid_again(qwen: QwenVL) -> None:
 def taught(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FrameStamp, Feedback | None]]:
     """What allocators are told after each answer from here on, and of which frame it was the newest."""
     told: list[tuple[FrameStamp, Feedback | None]] = []
-    look, answered = Gaze.look, Gaze.answered
+    allocate, on_answer = PictureAllocator.allocate, PictureAllocator.on_answer
 
-    def note_look(self: Gaze, frame: Any, stamp: FrameStamp) -> Any:
+    def note_frame(self: PictureAllocator, frame: Any, stamp: FrameStamp) -> Any:
         told.append((stamp, None))
-        return look(self, frame, stamp)
+        return allocate(self, frame, stamp)
 
-    def note(self: Gaze, feedback: Feedback | None) -> None:
+    def note(self: PictureAllocator, feedback: Feedback | None) -> None:
         told[-1] = (told[-1][0], feedback)
-        answered(self, feedback)
+        on_answer(self, feedback)
 
-    monkeypatch.setattr(Gaze, "look", note_look)
-    monkeypatch.setattr(Gaze, "answered", note)
+    monkeypatch.setattr(PictureAllocator, "allocate", note_frame)
+    monkeypatch.setattr(PictureAllocator, "on_answer", note)
     return told
 
 

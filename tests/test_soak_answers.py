@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from arr_coc.types import NS_PER_S, FrameStamp
-from benchmarks.chain import Chain
 from benchmarks.reel import FPS, QUESTION_FRAMES, REEL_FRAMES, SHOT_FRAMES, Reel
 from benchmarks.soak_answers import Plan, Run, open_model, verdict
 from stream.config import Config
@@ -45,27 +44,25 @@ def test_every_kind_of_question_is_asked_and_answers_differ(reel: Reel) -> None:
     assert len({question.answer for question in reel.questions}) > 5
 
 
-def test_the_chain_answers_at_cuts_at_questions_and_every_so_often(reel: Reel) -> None:
-    chain = Chain(FakeSpeaker(Config()), 8, 10 * NS_PER_S // FPS)
+def test_a_run_answers_at_cuts_at_questions_and_every_so_often(reel: Reel) -> None:
+    run = Run(Plan(60, answer_every=10), FakeSpeaker(Config()))
     told = {}
     for index in range(60):
         stamp = FrameStamp(index, index * NS_PER_S // FPS, 0)
         query = "why?" if 25 <= index < 40 else "what?" if index < 40 else "who?"
-        told[index] = chain.step(reel.planes(index), stamp, query)
-    chain.close()
+        told[index] = run.step(reel.planes(index), stamp, query)
     given = {index: one.trigger for index, one in told.items() if one is not None}
     assert given == {0: "start", 10: "every", 20: "every", 25: "asked", 35: "every", 40: "asked", 50: "every"}
-    assert chain.cuts == 1
+    assert run.cuts == 1
     assert told[50] is not None
     assert told[50].text.startswith("frame 50 ")
 
 
-def test_a_chain_of_one_epoch_notices_no_cut(reel: Reel) -> None:
-    chain = Chain(FakeSpeaker(Config()), 8, NS_PER_S, cuts=False)
+def test_a_run_of_one_epoch_notices_no_cut(reel: Reel) -> None:
+    run = Run(Plan(8, one_epoch=True), FakeSpeaker(Config()))
     for index in range(36, 44):
-        chain.step(reel.planes(index), FrameStamp(index, index * NS_PER_S // FPS, 0), "what?")
-    chain.close()
-    assert chain.cuts == 0
+        run.step(reel.planes(index), FrameStamp(index, index * NS_PER_S // FPS, 0), "what?")
+    assert run.cuts == 0
 
 
 def thousand(**changed: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import Gaze
+from arr_coc.gaze import PictureAllocator
 from arr_coc.ops.regions import paint
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
@@ -37,10 +37,9 @@ def attended(samples: Iterable[Sample], qwen: QwenVL) -> Iterator[Case]:
 def _attention(session: AnswerSession, sample: Sample, shape: tuple[int, int]) -> torch.Tensor:
     """The attention on the clip's last frame: float32 [gh, gw] in [0, 1]."""
     qwen = session.qwen
-    query = qwen.embed_query(sample.question)
-    gaze = Gaze(qwen.preprocessing, "full", AllocatorOptions("grid", budget=1, explore=0.0), query)
+    allocator = PictureAllocator(qwen, sample.question, AllocatorOptions("grid", budget=1, explore=0.0), "full")
     stamps = [FrameStamp(index, round(time_s * NS_PER_S), 0) for index, time_s in enumerate(sample.clip.times_s)]
-    packets = [gaze.look(image, stamp) for image, stamp in zip(sample.clip.frames, stamps, strict=True)]
+    packets = [allocator.allocate(image, stamp) for image, stamp in zip(sample.clip.frames, stamps, strict=True)]
     for _ in session.answer(packets, sample.question):
         pass
     feedback = session.last.feedback

@@ -24,8 +24,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocator import AllocatorOptions
-from arr_coc.budget import DEFAULT_BUDGET
-from arr_coc.gaze import Gaze
+from arr_coc.gaze import PictureAllocator
 from arr_coc.qwen.calibration import CONFIG_KEY, Calibration
 from arr_coc.qwen.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
@@ -56,9 +55,8 @@ def measure(qwen: QwenVL, scenes: Iterable[PresenceScene]) -> Iterator[Found]:
     session = AnswerSession(qwen, AnswerOptions("sparse", feedback=False))
     for number, scene in enumerate(scenes):
         for asked in scene.questions:
-            options = AllocatorOptions("auto", DEFAULT_BUDGET, explore=0.0, levels=qwen.knows_levels)
-            gaze = Gaze(qwen.preprocessing, "sparse", options, qwen.embed_query(asked.question), qwen.realiser)
-            packet = gaze.look(scene.image, FrameStamp(number, 0, 0))
+            allocator = PictureAllocator(qwen, asked.question, AllocatorOptions(explore=0.0))
+            packet = allocator.allocate(scene.image, FrameStamp(number, 0, 0))
             yield Found(asked.kind, asked.question, session.look(packet, asked.question).raw_log_odds)
 
 

@@ -21,7 +21,7 @@ from arr_coc.qwen.pictures import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode
 from evaluation.prompting import Prompt
-from evaluation.strategies.arr_coc import check_allocated, gaze_for, reply_from
+from evaluation.strategies.arr_coc import allocator_for, check_allocated, reply_from
 from evaluation.strategies.base import Ask, Reply, Strategy, stamps_of
 from evaluation.strategies.speaking import Speaking, Spoken
 from evaluation.views import View
@@ -36,7 +36,7 @@ EVERY_S = 2.0
 def _answer(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
     """The answer about the newest frame and, of a clip, those before it; each was answered about when it was new."""
     views = ask.views(qwen)
-    gaze = gaze_for(qwen, ask, views, explore=AllocatorOptions().explore)
+    allocator = allocator_for(qwen, ask, views, explore=AllocatorOptions().explore)
     speaking = Speaking(qwen, ask, feedback=learns)
     frames, times_s = _seen(ask)
     first = len(frames) - len(ask.frames)
@@ -44,13 +44,13 @@ def _answer(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
     encoded: list[VisionReport] = []
     for number, (frame, stamp) in enumerate(zip(frames, stamps_of(times_s), strict=True)):
         started_s = time.perf_counter()
-        packet = gaze.look(frame, stamp)
+        packet = allocator.allocate(frame, stamp)
         allocate_ms = (time.perf_counter() - started_s) * 1e3
         clip = [*clip, packet] if number > first else [packet]
         spoken = speaking.answer(clip)
         encoded += spoken.encoded if number >= first else ()
-        gaze.answered(spoken.result.feedback)
-    check_allocated(gaze)
+        allocator.on_answer(spoken.result.feedback)
+    check_allocated(allocator)
     reply = reply_from(qwen, ask, views, Spoken(spoken.result, tuple(encoded)), allocate_ms)
     if not learns:
         return reply

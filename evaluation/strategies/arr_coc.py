@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import Gaze
+from arr_coc.gaze import PictureAllocator
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.types import TILE_PX, Encode
@@ -33,11 +33,12 @@ def choosing_flops(realiser: RelevanceRealiser | None, tiles: int) -> int:
     return tiles * (2 * weights + TEXTURE_OPS_A_PIXEL * TILE_PX * TILE_PX)
 
 
-def gaze_for(qwen: QwenVL, ask: Ask, views: Sequence[View], strategy: str = "auto", explore: float = 0.0) -> Gaze:
+def allocator_for(
+    qwen: QwenVL, ask: Ask, views: Sequence[View], strategy: str = "auto", explore: float = 0.0
+) -> PictureAllocator:
     """One stream's allocator, with the budget and the question of `ask`."""
     budget = ask.budget.of(views[-1].grid.tiles)
-    options = AllocatorOptions(strategy, budget, explore=explore, levels=qwen.knows_levels)
-    return Gaze(qwen.preprocessing, ask.encode, options, qwen.embed_query(ask.text), qwen.realiser)
+    return PictureAllocator(qwen, ask.text, AllocatorOptions(strategy, budget, explore=explore), ask.encode)
 
 
 def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[View], spoken: Spoken, allocate_ms: float) -> Reply:
@@ -56,23 +57,23 @@ def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[View], spoken: Spoken, al
     )
 
 
-def check_allocated(gaze: Gaze) -> None:
+def check_allocated(allocator: PictureAllocator) -> None:
     """Raises EvaluationError where a picture was shown whole because its allocation failed."""
-    if gaze.fallbacks:
+    if allocator.fallbacks:
         raise EvaluationError(FELL_BACK)
 
 
 def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto", *, streaming: bool = False) -> Reply:
     views = ask.views(qwen)
-    gaze = gaze_for(qwen, ask, views, strategy)
+    allocator = allocator_for(qwen, ask, views, strategy)
     before, before_s = (ask.before, ask.before_s) if streaming else ((), ())
     stamps = stamps_of((*before_s, *ask.times_s))
     for frame, stamp in zip(before, stamps, strict=False):
-        gaze.look(frame, stamp)
+        allocator.allocate(frame, stamp)
     started_s = time.perf_counter()
-    packets = [gaze.look(frame, stamp) for frame, stamp in zip(ask.frames, stamps[len(before) :], strict=True)]
+    packets = [allocator.allocate(frame, stamp) for frame, stamp in zip(ask.frames, stamps[len(before) :], strict=True)]
     allocate_ms = (time.perf_counter() - started_s) * 1e3
-    check_allocated(gaze)
+    check_allocated(allocator)
     return reply_from(qwen, ask, views, Speaking(qwen, ask).answer(packets), allocate_ms)
 
 
