@@ -92,8 +92,6 @@ UNREST_LEFT = 0.6
 MOVED_UNREST = 0.5
 """Share of its departure that a frame counts as unrest where the camera's motion explains it: cuts between two pans."""
 
-HISTOGRAM_BINS = 32
-
 Glance = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
@@ -106,9 +104,8 @@ class CutVerdict:
     before. `replaced`: share of the frame that differs by more than lighting. `unlikeness` in [0, 1]: 1 − the
     correlation of the picture's best-found part; 0 where it shows nothing. `recoloured`: share whose hue differs.
     `found`: share of blocks that were in the picture before; `telling`: share of blocks that could be. These four are
-    0 where the frame does not stand out enough for a cut. `score` in [0, 1]: 1 − `found`. The others do not decide:
-    `histogram` in [0, 1], half the L1 distance of the histograms, mean over y, u and v; `luma_jump`, change of mean
-    luma, of 255; `dirty_share`, share of changed tiles.
+    0 where the frame does not stand out enough for a cut. `score` in [0, 1]: 1 − `found`. `dirty_share`: share of
+    changed tiles, which does not decide.
     """
 
     is_cut: bool = False
@@ -121,8 +118,6 @@ class CutVerdict:
     recoloured: float = 0.0
     found: float = 0.0
     telling: float = 0.0
-    histogram: float = 0.0
-    luma_jump: float = 0.0
 
 
 NO_CUT = CutVerdict()
@@ -143,8 +138,6 @@ class SceneCutDetector:
             dirty_share=dirty_share,
             departure=_departure(old, new),
             unrest=self._unrest,
-            histogram=_histogram_distance(old, new),
-            luma_jump=float(new[0].mean()) - float(old[0].mean()),
         )
         if verdict.departure < STANDS_OUT * verdict.unrest:
             return verdict
@@ -294,11 +287,3 @@ def _relit(before: Floats, after: Floats, fits: npt.NDArray[np.bool_]) -> Floats
     spread = float(np.vdot(x - mean_x, x - mean_x))
     gain = max(0.0, float(np.vdot(x - mean_x, y - mean_y)) / spread) if spread > 0 else 1.0
     return gain * (before - mean_x) + mean_y
-
-
-def _histogram_distance(old: Glance, new: Glance) -> float:
-    def of(channel: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        return cv2.calcHist([channel], [0], None, [HISTOGRAM_BINS], [0, 256])
-
-    texels = old[0].size
-    return sum(float(np.abs(of(a) - of(b)).sum()) for a, b in zip(old, new, strict=True)) / (2 * texels * len(old))

@@ -42,7 +42,6 @@ def assert_equal_to_cpu(store: TextureStore, planes: FramePlanes) -> None:
         contract.test_only_dirty_tiles_change_bytes_and_versions,
         contract.test_frames_without_change_move_the_stamp_alone,
         contract.test_a_new_epoch_in_the_stamp_brings_everything_up_to_date,
-        contract.test_begin_epoch_moves_every_version_and_no_texel,
         contract.test_the_writer_gives_up_where_a_reader_does_not_let_go,
         contract.test_planes_of_another_format_are_refused,
         contract.test_a_store_without_a_frame_or_closed_gives_no_lease,

@@ -73,8 +73,6 @@ def test_a_cut_between_shots_with_the_same_histogram() -> None:
     mirrored = np.ascontiguousarray(SCENE[::-1, ::-1])
     found = verdicts([*STILL, mirrored, mirrored])
     assert found[4].is_cut
-    assert found[4].histogram < 0.05
-    assert abs(found[4].luma_jump) < 1
 
 
 def test_cuts_between_many_unrelated_pictures() -> None:

@@ -117,13 +117,6 @@ class BothStores(RuleBasedStateMachine):
         self._write_both(Difference(dirty_mask(self.stores[0].grid, rng, kind)))
 
     @precondition(lambda self: self.written)
-    @rule()
-    def begin_epoch(self) -> None:
-        self.epoch += 1
-        for store in self.stores:
-            store.begin_epoch(self.epoch, self.frame)
-
-    @precondition(lambda self: self.written)
     @rule(seed=SEEDS, count=st.integers(0, 60))
     def gather(self, seed: int, count: int) -> None:
         regions = regions_of(self.stores[0].grid, np.random.default_rng(seed), count)

@@ -143,18 +143,6 @@ def test_a_new_epoch_in_the_stamp_brings_everything_up_to_date(opened: Opener) -
         np.testing.assert_array_equal(view.read(0), expected_level0(almost))
 
 
-def test_begin_epoch_moves_every_version_and_no_texel(opened: Opener) -> None:
-    planes = random_planes(np.random.default_rng(3), 64, 64)
-    store = opened(planes)
-    store.update(planes, stamp(0))
-    before = levels_of(store)
-    store.begin_epoch(5, 8)
-    assert_same(levels_of(store), before)
-    with store.lease() as view:
-        assert view.versions.epoch == 5
-        assert (view.versions.frame == 8).all()
-
-
 def test_versions_of_an_older_view_stay_as_they_were(opened: Opener) -> None:
     rng = np.random.default_rng(4)
     store = opened(first := random_planes(rng, 64, 64))
@@ -188,8 +176,6 @@ def test_the_writer_gives_up_where_a_reader_does_not_let_go(opened: Opener) -> N
         before = view.read(0).copy()
         with pytest.raises(LeaseTimeout, match=r"'MainThread' waited 20 ms to write .* 'MainThread' still read"):
             store.update(second, stamp(1))
-        with pytest.raises(LeaseTimeout):
-            store.begin_epoch(1, 1)
         np.testing.assert_array_equal(view.read(0), before)
     assert store.compare(first).dirty_share == 0
     assert store.update(second, stamp(1)).dirty.all()

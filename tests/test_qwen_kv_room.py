@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+from transformers.cache_utils import DynamicCache
 
-from arr_coc.qwen.kv_room import ROOM_TOKENS, differentiable_kv, empty_kv
+from arr_coc.qwen.kv_room import ROOM_TOKENS, empty_kv
 
 
 def rows(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -13,7 +14,7 @@ def rows(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_it_holds_what_the_stock_cache_holds() -> None:
-    own, stock = empty_kv(), differentiable_kv()
+    own, stock = empty_kv(), DynamicCache()
     for seed, tokens in enumerate((3, 1, ROOM_TOKENS, 1)):
         for kv in (own, stock):
             kv.update(*rows(tokens, seed), 0)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.cache_utils import DynamicCache
 
-from arr_coc.qwen.kv_room import differentiable_kv
 from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
 from arr_coc.qwen.preprocess import to_tiles
 from arr_coc.qwen.prompt import prompt_ids
@@ -100,7 +100,7 @@ class AnswerLoss:
         hidden = language(
             inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
             position_ids=torch.cat(spans, dim=-1),
-            past_key_values=differentiable_kv(),
+            past_key_values=DynamicCache(),
             use_cache=True,
             **deepstack,
         ).last_hidden_state

@@ -82,10 +82,6 @@ class StoreBase(TextureStore):
             self._note(dirty, stamp)
         return TileChange(stamp, dirty, rectangles)
 
-    def begin_epoch(self, epoch: int, frame_index: int) -> None:
-        with self._leases.writing(self._lease_timeout_ms):
-            self._versions = _frozen(TileVersions(epoch, np.full(self.grid.shape, frame_index, np.int64)))
-
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
         limit_ms = self._lease_timeout_ms if timeout_ms is None else timeout_ms

@@ -19,7 +19,7 @@ LEASE_TIMEOUT_MS = 2000
 class TextureStore(ABC):
     """A tiled, mip-mapped RGB texture that follows a stream's frames.
 
-    One thread writes (`compare`, `write`, `update`, `begin_epoch`, `close`); any number of threads read, each under a
+    One thread writes (`compare`, `write`, `update`, `close`); any number of threads read, each under a
     lease.
     """
 
@@ -59,10 +59,6 @@ class TextureStore(ABC):
     def update(self, planes: FramePlanes, stamp: FrameStamp) -> TileChange:
         """Compares and writes."""
         return self.write(planes, self.compare(planes), stamp)
-
-    @abstractmethod
-    def begin_epoch(self, epoch: int, frame_index: int) -> None:
-        """Moves every tile's version to (epoch, frame_index), and leaves the texels as they are."""
 
     @abstractmethod
     def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
 ROOM_TOKENS = 256
 """A layer's room is a multiple of this, so that it seldom has to grow."""
@@ -62,8 +62,3 @@ class RoomLayer(DynamicLayer):
 def empty_kv() -> Any:
     """An empty cache for the stock language model, without gradients: it is written in place."""
     return Cache(layer_class_to_replicate=RoomLayer)
-
-
-def differentiable_kv() -> Any:
-    """The stock cache, through which gradients flow."""
-    return DynamicCache()
