@@ -27,9 +27,9 @@ import numpy as np
 import zmq
 
 from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream.answer.client_table import AnswerPlace
-from stream.answer.model import Packet, Spoken
-from stream.answer.server import AnswerStage
+from stream.answer.client_table import ServerOptions
+from stream.answer.model import AnswerStats, Packet
+from stream.answer.server import AnswerServer
 from stream.bench.machine import machine
 from stream.config import NetworkConfig
 from stream.control import RunControl
@@ -59,7 +59,7 @@ class SteadySpeaker:
     model_id, knows_levels, known_world, allocator = "steady", True, None, b""
 
     def __init__(self) -> None:
-        self.last = Spoken(1, 4, 1.0, 1.0, 1.0, None)
+        self.last = AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
 
     def attend(self, guest: bytes) -> None: ...
 
@@ -84,8 +84,8 @@ class SteadySpeaker:
 def serve(endpoint: str, keys: str, over: Event) -> None:
     """The answer stage's process."""
     transport, control = Transport(), RunControl()
-    place = AnswerPlace(endpoint, curve=server_curve(NetworkConfig(keys=keys), endpoint), shared=True)
-    stage = StageThread(AnswerStage(SteadySpeaker, place, transport, control), control)
+    place = ServerOptions(endpoint, curve=server_curve(NetworkConfig(keys=keys), endpoint), shared=True)
+    stage = StageThread(AnswerServer(SteadySpeaker, place, transport, control), control)
     stage.start()
     over.wait()
     control.cancel()

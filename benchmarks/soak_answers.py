@@ -42,9 +42,9 @@ from arr_coc.updater import TextureOptions
 from arr_coc.weights import unpack_realiser
 from benchmarks.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
-from stream.answer.model import Speaker, open_qwen
+from stream.answer.model import AnswerModel, load_qwen_model
 from stream.answer.request import words_of
-from stream.answer.triggers import Trigger, TriggerRules, Triggers
+from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
 from stream.bench.machine import machine
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.identity import fingerprint
@@ -76,7 +76,7 @@ class Told:
     """One answer, and why it was given. `kept_bytes` is what the model keeps in memory since."""
 
     text: str
-    trigger: Trigger
+    trigger: TriggerReason
     kept_bytes: int
 
 
@@ -110,7 +110,7 @@ class Thousand:
 class Run:
     """One long run, thousand by thousand, of one stream and one model. `cuts` counts those that were noticed."""
 
-    def __init__(self, plan: Plan, speaker: Speaker) -> None:
+    def __init__(self, plan: Plan, speaker: AnswerModel) -> None:
         self.plan = plan
         self.samples = Samples()
         self.thousands: list[Thousand] = []
@@ -121,7 +121,7 @@ class Run:
             unpack_realiser(speaker.allocator, speaker.model_id),
             TextureOptions(cuts=not plan.one_epoch),
         )
-        self._triggers = Triggers(TriggerRules(every_ns=plan.answer_every * NS_PER_S // FPS))
+        self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
         self._query = ""
         speaker.attend(b"")
         self._reel = Reel.made()
@@ -176,10 +176,10 @@ class Run:
         thousand.kept_bytes = max(thousand.kept_bytes, told.kept_bytes)
 
 
-def open_model(name: str | None) -> Speaker:
+def open_model(name: str | None) -> AnswerModel:
     """The model as a run opens it, with a window, encoding what changed."""
     answer = AnswerConfig(model=name, encode="incremental", window=WINDOW, max_tokens=MAX_TOKENS)
-    return open_qwen(Config(allocate=AllocateConfig(budget=BUDGET), answer=answer))
+    return load_qwen_model(Config(allocate=AllocateConfig(budget=BUDGET), answer=answer))
 
 
 def verdict(thousands: list[dict[str, Any]], faults: list[str], *, looped: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
-from stream.answer.model import Packet, Spoken
+from stream.answer.model import AnswerStats, Packet
 from stream.config import Config
 
 
@@ -32,7 +32,7 @@ class FakeSpeaker:
     allocator = b""
 
     def __init__(self, config: Config) -> None:
-        self._spoken: Spoken | None = None
+        self._spoken: AnswerStats | None = None
 
     def attend(self, guest: bytes) -> None:
         """All guests are one to it."""
@@ -49,7 +49,7 @@ class FakeSpeaker:
 
     def look(self, packet: Packet, question: str) -> tuple[float, float]:
         heard(packet.stamp.frame_index)
-        self._spoken = Spoken(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
+        self._spoken = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
         return (0.99 if pixels_of(packet).max() > BRIGHT else 0.01), 1.0
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -57,7 +57,7 @@ class FakeSpeaker:
         heard(packet.stamp.frame_index)
         yield f" sum {pixels_of(packet).sum(dtype=np.int64)}"
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
-        self._spoken = Spoken(
+        self._spoken = AnswerStats(
             tokens_used=len(packet.regions),
             text_tokens=4,
             encode_ms=1.0,
@@ -67,7 +67,7 @@ class FakeSpeaker:
         )
 
     @property
-    def last(self) -> Spoken:
+    def last(self) -> AnswerStats:
         assert self._spoken is not None
         return self._spoken
 

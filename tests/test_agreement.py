@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.answer.request import Agreement, agreement, words_of
+from stream.answer.request import TextAgreement, text_agreement, words_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from stream.answer.request import Agreement, agreement, words_of
     ],
 )
 def test_case_punctuation_and_spaces_do_not_count(one: str, other: str, same: bool, words: float) -> None:
-    assert agreement(one, other) == Agreement(same, pytest.approx(words))
+    assert text_agreement(one, other) == TextAgreement(same, pytest.approx(words))
 
 
 def test_what_belongs_to_a_word() -> None:
@@ -33,7 +33,7 @@ def test_what_belongs_to_a_word() -> None:
 
 @given(st.text(), st.text())
 def test_a_text_agrees_with_itself_and_shares_lie_between_0_and_1(one: str, other: str) -> None:
-    assert agreement(one, one) == Agreement(True, 1.0)
-    found = agreement(one, other)
+    assert text_agreement(one, one) == TextAgreement(True, 1.0)
+    found = text_agreement(one, other)
     assert 0 <= found.words <= 1
     assert found.same == (found.words == 1)

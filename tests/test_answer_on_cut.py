@@ -12,9 +12,9 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater
-from stream.answer.client_table import AnswerPlace
+from stream.answer.client_table import ServerOptions
 from stream.answer.model import Packet
-from stream.answer.server import AnswerStage
+from stream.answer.server import AnswerServer
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.control import CancelledError, RunControl
 from stream.display.state import DisplayClock, Transcript
@@ -164,7 +164,7 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
         [],
     )
     transport: Any = type("Ports", (), {"port": lambda *_: port})()
-    stage = AnswerStage(lambda: FakeSpeaker(Config()), AnswerPlace("inproc://x"), transport, RunControl())
+    stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), transport, RunControl())
     with pytest.raises(CancelledError):
         stage.run()
     assert [message.turn for message in port.sent if isinstance(message, TurnGrant)] == [1, 2]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream.answer.request import Manners
-from stream.answer.scheduler import AnswerReach, Conversation, Listener, SpeakPolicy
-from stream.answer.triggers import LookRules, TriggerRules, VerdictRules, WatchPolicy
+from stream.answer.request import ClientOptions
+from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, Listener, SchedulePolicy
+from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
 from stream.clock import FakeClock
 from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
@@ -131,17 +131,17 @@ class Talk:
         self.peer = Peer(transport.port(ALLOCATE_ANSWER), looks="watch" in policy)
         self.control.step = self._step
         values = {
-            "rules": TriggerRules(every_ns=2 * S),
+            "rules": AnswerTriggerOptions(every_ns=2 * S),
             "query": "what?",
             "lockstep": True,
             "knows_scenes": False,
             "silence_limit_s": 60.0,
             **policy,
         }
-        self.talk = Conversation(
-            SpeakPolicy(**values),  # type: ignore[arg-type]
-            AnswerReach(ALLOCATE_ANSWER, hung=self._hang),
-            Manners(
+        self.talk = AnswerScheduler(
+            SchedulePolicy(**values),  # type: ignore[arg-type]
+            AnswerEndpoint(ALLOCATE_ANSWER, hung=self._hang),
+            ClientOptions(
                 rejoin=rejoin,
                 repeat=bool(values["lockstep"]),
                 standing_query="is it there?" if "watch" in policy else None,
@@ -428,8 +428,10 @@ def test_a_model_of_a_small_world_is_named_once(
         assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
 
 
-def watched(*, alone: bool, force: bool = False) -> WatchPolicy:
-    return WatchPolicy("is it there?", LookRules(on_change=0.5), VerdictRules(), alone=alone, stop=False, force=force)
+def watched(*, alone: bool, force: bool = False) -> StandingQueryOptions:
+    return StandingQueryOptions(
+        "is it there?", YesNoTriggerOptions(on_change=0.5), VerdictThresholds(), alone=alone, stop=False, force=force
+    )
 
 
 @pytest.mark.parametrize(("knows_scenes", "unseen"), [(False, ()), (True, ("dog",))])
@@ -561,11 +563,11 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
     assert [type(message) for message in talk.peer.heard[-2:]] == [Cancel, Disconnect]
 
 
-def elsewhere(transport: Transport, endpoint: str) -> Conversation:
-    policy = SpeakPolicy(TriggerRules(), "what?", True, False, 60.0, reach_limit_s=0.1)
+def elsewhere(transport: Transport, endpoint: str) -> AnswerScheduler:
+    policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, reach_limit_s=0.1)
     listener = Listener(lambda *met: None, lambda learnt: None, lambda event: None, lambda: None, lambda: None)
-    talk = Conversation(
-        policy, AnswerReach(endpoint, supervised=False), Manners(supervised=False), listener, RunControl()
+    talk = AnswerScheduler(
+        policy, AnswerEndpoint(endpoint, supervised=False), ClientOptions(supervised=False), listener, RunControl()
     )
     talk.begin(transport, FakeClock())
     return talk

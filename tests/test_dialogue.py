@@ -12,8 +12,8 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.client import FAILURES_MAX, SPOILT_MAX, Dialogue
-from stream.answer.request import Manners
+from stream.answer.client import FAILURES_MAX, SPOILT_MAX, AnswerClient
+from stream.answer.request import ClientOptions
 from stream.clock import FakeClock
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
@@ -68,11 +68,11 @@ class LosableLink(Link):
 class Talk:
     """A dialogue, and the test in the answer stage's place; each connection is a pair of its own."""
 
-    def __init__(self, transport: Transport, clock: FakeClock, manners: Manners) -> None:
+    def __init__(self, transport: Transport, clock: FakeClock, manners: ClientOptions) -> None:
         self._transport = transport
         self._links: list[Link] = []
         self.connections = 0
-        self.dialogue = Dialogue(self._connect, clock, "what?", manners)
+        self.dialogue = AnswerClient(self._connect, clock, "what?", manners)
 
     def _connect(self) -> Link:
         self.connections += 1
@@ -146,7 +146,7 @@ def opened(clock: FakeClock) -> Iterator[Opener]:
     made: list[Talk] = []
 
     def opening(*, greeted: bool = True, **manners: Any) -> Talk:
-        talk = Talk(Transport(), clock, Manners(**manners))
+        talk = Talk(Transport(), clock, ClientOptions(**manners))
         made.append(talk)
         if greeted:
             talk.greet()

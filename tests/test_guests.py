@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from stream.answer.client_table import Guests
+from stream.answer.client_table import ClientTable
 from stream.config import CLIENTS_MAX
 
 A, B, C = b"a", b"b", b"c"
 
 
-def joined(*clients: bytes) -> Guests:
-    guests = Guests()
+def joined(*clients: bytes) -> ClientTable:
+    guests = ClientTable()
     for client in clients:
         guests.join(client, "what?")
     return guests
 
 
-def turns(guests: Guests) -> list[bytes]:
+def turns(guests: ClientTable) -> list[bytes]:
     """Every turn that is left."""
     given = []
     while (client := guests.next()) is not None:

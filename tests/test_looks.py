@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from stream.answer.triggers import LookRules, LookTriggers, StandingAnswer, VerdictRules
+from stream.answer.triggers import DebouncedVerdict, VerdictThresholds, YesNoTriggerOptions, YesNoTriggers
 
 S = 1_000_000_000
-RULES = LookRules(every_ns=30 * S, on_change=0.1, least_ns=S)
+RULES = YesNoTriggerOptions(every_ns=30 * S, on_change=0.1, least_ns=S)
 
 
-def looked(triggers: LookTriggers, time_s: float, **seen: object) -> str | None:
+def looked(triggers: YesNoTriggers, time_s: float, **seen: object) -> str | None:
     """Shows a frame, which is looked at where that is due; why."""
     triggers.observe(round(time_s * S), **seen)  # type: ignore[arg-type]
     return triggers.fire() if triggers.due else None
 
 
 def test_looks_follow_change_cuts_and_a_slow_beat() -> None:
-    triggers = LookTriggers(RULES)
+    triggers = YesNoTriggers(RULES)
     assert looked(triggers, 0) == "start"
     assert looked(triggers, 5, change=0.09) is None
     assert looked(triggers, 6, change=0.1) == "change"
@@ -30,20 +30,20 @@ def test_looks_follow_change_cuts_and_a_slow_beat() -> None:
 
 
 def test_looks_keep_their_distance() -> None:
-    triggers = LookTriggers(RULES)
+    triggers = YesNoTriggers(RULES)
     looked(triggers, 0)
     assert looked(triggers, 0.9, change=1.0) is None
     assert looked(triggers, 1.0, change=1.0) == "change"
 
 
 def test_what_is_off_triggers_nothing() -> None:
-    triggers = LookTriggers(LookRules(on_cut=False))
+    triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=False))
     looked(triggers, 0)
     assert looked(triggers, 1e6, change=1.0, cut=True) is None
 
 
 def test_an_unsure_look_is_followed_by_one_at_another_frame() -> None:
-    triggers = LookTriggers(RULES)
+    triggers = YesNoTriggers(RULES)
     looked(triggers, 0)
     triggers.again()
     assert triggers.due is None
@@ -53,7 +53,7 @@ def test_an_unsure_look_is_followed_by_one_at_another_frame() -> None:
 
 
 def test_a_look_that_is_due_waits_and_a_cut_goes_first() -> None:
-    triggers = LookTriggers(RULES)
+    triggers = YesNoTriggers(RULES)
     triggers.observe(0)
     triggers.observe(S, change=1.0)
     assert triggers.due == "start"
@@ -63,7 +63,7 @@ def test_a_look_that_is_due_waits_and_a_cut_goes_first() -> None:
 
 def test_a_discontinuity_is_looked_at_as_a_cut_is() -> None:
     for on_cut, fired in ((True, "discontinuity"), (False, None)):
-        triggers = LookTriggers(LookRules(on_cut=on_cut))
+        triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=on_cut))
         triggers.observe(0)
         triggers.fire()
         triggers.observe(S, discontinuity=True)
@@ -71,7 +71,7 @@ def test_a_discontinuity_is_looked_at_as_a_cut_is() -> None:
 
 
 def test_the_last_frame_is_looked_at_once() -> None:
-    triggers = LookTriggers(RULES)
+    triggers = YesNoTriggers(RULES)
     triggers.finish()
     assert triggers.due is None
     looked(triggers, 0)
@@ -83,7 +83,7 @@ def test_the_last_frame_is_looked_at_once() -> None:
 
 
 def test_a_look_on_another_occasion_counts() -> None:
-    triggers = LookTriggers(RULES)
+    triggers = YesNoTriggers(RULES)
     looked(triggers, 0)
     triggers.observe(29 * S)
     assert triggers.fire() is None
@@ -91,7 +91,7 @@ def test_a_look_on_another_occasion_counts() -> None:
 
 
 def test_time_that_goes_back_does_not_stop_the_beat() -> None:
-    triggers = LookTriggers(RULES)
+    triggers = YesNoTriggers(RULES)
     looked(triggers, 1000)
     assert looked(triggers, 0) is None
     assert looked(triggers, 30) == "every"
@@ -99,7 +99,7 @@ def test_time_that_goes_back_does_not_stop_the_beat() -> None:
 
 def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
     """At which of these looks the answer turned, and to what."""
-    standing = StandingAnswer(VerdictRules(**rules))
+    standing = DebouncedVerdict(VerdictThresholds(**rules))
     found = []
     for index, yes in enumerate(chances):
         if standing.look(yes, 1.0):
@@ -136,7 +136,7 @@ def test_thresholds_are_those_that_were_given() -> None:
 
 
 def test_a_look_wants_another_one_only_while_it_is_in_doubt() -> None:
-    standing = StandingAnswer(VerdictRules())
+    standing = DebouncedVerdict(VerdictThresholds())
     standing.look(0.8, 1.0)
     assert standing.unsure
     standing.look(0.8, 1.0)
@@ -148,7 +148,7 @@ def test_a_look_wants_another_one_only_while_it_is_in_doubt() -> None:
 
 
 def test_neither_yes_nor_no_turns_nothing() -> None:
-    standing = StandingAnswer(VerdictRules())
+    standing = DebouncedVerdict(VerdictThresholds())
     assert not standing.look(1.0, 0.09)
     assert standing.answer is None
     assert standing.off_topic(0.09)

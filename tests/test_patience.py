@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from arr_coc.types import NS_PER_S
-from stream.answer.client import Patience
+from stream.answer.client import SilenceTimer
 from stream.clock import FakeClock
 
 
 def test_silence_adds_up_while_something_is_awaited_and_nothing_comes() -> None:
     clock = FakeClock()
-    patience = Patience(clock)
+    patience = SilenceTimer(clock)
     for _ in range(4):
         clock.advance(NS_PER_S // 2)
         patience.look(waiting=True, heard=False)
@@ -25,7 +25,7 @@ def test_silence_adds_up_while_something_is_awaited_and_nothing_comes() -> None:
 
 def test_a_run_that_was_suspended_for_an_hour_has_not_been_kept_waiting() -> None:
     clock = FakeClock()
-    patience = Patience(clock)
+    patience = SilenceTimer(clock)
     clock.advance(3600 * NS_PER_S)
     patience.look(waiting=True, heard=False)
     assert patience.silence_s <= 1

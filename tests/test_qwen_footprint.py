@@ -14,7 +14,7 @@ from arr_coc.qwen.footprint import FRAME_TEXT_TOKENS, Footprint, Load, ModelFact
 from arr_coc.qwen.hub import bundled_model_path, cached_folder
 from arr_coc.qwen.kept_vision import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import open_qwen
+from stream.answer.model import load_qwen_model
 from stream.config import Config
 from tests.tiny_qwen import tiny_folder
 
@@ -114,7 +114,7 @@ def test_each_stream_keeps_its_own() -> None:
 def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
     """A real speaker that answers about three streams by turns, beside what its folder alone tells."""
     path = tiny_folder(tmp_path)
-    speaker = open_qwen(
+    speaker = load_qwen_model(
         Config.model_validate({"answer": {"model": str(path), "encode": "incremental", "dtype": "float32"}})
     )
     regions = np.array([[0, row, col] for row in range(2) for col in range(3)], np.int32)

@@ -16,7 +16,7 @@ from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.positions import grid_regions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import QWEN, QwenSpeaker, open_speaker
+from stream.answer.model import QWEN, QwenAnswerModel, load_answer_model
 from stream.config import AnswerConfig, Config, IncrementalConfig
 
 GRID = TileGrid.of(96, 128)
@@ -158,8 +158,8 @@ def test_a_run_goes_by_its_configuration(tmp_path: Path) -> None:
     kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
     answer = AnswerConfig(model=folder, max_tokens=3, encode="incremental", incremental=kept)
-    speaker = open_speaker(QWEN, Config(answer=answer))
-    assert isinstance(speaker, QwenSpeaker)
+    speaker = load_answer_model(QWEN, Config(answer=answer))
+    assert isinstance(speaker, QwenAnswerModel)
     for packet in frames(2):
         list(speaker.answer(packet, QUERY, lambda: False))
     vision = speaker._session.last.vision
@@ -175,8 +175,8 @@ def test_each_guest_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
     kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
     answer = AnswerConfig(model=folder, max_tokens=1, encode="incremental", incremental=kept)
-    speaker = open_speaker(QWEN, Config(answer=answer))
-    assert isinstance(speaker, QwenSpeaker)
+    speaker = load_answer_model(QWEN, Config(answer=answer))
+    assert isinstance(speaker, QwenAnswerModel)
     counts = []
     for one, other in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):
         for guest, packet in ((b"one", one), (b"other", other)):

@@ -263,7 +263,7 @@ def test_an_address_in_use_is_told_before_the_model_is_loaded(endpoint: str, mon
         raise AssertionError("the model was loaded first")
 
     with serving_at(endpoint):
-        monkeypatch.setattr(serving, "open_speaker", loaded)
+        monkeypatch.setattr(serving, "load_answer_model", loaded)
         with pytest.raises(ConfigError, match=f"cannot open {endpoint}: another program uses it"):
             serve_answers(Config(), endpoint, lambda: None, RunControl())
 
@@ -291,7 +291,7 @@ def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.Mo
         os.kill(os.getpid(), signal.SIGINT)
         return FakeSpeaker(config)
 
-    monkeypatch.setattr(serving, "open_speaker", load)
+    monkeypatch.setattr(serving, "load_answer_model", load)
     with pytest.raises(KeyboardInterrupt):
         serve_answers(Config(), ANYWHERE, lambda: pytest.fail("it was loaded"))
 

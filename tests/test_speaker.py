@@ -12,7 +12,7 @@ import pytest
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import QWEN, QwenSpeaker, model_name, open_speaker
+from stream.answer.model import QWEN, QwenAnswerModel, load_answer_model, model_name
 from stream.answer.server import answered_message
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.errors import ConfigError
@@ -32,7 +32,7 @@ def packet() -> TokenPacket:
 
 def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), max_tokens=5, query="what?")
-    speaker = open_speaker(QWEN, Config(answer=answer))
+    speaker = load_answer_model(QWEN, Config(answer=answer))
     assert (speaker.model_id, speaker.knows_levels, speaker.known_world) == ("tiny", False, None)
     embedding = speaker.embed("what?")
     assert embedding.tokens.dtype == np.float32
@@ -45,7 +45,7 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
 
 
 def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
-    speaker = open_speaker(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
+    speaker = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
     list(speaker.answer(packet(), "what?", lambda: False))
     assert speaker.last.feedback is None
     message, arrays = answered_message(0, "what?", "", speaker.last)
@@ -55,7 +55,7 @@ def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
 def test_a_qwen_model_looks_as_its_session_does() -> None:
     qwen = tiny_qwen()
     qwen.tokenizer.add_tokens(["yes", "no"])
-    speaker, session = QwenSpeaker(AnswerSession(qwen)), AnswerSession(qwen)
+    speaker, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
     speaker.check_until("is it?")
     found = session.look(packet(), "is it?")
     assert speaker.look(packet(), "is it?") == (found.yes, found.certain)
@@ -63,7 +63,7 @@ def test_a_qwen_model_looks_as_its_session_does() -> None:
 
 
 def test_a_standing_question_must_fit_the_model() -> None:
-    speaker = QwenSpeaker(AnswerSession(tiny_qwen()))
+    speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
     with pytest.raises(ModelError, match="no single token for yes"):
         speaker.check_until("is it?")
     with pytest.raises(ContextLengthError):
@@ -71,7 +71,7 @@ def test_a_standing_question_must_fit_the_model() -> None:
 
 
 def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_frame() -> None:
-    speaker = QwenSpeaker(AnswerSession(tiny_qwen()))
+    speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
     longest = speaker._session.qwen.max_context_tokens
     with pytest.raises(ContextLengthError):
         speaker.embed("why " * longest)
@@ -81,15 +81,15 @@ def at(second: int, epoch: int = 1) -> TokenPacket:
     return replace(packet(), stamp=FrameStamp(second, second * 10**9, 0, epoch))
 
 
-def watching(folder: Path, **window: Any) -> QwenSpeaker:
+def watching(folder: Path, **window: Any) -> QwenAnswerModel:
     """A speaker whose answers speak of several frames."""
     answer = AnswerConfig(model=str(folder), max_tokens=3, window=WindowConfig(**window))
-    speaker = open_speaker(QWEN, Config(answer=answer))
-    assert isinstance(speaker, QwenSpeaker)
+    speaker = load_answer_model(QWEN, Config(answer=answer))
+    assert isinstance(speaker, QwenAnswerModel)
     return speaker
 
 
-def frames_of(speaker: QwenSpeaker, shown: TokenPacket) -> list[int]:
+def frames_of(speaker: QwenAnswerModel, shown: TokenPacket) -> list[int]:
     """Which frames an answer about a packet speaks of."""
     list(speaker.answer(shown, "what?", lambda: False))
     return [stamp.frame_index for stamp in speaker._session.last.shown]
@@ -158,15 +158,15 @@ def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
 def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:
     answer = AnswerConfig(model="/nowhere", window=WindowConfig(frames=4, kept=2))
     with pytest.raises(OptionError, match="keep as many or more, got 2"):
-        open_speaker(QWEN, Config(answer=answer))
+        load_answer_model(QWEN, Config(answer=answer))
 
 
 def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), window=WindowConfig(frames=4))
     for budget, most in ((50, 50), ("adaptive", "adaptive"), ("auto", "auto"), ("27%", "27%")):
         allocate = AllocateConfig.model_validate({"budget": budget})
-        speaker = open_speaker(QWEN, Config(answer=answer, allocate=allocate))
-        assert isinstance(speaker, QwenSpeaker)
+        speaker = load_answer_model(QWEN, Config(answer=answer, allocate=allocate))
+        assert isinstance(speaker, QwenAnswerModel)
         assert speaker._options is not None
         assert speaker._options.budget == most
 
@@ -183,4 +183,4 @@ def test_a_folder_that_can_be_seen_to_be_unusable_is_refused(tmp_path: Path) -> 
 
 def test_a_speaker_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match="no speaker 'nowhere:nobody'"):
-        open_speaker("nowhere:nobody", Config())
+        load_answer_model("nowhere:nobody", Config())

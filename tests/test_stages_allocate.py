@@ -14,10 +14,10 @@ from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import StoreError
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.updater import TextureUpdater
-from stream.answer.latency import LatencyTarget
-from stream.answer.request import Manners
-from stream.answer.scheduler import AnswerReach, SpeakPolicy
-from stream.answer.triggers import TriggerRules
+from stream.answer.latency import LatencyController
+from stream.answer.request import ClientOptions
+from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
+from stream.answer.triggers import AnswerTriggerOptions
 from stream.clock import FakeClock
 from stream.errors import StageDied
 from stream.event_forms import unpack_event
@@ -52,11 +52,11 @@ from tests.stage_runner import StageRunner, expect, stage_runner
 from tests.waiting import LIMIT_MS
 
 POLICY = AllocatePolicy(live=False, whole_frames=False)
-SPEAK = SpeakPolicy(
-    rules=TriggerRules(every_ns=10), query="what?", lockstep=True, knows_scenes=False, silence_limit_s=60
+SPEAK = SchedulePolicy(
+    rules=AnswerTriggerOptions(every_ns=10), query="what?", lockstep=True, knows_scenes=False, silence_limit_s=60
 )
 NEWEST = replace(SPEAK, lockstep=False)
-REPEAT = Manners(repeat=True)
+REPEAT = ClientOptions(repeat=True)
 
 M = TypeVar("M", bound=Message)
 
@@ -74,11 +74,11 @@ class Fixture:
         self,
         runner: StageRunner,
         policy: AllocatePolicy = POLICY,
-        speak: SpeakPolicy = SPEAK,
-        manners: Manners = REPEAT,
+        speak: SchedulePolicy = SPEAK,
+        manners: ClientOptions = REPEAT,
         *,
         overlays: Slots[Overlay] | None = None,
-        target: LatencyTarget | None = None,
+        target: LatencyController | None = None,
     ) -> None:
         self.updater = TextureUpdater()
         self.hello: ServerHello | None = None
@@ -91,7 +91,7 @@ class Fixture:
         runner.closing(self.events)
         wiring = AllocateWiring(
             transport=runner.transport,
-            answer=AnswerReach(ALLOCATE_ANSWER),
+            answer=AnswerEndpoint(ALLOCATE_ANSWER),
             speak=speak,
             manners=manners,
             overlays=overlays,
@@ -249,7 +249,7 @@ def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunne
 
 
 def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
-    fixture = Fixture(runner, replace(POLICY, live=True), replace(SPEAK, rules=TriggerRules(every_ns=5)))
+    fixture = Fixture(runner, replace(POLICY, live=True), replace(SPEAK, rules=AnswerTriggerOptions(every_ns=5)))
     fixture.begin()
     asked = []
     for index in (0, 4, 5):
@@ -281,7 +281,7 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
 
 
 def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=replace(SPEAK, rules=TriggerRules()))
+    fixture = Fixture(runner, speak=replace(SPEAK, rules=AnswerTriggerOptions()))
     fixture.begin()
     fixture.show(0, discontinuity="resolution")
     assert fixture.frame_asked() == 0
@@ -408,7 +408,7 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
 
 
 def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST, manners=Manners(rejoin=True))
+    fixture = Fixture(runner, speak=NEWEST, manners=ClientOptions(rejoin=True))
     fixture.begin()
     fixture.show(0)
     expect(fixture.texture, Credit)

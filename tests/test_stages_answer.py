@@ -16,9 +16,9 @@ from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer import client_table as client_table_module
 from stream.answer import server as server_module
-from stream.answer.client_table import AnswerPlace
-from stream.answer.model import Packet, Speaker, open_speaker
-from stream.answer.server import AnswerStage
+from stream.answer.client_table import ServerOptions
+from stream.answer.model import AnswerModel, Packet, load_answer_model
+from stream.answer.server import AnswerServer
 from stream.config import Config
 from stream.errors import ConfigError, StageDied
 from stream.messages import (
@@ -71,13 +71,17 @@ def _heard_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def serve(
     runner: StageRunner,
-    speaker: Callable[[Config], Speaker] = FakeSpeaker,
+    speaker: Callable[[Config], AnswerModel] = FakeSpeaker,
     snapshot: SnapshotReader | None = None,
     **place: Any,
 ) -> None:
     runner.start(
-        AnswerStage(
-            lambda: speaker(Config()), AnswerPlace(ALLOCATE_ANSWER, **place), runner.transport, runner.control, snapshot
+        AnswerServer(
+            lambda: speaker(Config()),
+            ServerOptions(ALLOCATE_ANSWER, **place),
+            runner.transport,
+            runner.control,
+            snapshot,
         )
     )
 
@@ -672,7 +676,7 @@ def test_a_model_that_cannot_be_loaded_is_told_to_nobody_for_long(
 @pytest.mark.parametrize("name", ["tests.nowhere:FakeSpeaker", "tests.fake_speaker:Nobody"])
 def test_a_speaker_that_does_not_exist_is_named(runner: StageRunner, name: str) -> None:
     client = Client(runner)
-    serve(runner, lambda config: open_speaker(name, config))
+    serve(runner, lambda config: load_answer_model(name, config))
     assert name in client.expect(ErrorReply).message
     assert isinstance(runner.join(), ConfigError)
 
@@ -714,7 +718,7 @@ def test_the_run_being_cancelled_stops_it(runner: StageRunner, speaker: type[Fak
 
 
 def test_it_drops_nothing(runner: StageRunner) -> None:
-    stage = AnswerStage(lambda: FakeSpeaker(Config()), AnswerPlace("inproc://x"), runner.transport, runner.control)
+    stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), runner.transport, runner.control)
     assert stage.drops == {}
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from arr_coc.allocator import FrameAllocation
 from arr_coc.types import NS_PER_S, Allocation, FrameStamp
-from stream.answer.latency import MET, MISSED, OFF, LatencyTarget, target_off
+from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
 from stream.answer.model import _window_options
 from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
@@ -52,7 +52,7 @@ def showing(tokens: int, change_since: float = 1.0) -> FrameAllocation:
     )
 
 
-def answers(target: LatencyTarget, ttft_ms: float, count: int, tiles: int = 1024) -> list[Notice]:
+def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 1024) -> list[Notice]:
     """What is told while answers about frames of the budget take so long."""
     told: list[Any] = []
     for _ in range(count):
@@ -62,19 +62,19 @@ def answers(target: LatencyTarget, ttft_ms: float, count: int, tiles: int = 1024
 
 
 def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> None:
-    assert LatencyTarget(500, 200).limits(1024) == (200, 200)
-    assert LatencyTarget(500, 1000).limits(1024) == (400, 400)
-    assert LatencyTarget(500, 200).limits(40) == (40, 40)
-    assert LatencyTarget(500, "adaptive").limits(1024) == (None, 276)
+    assert LatencyController(500, 200).limits(1024) == (200, 200)
+    assert LatencyController(500, 1000).limits(1024) == (400, 400)
+    assert LatencyController(500, 200).limits(40) == (40, 40)
+    assert LatencyController(500, "adaptive").limits(1024) == (None, 276)
 
 
 @pytest.mark.parametrize(("budget", "tiles", "tokens"), [("auto", 300, 81), ("auto", 2040, 400), ("50%", 300, 150)])
 def test_a_share_begins_at_what_it_means_for_the_frame(budget: str, tiles: int, tokens: int) -> None:
-    assert LatencyTarget(500, budget).limits(tiles) == (tokens, tokens)
+    assert LatencyController(500, budget).limits(tiles) == (tokens, tokens)
 
 
 def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
-    target = LatencyTarget(500, 200)
+    target = LatencyController(500, 200)
     for _ in range(4):
         target.asked(showing(target.limits(1024)[1]))
         (told,) = target.heard(took(900))
@@ -84,7 +84,7 @@ def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
 
 
 def test_it_is_told_once_what_cannot_be_met_and_once_when_it_can() -> None:
-    target = LatencyTarget(500, 64)
+    target = LatencyController(500, 64)
     (missed,) = answers(target, 800, 20)
     assert missed.code == MISSED
     assert missed.message.startswith(
@@ -95,7 +95,7 @@ def test_it_is_told_once_what_cannot_be_met_and_once_when_it_can() -> None:
 
 
 def test_frames_shown_whole_and_answers_without_a_time_teach_nothing() -> None:
-    target = LatencyTarget(500, 200)
+    target = LatencyController(500, 200)
     for _ in range(10):
         target.asked(showing(1024))
         assert target.heard(took(5000)) == [replace(took(5000), target_ms=500.0, budget=200)]
@@ -105,7 +105,7 @@ def test_frames_shown_whole_and_answers_without_a_time_teach_nothing() -> None:
 
 
 def test_frames_that_the_model_has_in_memory_teach_nothing() -> None:
-    target, frame = LatencyTarget(500, 200), showing(200)
+    target, frame = LatencyController(500, 200), showing(200)
     for again in (frame, showing(200, change_since=0.0)):
         target.asked(showing(190))
         target.asked(frame)
@@ -150,7 +150,7 @@ def runner() -> Iterator[StageRunner]:
         yield made
 
 
-def holding(runner: StageRunner, target: LatencyTarget) -> Fixture:
+def holding(runner: StageRunner, target: LatencyController) -> Fixture:
     fixture = Fixture(runner, AllocatePolicy(live=POLICY.live, whole_frames=False), NEWEST, target=target)
     fixture.begin()
     return fixture
@@ -170,7 +170,7 @@ def one_answer(fixture: Fixture, number: int, late_ms: int) -> list[Event]:
 
 
 def test_frames_get_the_budget_that_the_target_allows(runner: StageRunner) -> None:
-    fixture = holding(runner, LatencyTarget(1e6, 200))  # the allocator's own budget is 4
+    fixture = holding(runner, LatencyController(1e6, 200))  # the allocator's own budget is 4
     frame, told = one_answer(fixture, 0, 50)
     assert isinstance(frame, FrameReady)
     assert isinstance(told, Answer)
@@ -179,14 +179,14 @@ def test_frames_get_the_budget_that_the_target_allows(runner: StageRunner) -> No
 
 
 def test_the_allocators_own_budget_holds_below_the_limit_where_it_is_adaptive(runner: StageRunner) -> None:
-    frame, told = one_answer(holding(runner, LatencyTarget(1e6, "adaptive")), 0, 50)
+    frame, told = one_answer(holding(runner, LatencyController(1e6, "adaptive")), 0, 50)
     assert isinstance(frame, FrameReady)
     assert isinstance(told, Answer)
     assert (frame.tokens, told.budget) == (4, 12)
 
 
 def test_what_is_missed_is_told_behind_the_answer(runner: StageRunner) -> None:
-    fixture = holding(runner, LatencyTarget(20, 200))
+    fixture = holding(runner, LatencyController(20, 200))
     for number in range(3):
         one_answer(fixture, number, 50)
     notice = fixture.next_event()

@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.answer.triggers import Trigger, TriggerRules, Triggers
+from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
 
 S = 1_000_000_000
 
 
 def answer_points(
-    rules: TriggerRules, times_ns: list[int], cuts: set[int] = frozenset(), changes: dict[int, float] | None = None
-) -> list[tuple[int, Trigger]]:
+    rules: AnswerTriggerOptions,
+    times_ns: list[int],
+    cuts: set[int] = frozenset(),
+    changes: dict[int, float] | None = None,
+) -> list[tuple[int, TriggerReason]]:
     """Index and trigger of each answer point, where the answer stage is always free."""
-    triggers = Triggers(rules)
-    points: list[tuple[int, Trigger]] = []
+    triggers = AnswerTriggers(rules)
+    points: list[tuple[int, TriggerReason]] = []
     for index, time_ns in enumerate(times_ns):
         change = (changes or {}).get(index, 0.0)
         if triggers.observe(time_ns, change=change, cut=index in cuts):
@@ -30,42 +33,42 @@ def answer_points(
 
 def test_first_frame_then_every_period_then_the_last_frame() -> None:
     times_ns = [index * S // 4 for index in range(11)]
-    rules = TriggerRules(every_ns=S)
+    rules = AnswerTriggerOptions(every_ns=S)
     assert answer_points(rules, times_ns) == [(0, "start"), (4, "every"), (8, "every"), (10, "end")]
 
 
 def test_a_clip_shorter_than_the_period_has_two_answer_points_and_a_still_one() -> None:
-    rules = TriggerRules(every_ns=2 * S)
+    rules = AnswerTriggerOptions(every_ns=2 * S)
     assert answer_points(rules, [0, S // 2]) == [(0, "start"), (1, "end")]
     assert answer_points(rules, [0]) == [(0, "start")]
 
 
 def test_a_last_frame_that_was_an_answer_point_is_not_answered_twice() -> None:
-    assert answer_points(TriggerRules(every_ns=S), [0, S]) == [(0, "start"), (1, "every")]
+    assert answer_points(AnswerTriggerOptions(every_ns=S), [0, S]) == [(0, "start"), (1, "every")]
 
 
 def test_no_frames_no_answer() -> None:
-    assert Triggers(TriggerRules()).finish() is None
+    assert AnswerTriggers(AnswerTriggerOptions()).finish() is None
 
 
 def test_without_a_period_only_the_ends_and_what_happens_count() -> None:
     times_ns = [index * S for index in range(6)]
-    assert answer_points(TriggerRules(), times_ns, cuts={3}) == [(0, "start"), (3, "cut"), (5, "end")]
+    assert answer_points(AnswerTriggerOptions(), times_ns, cuts={3}) == [(0, "start"), (3, "cut"), (5, "end")]
 
 
 def test_a_cut_begins_the_period_anew() -> None:
     times_ns = [index * S for index in range(7)]
-    points = answer_points(TriggerRules(every_ns=4 * S), times_ns, cuts={3})
+    points = answer_points(AnswerTriggerOptions(every_ns=4 * S), times_ns, cuts={3})
     assert points == [(0, "start"), (3, "cut"), (6, "end")]
 
 
 def test_cuts_can_be_off() -> None:
-    assert answer_points(TriggerRules(on_cut=False), [0, S, 2 * S], cuts={1}) == [(0, "start"), (2, "end")]
+    assert answer_points(AnswerTriggerOptions(on_cut=False), [0, S, 2 * S], cuts={1}) == [(0, "start"), (2, "end")]
 
 
 @pytest.mark.parametrize("on_cut", [True, False])
 def test_a_discontinuity_triggers_as_a_cut_does(on_cut: bool) -> None:
-    triggers = Triggers(TriggerRules(on_cut=on_cut))
+    triggers = AnswerTriggers(AnswerTriggerOptions(on_cut=on_cut))
     assert triggers.observe(0, discontinuity=True) == "start"
     triggers.fire()
     assert triggers.observe(S, discontinuity=True) == ("discontinuity" if on_cut else None)
@@ -73,24 +76,24 @@ def test_a_discontinuity_triggers_as_a_cut_does(on_cut: bool) -> None:
 
 
 def test_a_change_beyond_the_threshold_triggers() -> None:
-    rules = TriggerRules(on_change=0.5)
+    rules = AnswerTriggerOptions(on_change=0.5)
     points = answer_points(rules, [0, S, 2 * S, 3 * S], changes={1: 0.49, 2: 0.5})
     assert points == [(0, "start"), (2, "change"), (3, "end")]
 
 
 def test_the_period_keeps_its_grid_through_long_gaps() -> None:
     times_ns = [0, 9 * S // 10, 35 * S // 10, 39 * S // 10, 4 * S]
-    assert answer_points(TriggerRules(every_ns=S), times_ns) == [(0, "start"), (2, "every"), (4, "every")]
+    assert answer_points(AnswerTriggerOptions(every_ns=S), times_ns) == [(0, "start"), (2, "every"), (4, "every")]
 
 
 def test_time_that_goes_back_begins_the_period_anew() -> None:
     times_ns = [0, 10 * S, 2 * S, 2 * S + S // 2, 3 * S]
-    points = answer_points(TriggerRules(every_ns=S), times_ns)
+    points = answer_points(AnswerTriggerOptions(every_ns=S), times_ns)
     assert points == [(0, "start"), (1, "every"), (4, "every")]
 
 
 def test_a_trigger_waits_for_the_answer_stage_and_later_ones_are_counted() -> None:
-    triggers = Triggers(TriggerRules(every_ns=S))
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=S))
     for second in range(4):
         triggers.observe(second * S + 1)
     assert triggers.due == "start"
@@ -102,7 +105,7 @@ def test_a_trigger_waits_for_the_answer_stage_and_later_ones_are_counted() -> No
 
 
 def test_a_cut_goes_before_a_period_that_is_waiting() -> None:
-    triggers = Triggers(TriggerRules(every_ns=S))
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=S))
     triggers.observe(0)
     triggers.fire()
     assert triggers.observe(S) == "every"
@@ -112,7 +115,7 @@ def test_a_cut_goes_before_a_period_that_is_waiting() -> None:
 
 
 def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
-    triggers = Triggers(TriggerRules(on_change=0.2))
+    triggers = AnswerTriggers(AnswerTriggerOptions(on_change=0.2))
     triggers.observe(0)
     triggers.fire()
     for frame in range(1, 5):
@@ -121,14 +124,14 @@ def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
 
 
 def test_what_is_waiting_at_the_end_is_answered_with_the_last_frame() -> None:
-    triggers = Triggers(TriggerRules(every_ns=S))
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=S))
     triggers.observe(0)
     triggers.observe(1)
     assert triggers.finish() == "start"
 
 
 def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> None:
-    triggers = Triggers(TriggerRules(every_ns=10 * S))
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=10 * S))
     triggers.observe(0)
     triggers.fire()
     triggers.observe(S)
@@ -142,7 +145,7 @@ def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> No
 
 
 def test_a_question_goes_before_a_cut_that_is_waiting_and_after_the_first_frame() -> None:
-    triggers = Triggers(TriggerRules())
+    triggers = AnswerTriggers(AnswerTriggerOptions())
     triggers.observe(0)
     triggers.ask()
     assert triggers.due == "start"
@@ -159,7 +162,7 @@ def test_a_question_goes_before_a_cut_that_is_waiting_and_after_the_first_frame(
 
 
 def test_a_question_before_the_first_frame_is_answered_with_it() -> None:
-    triggers = Triggers(TriggerRules())
+    triggers = AnswerTriggers(AnswerTriggerOptions())
     triggers.ask()
     with pytest.raises(LookupError, match="no trigger is due"):
         triggers.fire()
@@ -168,7 +171,7 @@ def test_a_question_before_the_first_frame_is_answered_with_it() -> None:
 
 def test_firing_needs_a_trigger() -> None:
     with pytest.raises(LookupError, match="no trigger is due"):
-        Triggers(TriggerRules()).fire()
+        AnswerTriggers(AnswerTriggerOptions()).fire()
 
 
 @given(
@@ -179,7 +182,7 @@ def test_answers_begin_with_the_first_frame_end_with_the_last_and_are_a_period_a
     gaps_ns: list[int], every_ns: int
 ) -> None:
     times_ns = [sum(gaps_ns[:index]) for index in range(len(gaps_ns))]
-    points = answer_points(TriggerRules(every_ns=every_ns), times_ns)
+    points = answer_points(AnswerTriggerOptions(every_ns=every_ns), times_ns)
     indices = [index for index, _ in points]
     assert indices[0] == 0
     assert indices[-1] == len(times_ns) - 1

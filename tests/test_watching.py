@@ -7,7 +7,13 @@ import tracemalloc
 import pytest
 from msgspec.structs import replace
 
-from stream.answer.triggers import NO_YES_OR_NO, LookRules, VerdictRules, Watch, WatchPolicy
+from stream.answer.triggers import (
+    NO_YES_OR_NO,
+    StandingQuery,
+    StandingQueryOptions,
+    VerdictThresholds,
+    YesNoTriggerOptions,
+)
 from stream.config import AnswerConfig, Config, UntilConfig
 from stream.display.text import turned_text
 from stream.event_forms import encode_event
@@ -16,8 +22,12 @@ from stream.runtime.wiring import watch_policy
 from tests.event_maker import look
 
 
-def watching(*, stop: bool = True, holds: bool | None = None) -> Watch:
-    return Watch(WatchPolicy("is it here?", LookRules(), VerdictRules(), alone=True, stop=stop, holds=holds))
+def watching(*, stop: bool = True, holds: bool | None = None) -> StandingQuery:
+    return StandingQuery(
+        StandingQueryOptions(
+            "is it here?", YesNoTriggerOptions(), VerdictThresholds(), alone=True, stop=stop, holds=holds
+        )
+    )
 
 
 def test_a_turn_follows_the_look_that_made_it() -> None:
@@ -116,10 +126,10 @@ def test_what_is_watched_for_comes_from_the_configuration() -> None:
         sure=0.9,
         certain=0.3,
     )
-    assert watch_policy(given, holds=True) == WatchPolicy(
+    assert watch_policy(given, holds=True) == StandingQueryOptions(
         question="is it?",
-        looks=LookRules(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
-        verdicts=VerdictRules(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),
+        looks=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
+        verdicts=VerdictThresholds(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),
         alone=False,
         stop=False,
         holds=True,

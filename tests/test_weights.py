@@ -17,7 +17,7 @@ from arr_coc.relevance import RelevanceRealiser
 from arr_coc.texture import TextureArray
 from arr_coc.types import QueryEmbedding
 from arr_coc.weights import fingerprint, pack_realiser, unpack_realiser
-from stream.answer.model import QWEN, open_speaker
+from stream.answer.model import QWEN, load_answer_model
 from stream.config import AnswerConfig, Config
 from stream.identity import identity_of
 from stream.messages import ServerHello, decode, encode
@@ -142,7 +142,7 @@ def test_bytes_that_are_no_weights_are_refused(data: bytes) -> None:
 
 
 def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: Path) -> None:
-    speaker = open_speaker(QWEN, Config(answer=AnswerConfig(model=str(trained))))
+    speaker = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(trained))))
     hello = ServerHello(model_id=speaker.model_id, knows_levels=False, known_world=None, allocator=speaker.allocator)
     received = decode(encode(hello))
     assert isinstance(received, ServerHello)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from stream.answer.scheduler import AnswerReach
+from stream.answer.scheduler import AnswerEndpoint
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
@@ -56,7 +56,7 @@ def test_who_waits_for_whom(
     assert capture_policy(config, info).newest == newest
     assert capture_policy(config, info).realtime == realtime
     assert speak_policy(config, info).lockstep == lockstep
-    assert manners(config, info, AnswerReach("ipc://x"), None).repeat == lockstep
+    assert manners(config, info, AnswerEndpoint("ipc://x"), None).repeat == lockstep
 
 
 def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
@@ -75,7 +75,7 @@ def test_live_runs_go_on_when_a_process_dies_unless_told_otherwise(
 ) -> None:
     config = Config(pipeline=PipelineConfig(restart=asked))
     assert restarts(config, info) == restarted
-    assert manners(config, info, AnswerReach("ipc://x"), None).rejoin == restarted
+    assert manners(config, info, AnswerEndpoint("ipc://x"), None).rejoin == restarted
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_server_that_is_lost_is_looked_for_unless_told_otherwise_or_measured(
     info: SourceInfo, sections: dict[str, object], rejoined: bool
 ) -> None:
     config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
-    assert manners(config, info, AnswerReach("tcp://127.0.0.1:5555"), None).rejoin == rejoined
+    assert manners(config, info, AnswerEndpoint("tcp://127.0.0.1:5555"), None).rejoin == rejoined
 
 
 def test_the_answer_section_says_when_to_speak() -> None:
@@ -116,7 +116,7 @@ def test_only_an_answer_stage_elsewhere_must_be_met_in_time() -> None:
 def test_what_is_encoded_decides_what_is_sent(encode: str, whole: bool) -> None:
     config = Config(answer=AnswerConfig.model_validate({"encode": encode}))
     assert allocate_policy(config, FILE).whole_frames == whole
-    assert manners(config, FILE, AnswerReach("ipc://x"), None).encode == encode
+    assert manners(config, FILE, AnswerEndpoint("ipc://x"), None).encode == encode
 
 
 def test_frames_come_with_maps_where_the_run_publishes() -> None:
@@ -127,7 +127,7 @@ def test_frames_come_with_maps_where_the_run_publishes() -> None:
 def test_the_conversation_uses_what_the_answer_stage_shares_and_the_journal() -> None:
     journal = Journal.fresh("x.resume", {})
     with closing(SnapshotWriter()) as snapshot:
-        made = manners(Config(), FILE, AnswerReach("ipc://x", snapshot=snapshot, supervised=False), journal)
+        made = manners(Config(), FILE, AnswerEndpoint("ipc://x", snapshot=snapshot, supervised=False), journal)
         assert made.snapshot is snapshot
     assert made.journal is journal
     assert not made.supervised

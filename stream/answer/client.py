@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
-from stream.answer.request import Awaited, Manners, Question
+from stream.answer.request import AnswerRequest, ClientOptions, RequestTracker
 from stream.clock import Clock
 from stream.control import remote_error
 from stream.errors import ConnectionRefused, StageDied, TransportError
@@ -35,7 +35,7 @@ LEAP_NS = 1 * NS_PER_S
 """The most that counts between two looks: a run that was suspended has not been kept waiting."""
 
 
-class Patience:
+class SilenceTimer:
     """Counts silence from look to look. Belongs to the thread that waits."""
 
     def __init__(self, clock: Clock) -> None:
@@ -70,7 +70,7 @@ class Visit:
         self._joined = False
         self._wanting = False
         self._turn: int | None = None
-        self._patience = Patience(clock)
+        self._patience = SilenceTimer(clock)
 
     @property
     def has_turn(self) -> bool:
@@ -100,7 +100,7 @@ class Visit:
         """The turn that was taken came to nothing; another one may be wanted."""
         self._wanting = False
 
-    def send(self, question: Question, *, in_snapshot: bool) -> None:
+    def send(self, question: AnswerRequest, *, in_snapshot: bool) -> None:
         """Sends a question's packet for the turn that was granted; a whole frame's image may lie in the snapshot."""
         assert self._turn is not None
         number, turn, packet = question.number, self._turn, question.packet
@@ -133,7 +133,7 @@ QUERIES_KNOWN = 1_024
 while a slow model gives one answer."""
 
 
-class Dialogue:
+class AnswerClient:
     """What has been asked, what has been heard, and whether it is this process's turn.
 
     `connect` makes the link, again after a loss. `hear` yields the events that waiting messages make, and keeps what
@@ -141,7 +141,7 @@ class Dialogue:
     and told once; `refused` counts them.
     """
 
-    def __init__(self, connect: Callable[[], Link], clock: Clock, query: str, manners: Manners) -> None:
+    def __init__(self, connect: Callable[[], Link], clock: Clock, query: str, manners: ClientOptions) -> None:
         self._connect = connect
         self._clock = clock
         self._query = query
@@ -157,10 +157,10 @@ class Dialogue:
         self._misdeed_told = False
         self.refused = 0
         self._embedding: QueryEmbedding | None = None
-        self._awaited = Awaited(manners, clock)
+        self._awaited = RequestTracker(manners, clock)
         self._visit = Visit(connect(), clock)
         self._lost_once = False
-        self._away = Patience(clock)
+        self._away = SilenceTimer(clock)
 
     @property
     def link(self) -> Link:
@@ -232,7 +232,7 @@ class Dialogue:
         its own, which is asked about in a turn of its own after the answer, to compare.
         """
         number, now_ns = self._awaited.number, self._clock.now_ns()
-        question = Question(
+        question = AnswerRequest(
             number, packet, trigger, now_ns, wants_answer=wants_answer, look_trigger=look_trigger, shadow=shadow
         )
         self._awaited.open(question)
@@ -370,7 +370,7 @@ class Dialogue:
         news, self._news = self._news, []
         return news
 
-    def _send(self, question: Question) -> None:
+    def _send(self, question: AnswerRequest) -> None:
         question.asked_ns, question.first_text_ns = self._clock.now_ns(), None
         question.pieces, question.spoken = 0, ""
         self._visit.send(question, in_snapshot=self._manners.snapshot is not None)

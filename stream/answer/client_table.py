@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from arr_coc.counting import counted
 from arr_coc.errors import OptionError
-from stream.answer.model import Speaker
+from stream.answer.model import AnswerModel
 from stream.config import CLIENTS_MAX
 from stream.errors import TransportError
 from stream.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
@@ -22,7 +22,7 @@ LAPSE_COSTS = 2
 
 
 @dataclass(slots=True)
-class Guest:
+class ClientState:
     """One frame process: its question, the standing one, if any, and how many of its packets were answered.
 
     `dawdling` rises with every turn that it let lapse, and falls with those that it used.
@@ -34,14 +34,14 @@ class Guest:
     dawdling: int = 0
 
 
-class Guests:
+class ClientTable:
     """The frame processes at one answer stage, and those that wait for a turn, longest first.
 
     Whoever had a turn waits behind all others for the next one, so nobody waits for more than one answer of each.
     """
 
     def __init__(self) -> None:
-        self._guests: dict[bytes, Guest] = {}
+        self._guests: dict[bytes, ClientState] = {}
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -58,9 +58,9 @@ class Guests:
     def join(self, client: bytes, query: str, standing_query: str | None = None) -> None:
         """Takes a client in, or notes its other questions."""
         known = self._guests.get(client)
-        self._guests[client] = Guest(query, standing_query, dawdling=0 if known is None else known.dawdling)
+        self._guests[client] = ClientState(query, standing_query, dawdling=0 if known is None else known.dawdling)
 
-    def find(self, client: bytes) -> Guest | None:
+    def find(self, client: bytes) -> ClientState | None:
         return self._guests.get(client)
 
     def leave(self, client: bytes) -> None:
@@ -98,7 +98,7 @@ class Guests:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPlace:
+class ServerOptions:
     """Where the stage is reached. `shared`: it serves whoever comes, and outlives the failure of one answer.
 
     `encode` is what it encodes, where its guests may think otherwise. `ready` is called once the model has been loaded;
@@ -113,7 +113,7 @@ class AnswerPlace:
     answering: Callable[[], str] = lambda: ""
 
 
-def check_joining(message: Connect, place: AnswerPlace, guests: Guests) -> None:
+def check_admission(message: Connect, place: ServerOptions, guests: ClientTable) -> None:
     """Raises TransportError or OptionError where the sender cannot be taken in, saying what to do about it."""
     if message.protocol != PROTOCOL:
         raise TransportError(
@@ -133,7 +133,7 @@ UNSEEN_CHARS = 40
 """Of a word that a model has never seen, so much is told."""
 
 
-def greeting(speaker: Speaker, answering: str, unseen: tuple[str, ...] = ()) -> ServerHello:
+def server_hello(speaker: AnswerModel, answering: str, unseen: tuple[str, ...] = ()) -> ServerHello:
     """What a guest is told first: whom it talks to, and which words of its standing question that has never seen."""
     return ServerHello(
         model_id=speaker.model_id,

@@ -14,7 +14,7 @@ MISSED, MET, OFF = "target-missed", "target-met", "target-off"
 """Codes of the notices: the target cannot be met; it can again; it is not looked after in this run."""
 
 
-class LatencyTarget:
+class LatencyController:
     """One run's target, for the thread that allocates. What is held is p95 of an answer's `ttft_ms`.
 
     A `budget` that is a number or a share is where the search begins. An adaptive one goes on choosing by the spread of

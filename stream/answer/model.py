@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 Packet: TypeAlias = TokenPacket | FramePacket
 
-QWEN = "stream.answer.model:open_qwen"
+QWEN = "stream.answer.model:load_qwen_model"
 """The speaker that a run uses unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class AnswerStats:
     """What one answer took, and what it teaches. Times in milliseconds.
 
     It speaks of so many `frames`, the oldest of `since_ns` (media time; None: of one frame only). `kept_bytes`: what is
@@ -47,7 +47,7 @@ class Spoken:
     full_flops: int = 0
 
 
-class Speaker(Protocol):
+class AnswerModel(Protocol):
     """A loaded model that answers one packet at a time, and may remember the frames of each guest apart.
 
     `knows_levels`: it was trained with coarse tokens. `known_world`: what it only knows, where it is not general.
@@ -83,12 +83,12 @@ class Speaker(Protocol):
         ...
 
     @property
-    def last(self) -> Spoken:
+    def last(self) -> AnswerStats:
         """About the answer that has just ended."""
         ...
 
 
-class QwenSpeaker:
+class QwenAnswerModel:
     """A Qwen model in one session, with a window of frames for each guest; without one, answers speak of one frame.
 
     What incremental encoding keeps is each guest's own, too.
@@ -147,9 +147,9 @@ class QwenSpeaker:
         return self._session.answer(packet, query, should_stop, self._window)
 
     @property
-    def last(self) -> Spoken:
+    def last(self) -> AnswerStats:
         result = self._session.last
-        return Spoken(
+        return AnswerStats(
             tokens_used=result.tokens_used,
             text_tokens=result.text_tokens,
             encode_ms=result.encode_ms,
@@ -174,7 +174,7 @@ def model_name(config: Config) -> str:
     return folder.name
 
 
-def open_qwen(config: Config) -> QwenSpeaker:
+def load_qwen_model(config: Config) -> QwenAnswerModel:
     """Loads the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
     from arr_coc.qwen.loading import load_qwen
     from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
@@ -189,7 +189,7 @@ def open_qwen(config: Config) -> QwenSpeaker:
     incremental = IncrementalOptions(**answer.incremental.model_dump())
     options = AnswerOptions(answer.encode, decoding, incremental=incremental, feedback=answer.feedback)
     session = AnswerSession(qwen, options)
-    return QwenSpeaker(session, window)
+    return QwenAnswerModel(session, window)
 
 
 def _window_options(config: Config) -> WindowOptions | None:
@@ -203,12 +203,12 @@ def _window_options(config: Config) -> WindowOptions | None:
     return options if options.frames > 1 else None
 
 
-def open_speaker(name: str, config: Config) -> Speaker:
+def load_answer_model(name: str, config: Config) -> AnswerModel:
     """Calls the function `module:function` with the configuration. Raises ConfigError where there is none."""
     module, _, function = name.partition(":")
     try:
         opener = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"no speaker {name!r}: {error}") from error
-    speaker: Speaker = opener(config)
+    speaker: AnswerModel = opener(config)
     return speaker

@@ -29,7 +29,7 @@ from stream.transport import Received
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class ClientOptions:
     """What is sent, and how the conversation goes on when the answer stage is lost.
 
     `encode` is what the packets are for. `rejoin`: a new answer stage is looked for, else the run ends. `repeat`: it is
@@ -51,14 +51,14 @@ _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class TextAgreement:
     """`same`: equal but for case, punctuation and spaces. `words`: share of equal words, in [0, 1]."""
 
     same: bool
     words: float
 
 
-def agreement(one: str, other: str) -> Agreement:
+def text_agreement(one: str, other: str) -> TextAgreement:
     """How far two texts agree.
 
     The share is twice the number of words that match in order, divided by the number of words of both (Ratcliff and
@@ -66,8 +66,8 @@ def agreement(one: str, other: str) -> Agreement:
     """
     first, second = words_of(one), words_of(other)
     if not first and not second:
-        return Agreement(True, 1.0)
-    return Agreement(first == second, SequenceMatcher(None, first, second, autojunk=False).ratio())
+        return TextAgreement(True, 1.0)
+    return TextAgreement(first == second, SequenceMatcher(None, first, second, autojunk=False).ratio())
 
 
 def words_of(text: str) -> list[str]:
@@ -79,7 +79,7 @@ NS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
-class Question:
+class AnswerRequest:
     """An answer that is awaited, and the packet that it is about.
 
     With `wants_answer` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the
@@ -130,7 +130,7 @@ class Question:
         answer = self.checks
         if answer is None or message.query != answer.query:
             return None
-        found = agreement(answer.text, message.text)
+        found = text_agreement(answer.text, message.text)
         return ShadowCheck(
             answer=answer.answer,
             frame_index=answer.frame_index,
@@ -189,19 +189,19 @@ class Question:
         )
 
 
-class Awaited:
+class RequestTracker:
     """What is asked, and what comes of it: events, feedback, and entries in the journal.
 
     `question` is the one that is open; `number` the next answer's. `given_up` counts answers that were lost with an
     answer stage, `cancelled` those that a cut made stale.
     """
 
-    def __init__(self, manners: Manners, clock: Clock) -> None:
+    def __init__(self, manners: ClientOptions, clock: Clock) -> None:
         self._manners = manners
         self._clock = clock
         self._feedback: Feedback | None = None
         self._fault: TransportError | None = None
-        self.question: Question | None = None
+        self.question: AnswerRequest | None = None
         self.number = 0
         self.given_up = 0
         self.cancelled = 0
@@ -229,7 +229,7 @@ class Awaited:
         answer = found.answer
         return [AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s), answer]
 
-    def open(self, question: Question) -> None:
+    def open(self, question: AnswerRequest) -> None:
         """Awaits the answer to a question. The image of a whole frame may change once this has returned."""
         packet = question.packet
         if isinstance(packet, FramePacket) and not self._lay(packet):
@@ -296,14 +296,16 @@ class Awaited:
         self._feedback = feedback or self._feedback
         if question.shadow is not None:
             self._lay(question.shadow)
-            self.question = Question(
+            self.question = AnswerRequest(
                 answer.answer, question.shadow, answer.trigger, self._clock.now_ns(), checks=answer
             )
         if self._manners.journal is not None:
             self._manners.journal.keep(answer, feedback)
         return answer
 
-    def _taught(self, question: Question, message: AnswerReply | YesNoReply, received: Received) -> Feedback | None:
+    def _taught(
+        self, question: AnswerRequest, message: AnswerReply | YesNoReply, received: Received
+    ) -> Feedback | None:
         """What an answer teaches; nothing where that is none, which makes the answer no worse."""
         try:
             feedback = feedback_of(message, received.parts)
@@ -323,7 +325,7 @@ class Awaited:
         """Whether the answer of this number is awaited."""
         return self.question is not None and self.question.number == number
 
-    def _asked_for(self, number: int) -> Question | None:
+    def _asked_for(self, number: int) -> AnswerRequest | None:
         """The open question of this number; None where its answer was cancelled. Raises TransportError otherwise."""
         if self.question is not None and self.question.number == number:
             return self.question

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
-from stream.answer.client import Dialogue
-from stream.answer.request import Manners
-from stream.answer.triggers import TriggerRules, Triggers, Watch, WatchPolicy
+from stream.answer.client import AnswerClient
+from stream.answer.request import ClientOptions
+from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
@@ -34,7 +34,7 @@ WATCHES_ONLY = "this run only watches for something; give -q beside --until for 
 
 
 @dataclass(frozen=True, slots=True)
-class SpeakPolicy:
+class SchedulePolicy:
     """`lockstep`: at an answer point no frame follows before the answer.
 
     `silence_limit_s`: how long the answer stage may say nothing while an answer is due; `reach_limit_s`: how long it
@@ -43,19 +43,19 @@ class SpeakPolicy:
     `cancel_on_cut`: a cut cancels the answer that is being spoken; in lockstep none is being spoken then.
     """
 
-    rules: TriggerRules
+    rules: AnswerTriggerOptions
     query: str
     lockstep: bool
     knows_scenes: bool
     silence_limit_s: float
     reach_limit_s: float | None = None
-    watch: WatchPolicy | None = None
+    watch: StandingQueryOptions | None = None
     shadow_every: int | None = None
     cancel_on_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerReach:
+class AnswerEndpoint:
     """How the answer stage is reached.
 
     `snapshot` is the memory shared with it, where it is a process of this machine. `supervised`: somebody notices its
@@ -104,25 +104,30 @@ def cancel_off() -> Notice:
     return Notice(code=CANCEL_OFF, message=message)
 
 
-class Conversation:
+class AnswerScheduler:
     """Belongs to the allocate stage's thread."""
 
     def __init__(
-        self, policy: SpeakPolicy, reach: AnswerReach, manners: Manners, listener: Listener, control: RunControl
+        self,
+        policy: SchedulePolicy,
+        reach: AnswerEndpoint,
+        manners: ClientOptions,
+        listener: Listener,
+        control: RunControl,
     ) -> None:
         self._policy = policy
         self._reach = reach
         self._rejoin = manners.rejoin
         self._listener = listener
         self._control = control
-        self._triggers = Triggers(policy.rules)
-        self._watch = None if policy.watch is None else Watch(policy.watch)
+        self._triggers = AnswerTriggers(policy.rules)
+        self._watch = None if policy.watch is None else StandingQuery(policy.watch)
         self._speaks = policy.watch is None or not policy.watch.alone
         self._lost = self._answers = 0
         self._manners = manners
         self._met = self._finishing = False
         self._asked_text = policy.query
-        self._dialogue: Dialogue | None = None
+        self._dialogue: AnswerClient | None = None
 
     @property
     def drops(self) -> dict[str, int]:
@@ -145,7 +150,7 @@ class Conversation:
 
     def begin(self, transport: Transport, clock: Clock) -> None:
         """Looks for the answer stage."""
-        self._talk = self._dialogue = Dialogue(
+        self._talk = self._dialogue = AnswerClient(
             lambda: self._reach.connect(transport, self._control), clock, self._policy.query, self._manners
         )
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from arr_coc.counting import counted
 from arr_coc.errors import ArrCocError, ContextLengthError
 from arr_coc.types import NS_PER_S
-from stream.answer.client_table import AnswerPlace, Guest, Guests, check_joining, greeting
-from stream.answer.model import Packet, Speaker, Spoken
+from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
+from stream.answer.model import AnswerModel, AnswerStats, Packet
 from stream.config import CLIENTS_MAX
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import StreamError, TransportError
@@ -55,7 +55,7 @@ from stream.transport import Client, Received, Transport
 Parts = list[npt.NDArray[Any]]
 
 
-def answered_message(number: int, query: str, text: str, spoken: Spoken) -> tuple[AnswerReply, Parts]:
+def answered_message(number: int, query: str, text: str, spoken: AnswerStats) -> tuple[AnswerReply, Parts]:
     """An answer that has ended."""
     arrays = feedback_arrays(spoken.feedback)
     message = AnswerReply(
@@ -79,7 +79,7 @@ def answered_message(number: int, query: str, text: str, spoken: Spoken) -> tupl
 
 
 def looked_message(
-    number: int, look: tuple[float, float], spoken: Spoken, *, teaches: bool
+    number: int, look: tuple[float, float], spoken: AnswerStats, *, teaches: bool
 ) -> tuple[YesNoReply, Parts]:
     """A look at a standing question; what it learnt goes along only where it `teaches`."""
     feedback = spoken.feedback if teaches else None
@@ -113,25 +113,25 @@ Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
 log = logging.getLogger(__name__)
 
 
-class AnswerStage:
+class AnswerServer:
     """Runs in its own process or thread. `snapshot` is where frames lie that are not in the message."""
 
     name = "answer"
 
     def __init__(
         self,
-        open_speaker: Callable[[], Speaker],
-        place: AnswerPlace,
+        load_model: Callable[[], AnswerModel],
+        place: ServerOptions,
         transport: Transport,
         control: RunControl,
         snapshot: SnapshotReader | None = None,
     ) -> None:
-        self._open_speaker = open_speaker
+        self._load_model = load_model
         self._place = place
         self._transport = transport
         self._control = control
         self._snapshot = snapshot
-        self._guests = Guests()
+        self._guests = ClientTable()
         self._turn = 0
         self._granted: tuple[Client, int] | None = None
         self._granted_ns = 0
@@ -150,7 +150,7 @@ class AnswerStage:
     def run(self) -> None:
         with closing(self._transport.port(self._place.endpoint, self._place.curve)) as self._port:
             try:
-                self._speaker = self._open_speaker()
+                self._speaker = self._load_model()
             except Exception as error:
                 self._tell_whoever_comes(_failed(error))
                 raise
@@ -244,7 +244,7 @@ class AnswerStage:
     def _welcome(self, client: Client, message: Connect) -> None:
         """Takes a client in, or tells it why not."""
         try:
-            check_joining(message, self._place, self._guests)
+            check_admission(message, self._place, self._guests)
             asking = self._asking(client, message.query)
             unseen = () if message.standing_query is None else self._speaker.check_until(message.standing_query)
         except Exception as error:
@@ -254,10 +254,10 @@ class AnswerStage:
             self._speaker.forget(client)
             return
         self._guests.join(client, message.query, message.standing_query)
-        if self._send(client, greeting(self._speaker, self._answering, unseen)):
+        if self._send(client, server_hello(self._speaker, self._answering, unseen)):
             self._send(client, *asking)
 
-    def _change_question(self, client: Client, guest: Guest, query: str) -> None:
+    def _change_question(self, client: Client, guest: ClientState, query: str) -> None:
         try:
             asking = self._asking(client, query)
         except Exception as error:
@@ -325,7 +325,7 @@ class AnswerStage:
         finally:
             self._speaking_to = None
 
-    def _answer(self, client: Client, guest: Guest, received: Received) -> None:
+    def _answer(self, client: Client, guest: ClientState, received: Received) -> None:
         number, packet, wants_answer = self._packet_of(received)
         query = guest.query
         pieces: list[str] = []
@@ -350,7 +350,7 @@ class AnswerStage:
         guest.answers += 1
         self._send(client, answered, arrays)
 
-    def _look(self, client: Client, guest: Guest, number: int, packet: Packet) -> None:
+    def _look(self, client: Client, guest: ClientState, number: int, packet: Packet) -> None:
         """Looks whether the guest's standing question is answered with yes."""
         assert guest.standing_query is not None
         self._speaker.attend(client)

@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from stream.events import Event, Notice, VerdictChanged, YesNoResult
 
-Trigger = Literal["start", "asked", "cut", "discontinuity", "change", "every", "end"]
+TriggerReason = Literal["start", "asked", "cut", "discontinuity", "change", "every", "end"]
 
-_URGENCY: dict[Trigger, int] = {
+_URGENCY: dict[TriggerReason, int] = {
     "start": 5, "asked": 4, "cut": 3, "discontinuity": 3, "change": 2, "every": 1, "end": 0,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerRules:
+class AnswerTriggerOptions:
     """`every_ns` and `on_change` are off where None; `on_change` is a share of the relevance, in (0, 1].
 
     `on_cut`: at scene cuts, and wherever else a frame cannot be compared with the one before.
@@ -29,7 +29,7 @@ class TriggerRules:
     on_cut: bool = True
 
 
-class Triggers:
+class AnswerTriggers:
     """Decides frame by frame whether an answer is due, and remembers it until the answer stage is free.
 
     Times are nanoseconds of media time (file) or capture time (live). Each frame is shown to `observe`; when its
@@ -37,16 +37,16 @@ class Triggers:
     more urgent of the two waits on, and the other one counts as missed.
     """
 
-    def __init__(self, rules: TriggerRules) -> None:
+    def __init__(self, rules: AnswerTriggerOptions) -> None:
         self._rules = rules
-        self._pending: Trigger | None = None
+        self._pending: TriggerReason | None = None
         self._next_ns: int | None = None
         self._seen_ns: int | None = None
         self._fired_last_frame = False
         self._missed = 0
 
     @property
-    def due(self) -> Trigger | None:
+    def due(self) -> TriggerReason | None:
         """The trigger that waits for the answer stage."""
         return self._pending
 
@@ -57,7 +57,7 @@ class Triggers:
 
     def observe(
         self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False
-    ) -> Trigger | None:
+    ) -> TriggerReason | None:
         """Shows the next frame; `change` is the relevance-weighted change since the last answer. Returns `due`."""
         new = self._new_trigger(time_ns, change, cut, discontinuity)
         self._seen_ns = time_ns
@@ -76,14 +76,14 @@ class Triggers:
             self._missed += self._pending is not None
             self._pending = "asked"
 
-    def finish(self) -> Trigger | None:
+    def finish(self) -> TriggerReason | None:
         """No frame comes after the last one observed: it gets an answer unless it already was an answer point."""
         if self._seen_ns is None or self._fired_last_frame:
             return None
         self._pending = self._pending or "end"
         return self._pending
 
-    def fire(self) -> Trigger:
+    def fire(self) -> TriggerReason:
         """The packet of the last observed frame has been sent. Raises LookupError where nothing was due."""
         if self._pending is None or self._seen_ns is None:
             raise LookupError("no trigger is due")
@@ -93,7 +93,7 @@ class Triggers:
             self._next_ns = self._seen_ns + self._rules.every_ns
         return fired
 
-    def _new_trigger(self, time_ns: int, change: float, cut: bool, discontinuity: bool) -> Trigger | None:
+    def _new_trigger(self, time_ns: int, change: float, cut: bool, discontinuity: bool) -> TriggerReason | None:
         every = self._period_over(time_ns)
         if self._seen_ns is None:
             return "start"
@@ -117,11 +117,11 @@ class Triggers:
         return True
 
 
-LookTrigger = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
+YesNoReason = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class LookRules:
+class YesNoTriggerOptions:
     """When to look at a frame: after `every_ns` at the latest, and no two looks closer than `least_ns` but at a cut.
 
     `on_change` is a share of the relevance, in (0, 1]. `on_cut` as in TriggerRules. What is None or false is off.
@@ -133,22 +133,22 @@ class LookRules:
     least_ns: int = 0
 
 
-class LookTriggers:
+class YesNoTriggers:
     """Decides frame by frame whether a look is due. Each frame is shown to `observe`; `fire` says that one was sent.
 
     A look that is due waits for the answer stage and is then at the newest frame, so nothing piles up.
     """
 
-    def __init__(self, rules: LookRules) -> None:
+    def __init__(self, rules: YesNoTriggerOptions) -> None:
         self._rules = rules
-        self._due: LookTrigger | None = None
+        self._due: YesNoReason | None = None
         self._again = False
         self._seen_ns: int | None = None
         self._looked_ns: int | None = None
         self._looked_last_frame = False
 
     @property
-    def due(self) -> LookTrigger | None:
+    def due(self) -> YesNoReason | None:
         """Why a look is due, if it is."""
         return self._due
 
@@ -171,13 +171,13 @@ class LookTriggers:
         if self._seen_ns is not None and not self._looked_last_frame:
             self._due = self._due or "end"
 
-    def fire(self) -> LookTrigger | None:
+    def fire(self) -> YesNoReason | None:
         """The last observed frame is looked at, whether or not that was due: why."""
         fired, self._due, self._again = self._due, None, False
         self._looked_ns, self._looked_last_frame = self._seen_ns, True
         return fired
 
-    def _new(self, time_ns: int, change: float) -> LookTrigger | None:
+    def _new(self, time_ns: int, change: float) -> YesNoReason | None:
         rules = self._rules
         if self._looked_ns is None:
             return "start"
@@ -191,7 +191,7 @@ class LookTriggers:
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictRules:
+class VerdictThresholds:
     """A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and says nothing in between.
 
     One of `sure` or more (of no: 1 − `sure` or less) turns the answer at once; any other must be confirmed by the next
@@ -204,10 +204,10 @@ class VerdictRules:
     certain: float = 0.1
 
 
-class StandingAnswer:
+class DebouncedVerdict:
     """The answer to a standing question, which noise does not turn."""
 
-    def __init__(self, rules: VerdictRules) -> None:
+    def __init__(self, rules: VerdictThresholds) -> None:
         self._rules = rules
         self._doubted: bool | None = None
         self.answer: bool | None = None
@@ -249,7 +249,7 @@ NO_YES_OR_NO = "no-yes-or-no"
 
 
 @dataclass(frozen=True, slots=True)
-class WatchPolicy:
+class StandingQueryOptions:
     """`alone`: nothing else is asked. `stop`: the run is over once the answer has turned to yes.
 
     `holds`: the answer that held before, where this run goes on for another one. `force`: watch also with a model whose
@@ -257,21 +257,21 @@ class WatchPolicy:
     """
 
     question: str
-    looks: LookRules
-    verdicts: VerdictRules
+    looks: YesNoTriggerOptions
+    verdicts: VerdictThresholds
     alone: bool
     stop: bool
     holds: bool | None = None
     force: bool = False
 
 
-class Watch:
+class StandingQuery:
     """Takes looks, and makes of them what is told. `warning` stands beside all of it, where there is one."""
 
-    def __init__(self, policy: WatchPolicy) -> None:
+    def __init__(self, policy: StandingQueryOptions) -> None:
         self.policy = policy
-        self.triggers = LookTriggers(policy.looks)
-        self._standing = StandingAnswer(policy.verdicts)
+        self.triggers = YesNoTriggers(policy.looks)
+        self._standing = DebouncedVerdict(policy.verdicts)
         self._standing.answer = policy.holds
         self._warned = False
         self.warning: str | None = None

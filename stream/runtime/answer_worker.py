@@ -12,10 +12,10 @@ from contextlib import ExitStack, closing, contextmanager
 
 import msgspec
 
-from stream.answer.client_table import AnswerPlace
-from stream.answer.model import QWEN, open_speaker
-from stream.answer.scheduler import AnswerReach
-from stream.answer.server import AnswerStage
+from stream.answer.client_table import ServerOptions
+from stream.answer.model import QWEN, load_answer_model
+from stream.answer.scheduler import AnswerEndpoint
+from stream.answer.server import AnswerServer
 from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
@@ -54,9 +54,9 @@ class AnswerWorker:
             self._stack = stack.pop_all()
 
     @property
-    def reach(self) -> AnswerReach:
+    def reach(self) -> AnswerEndpoint:
         """How the allocate stage of this process reaches it."""
-        return AnswerReach(self.endpoint, snapshot=self.snapshot, hung=self.hung)
+        return AnswerEndpoint(self.endpoint, snapshot=self.snapshot, hung=self.hung)
 
     def start(self) -> ProcessSupervisor:
         """Starts the process; whoever calls this watches and stops it."""
@@ -90,7 +90,7 @@ class SharedAnswerWorker:
         self._supervisor: ProcessSupervisor | None = None
 
     @property
-    def reach(self) -> AnswerReach:
+    def reach(self) -> AnswerEndpoint:
         return self._answers.reach
 
     def supervisor(self) -> ProcessSupervisor:
@@ -107,11 +107,11 @@ class SharedAnswerWorker:
         self._answers.close()
 
 
-def remote_endpoint(config: Config) -> AnswerReach:
+def remote_endpoint(config: Config) -> AnswerEndpoint:
     """The answer stage that `answer.server` names. Raises ConfigError where its address or the keys are no good."""
     assert config.answer.server is not None
     curve = client_curve(config.network, config.answer.server)
-    return AnswerReach(config.answer.server, curve=curve, supervised=False)
+    return AnswerEndpoint(config.answer.server, curve=curve, supervised=False)
 
 
 def start_answer_process(
@@ -147,9 +147,9 @@ def main() -> int:
     torch.set_num_threads(orders.threads)
     config = Config.model_validate_json(orders.config)
     transport = Transport()
-    stage = AnswerStage(
-        lambda: open_speaker(orders.speaker, config),
-        AnswerPlace(orders.endpoint, ready=heartbeat.ready, answering=lambda: answering(config)),
+    stage = AnswerServer(
+        lambda: load_answer_model(orders.speaker, config),
+        ServerOptions(orders.endpoint, ready=heartbeat.ready, answering=lambda: answering(config)),
         transport,
         RunControl(),
         SnapshotReader(orders.snapshot),
@@ -191,7 +191,7 @@ def serve_answers(
         loaded = True
         ready()
 
-    place = AnswerPlace(
+    place = ServerOptions(
         endpoint,
         encode=config.answer.encode,
         curve=curve,
@@ -199,7 +199,7 @@ def serve_answers(
         ready=loaded_now,
         answering=lambda: answering(config),
     )
-    stage = AnswerStage(lambda: open_speaker(speaker, config), place, transport, stopping)
+    stage = AnswerServer(lambda: load_answer_model(speaker, config), place, transport, stopping)
     try:
         if control is None:
             with _signals_cancel(stopping, lambda: not loaded):

@@ -16,7 +16,7 @@ from contextlib import closing
 
 import msgspec
 
-from stream.answer.scheduler import AnswerReach
+from stream.answer.scheduler import AnswerEndpoint
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.control import describe
@@ -149,7 +149,7 @@ def _report(events: Iterator[AnyEvent], pipeline: Pipeline, reports: ReportSende
             reports.send(DropReport(drops=pipeline.drops()))
 
 
-def _answers(worker: FrameWorkerConfig, transport: Transport) -> AnswerReach | None:
+def _answers(worker: FrameWorkerConfig, transport: Transport) -> AnswerEndpoint | None:
     if not worker.answers:
         return None
 
@@ -157,7 +157,7 @@ def _answers(worker: FrameWorkerConfig, transport: Transport) -> AnswerReach | N
         with closing(ReportSender(transport, worker.reports_to)) as own:
             own.send(AnswerTimeout())
 
-    return AnswerReach(worker.answers, snapshot=SnapshotWriter(worker.snapshot), hung=hung)
+    return AnswerEndpoint(worker.answers, snapshot=SnapshotWriter(worker.snapshot), hung=hung)
 
 
 if __name__ == "__main__":

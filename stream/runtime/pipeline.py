@@ -17,11 +17,11 @@ from arr_coc.ops.backends import try_store
 from arr_coc.ops.store import Backend
 from arr_coc.types import FramePlanes
 from arr_coc.updater import TextureUpdater
-from stream.answer.client_table import AnswerPlace
+from stream.answer.client_table import ServerOptions
 from stream.answer.latency import target_off
-from stream.answer.model import QWEN, model_name, open_speaker
-from stream.answer.scheduler import AnswerReach, cancel_off
-from stream.answer.server import AnswerStage
+from stream.answer.model import QWEN, load_answer_model, model_name
+from stream.answer.scheduler import AnswerEndpoint, cancel_off
+from stream.answer.server import AnswerServer
 from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
@@ -81,7 +81,7 @@ class Pipeline:
         clock: Clock | None = None,
         *,
         speaker: str = QWEN,
-        answers: AnswerReach | None = None,
+        answers: AnswerEndpoint | None = None,
         shared: SharedAnswerWorker | None = None,
         journal: Journal | None = None,
         holds: bool | None = None,
@@ -233,7 +233,7 @@ class Pipeline:
                 if ended:
                     transport.close()
 
-    def _start_answer(self, stack: ExitStack, transport: Transport, group: StageGroup) -> AnswerReach:
+    def _start_answer(self, stack: ExitStack, transport: Transport, group: StageGroup) -> AnswerEndpoint:
         """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
         if self._answers is not None:
             return self._answers
@@ -241,16 +241,18 @@ class Pipeline:
             group.add_process(ANSWERS, self._shared.supervisor(), lent=True)
             return self._shared.reach
         if self._config.pipeline.single_process:
-            place = AnswerPlace(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
-            group.start(AnswerStage(lambda: open_speaker(self._speaker, self._config), place, transport, self._control))
-            return AnswerReach(ALLOCATE_ANSWER)
+            place = ServerOptions(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
+            group.start(
+                AnswerServer(lambda: load_answer_model(self._speaker, self._config), place, transport, self._control)
+            )
+            return AnswerEndpoint(ALLOCATE_ANSWER)
         restart = restarts(self._config, self._info)
         answers = AnswerWorker(self._config, self._speaker, self._clock, restart=restart)
         stack.callback(answers.close)
         group.add_process(ANSWERS, answers.start())
         return answers.reach
 
-    def _start_frame_stages(self, transport: Transport, answer: AnswerReach, group: StageGroup) -> None:
+    def _start_frame_stages(self, transport: Transport, answer: AnswerEndpoint, group: StageGroup) -> None:
         config, control, clock = self._config, self._control, self._clock
         planes: Slots[FramePlanes] = Slots(PLANES)
         if self._recorder is not None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from arr_coc.types import NS_PER_S
-from stream.answer.model import QWEN, Packet, Speaker, open_speaker
+from stream.answer.model import QWEN, AnswerModel, Packet, load_answer_model
 from stream.answering import Answering, config_of, read_answering
 from stream.config import Config
 from stream.errors import RecordingError
@@ -94,7 +94,7 @@ class Replay:
     stage anew. Where a process was started again, numbers and times go on as in its run.
     """
 
-    def __init__(self, speaker: Speaker, told: Answering) -> None:
+    def __init__(self, speaker: AnswerModel, told: Answering) -> None:
         self._speaker = speaker
         self._told = told
         self._until = ""
@@ -236,10 +236,10 @@ def answered_by(recording: Recording) -> Answering:
     raise RecordingError(f"nothing was answered in {str(recording.folder)!r}: the run ended before its model was there")
 
 
-def open_recorded(told: Answering, config: Config, speaker: str = QWEN) -> Speaker:
+def open_recorded(told: Answering, config: Config, speaker: str = QWEN) -> AnswerModel:
     """The model of `config`, which must be the recorded one, with as many threads as it had.
 
-    Raises RecordingError where it is another one, and what `open_speaker` raises.
+    Raises RecordingError where it is another one, and what `load_answer_model` raises.
     """
     import torch
 
@@ -247,14 +247,14 @@ def open_recorded(told: Answering, config: Config, speaker: str = QWEN) -> Speak
     name, opened = config.answer.model, None
     found = weights_of(name)
     if found == UNKNOWN:  # of the hub, and not here yet
-        opened = open_speaker(speaker, config)
+        opened = load_answer_model(speaker, config)
         found = weights_of(name)
     if found != told.weights:
         raise RecordingError(
             f"recorded with another model than {name or 'the bundled one'}: {told.model or 'the bundled one'} "
             f"({told.weights}) there, {found} here; give --model the folder or name of that one"
         )
-    return opened or open_speaker(speaker, config)
+    return opened or load_answer_model(speaker, config)
 
 
 def replay_config(told: Answering, model: str | None, device: str | None, dtype: str | None) -> Config:

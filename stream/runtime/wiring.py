@@ -8,10 +8,10 @@ from arr_coc.ops.store import Backend
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.updater import TextureOptions
 from arr_coc.weights import unpack_realiser
-from stream.answer.latency import LatencyTarget
-from stream.answer.request import Manners
-from stream.answer.scheduler import AnswerReach, SpeakPolicy
-from stream.answer.triggers import LookRules, TriggerRules, VerdictRules, WatchPolicy
+from stream.answer.latency import LatencyController
+from stream.answer.request import ClientOptions
+from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
+from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
 from stream.config import Config, UntilConfig
 from stream.journal import Journal
 from stream.messages import ServerHello
@@ -69,19 +69,19 @@ def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
     )
 
 
-def watch_policy(until: UntilConfig, holds: bool | None = None) -> WatchPolicy | None:
+def watch_policy(until: UntilConfig, holds: bool | None = None) -> StandingQueryOptions | None:
     """What is watched for; `holds` is the answer of a run that this one continues."""
     if until.question is None:
         return None
-    return WatchPolicy(
+    return StandingQueryOptions(
         question=until.question,
-        looks=LookRules(
+        looks=YesNoTriggerOptions(
             every_ns=None if until.every_s is None else round(until.every_s * NS_PER_S),
             on_change=until.on_change,
             on_cut=until.on_cut,
             least_ns=round(until.least_s * NS_PER_S),
         ),
-        verdicts=VerdictRules(until.yes_above, until.no_below, until.sure, until.certain),
+        verdicts=VerdictThresholds(until.yes_above, until.no_below, until.sure, until.certain),
         alone=until.alone,
         stop=not until.go_on,
         holds=holds,
@@ -89,12 +89,12 @@ def watch_policy(until: UntilConfig, holds: bool | None = None) -> WatchPolicy |
     )
 
 
-def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) -> SpeakPolicy:
+def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) -> SchedulePolicy:
     """When to speak, and how long to wait for it. `holds` as in `watch_policy`."""
     answer = config.answer
     every_ns = None if answer.every_s is None else round(answer.every_s * NS_PER_S)
-    return SpeakPolicy(
-        rules=TriggerRules(every_ns, answer.on_change, answer.on_cut is not False),
+    return SchedulePolicy(
+        rules=AnswerTriggerOptions(every_ns, answer.on_change, answer.on_cut is not False),
         query=answer.asked,
         lockstep=not paced(config, info) and config.pipeline.answers == "lockstep",
         knows_scenes=shows_scenes(config),
@@ -106,16 +106,16 @@ def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) ->
     )
 
 
-def latency_target(config: Config, info: SourceInfo) -> LatencyTarget | None:
+def latency_target(config: Config, info: SourceInfo) -> LatencyController | None:
     """What holds `answer.target_ms`; None where none is set, and in lockstep: what adapts to the clock is off there."""
     if config.answer.target_ms is None or speak_policy(config, info).lockstep:
         return None
-    return LatencyTarget(config.answer.target_ms, config.allocate.budget)
+    return LatencyController(config.answer.target_ms, config.allocate.budget)
 
 
-def manners(config: Config, info: SourceInfo, reach: AnswerReach, journal: Journal | None) -> Manners:
+def manners(config: Config, info: SourceInfo, reach: AnswerEndpoint, journal: Journal | None) -> ClientOptions:
     """How the answer stage is spoken with."""
-    return Manners(
+    return ClientOptions(
         encode=config.answer.encode,
         standing_query=config.answer.until.question,
         rejoin=rejoins(config, info),

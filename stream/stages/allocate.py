@@ -21,9 +21,9 @@ from arr_coc.ops.view import TextureView
 from arr_coc.packets import all_tokens, frame_packet_from, packet_from
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
 from arr_coc.why import explain, weights_of
-from stream.answer.latency import LatencyTarget
-from stream.answer.request import Manners
-from stream.answer.scheduler import AnswerReach, Conversation, Listener, SpeakPolicy
+from stream.answer.latency import LatencyController
+from stream.answer.request import ClientOptions
+from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, Listener, SchedulePolicy
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl, describe
 from stream.event_forms import pack_event
@@ -83,13 +83,13 @@ class AllocateWiring:
     """
 
     transport: Transport
-    answer: AnswerReach
-    speak: SpeakPolicy
-    manners: Manners
+    answer: AnswerEndpoint
+    speak: SchedulePolicy
+    manners: ClientOptions
     overlays: Slots[Overlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
     make_allocator: Callable[[ServerHello], StreamAllocator]
-    target: LatencyTarget | None = None
+    target: LatencyController | None = None
     recorder: Recorder | None = None
 
 
@@ -116,7 +116,7 @@ class AllocateStage:
             looked=lambda: self._allocator.mark_looked(),
             asked=self._asked,
         )
-        self._talk = Conversation(wiring.speak, wiring.answer, wiring.manners, listener, control)
+        self._talk = AnswerScheduler(wiring.speak, wiring.answer, wiring.manners, listener, control)
 
     @property
     def drops(self) -> dict[str, int]:

@@ -15,8 +15,8 @@ import pytest
 import zmq
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.client_table import AnswerPlace
-from stream.answer.server import AnswerStage
+from stream.answer.client_table import ServerOptions
+from stream.answer.server import AnswerServer
 from stream.config import Config
 from stream.control import RunControl
 from stream.errors import RecordingError, ResumeError, TransportError
@@ -270,9 +270,9 @@ class Served:
         stack.callback(self.transport.close)
         self.endpoint = endpoint
         self.control = RunControl()
-        place = AnswerPlace(endpoint, shared=True)
+        place = ServerOptions(endpoint, shared=True)
         self._thread = StageThread(
-            AnswerStage(lambda: FakeSpeaker(Config()), place, self.transport, self.control), self.control
+            AnswerServer(lambda: FakeSpeaker(Config()), place, self.transport, self.control), self.control
         )
         self._thread.start()
         stack.callback(self.stop)

@@ -15,8 +15,8 @@ import pytest
 import zmq
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.client_table import AnswerPlace
-from stream.answer.server import AnswerStage
+from stream.answer.client_table import ServerOptions
+from stream.answer.server import AnswerServer
 from stream.config import QUERY_LIMIT_CHARS, Config, NetworkConfig
 from stream.control import RunControl
 from stream.messages import (
@@ -82,8 +82,8 @@ class Place:
         self.control, self.transport = RunControl(), Transport()
         stack.callback(self.transport.close)
         self._curve = client_curve(network, self.endpoint)
-        place = AnswerPlace(self.endpoint, curve=server_curve(network, self.endpoint), shared=True)
-        stage = AnswerStage(lambda: EchoingSpeaker(Config()), place, self.transport, self.control)
+        place = ServerOptions(self.endpoint, curve=server_curve(network, self.endpoint), shared=True)
+        stage = AnswerServer(lambda: EchoingSpeaker(Config()), place, self.transport, self.control)
         self._thread = StageThread(stage, self.control)
         self._stack = stack
         self._thread.start()
