@@ -1,1 +1,35 @@
-"""Query-aware allocation of visual tokens for Qwen vision-language models."""
+"""ARR-COC: visual tokens of a Qwen-VL model, allocated by relevance to the question.
+
+The public names below are loaded when they are first used, so that importing the package costs nothing and touches
+nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arr_coc.allocator import StreamAllocator
+    from arr_coc.attending import allocate
+    from arr_coc.layer import ARRCOCLayer
+    from arr_coc.model import ARRCOCQwen
+
+__all__ = ["ARRCOCLayer", "ARRCOCQwen", "StreamAllocator", "allocate"]
+
+_HOMES = {
+    "ARRCOCLayer": "arr_coc.layer",
+    "ARRCOCQwen": "arr_coc.model",
+    "StreamAllocator": "arr_coc.allocator",
+    "allocate": "arr_coc.attending",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

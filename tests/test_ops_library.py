@@ -1,26 +1,34 @@
-"""The library's front door: every name is there, and nothing is loaded before it is used."""
+"""Public names of the packages: every name is there, and nothing is loaded before it is used."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
+import arr_coc
 import arr_coc.ops
 
-
-@pytest.mark.parametrize("name", arr_coc.ops.__all__)
-def test_every_public_name_is_there_and_explains_itself(name: str) -> None:
-    assert getattr(arr_coc.ops, name).__doc__
-    assert name in dir(arr_coc.ops)
+PACKAGES = (arr_coc, arr_coc.ops)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"module 'arr_coc\.ops' has no attribute 'mipmap'"):
-        _ = arr_coc.ops.mipmap
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package in PACKAGES for name in package.__all__], ids=str
+)
+def test_every_public_name_is_there_and_explains_itself(package: ModuleType, name: str) -> None:
+    assert getattr(package, name).__doc__
+    assert name in dir(package)
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = "import sys, arr_coc.ops; assert not {'torch', 'cv2', 'numpy'} & set(sys.modules)"
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'mipmap'"):
+        _ = package.mipmap
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_loads_nothing_heavy(package: ModuleType) -> None:
+    code = f"import sys, {package.__name__}; assert not {{'torch', 'cv2', 'numpy'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

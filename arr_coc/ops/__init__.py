@@ -34,24 +34,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Composite": "composite",
-    "Foveation": "foveation",
-    "Placement": "layout",
-    "Texture": "texture",
-    "TextureStore": "store",
-    "VideoStream": "video",
-    "foveate": "composite",
-    "generate_mipmaps": "mipmap_tensor",
-    "hierarchical_attention": "hierarchical",
-    "multiply_adds": "hierarchical",
-    "open_store": "backends",
+    "Composite": "arr_coc.ops.composite",
+    "Foveation": "arr_coc.ops.foveation",
+    "Placement": "arr_coc.ops.layout",
+    "Texture": "arr_coc.ops.texture",
+    "TextureStore": "arr_coc.ops.store",
+    "VideoStream": "arr_coc.ops.video",
+    "foveate": "arr_coc.ops.composite",
+    "generate_mipmaps": "arr_coc.ops.mipmap_tensor",
+    "hierarchical_attention": "arr_coc.ops.hierarchical",
+    "multiply_adds": "arr_coc.ops.hierarchical",
+    "open_store": "arr_coc.ops.backends",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
