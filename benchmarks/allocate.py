@@ -26,7 +26,7 @@ import torch
 from arr_coc.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
-from stream.bench.machine import machine
+from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "allocate.json"
 HEIGHT_PX, WIDTH_PX = 1080, 1920

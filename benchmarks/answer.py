@@ -33,7 +33,7 @@ from benchmarks.answer_memory import peak_mib
 from benchmarks.answer_plot import plot
 from benchmarks.answer_ways import TEXT_TOKENS, WAYS, Stock, Streamed, Took, Way, speak_on, stock_processor
 from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.sources.open import open_source

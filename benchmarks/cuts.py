@@ -34,7 +34,7 @@ from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.updater import TextureUpdater
 from benchmarks.cut_grounds import Part, decoded
 from benchmarks.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.sources.planes import planes_of
 
 try:

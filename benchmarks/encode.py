@@ -29,7 +29,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from benchmarks.answer_ways import speak_on
 from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed, model_2b
-from stream.bench.machine import machine
+from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "encode.json"
 SPARSE_TOKENS = 273

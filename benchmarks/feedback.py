@@ -33,7 +33,7 @@ from arr_coc.types import NS_PER_S, FrameStamp
 from benchmarks.answer import pictures
 from benchmarks.answer_ways import QUERY, TEXT_TOKENS, speak_on
 from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
-from stream.bench.machine import machine
+from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "feedback.json"
 BUDGETS = (102, 273)

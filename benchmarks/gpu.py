@@ -40,7 +40,7 @@ from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.planes import PlaneFormat
 from arr_coc.texture import TextureArray
 from arr_coc.types import FramePlanes, FrameStamp
-from stream.bench.machine import machine
+from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 BUDGET = 273

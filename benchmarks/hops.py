@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks.hop_channels import END, Channel, OwnThreads, OwnTokens, OwnWholeFrames, Picture, Sender
 from benchmarks.hop_peers import ImageZmq, NetGear
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.scenes import load_scene
 from stream.transport import ipc_endpoint, private_directory
 

@@ -30,7 +30,7 @@ from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.client_table import ServerOptions
 from stream.answer.model import AnswerStats, Packet
 from stream.answer.server import AnswerServer
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.config import NetworkConfig
 from stream.control import RunControl
 from stream.messages import AnswerReply, Connect, QueryAccepted, SetQuery, TurnExpired, TurnGrant, TurnRequest, encode

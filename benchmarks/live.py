@@ -9,7 +9,7 @@ evenly frames are released is also measured alone: a paced scene, the capture st
 beside it, a loop that only sleeps to the same schedule shows what the machine itself brings.
 Targets: deadline misses at most 0.1 %, interval_std at most 2 ms, frame latency (capture until a packet can be made)
 p99 at most 25 ms, memory flat: the line through its last four fifths rises by less than 1 % over the run
-(88 bytes a frame of it are this benchmark's own record, which the frame process keeps; `watch_memory`
+(80 bytes a frame of it are this benchmark's own record, which the frame process keeps; `watch_memory`
 looks from outside).
 Released alone: interval_std below 0.3 ms.
 """
@@ -30,10 +30,8 @@ import av
 import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePlanes
-from stream.bench.machine import machine
-from stream.bench.recorder import Recorder
-from stream.bench.report import BYTES_PER_MB, Report, report
-from stream.bench.running import record
+from stream.bench.measure import record
+from stream.bench.report import BYTES_PER_MB, Report, RunRecord, config_json, machine, report
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import RunControl
@@ -76,7 +74,7 @@ def make_clip(path: Path, seconds: float, scene_name: str = "hd") -> None:
                 container.mux(packet)
 
 
-def measure_live(source: str, minutes: float, model: str | None) -> tuple[Recorder, Config]:
+def measure_live(source: str, minutes: float, model: str | None) -> tuple[RunRecord, Config]:
     config = Config(
         source=source,
         capture=CaptureConfig(realtime=True),
@@ -86,9 +84,9 @@ def measure_live(source: str, minutes: float, model: str | None) -> tuple[Record
     return record(config, ProgressDisplay(captions=False), minutes * 60), config
 
 
-def measure_memory(recorder: Recorder) -> dict[str, Any]:
+def measure_memory(recorder: RunRecord) -> dict[str, Any]:
     """How memory went on once it had settled, in all and in each process."""
-    first_ns, last_ns = recorder.frames[0].ready_ns, recorder.frames[-1].ready_ns
+    first_ns, last_ns = recorder.frames["ready_ns"][[0, -1]].tolist()
     settled_ns = first_ns + SETTLING * (last_ns - first_ns)
     samples = [sample for sample in recorder.memory if settled_ns <= sample.at_ns <= last_ns]
     at_ns = np.array([sample.at_ns for sample in samples], dtype=np.int64)
@@ -109,18 +107,20 @@ def measure_memory(recorder: Recorder) -> dict[str, Any]:
     }
 
 
-def worst_frames(recorder: Recorder) -> list[dict[str, float]]:
+def worst_frames(recorder: RunRecord) -> list[dict[str, float]]:
     """The frames that took longest, and where; in the order of the run."""
-    by_latency = sorted(recorder.frames, key=lambda frame: frame.ready_ns - frame.capture_ns)
+    frames = recorder.frames
+    latency_ms = (frames["ready_ns"] - frames["capture_ns"]) / 1e6
+    worst = np.argsort(latency_ms, kind="stable")[-WORST:]
     return [
         {
-            "at_s": round(frame.pts_s, 3),
-            "frame_ms": round((frame.ready_ns - frame.capture_ns) / 1e6, 2),
-            "texture_ms": round(frame.texture_ms, 2),
-            "allocate_ms": round(frame.allocate_ms, 2),
-            "dirty_share": round(frame.dirty_share, 3),
+            "at_s": round(float(frames["pts_s"][at]), 3),
+            "frame_ms": round(float(latency_ms[at]), 2),
+            "texture_ms": round(float(frames["texture_ms"][at]), 2),
+            "allocate_ms": round(float(frames["allocate_ms"][at]), 2),
+            "dirty_share": round(float(frames["dirty_share"][at]), 3),
         }
-        for frame in sorted(by_latency[-WORST:], key=lambda frame: frame.pts_s)
+        for at in sorted(worst, key=lambda at: frames["pts_s"][at])
     ]
 
 
@@ -211,7 +211,9 @@ def main() -> None:
         "memory": memory,
         "latest_frames": worst_frames(recorder),
         "release": release,
-        **told.with_circumstances(shown),
+        "config": config_json(shown),
+        "machine": machine(),
+        **told.as_json(),
     }
     print(json.dumps({key: result[key] for key in ("targets", "memory", "release", "dropped")}, indent=2))
     options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

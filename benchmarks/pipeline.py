@@ -17,8 +17,7 @@ from typing import Any
 
 import av
 
-from stream.bench.recorder import Recorder
-from stream.bench.report import report
+from stream.bench.report import RunRecord, config_json, machine, report
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.runtime.pipeline import Pipeline
 from stream.scenes import load_scene
@@ -48,10 +47,11 @@ def measure(clip: Path, model: str | None) -> dict[str, Any]:
         pipeline=PipelineConfig(answers="newest"),
     )
     run = Pipeline(config)
-    recorder = Recorder(statistics=run.statistics)
+    recorder = RunRecord(statistics=run.statistics)
     for event in run.run():
         recorder.write(event)
-    return report(recorder).with_circumstances(config.model_copy(update={"source": "scene hd as H.264"}))
+    shown = config.model_copy(update={"source": "scene hd as H.264"})
+    return {"config": config_json(shown), "machine": machine(), **report(recorder).as_json()}
 
 
 def main() -> None:

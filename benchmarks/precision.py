@@ -32,7 +32,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TokenPacket
 from arr_coc.updater import TextureUpdater
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.config import DEFAULT_QUERY
 from stream.scenes import load_scene
 

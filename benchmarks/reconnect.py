@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rtsp_server import RtspServer, encode
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Outage
 from stream.runtime.pipeline import Pipeline

@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 from stream.answer.model import QWEN
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.config import AnswerConfig, Config
 from stream.events import Answer, Cut, FrameReady, Summary
 from stream.runtime.pipeline import Pipeline

@@ -45,7 +45,7 @@ from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
 from stream.answer.model import AnswerModel, load_qwen_model
 from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.identity import fingerprint
 

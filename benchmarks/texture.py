@@ -45,7 +45,7 @@ from benchmarks.texture_frames import CASES, NOISY, SIZES, Case, changing_tiles,
 from benchmarks.texture_peers import WholeFrame, peers
 from benchmarks.texture_plot import plot
 from benchmarks.texture_report import judged, summary, table
-from stream.bench.machine import machine
+from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results"
 STORES: tuple[Backend, ...] = ("cpu", "gl", "cuda")

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.messages import Cancel, Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
 from stream.packets import frame_message, frame_packet, token_message, token_packet
 from stream.snapshot import SnapshotReader, SnapshotWriter

@@ -31,7 +31,7 @@ import av
 import torch
 
 from arr_coc.qwen.hub import bundled_model_path
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, UntilConfig
 from stream.events import VerdictChanged, YesNoResult
 from stream.identity import fingerprint

@@ -29,7 +29,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.relevance import RelevanceRealiser
 from arr_coc.structure import picture_structure
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.scenes.draw import draw_thing, gradient, page
 from stream.scenes.shapes import RGB
 from stream.scenes.textures import grained, plain

@@ -29,7 +29,7 @@ import torch
 from arr_coc.qwen.calibration import NEUTRAL, Calibration
 from arr_coc.qwen.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.config import UntilConfig
 from stream.identity import fingerprint
 from training.calibration import Found, measure

@@ -34,7 +34,7 @@ from evaluation.runner import Asking, Suite, run_suite
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import SUITES
 from evaluation.table import effects_table, table
-from stream.bench.machine import machine
+from stream.bench.report import machine
 from stream.errors import StreamError
 
 BAD_INPUT = 2

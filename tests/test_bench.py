@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import psutil
 import pytest
 
-from stream.bench.machine import machine
-from stream.bench.recorder import Recorder
-from stream.bench.report import Report, report
+from stream.bench.report import FRAME, Report, RunRecord, config_json, machine, report
 from stream.clock import FakeClock
 from stream.config import Config
 from stream.events import Cut, Event, Outage, Restarted
@@ -21,11 +19,17 @@ from tests.event_maker import answer, frame, summary
 
 
 def recorded(
-    frames: int, gap_ms: int = 40, *, scheduled: bool = False, late_ms: float = 5, ended: str = "finished"
-) -> Recorder:
-    """Frames every `gap_ms`, each ready `late_ms` after capture, and an answer for every tenth."""
-    recorder = Recorder(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
-    for index in range(frames):
+    frames: int,
+    gap_ms: int = 40,
+    *,
+    scheduled: bool = False,
+    late_ms: float = 5,
+    ended: str = "finished",
+    lost: Container[int] = (),
+) -> RunRecord:
+    """Frames every `gap_ms` but those `lost`, each ready `late_ms` after capture, and an answer for every tenth."""
+    recorder = RunRecord(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
+    for index in (index for index in range(frames) if index not in lost):
         ready_ns = round((index * gap_ms + late_ms) * 1e6)
         take(recorder, frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
         if index % 10 == 0:
@@ -35,7 +39,7 @@ def recorded(
     return recorder
 
 
-def take(recorder: Recorder, event: Event) -> None:
+def take(recorder: RunRecord, event: Event) -> None:
     """As a run gives its events."""
     recorder.statistics.add(event)
     recorder.write(event)
@@ -86,14 +90,13 @@ def test_a_stage_s_times_and_its_waits_add_up_to_the_latency() -> None:
 
 
 def test_an_empty_run_has_no_figures_and_no_errors() -> None:
-    result = report(Recorder(scheduled=True))
+    result = report(RunRecord(scheduled=True))
     assert all(one.values is None and one.mean is None for one in result.latencies)
     assert all(one.value is None for one in result.figures)
 
 
 def test_the_timeline_knows_answers_cuts_and_gaps() -> None:
-    recorder = recorded(10)
-    del recorder.frames[4:7]
+    recorder = recorded(10, lost=range(4, 7))
     recorder.write(Cut(frame_index=8, pts_s=0.32, score=1.0))
     recorder.write(Cut(frame_index=5, pts_s=0.2, score=1.0))
     timeline = report(recorder).timeline
@@ -152,19 +155,28 @@ def test_memory_is_looked_at_from_the_first_moment_on() -> None:
     assert list(alone.samples[0].rss_bytes) == ["sinks"]
 
 
-def test_json_holds_configuration_machine_and_definitions() -> None:
-    told = json.loads(
-        json.dumps(report(recorded(101, scheduled=True)).with_circumstances(Config(source="rtsp://me:hush@camera/1")))
-    )
-    assert told["config"]["source"] == "rtsp://***@camera/1"
-    assert told["config"]["allocate"]["budget"] == "auto"
+def test_json_holds_values_and_definitions() -> None:
+    told = json.loads(json.dumps(report(recorded(101, scheduled=True)).as_json()))
     assert told["latency_ms"]["frame"]["p99"] == pytest.approx(5)
     assert all(entry["definition"] for entry in (*told["figures"].values(), *told["latency_ms"].values()))
     assert told["dropped"] == {"answer.busy": 2}
 
 
+def test_the_configuration_is_told_without_secrets() -> None:
+    told = config_json(Config(source="rtsp://me:hush@camera/1"))
+    assert (told["source"], told["allocate"]["budget"]) == ("rtsp://***@camera/1", "auto")
+
+
+def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
+    record, given = RunRecord(), frame(10_000, 333.3, ready_ns=10**12, tokens=7, slot=3)
+    record.write(given)
+    record.write(frame(10_001, 333.4))
+    assert record.frames[0].tolist() == tuple(getattr(given, name) for name in FRAME.names or ())
+    assert record.frames.nbytes == 2 * 80
+
+
 def test_the_machine_is_told_even_where_a_package_goes_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.bench.machine.PACKAGES", ("torch", "no-such-package"))
+    monkeypatch.setattr("stream.bench.report.PACKAGES", ("torch", "no-such-package"))
     told = machine()
     assert {"cpu", "cores", "load_1min", "system", "python", "torch"} <= set(told)
     assert told["no-such-package"] is None

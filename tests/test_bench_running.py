@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.bench.recorder import Recorder
-from stream.bench.running import Measured, Plan, measure, record
+from stream.bench.measure import BenchPlan, BenchResult, measure, record
+from stream.bench.report import RunRecord
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
 from stream.display.progress import ProgressDisplay
@@ -73,7 +73,7 @@ class Studio:
         self.budgets.append(config.allocate.budget)
         return self._runs.pop(0)
 
-    def measure(self, plan: Plan) -> Measured:
+    def measure(self, plan: BenchPlan) -> BenchResult:
         return measure(plan, lambda number, name: self.told.append((number, name)), self.make)
 
 
@@ -81,13 +81,13 @@ A = Config()
 B = Config.model_validate({"allocate": {"budget": 64}})
 
 
-def recorded(run: ScriptedRun, config: Config = A) -> Recorder:
+def recorded(run: ScriptedRun, config: Config = A) -> RunRecord:
     return record(config, ProgressDisplay(captions=False), make_run=lambda _: run)
 
 
 def test_two_configurations_take_turns() -> None:
     studio = Studio(*(ScriptedRun() for _ in range(4)))
-    measured = studio.measure(Plan({"A": A, "B": B}, runs=2))
+    measured = studio.measure(BenchPlan({"A": A, "B": B}, runs=2))
     assert studio.told == [(1, "A"), (1, "B"), (2, "A"), (2, "B")]
     assert studio.budgets == ["auto", 64, "auto", 64]
     assert [(one.name, len(one.runs)) for one in measured.series] == [("A", 2), ("B", 2)]
@@ -105,26 +105,26 @@ def test_memory_is_sampled() -> None:
 
 
 def test_a_run_ends_when_its_time_is_up() -> None:
-    measured = Studio(ScriptedRun(endless=True), ScriptedRun(endless=True)).measure(Plan({"A": A}, 2, 0.01))
+    measured = Studio(ScriptedRun(endless=True), ScriptedRun(endless=True)).measure(BenchPlan({"A": A}, 2, 0.01))
     assert [run.ended for run in measured.series[0].runs] == ["elapsed", "elapsed"]
     assert not measured.interrupted
 
 
 def test_a_run_that_the_user_stops_is_the_last_and_counts_only_where_it_is_the_first() -> None:
-    alone = Studio(ScriptedRun(ended="interrupted")).measure(Plan({"A": A}, 3))
+    alone = Studio(ScriptedRun(ended="interrupted")).measure(BenchPlan({"A": A}, 3))
     assert (alone.interrupted, len(alone.series[0].runs)) == (True, 1)
-    later = Studio(ScriptedRun(), ScriptedRun(ended="cancelled")).measure(Plan({"A": A}, 3))
+    later = Studio(ScriptedRun(), ScriptedRun(ended="cancelled")).measure(BenchPlan({"A": A}, 3))
     assert (later.interrupted, len(later.series[0].runs)) == (True, 1)
 
 
 def test_the_first_run_s_failure_is_raised_and_a_later_one_s_keeps_what_was_measured() -> None:
     with pytest.raises(StageDied):
-        Studio(ScriptedRun(fails=True)).measure(Plan({"A": A}, 3))
-    measured = Studio(ScriptedRun(), ScriptedRun(fails=True)).measure(Plan({"A": A, "B": B}))
+        Studio(ScriptedRun(fails=True)).measure(BenchPlan({"A": A}, 3))
+    measured = Studio(ScriptedRun(), ScriptedRun(fails=True)).measure(BenchPlan({"A": A, "B": B}))
     assert isinstance(measured.failure, StageDied)
     assert [one.name for one in measured.series] == ["A"]
 
 
 def test_a_warm_up_is_left_out() -> None:
-    measured = Studio(ScriptedRun()).measure(Plan({"A": A}, warmup_s=0.1))
+    measured = Studio(ScriptedRun()).measure(BenchPlan({"A": A}, warmup_s=0.1))
     assert measured.series[0].runs[0].left_out_s == (0.0, 0.0)

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stream.bench.compare import Difference, differences
-from stream.bench.document import SCHEMA, document
+from stream.bench.output import QUEUEING, changed_keys, plot_series, show
 from stream.bench.report import report
-from stream.bench.series import Series, Spread
-from stream.bench.tables import QUEUEING, changed_keys, show
+from stream.bench.series import SCHEMA, MetricDifference, Series, Spread, differences, document
 from stream.config import AllocateConfig, Config
 from stream.errors import ConfigError, OutputError, ReaderGone
-from stream.plot import plot_series
 from tests.test_bench import recorded
 
 FAST, SLOW = Config(), Config(allocate=AllocateConfig(budget=64))
@@ -27,7 +24,7 @@ def series(name: str, *late_ms: float, config: Config = FAST, scheduled: bool = 
     return Series(name, config, runs)
 
 
-def difference(a: Series, b: Series, name: str, statistic: str = "p50") -> Difference:
+def difference(a: Series, b: Series, name: str, statistic: str = "p50") -> MetricDifference:
     return next(one for one in differences(a, b) if (one.row.name, one.row.statistic) == (name, statistic))
 
 

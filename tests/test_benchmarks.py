@@ -13,8 +13,7 @@ from benchmarks.hop_peers import number_of, numbered
 from benchmarks.hops import compared, hops_us, slow_consumer
 from benchmarks.live import measure_memory, measure_release, targets, worst_frames
 from benchmarks.transport import median_of
-from stream.bench.recorder import Recorder
-from stream.bench.report import report
+from stream.bench.report import RunRecord, report
 from stream.monitor.memory import MemorySample
 from tests.event_maker import frame
 from tests.test_bench import recorded
@@ -67,7 +66,10 @@ def test_hops_are_compared_with_the_quickest_peer_of_each_boundary() -> None:
     assert between_processes["this project, b"] == {"p50": 2, "p95": 2}
 
 
-def live_recorder(rise_mb: float) -> Recorder:
+LATE = {"ready_ns": 4_300_000_000, "texture_ms": 99.0}
+
+
+def live_recorder(rise_mb: float) -> RunRecord:
     recorder = recorded(5000, scheduled=True)
     for second in range(200):
         held = {"frames": 400_000_000 + round(second / 200 * rise_mb * 1e6), "answers": 600_000_000}
@@ -85,8 +87,9 @@ def test_memory_that_rises_is_not_flat() -> None:
 
 
 def test_late_frames_miss_the_target_and_are_told_one_by_one() -> None:
-    recorder = live_recorder(0)
-    recorder.frames[100] = frame(100, 4.0, ready_ns=4_300_000_000, texture_ms=99.0)
+    recorder = RunRecord(scheduled=True, memory=live_recorder(0).memory)
+    for index in range(5000):
+        recorder.write(frame(index, index / 25, **(LATE if index == 100 else {})))
     told = targets(report(recorder), measure_memory(recorder))
     assert not told["interval_std, ms"]["met"]
     assert told["frame latency p99, ms"]["met"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stream.bench.measure import BenchPlan, BenchResult
 from stream.bench.report import report
-from stream.bench.running import Measured, Plan
 from stream.bench.series import Series
 from stream.cli import main
 from stream.errors import StageDied
@@ -17,22 +17,24 @@ from tests.test_bench import recorded
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[BenchPlan]:
     """The plans that are asked for; each is answered with runs that were made by hand."""
-    asked: list[Plan] = []
+    asked: list[BenchPlan] = []
 
-    def measure(plan: Plan, tell: Any) -> Measured:
+    def measure(plan: BenchPlan, tell: Any) -> BenchResult:
         asked.append(plan)
         for number, name in plan.turns():
             tell(number, name)
         runs = tuple(report(recorded(101)) for _ in range(plan.runs))
-        return Measured(tuple(Series(name, config, runs) for name, config in plan.configs.items()), False)
+        return BenchResult(tuple(Series(name, config, runs) for name, config in plan.configs.items()), False)
 
-    monkeypatch.setattr("stream.bench.running.measure", measure)
+    monkeypatch.setattr("stream.bench.measure.measure", measure)
     return asked
 
 
-def test_one_run_of_one_configuration_is_the_default(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_of_one_configuration_is_the_default(
+    plans: list[BenchPlan], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "scene:demo"]) == 0
     (plan,) = plans
     assert (list(plan.configs), plan.runs, plan.limit_s, plan.warmup_s) == (["A"], 1, None, 1.0)
@@ -40,14 +42,14 @@ def test_one_run_of_one_configuration_is_the_default(plans: list[Plan], capsys: 
     assert "run 1" not in capsys.readouterr().err
 
 
-def test_runs_limit_and_warm_up_are_taken(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_limit_and_warm_up_are_taken(plans: list[BenchPlan], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "scene:demo", "--runs", "3", "--for", "1m", "--warmup", "2s"]) == 0
     assert (plans[0].runs, plans[0].limit_s, plans[0].warmup_s) == (3, 60, 2)
     assert "run 3 of 3\n" in capsys.readouterr().err
 
 
 def test_a_comparison_changes_keys_of_the_same_configuration(
-    plans: list[Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plans: list[BenchPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other, told = tmp_path / "other.toml", tmp_path / "b.json"
     other.write_text("[allocate]\nbudget = 64\nstrategy = 'topk'\n", encoding="utf-8")
@@ -64,7 +66,7 @@ def test_a_comparison_changes_keys_of_the_same_configuration(
     assert "allocate.budget: A auto, B 32" in captured.out
 
 
-def test_files_to_compare_with_are_merged_and_the_last_wins(plans: list[Plan], tmp_path: Path) -> None:
+def test_files_to_compare_with_are_merged_and_the_last_wins(plans: list[BenchPlan], tmp_path: Path) -> None:
     one, two = tmp_path / "one.toml", tmp_path / "two.toml"
     one.write_text("[allocate]\nbudget = 64\nstrategy = 'topk'\n", encoding="utf-8")
     two.write_text("[allocate]\nbudget = 32\n", encoding="utf-8")
@@ -86,11 +88,11 @@ def test_no_configuration_file_is_overwritten(option: str, tmp_path: Path, capsy
 def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(plan: Plan, tell: Any) -> Measured:
+    def measure(plan: BenchPlan, tell: Any) -> BenchResult:
         series = Series("A", plan.configs["A"], (report(recorded(101)),))
-        return Measured((series,), False, failure=StageDied("answer", "it fell"))
+        return BenchResult((series,), False, failure=StageDied("answer", "it fell"))
 
-    monkeypatch.setattr("stream.bench.running.measure", measure)
+    monkeypatch.setattr("stream.bench.measure.measure", measure)
     assert main(["bench", "scene:demo", "--runs", "2"]) == 1
     captured = capsys.readouterr()
     assert "fps" in captured.out
@@ -98,10 +100,10 @@ def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
 
 
 def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(plan: Plan, tell: Any) -> Measured:
-        return Measured((Series("A", plan.configs["A"], (report(recorded(9)),)),), False, interrupted=True)
+    def measure(plan: BenchPlan, tell: Any) -> BenchResult:
+        return BenchResult((Series("A", plan.configs["A"], (report(recorded(9)),)),), False, interrupted=True)
 
-    monkeypatch.setattr("stream.bench.running.measure", measure)
+    monkeypatch.setattr("stream.bench.measure.measure", measure)
     assert main(["bench", "scene:demo"]) == 130
 
 
@@ -129,7 +131,7 @@ def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.Monk
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line_before_any_run(
-    options: list[str], message: str, plans: list[Plan], capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, plans: list[BenchPlan], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *options]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

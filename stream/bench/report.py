@@ -1,22 +1,26 @@
-"""The figures of one run, each under the name of its definition."""
+"""Figures of one measured run, each under the name of its definition, and the machine that it ran on."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import asdict, dataclass, fields
+import os
+import platform
+import struct
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stream.bench.machine import machine
-from stream.bench.recorder import Recorder
+from stream.clock import MonotonicClock
 from stream.config import Config
-from stream.events import Answer, FrameReady
+from stream.events import Answer, Cut, Event, FrameReady, Summary
+from stream.monitor.memory import MemorySample
 from stream.monitor.metrics import (
     TRIM_S,
     Jitter,
-    Nanoseconds,
     Percentiles,
     frames_per_second,
     interval_std_ms,
@@ -24,20 +28,74 @@ from stream.monitor.metrics import (
     slope_per_hour,
     trimmed,
 )
+from stream.monitor.statistics import RunStatistics
+from stream.sinks.base import Sink
 from stream.sources.address import shown_config
 
 BYTES_PER_MB = 1e6
 
 PERCENTILES = tuple(field.name for field in fields(Percentiles))
 
+PACKAGES = ("torch", "transformers", "av", "numpy", "opencv-python-headless", "pyzmq", "arr-coc-stream")
 
-def config_json(config: Config) -> dict[str, Any]:
-    """The whole configuration, the source without its secrets."""
-    return shown_config(config).model_dump(mode="json")
+FRAME = np.dtype(
+    [
+        ("frame_index", "<i8"),
+        ("pts_s", "<f8"),
+        ("capture_ns", "<i8"),
+        ("ready_ns", "<i8"),
+        ("texture_ms", "<f8"),
+        ("allocate_ms", "<f8"),
+        ("dirty_share", "<f8"),
+        ("tokens", "<i8"),
+        ("tiles", "<i8"),
+        ("jitter_share", "<f8"),
+    ]
+)
+"""The numbers of a FrameReady that are measured: 80 bytes a frame, so that a long measurement is no leak itself."""
+
+_PACKED = struct.Struct("<qdqqdddqqd")
+
+Frames = npt.NDArray[np.void]
+Milliseconds = npt.NDArray[np.float64]
+
+
+@dataclass
+class RunRecord(Sink):
+    """Frames, answers and cuts of a run, its statistics, and samples of its memory.
+
+    `scheduled`: frames came at a pace of their own, so jitter has a meaning.
+    """
+
+    scheduled: bool = False
+    answers: list[Answer] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    statistics: RunStatistics = field(default_factory=lambda: RunStatistics(MonotonicClock()))
+    summary: Summary | None = None
+    memory: list[MemorySample] = field(default_factory=list)
+    _frames: bytearray = field(default_factory=bytearray)
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            self._frames += _PACKED.pack(*(getattr(event, name) for name in FRAME.names or ()))
+        elif isinstance(event, Answer):
+            self.answers.append(event)
+        elif isinstance(event, Cut):
+            self.cuts.append(event)
+        elif isinstance(event, Summary):
+            self.summary = event
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    @property
+    def frames(self) -> Frames:
+        """All frames so far: an array [N] of `FRAME`."""
+        return np.frombuffer(bytes(self._frames), FRAME)
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Metric:
     """One measured value. `value` is None where the run gave nothing to measure it by."""
 
     name: str
@@ -56,15 +114,30 @@ class Latency:
     definition: str
 
     @classmethod
-    def of(cls, name: str, values_ms: list[float], definition: str) -> Latency:
-        return cls(name, Percentiles.of(values_ms), float(np.mean(values_ms)) if values_ms else None, definition)
+    def of(cls, name: str, values_ms: npt.ArrayLike, definition: str) -> Latency:
+        return cls(name, Percentiles.of(values_ms), _mean(values_ms), definition)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The measured frames and answers in time; all times in seconds since the first measured frame was ready.
+
+    `ready_s` and `latency_ms` are float64 [N]; `answers_s` holds (capture, first token, last token); `gaps_s` holds
+    (when, how many): frames that were dropped between two that were not.
+    """
+
+    ready_s: Milliseconds
+    latency_ms: Milliseconds
+    answers_s: tuple[tuple[float, float, float], ...] = ()
+    cuts_s: tuple[float, ...] = ()
+    gaps_s: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run measured. `left_out_s` is what was left out at its start and end; times are those of measured frames.
+    """Figures of a run. `left_out_s` is left out at its start and end; times are those of measured frames.
 
-    `timeline` is what a picture of the run is drawn from.
+    A picture of the run is drawn from `timeline`.
     """
 
     frames: int
@@ -72,7 +145,7 @@ class Report:
     left_out_s: tuple[float, float]
     ended: str
     latencies: tuple[Latency, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[Metric, ...]
     memory_mb: dict[str, float]
     counts: dict[str, int]
     dropped: dict[str, int]
@@ -100,48 +173,22 @@ class Report:
             "dropped": self.dropped,
         }
 
-    def with_circumstances(self, config: Config) -> dict[str, Any]:
-        """`as_json`, after the configuration and the machine."""
-        return {"config": config_json(config), "machine": machine(), **self.as_json()}
 
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """The measured frames and answers in time; all times in seconds since the first measured frame was ready.
-
-    `ready_s` and `latency_ms` are float64 [N]; `answers_s` holds (capture, first token, last token); `gaps_s` holds
-    (when, how many): frames that were dropped between two that were not.
-    """
-
-    ready_s: npt.NDArray[np.float64]
-    latency_ms: npt.NDArray[np.float64]
-    answers_s: tuple[tuple[float, float, float], ...] = ()
-    cuts_s: tuple[float, ...] = ()
-    gaps_s: tuple[tuple[float, int], ...] = ()
-
-
-def report(recorder: Recorder, *, warmup_s: float = TRIM_S) -> Report:
+def report(record: RunRecord, *, warmup_s: float = TRIM_S) -> Report:
     """The figures of a recorded run, without its first `warmup_s` and its last second."""
-    frames = list(recorder.frames)
-    inside = trimmed(np.array([frame.ready_ns for frame in frames], dtype=np.int64), warmup_s)
-    measured = [frame for frame, counts in zip(frames, inside, strict=True) if counts]
-    ready_ns, capture_ns, pts_ns = _times(measured)
-    shown = {frame.frame_index: frame for frame in measured}
-    answers = [answer for answer in recorder.answers if answer.frame_index in shown]
-    summary, counted = recorder.summary, recorder.statistics.snapshot()
+    frames = record.frames
+    measured = frames[trimmed(frames["ready_ns"], warmup_s)]
+    captured_ns = dict(zip(measured["frame_index"].tolist(), measured["capture_ns"].tolist(), strict=True))
+    answers = [answer for answer in record.answers if answer.frame_index in captured_ns]
+    summary, counted = record.summary, record.statistics.snapshot()
     return Report(
         frames=len(frames),
         measured_frames=len(measured),
         left_out_s=(warmup_s, TRIM_S) if len(measured) < len(frames) else (0.0, 0.0),
         ended=summary.ended if summary else "",
-        latencies=(*_frame_latencies(measured), *_answer_latencies(answers, shown)),
-        figures=(
-            *_rates(ready_ns, measured, answers),
-            *_memory(recorder),
-            *_jitter_figures(jitter(capture_ns, ready_ns, pts_ns) if recorder.scheduled else None),
-            _release(capture_ns, pts_ns) if recorder.scheduled else _release(capture_ns[:0], pts_ns),
-        ),
-        memory_mb=_largest_of_each(recorder),
+        latencies=(*_frame_latencies(measured), *_answer_latencies(answers, measured)),
+        figures=(*_rates(measured, answers), *_memory(record), *_jitter_figures(measured, record.scheduled)),
+        memory_mb=_largest_of_each(record),
         counts={
             "answers": counted.answers,
             "cuts": counted.cuts,
@@ -150,37 +197,53 @@ def report(recorder: Recorder, *, warmup_s: float = TRIM_S) -> Report:
             "restarts": sum(counted.restarts.values()),
         },
         dropped=dict(summary.dropped) if summary else {},
-        timeline=_timeline(measured, answers, recorder),
+        timeline=_timeline(measured, answers, captured_ns, record.cuts),
     )
 
 
-def _times(frames: list[FrameReady]) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
-    """When they were ready, were captured, and are shown: int64 [N] each."""
-    ready_ns = np.array([frame.ready_ns for frame in frames], dtype=np.int64)
-    capture_ns = np.array([frame.capture_ns for frame in frames], dtype=np.int64)
-    pts_ns = np.array([round(frame.pts_s * 1e9) for frame in frames], dtype=np.int64)
-    return ready_ns, capture_ns, pts_ns
+def config_json(config: Config) -> dict[str, Any]:
+    """The whole configuration, the source without its secrets."""
+    return shown_config(config).model_dump(mode="json")
 
 
-def _latency_ms(frame: FrameReady) -> float:
-    return (frame.ready_ns - frame.capture_ns) / 1e6
+def machine() -> dict[str, Any]:
+    """The processor, how many of its cores this process may use, how busy they are, and the versions of what counts.
+
+    Every benchmark writes this beside its figures.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "load_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+    }
 
 
-def _frame_latencies(frames: list[FrameReady]) -> tuple[Latency, ...]:
-    waits = [_latency_ms(frame) - frame.texture_ms - frame.allocate_ms for frame in frames]
+def _latency_ms(frames: Frames) -> Milliseconds:
+    latency: Milliseconds = (frames["ready_ns"] - frames["capture_ns"]) / 1e6
+    return latency
+
+
+def _frame_latencies(frames: Frames) -> tuple[Latency, ...]:
+    latency_ms = _latency_ms(frames)
+    waits_ms = latency_ms - frames["texture_ms"] - frames["allocate_ms"]
     return (
-        Latency.of("frame", [_latency_ms(frame) for frame in frames], "capture to allocation ready"),
-        Latency.of("texture", [frame.texture_ms for frame in frames], "texture stage, a frame"),
-        Latency.of("allocate", [frame.allocate_ms for frame in frames], "allocate stage, a frame"),
-        Latency.of("waits", waits, "the rest of it: queues, hops"),
+        Latency.of("frame", latency_ms, "capture to allocation ready"),
+        Latency.of("texture", frames["texture_ms"], "texture stage, a frame"),
+        Latency.of("allocate", frames["allocate_ms"], "allocate stage, a frame"),
+        Latency.of("waits", waits_ms, "the rest of it: queues, hops"),
     )
 
 
-def _answer_latencies(answers: list[Answer], shown: dict[int, FrameReady]) -> tuple[Latency, ...]:
-    timed = [(answer.timing, shown[answer.frame_index]) for answer in answers if answer.timing is not None]
+def _answer_latencies(answers: list[Answer], frames: Frames) -> tuple[Latency, ...]:
+    frame_ms = dict(zip(frames["frame_index"].tolist(), _latency_ms(frames).tolist(), strict=True))
+    timed = [(answer.timing, frame_ms[answer.frame_index]) for answer in answers if answer.timing is not None]
     rest = [
-        timing.total_ms - timing.encode_ms - timing.prefill_ms - timing.decode_ms - _latency_ms(frame)
-        for timing, frame in timed
+        timing.total_ms - timing.encode_ms - timing.prefill_ms - timing.decode_ms - latency_ms
+        for timing, latency_ms in timed
     ]
     return (
         Latency.of("answer, first token", [timing.ttft_ms for timing, _ in timed], "capture to first token"),
@@ -192,93 +255,92 @@ def _answer_latencies(answers: list[Answer], shown: dict[int, FrameReady]) -> tu
     )
 
 
-def _rates(ready_ns: Nanoseconds, frames: list[FrameReady], answers: list[Answer]) -> tuple[Figure, ...]:
+def _rates(frames: Frames, answers: list[Answer]) -> tuple[Metric, ...]:
+    ready_ns = frames["ready_ns"]
     span_s = float(ready_ns[-1] - ready_ns[0]) / 1e9 if ready_ns.size > 1 else 0.0
     rate = len(answers) / span_s if span_s else None
+    flops = sum(answer.flops for answer in answers)
+    ratio = sum(answer.full_flops for answer in answers) / flops if flops else None
+    changed, jittered = 100 * frames["dirty_share"], 100 * frames["jitter_share"]
     return (
-        Figure("fps", frames_per_second(ready_ns), "1/s", "allocations ready ÷ wall time"),
-        Figure("answers", rate, "1/s", "answers about the measured frames ÷ wall time"),
-        Figure("tokens", _mean([frame.tokens for frame in frames]), "", "visual tokens a frame, mean"),
-        Figure("tiles", _mean([frame.tiles for frame in frames]), "", "visual tokens of a whole frame, mean"),
-        Figure("less work", _work_ratio(answers), "×", "operations with all tokens ÷ with those shown"),
-        Figure("tiles changed", _mean([frame.dirty_share for frame in frames], 100), "%", "of the grid, mean"),
-        Figure(
-            "allocation jitter",
-            _mean([frame.jitter_share for frame in frames], 100),
-            "%",
-            "tiles whose level changed, mean",
-        ),
+        Metric("fps", frames_per_second(ready_ns), "1/s", "allocations ready ÷ wall time"),
+        Metric("answers", rate, "1/s", "answers about the measured frames ÷ wall time"),
+        Metric("tokens", _mean(frames["tokens"]), "", "visual tokens a frame, mean"),
+        Metric("tiles", _mean(frames["tiles"]), "", "visual tokens of a whole frame, mean"),
+        Metric("less work", ratio, "×", "operations with all tokens ÷ with those shown"),
+        Metric("tiles changed", _mean(changed), "%", "of the grid, mean"),
+        Metric("allocation jitter", _mean(jittered), "%", "tiles whose level changed, mean"),
     )
 
 
-def _work_ratio(answers: list[Answer]) -> float | None:
-    flops = sum(answer.flops for answer in answers)
-    return sum(answer.full_flops for answer in answers) / flops if flops else None
-
-
-def _memory(recorder: Recorder) -> tuple[Figure, ...]:
-    at_ns = np.array([sample.at_ns for sample in recorder.memory], dtype=np.int64)
-    total_mb = [sample.total_bytes / BYTES_PER_MB for sample in recorder.memory]
-    running = at_ns >= (recorder.frames[0].ready_ns if recorder.frames else 0)
+def _memory(record: RunRecord) -> tuple[Metric, ...]:
+    at_ns = np.array([sample.at_ns for sample in record.memory], dtype=np.int64)
+    total_mb = [sample.total_bytes / BYTES_PER_MB for sample in record.memory]
+    running = at_ns >= (record.frames["ready_ns"][0] if len(record.frames) else 0)
     slope = slope_per_hour(at_ns[running], np.array(total_mb)[running]) if total_mb else None
     return (
-        Figure("memory", max(total_mb, default=None), "MB", "largest RSS, summed over the processes"),
-        Figure("memory slope", slope, "MB/h", "line through RSS since the first frame"),
+        Metric("memory", max(total_mb, default=None), "MB", "largest RSS, summed over the processes"),
+        Metric("memory slope", slope, "MB/h", "line through RSS since the first frame"),
     )
 
 
-def _largest_of_each(recorder: Recorder) -> dict[str, float]:
+def _largest_of_each(record: RunRecord) -> dict[str, float]:
     largest: dict[str, float] = {}
-    for sample in recorder.memory:
+    for sample in record.memory:
         for name, held in sample.rss_bytes.items():
             largest[name] = max(largest.get(name, 0.0), held / BYTES_PER_MB)
     return largest
 
 
-def _jitter_figures(values: Jitter | None) -> tuple[Figure, ...]:
-    named = {} if values is None else asdict(values)
+def _jitter_figures(frames: Frames, scheduled: bool) -> tuple[Metric, ...]:
+    """How uneven frames came out, and how uneven the source itself was, before any stage had the frame."""
+    measured: Jitter | None = None
+    released: float | None = None
+    if scheduled and len(frames) > 2:
+        pts_ns = np.round(frames["pts_s"] * 1e9).astype(np.int64)
+        measured = jitter(frames["capture_ns"], frames["ready_ns"], pts_ns)
+        released = interval_std_ms(frames["capture_ns"], pts_ns)
+    named = {} if measured is None else asdict(measured)
     return (
-        Figure("interarrival", named.get("interarrival_ms"), "ms", "jitter: RFC 3550's smoothed estimate"),
-        Figure("interval_std", named.get("interval_std_ms"), "ms", "jitter: std of output gaps - PTS gaps"),
-        Figure("tail", named.get("tail_ms"), "ms", "jitter: p99 - p50 of frame latency"),
-        Figure("peak_to_peak", named.get("peak_to_peak_ms"), "ms", "jitter: max - min of frame latency"),
-        Figure("deadline misses", named.get("deadline_misses_percent"), "%", "frames later than one source period"),
+        Metric("interarrival", named.get("interarrival_ms"), "ms", "jitter: RFC 3550's smoothed estimate"),
+        Metric("interval_std", named.get("interval_std_ms"), "ms", "jitter: std of output gaps - PTS gaps"),
+        Metric("tail", named.get("tail_ms"), "ms", "jitter: p99 - p50 of frame latency"),
+        Metric("peak_to_peak", named.get("peak_to_peak_ms"), "ms", "jitter: max - min of frame latency"),
+        Metric("deadline misses", named.get("deadline_misses_percent"), "%", "frames later than one source period"),
+        Metric("source interval_std", released, "ms", "jitter: std of capture gaps - PTS gaps"),
     )
 
 
-def _release(capture_ns: Nanoseconds, pts_ns: Nanoseconds) -> Figure:
-    """How uneven the source itself was, before any stage had the frame."""
-    value = interval_std_ms(capture_ns, pts_ns) if capture_ns.size > 2 else None
-    return Figure("source interval_std", value, "ms", "jitter: std of capture gaps - PTS gaps")
-
-
-def _timeline(frames: list[FrameReady], answers: list[Answer], recorder: Recorder) -> Timeline:
-    ready_ns, capture_ns, _ = _times(frames)
-    zero_ns = int(ready_ns[0]) if frames else 0
-
-    def seconds(at_ns: float) -> float:
-        return (at_ns - zero_ns) / 1e9
-
-    by_index = {frame.frame_index: frame for frame in frames}
-    spoken = [(by_index[answer.frame_index].capture_ns, answer.timing) for answer in answers if answer.timing]
-    gaps = [
-        (seconds(later.ready_ns), later.frame_index - earlier.frame_index - 1)
-        for earlier, later in itertools.pairwise(frames)
-        if later.frame_index > earlier.frame_index + 1
-    ]
+def _timeline(frames: Frames, answers: list[Answer], captured_ns: dict[int, int], cuts: list[Cut]) -> Timeline:
+    zero_ns = int(frames["ready_ns"][0]) if len(frames) else 0
+    ready_s = (frames["ready_ns"] - zero_ns) / 1e9
+    ready = list(zip(frames["frame_index"].tolist(), ready_s.tolist(), strict=True))
+    ready_at = dict(ready)
+    timed = [((captured_ns[answer.frame_index] - zero_ns) / 1e9, answer.timing) for answer in answers if answer.timing]
     return Timeline(
-        ready_s=(ready_ns - zero_ns) / 1e9,
-        latency_ms=(ready_ns - capture_ns) / 1e6,
-        answers_s=tuple(
-            (seconds(at_ns), seconds(at_ns + timing.ttft_ms * 1e6), seconds(at_ns + timing.total_ms * 1e6))
-            for at_ns, timing in spoken
-        ),
-        cuts_s=tuple(
-            seconds(by_index[cut.frame_index].ready_ns) for cut in recorder.cuts if cut.frame_index in by_index
-        ),
-        gaps_s=tuple(gaps),
+        ready_s=ready_s,
+        latency_ms=_latency_ms(frames),
+        answers_s=tuple((at_s, at_s + timing.ttft_ms / 1e3, at_s + timing.total_ms / 1e3) for at_s, timing in timed),
+        cuts_s=tuple(ready_at[cut.frame_index] for cut in cuts if cut.frame_index in ready_at),
+        gaps_s=tuple((at_s, later - index - 1) for (index, _), (later, at_s) in pairwise(ready) if later > index + 1),
     )
 
 
-def _mean(values: list[int] | list[float], scale: float = 1.0) -> float | None:
-    return float(np.mean(values)) * scale if values else None
+def _mean(values: npt.ArrayLike) -> float | None:
+    known = np.asarray(values)
+    return float(known.mean()) if known.size else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

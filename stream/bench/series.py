@@ -1,15 +1,24 @@
-"""Several runs of one configuration: of each figure the median, and how far the runs lay apart."""
+"""Several runs of one configuration, the comparison of two configurations, and their JSON document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from stream.bench.report import PERCENTILES, Report, config_json
+from stream.bench.report import PERCENTILES, Report, config_json, machine
 from stream.config import Config
+
+SCHEMA = 2
+"""Of the JSON that `bench --json` writes; docs/measuring.md describes its keys."""
+
+ENOUGH_RUNS = 5
+"""Runs of each that it takes to tell a difference from noise. Where nothing differs, all five of one lie beyond all
+five of the other once in 126 times; with three of each, once in ten."""
+
+Verdict = Literal["differs", "noise", "too few runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """One figure of a series. `statistic` is "p50", "p99"… of a latency, and empty for a plain figure."""
 
     name: str
@@ -58,28 +67,28 @@ class Series:
     config: Config
     runs: tuple[Report, ...]
 
-    def latency_rows(self, statistics: Iterable[str] = PERCENTILES) -> Iterator[Row]:
+    def latency_rows(self, statistics: Iterable[str] = PERCENTILES) -> Iterator[MetricRow]:
         """One row for each latency and statistic."""
         wanted = tuple(statistics)
         for index, latency in enumerate(self.runs[0].latencies):
             each = [run.latencies[index].values for run in self.runs]
             for statistic in wanted:
                 values = tuple(None if one is None else getattr(one, statistic) for one in each)
-                yield Row(latency.name, statistic, "ms", latency.definition, values)
+                yield MetricRow(latency.name, statistic, "ms", latency.definition, values)
 
-    def figure_rows(self) -> Iterator[Row]:
+    def figure_rows(self) -> Iterator[MetricRow]:
         """One row for each figure."""
         for index, figure in enumerate(self.runs[0].figures):
             values = tuple(run.figures[index].value for run in self.runs)
-            yield Row(figure.name, "", figure.unit, figure.definition, values)
+            yield MetricRow(figure.name, "", figure.unit, figure.definition, values)
 
-    def drop_rows(self) -> Iterator[Row]:
+    def drop_rows(self) -> Iterator[MetricRow]:
         """One row for each queue and cause that dropped anything."""
         for name in sorted({name for run in self.runs for name in run.dropped}):
             values = tuple(float(run.dropped.get(name, 0)) for run in self.runs)
-            yield Row(f"dropped, {name}", "", "", "dropped, a run", values)
+            yield MetricRow(f"dropped, {name}", "", "", "dropped, a run", values)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[MetricRow]:
         yield from self.latency_rows()
         yield from self.figure_rows()
         yield from self.drop_rows()
@@ -96,16 +105,81 @@ class Series:
             "config": config_json(self.config),
             "runs": [run.as_json() for run in self.runs],
             "summary": [
-                {"name": row.name, "statistic": row.statistic or None, "unit": row.unit, **spread_json(row.spread)}
+                {"name": row.name, "statistic": row.statistic or None, "unit": row.unit, **_spread_json(row.spread)}
                 for row in self.rows()
             ],
         }
 
 
-def spread_json(spread: Spread | None) -> dict[str, float | None]:
+@dataclass(frozen=True, slots=True)
+class MetricDifference:
+    """One figure of A beside the same figure of B; `ratio` is that of B's run to A's run of the same turn."""
+
+    row: MetricRow
+    a: Spread
+    b: Spread
+    ratio: Spread | None
+    verdict: Verdict
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.row.name,
+            "statistic": self.row.statistic or None,
+            "unit": self.row.unit,
+            "a": _spread_json(self.a),
+            "b": _spread_json(self.b),
+            "ratio": _spread_json(self.ratio),
+            "verdict": self.verdict,
+        }
+
+
+def differences(a: Series, b: Series) -> Iterator[MetricDifference]:
+    """Every figure that both measured. Run n of A and run n of B were made one after the other."""
+    of_b = {(row.name, row.statistic): row for row in b.rows()}
+    for row in a.rows():
+        other = of_b.get((row.name, row.statistic))
+        if other is None or row.spread is None or other.spread is None:
+            continue
+        yield MetricDifference(row, row.spread, other.spread, _ratio(row, other), _verdict(row, other))
+
+
+def document(source: str, series: Sequence[Series], *, scheduled: bool) -> dict[str, Any]:
+    """Everything that was measured: one series, or two that are compared."""
+    first = series[0]
+    rows = [row for one in series for row in one.rows()]
+    return {
+        "schema": SCHEMA,
+        "benchmark": "bench",
+        "source": source,
+        "scheduled": scheduled,
+        "machine": machine(),
+        "definitions": {row.name: {"unit": row.unit, "definition": row.definition} for row in rows},
+        "series": [one.as_json() for one in series],
+        "comparison": [one.as_json() for one in differences(first, series[1])] if len(series) == 2 else None,
+    }
+
+
+def _spread_json(spread: Spread | None) -> dict[str, float | None]:
     if spread is None:
         return {"median": None, "min": None, "max": None}
     return {"median": spread.median, "min": spread.low, "max": spread.high}
+
+
+def _ratio(a: MetricRow, b: MetricRow) -> Spread | None:
+    pairs = zip(a.values, b.values, strict=False)
+    return Spread.of(of_b / of_a if of_a and of_b is not None else None for of_a, of_b in pairs)
+
+
+def _verdict(a: MetricRow, b: MetricRow) -> Verdict:
+    assert a.spread is not None
+    assert b.spread is not None
+    if min(_known(a), _known(b)) < ENOUGH_RUNS:
+        return "too few runs"
+    return "differs" if a.spread.apart_from(b.spread) else "noise"
+
+
+def _known(row: MetricRow) -> int:
+    return sum(value is not None for value in row.values)
 
 
 def _median_frame_latency(run: Report) -> float:

@@ -20,7 +20,7 @@ from stream.runtime.preflight import check_run
 from stream.sinks.output_check import check_apart, check_place, check_suffix, outputs_of
 
 if TYPE_CHECKING:
-    from stream.bench.running import Measured, Plan
+    from stream.bench.measure import BenchPlan, BenchResult
     from stream.config import Config
     from stream.sinks.output_file import OutputFile
 
@@ -108,12 +108,12 @@ def bench(
     for config in configs.values():
         check_run(config)
 
-    from stream.bench.running import Plan
+    from stream.bench.measure import BenchPlan
     from stream.monitor.metrics import TRIM_S
     from stream.sinks.output_file import OutputFile
     from stream.sources.address import redacted
 
-    plan = Plan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
+    plan = BenchPlan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
     files: list[OutputFile] = []
     try:
         files += [OutputFile(path) for path in paths]
@@ -145,8 +145,8 @@ def _check(config: Config, runs: int) -> None:
         )
 
 
-def _measured(plan: Plan) -> Measured:
-    from stream.bench.running import measure
+def _measured(plan: BenchPlan) -> BenchResult:
+    from stream.bench.measure import measure
 
     def tell(number: int, name: str) -> None:
         if plan.runs > 1 or len(plan.configs) > 1:
@@ -157,18 +157,18 @@ def _measured(plan: Plan) -> Measured:
 
 
 def _write(
-    measured: Measured, source: str, files: dict[str, OutputFile], json_path: str | None, png_path: str | None
+    measured: BenchResult, source: str, files: dict[str, OutputFile], json_path: str | None, png_path: str | None
 ) -> None:
     """Shows what was measured, and writes it where it was asked for."""
-    from stream.bench.document import document
-    from stream.bench.tables import show
+    from stream.bench.output import show
+    from stream.bench.series import document
 
     show(measured.series, source, scheduled=measured.scheduled)
     if json_path is not None:
         told = document(source, measured.series, scheduled=measured.scheduled)
         files[json_path].append(json.dumps(told, indent=2) + "\n")
     if png_path is not None:
-        from stream.plot import plot_series
+        from stream.bench.output import plot_series
 
         files[png_path].keep()
         plot_series(measured.series, os.path.basename(source), png_path)

@@ -1,4 +1,4 @@
-"""Makes the runs that are measured: one after the other, two configurations by turns."""
+"""The runs of a measurement: one after the other, two configurations by turns."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from arr_coc.errors import ArrCocError
-from stream.bench.recorder import Recorder
-from stream.bench.report import Report, report
+from stream.bench.report import Report, RunRecord, report
 from stream.bench.series import Series
 from stream.config import Config
 from stream.display import open_display
@@ -20,12 +19,12 @@ from stream.runtime.session import open_run, run_session
 from stream.sinks.base import Display
 
 STOPPED = ("interrupted", "cancelled")
-"""How a run ends that the user has stopped."""
+"""The ends of a run that the user has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be measured: one configuration by name, or two by turns, each `runs` times."""
+class BenchPlan:
+    """A measurement: one configuration by name, or two by turns, each run `runs` times."""
 
     configs: Mapping[str, Config]
     runs: int = 1
@@ -40,8 +39,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What came of a plan. `interrupted`: the user stopped it; `failure`: what ended it after some runs had been
+class BenchResult:
+    """Result of a plan. `interrupted`: the user stopped it; `failure`: an error ended it after some runs had been
     made."""
 
     series: tuple[Series, ...]
@@ -55,25 +54,25 @@ def record(
     terminal: Display,
     limit_s: float | None = None,
     make_run: Callable[[Config], RunHandle] = open_run,
-) -> Recorder:
+) -> RunRecord:
     """One run, recorded. Raises StreamError or ArrCocError."""
-    recorder = Recorder()
+    taken = RunRecord()
     with ExitStack() as stack:
 
         def watched(config: Config) -> RunHandle:
             run = make_run(config)
-            recorder.statistics = run.statistics
-            recorder.scheduled = config.capture.realtime or run.source_info.live
-            recorder.memory = stack.enter_context(MemorySampler(run.processes)).samples
+            taken.statistics = run.statistics
+            taken.scheduled = config.capture.realtime or run.source_info.live
+            taken.memory = stack.enter_context(MemorySampler(run.processes)).samples
             return run
 
-        run_session(config, terminal, [recorder], watched, limit_s=limit_s)
-    return recorder
+        run_session(config, terminal, [taken], watched, limit_s=limit_s)
+    return taken
 
 
 def measure(
-    plan: Plan, tell: Callable[[int, str], None], make_run: Callable[[Config], RunHandle] = open_run
-) -> Measured:
+    plan: BenchPlan, tell: Callable[[int, str], None], make_run: Callable[[Config], RunHandle] = open_run
+) -> BenchResult:
     """Makes the runs of a plan; `tell` hears of each before it begins.
 
     Raises StreamError or ArrCocError where the first run fails; a later one that fails only ends the plan.
@@ -85,18 +84,18 @@ def measure(
         tell(number, name)
         begun = any(reports.values())
         try:
-            recorder = record(plan.configs[name], open_display(captions=False), plan.limit_s, make_run)
+            taken = record(plan.configs[name], open_display(captions=False), plan.limit_s, make_run)
         except (StreamError, ArrCocError) as error:
             if not begun:
                 raise
             failure = error
             break
-        scheduled = scheduled or recorder.scheduled
-        measured = report(recorder, warmup_s=plan.warmup_s)
+        scheduled = scheduled or taken.scheduled
+        measured = report(taken, warmup_s=plan.warmup_s)
         interrupted = measured.ended in STOPPED
         if not (interrupted and begun):
             reports[name].append(measured)
         if interrupted:
             break
     series = tuple(Series(name, plan.configs[name], tuple(runs)) for name, runs in reports.items() if runs)
-    return Measured(series, scheduled, interrupted, failure)
+    return BenchResult(series, scheduled, interrupted, failure)
