@@ -1,4 +1,4 @@
-"""What other programs may ask of a run through `output.control`, and what they are told. docs/robots.md shows it."""
+"""Requests of other programs through `output.control`, and the replies to them; docs/robots.md shows both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
 log = logging.getLogger(__name__)
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One of `ask`, the new question, and `status`, for the last status and statistics."""
 
     v: int = VERSION
@@ -25,7 +25,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     status: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`error` says why where `ok` is false. `status` and `stats` are as they are published."""
 
     v: int = msgspec.field(default_factory=lambda: VERSION)
@@ -36,30 +36,30 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RequestRefused(Exception):
-    """What was asked for cannot be done; never leaves this module."""
+    """A request cannot be done; never leaves this module."""
 
 
-class Replies:
-    """Makes the reply to each request; `monitor` knows the run."""
+class ControlHandler:
+    """Replies to requests, by what `monitor` knows of the run."""
 
     def __init__(self, monitor: RunMonitor) -> None:
         self._monitor = monitor
 
-    def __call__(self, body: bytes) -> bytes:
+    def handle(self, body: bytes) -> bytes:
         """The reply, in the encoding of the request: JSON, or msgpack where it does not look like JSON."""
         codec = msgspec.json if body.lstrip()[:1] in (b"{", b"[", b'"', b"") else msgspec.msgpack
         try:
-            reply = self._reply(codec.decode(body, type=Request))
+            reply = self._reply(codec.decode(body, type=ControlRequest))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            reply = Reply(ok=False, error=f"not a request: {error}; send for example {EXAMPLE}")
+            reply = ControlReply(ok=False, error=f"not a request: {error}; send for example {EXAMPLE}")
         except RequestRefused as error:
-            reply = Reply(ok=False, error=str(error))
+            reply = ControlReply(ok=False, error=str(error))
         except Exception as error:
             log.warning("a request failed", exc_info=True)
-            reply = Reply(ok=False, error=f"unexpected {type(error).__name__}")
+            reply = ControlReply(ok=False, error=f"unexpected {type(error).__name__}")
         return codec.encode(reply)
 
-    def _reply(self, request: Request) -> Reply:
+    def _reply(self, request: ControlRequest) -> ControlReply:
         if request.v != VERSION:
             raise RequestRefused(f"version {request.v} is not known here; this run speaks version {VERSION}")
         if request.ask is None and not request.status:
@@ -67,8 +67,8 @@ class Replies:
         if request.ask is not None:
             self._ask(request.ask)
         if not request.status:
-            return Reply(ok=True)
-        return Reply(
+            return ControlReply(ok=True)
+        return ControlReply(
             ok=True,
             status=envelope(STATUS, msgspec.to_builtins(self._monitor.status())),
             stats=envelope(STATS, msgspec.to_builtins(self._monitor.stats())),
@@ -89,17 +89,12 @@ class Replies:
 
 def ask_request(query: str) -> bytes:
     """The request that changes the question."""
-    return msgspec.json.encode(Request(ask=query))
+    return msgspec.json.encode(ControlRequest(ask=query))
 
 
-def status_request() -> bytes:
-    """The request for the last status and statistics."""
-    return msgspec.json.encode(Request(status=True))
-
-
-def read_reply(body: bytes) -> Reply:
+def read_reply(body: bytes) -> ControlReply:
     """The reply to one of these requests. Raises TransportError where it is none."""
     try:
-        return msgspec.json.decode(body, type=Reply)
+        return msgspec.json.decode(body, type=ControlReply)
     except msgspec.MsgspecError as error:
         raise TransportError(f"the reply is no reply of a run ({error}); is the address that of --control?") from error

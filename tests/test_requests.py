@@ -11,20 +11,20 @@ import pytest
 from stream.config import Config
 from stream.errors import TransportError
 from stream.monitor.health import RunMonitor
-from stream.requests import Replies, ask_request, read_reply, status_request
+from stream.requests import ControlHandler, ask_request, read_reply
 from tests.event_maker import summary
 from tests.watched_run import WatchedRun
 
 
-def replies(run: WatchedRun | None) -> Replies:
+def replies(run: WatchedRun | None) -> ControlHandler:
     monitor = RunMonitor(Config(source="a.mp4"))
     if run is not None:
         monitor.follow(run)
-    return Replies(monitor)
+    return ControlHandler(monitor)
 
 
 def told(body: bytes, run: WatchedRun | None = None) -> dict[str, Any]:
-    return json.loads(replies(run or WatchedRun())(body))
+    return json.loads(replies(run or WatchedRun()).handle(body))
 
 
 def test_a_question_reaches_the_run() -> None:
@@ -36,13 +36,13 @@ def test_a_question_reaches_the_run() -> None:
 
 def test_msgpack_is_answered_in_msgpack() -> None:
     run = WatchedRun()
-    reply = replies(run)(msgspec.msgpack.encode({"v": 1, "ask": "Who?", "added later": 1}))
+    reply = replies(run).handle(msgspec.msgpack.encode({"v": 1, "ask": "Who?", "added later": 1}))
     assert msgspec.msgpack.decode(reply) == {"v": 1, "ok": True}
     assert run.questions == ["Who?"]
 
 
 def test_the_status_is_that_which_is_published() -> None:
-    reply = read_reply(replies(WatchedRun())(status_request()))
+    reply = read_reply(replies(WatchedRun()).handle(b'{"v": 1, "status": true}'))
     assert reply.ok
     assert reply.status is not None
     assert reply.stats is not None
@@ -72,18 +72,18 @@ def test_the_status_is_that_which_is_published() -> None:
 def test_what_is_no_request_is_answered_all_the_same(body: bytes, error: str) -> None:
     run = WatchedRun()
     codec = msgspec.json if body[:1] in (b"{", b"[", b'"', b"") else msgspec.msgpack
-    reply = codec.decode(replies(run)(body))
+    reply = codec.decode(replies(run).handle(body))
     assert reply["ok"] is False
     assert error in reply["error"]
     assert not run.questions
 
 
 def test_before_and_after_the_run_nobody_can_be_asked() -> None:
-    assert "not begun" in json.loads(replies(None)(ask_request("What?")))["error"]
+    assert "not begun" in json.loads(replies(None).handle(ask_request("What?")))["error"]
     monitor = RunMonitor(Config(source="a.mp4"))
     monitor.follow(WatchedRun())
     monitor.add(summary())
-    assert json.loads(Replies(monitor)(ask_request("What?")))["error"] == "the run has ended"
+    assert json.loads(ControlHandler(monitor).handle(ask_request("What?")))["error"] == "the run has ended"
 
 
 def test_a_fault_of_the_program_is_answered_too() -> None:

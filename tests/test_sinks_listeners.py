@@ -10,7 +10,7 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
-from stream.requests import ask_request, read_reply, status_request
+from stream.requests import ask_request, read_reply
 from stream.sinks.control import ControlSink
 from stream.sinks.listeners import MonitorSink, open_listeners
 from stream.sinks.metrics import MetricsSink
@@ -47,7 +47,7 @@ def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:
             for sink in sinks:
                 sink.write(frame(5, 0.5))
             assert listener.next()["frame_index"] == 5
-        reply = read_reply(request(f"ipc://{tmp_path}/control", None, status_request()))
+        reply = read_reply(request(f"ipc://{tmp_path}/control", None, b'{"v": 1, "status": true}'))
         assert reply.stats is not None
         assert reply.stats["frames"] == 1
         assert read_reply(request(f"ipc://{tmp_path}/control", None, ask_request("What?"))).ok

@@ -17,7 +17,7 @@ from stream.sinks.heatmap import HeatmapSink
 from stream.sinks.jsonl import JsonlSink
 from stream.sinks.open import open_sinks
 from stream.sinks.output_check import check_apart
-from stream.sinks.why import WhySink
+from stream.sinks.why import ExplanationSink
 
 
 def no_overlay(slot: int) -> Overlay:
@@ -32,7 +32,7 @@ def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
         why=str(tmp_path / "e.jsonl"),
     )
     sinks = open_sinks(config, "in.mp4", no_overlay)
-    assert [type(sink) for sink in sinks] == [CaptionSink, CaptionSink, JsonlSink, HeatmapSink, WhySink]
+    assert [type(sink) for sink in sinks] == [CaptionSink, CaptionSink, JsonlSink, HeatmapSink, ExplanationSink]
     for sink in sinks:
         sink.close()
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from arr_coc.why import SCORES, explain, weights_of
 from stream.config import AnswerConfig, OutputConfig
 from stream.events import Answer, Explanation, FrameReady
 from stream.sinks.jsonl import JsonlSink
-from stream.sinks.why import WhySink
+from stream.sinks.why import ExplanationSink
 from tests.event_maker import answer
 from tests.picture_stream import PictureStream
 from tests.test_pipeline import configured, run
@@ -111,7 +111,7 @@ def test_each_frame_that_is_answered_about_is_told_with_its_reasons(tmp_path: Pa
 
 def test_the_file_holds_reasons_only_and_captions_none(tmp_path: Path, frame: FrameAllocation) -> None:
     why = Explanation(frame_index=3, pts_s=0.1, strategy="foveated", weights=weights_of(frame), tokens=explain(frame))
-    for sink in (WhySink(str(tmp_path / "why.jsonl")), JsonlSink(str(tmp_path / "captions.jsonl"))):
+    for sink in (ExplanationSink(str(tmp_path / "why.jsonl")), JsonlSink(str(tmp_path / "captions.jsonl"))):
         for event in (why, answer(0.1, "a")):
             sink.write(event)
         sink.close()

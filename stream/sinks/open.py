@@ -10,7 +10,7 @@ from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink, TakeOverlay
 from stream.sinks.jsonl import JsonlSink
 from stream.sinks.output_check import STDOUT, check_outputs
-from stream.sinks.why import WhySink
+from stream.sinks.why import ExplanationSink
 
 
 def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, resume: bool = False) -> list[Sink]:
@@ -24,7 +24,7 @@ def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, 
         if config.heatmap is not None:
             sinks.append(_opened(opened, HeatmapSink(config.heatmap, take_overlay)))
         if config.why is not None:
-            sinks.append(_opened(opened, WhySink(config.why)))
+            sinks.append(_opened(opened, ExplanationSink(config.why)))
         opened.pop_all()
     return sinks
 

@@ -78,7 +78,9 @@ class OutputFile:
             return
         self._begun = True
         with self._writing() as fd:
-            same = _common(os.pread(fd, self._held, 0), again)
+            held = os.pread(fd, self._held, 0)
+            pairs = enumerate(zip(held, again, strict=False))
+            same = next((at for at, (old, new) in pairs if old != new), min(len(held), len(again)))
             _put(fd, same, bytes(again[same:]))
 
     def close(self) -> None:
@@ -156,15 +158,6 @@ def _write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
-
-
-def _common(one: bytes, other: bytearray) -> int:
-    """How many bytes the two have in common at their beginning; what is equal already is not written again."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
-    return low
 
 
 def check_place(path: str) -> None:

@@ -8,7 +8,7 @@ from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
 
 
-class WhySink(Sink):
+class ExplanationSink(Sink):
     """Writes `why` events and nothing else."""
 
     def __init__(self, path: str) -> None:

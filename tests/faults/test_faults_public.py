@@ -17,7 +17,7 @@ import zmq
 
 from stream.config import Config
 from stream.monitor.health import RunMonitor
-from stream.requests import Replies, ask_request, status_request
+from stream.requests import ControlHandler, ask_request
 from stream.sources.frame_message import FrameReader, MessageError
 from stream.transport.control import REQUEST_BYTES_MAX, ControlServer, request
 from stream.transport.publisher import Publisher
@@ -30,7 +30,13 @@ ANYWHERE = "tcp://127.0.0.1:*"
 GROWTH_MAX_BYTES = 256 << 20
 """Above what one decoder of JPEG holds for the largest picture that its header may claim."""
 
-REQUESTS = [ask_request("Where is it?"), status_request(), msgspec.msgpack.encode({"v": 1, "ask": "Who?"}), b"[[[["]
+STATUS = b'{"v": 1, "status": true}'
+REQUESTS = [
+    ask_request("Where is it?"),
+    STATUS,
+    msgspec.msgpack.encode({"v": 1, "ask": "Who?"}),
+    b"[[[[",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +47,10 @@ def _memory_stays() -> Iterator[None]:
 
 
 @pytest.fixture
-def replies() -> Replies:
+def replies() -> ControlHandler:
     monitor = RunMonitor(Config(source="a.mp4"))
     monitor.follow(WatchedRun())
-    return Replies(monitor)
+    return ControlHandler(monitor)
 
 
 @pytest.fixture
@@ -54,20 +60,20 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_every_request_gets_a_reply(replies: Replies, count: int) -> None:
+def test_every_request_gets_a_reply(replies: ControlHandler, count: int) -> None:
     refused = 0
     for body in many(REQUESTS, count):
         json_like = body.lstrip()[:1] in (b"{", b"[", b'"', b"")
-        reply = (msgspec.json if json_like else msgspec.msgpack).decode(replies(body))
+        reply = (msgspec.json if json_like else msgspec.msgpack).decode(replies.handle(body))
         refused += not reply["ok"]
     assert 0 < refused < count
 
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_garbage_client_does_not_disturb_requests(
-    replies: Replies, context: zmq.Context[zmq.Socket[bytes]], count: int
+    replies: ControlHandler, context: zmq.Context[zmq.Socket[bytes]], count: int
 ) -> None:
-    with closing(ControlServer(ANYWHERE, None, replies)) as server, ExitStack() as stack:
+    with closing(ControlServer(ANYWHERE, None, replies.handle)) as server, ExitStack() as stack:
         bad = context.socket(zmq.DEALER)
         stack.callback(bad.close, linger=0)
         bad.setsockopt(zmq.SNDTIMEO, 10_000)
@@ -83,7 +89,7 @@ def test_a_garbage_client_does_not_disturb_requests(
         stack.callback(too_large.close, linger=0)
         too_large.connect(server.endpoint)
         too_large.send(bytes(REQUEST_BYTES_MAX + 1))
-        assert json.loads(request(server.endpoint, None, status_request(), 10.0))["ok"]
+        assert json.loads(request(server.endpoint, None, STATUS, 10.0))["ok"]
 
 
 @pytest.mark.parametrize("count", COUNTS)
