@@ -7,13 +7,13 @@ layout(local_size_x = 8, local_size_y = 8) in;
 struct Region {
     uint row;
     uint column;
-    uint layer;
     uint slot;  // where its pixels go
+    uint unused;
 };
 
 layout(std430, binding = 0) readonly restrict buffer Regions { Region regions[]; };
 layout(std430, binding = 1) writeonly restrict buffer Pixels { uint pixels[]; };  // [slot][channel][row][8]
-layout(r32ui, binding = 0) readonly restrict uniform uimage2DArray level;
+layout(r32ui, binding = 0) readonly restrict uniform uimage2D level;
 
 uint channel(uint shift, uvec4 texels) {
     uvec4 values = (texels >> shift) & 255u;
@@ -28,10 +28,10 @@ void main() {
     for (uint row = gl_LocalInvocationID.y; row < 32u; row += 8u) {
         int line = min(int(region.row * 32u + row), last.y);
         uvec4 texels;
-        texels.x = imageLoad(level, ivec3(columns.x, line, region.layer)).r;
-        texels.y = imageLoad(level, ivec3(columns.y, line, region.layer)).r;
-        texels.z = imageLoad(level, ivec3(columns.z, line, region.layer)).r;
-        texels.w = imageLoad(level, ivec3(columns.w, line, region.layer)).r;
+        texels.x = imageLoad(level, ivec2(columns.x, line)).r;
+        texels.y = imageLoad(level, ivec2(columns.y, line)).r;
+        texels.z = imageLoad(level, ivec2(columns.z, line)).r;
+        texels.w = imageLoad(level, ivec2(columns.w, line)).r;
         uint place = region.slot * 768u + row * 8u + gl_LocalInvocationID.x;
         pixels[place] = channel(0u, texels);
         pixels[place + 256u] = channel(8u, texels);

@@ -11,13 +11,12 @@ struct Sample {
     vec2 along;    // the footprint's long axis, in texels of level 0
     float across;  // its width
     float level;   // where it has no footprint
-    float layer;
-    float unused;
+    vec2 unused;
 };
 
 layout(std430, binding = 0) readonly restrict buffer Samples { Sample samples[]; };
 layout(std430, binding = 1) writeonly restrict buffer Colours { float colours[]; };
-layout(binding = 0) uniform sampler2DArray texels;
+layout(binding = 0) uniform sampler2D texels;
 
 const float MOST_PROBES = 16.0;
 
@@ -28,12 +27,12 @@ vec3 averaged(Sample wanted, vec2 size, float length_px) {
     vec3 sum = vec3(0.0);
     for (float probe = 0.5; probe < count; probe += 1.0) {
         vec2 place = wanted.place + wanted.along * (probe / count - 0.5);
-        sum += textureLod(texels, vec3(place / size, wanted.layer), level).rgb;
+        sum += textureLod(texels, place / size, level).rgb;
     }
     return sum / count;
 #else
     vec2 aside = vec2(-wanted.along.y, wanted.along.x) * (wanted.across / length_px);
-    return textureGrad(texels, vec3(wanted.place / size, wanted.layer), wanted.along / size, aside / size).rgb;
+    return textureGrad(texels, wanted.place / size, wanted.along / size, aside / size).rgb;
 #endif
 }
 
@@ -46,7 +45,7 @@ void main() {
     vec2 size = vec2(textureSize(texels, 0).xy);
     float length_px = length(wanted.along);
     vec3 colour = length_px > 0.0 ? averaged(wanted, size, length_px)
-                                  : textureLod(texels, vec3(wanted.place / size, wanted.layer), wanted.level).rgb;
+                                  : textureLod(texels, wanted.place / size, wanted.level).rgb;
     colours[3u * me] = colour.r;
     colours[3u * me + 1u] = colour.g;
     colours[3u * me + 2u] = colour.b;

@@ -7,8 +7,8 @@
 layout(local_size_x = 4, local_size_y = 4) in;
 
 struct Tile {
-    uint place;   // column | row << 16
-    uint layer;
+    uint row;
+    uint column;
     uint base;    // of its first texel, in fours
     uint stride;  // of a row of texels, in fours
 };
@@ -16,13 +16,13 @@ struct Tile {
 layout(std430, binding = 0) readonly restrict buffer Tiles { Tile tiles[]; };
 layout(binding = 0) uniform usamplerBuffer ring;
 #ifdef STORE_LEVEL_0
-layout(r32ui, binding = 0) writeonly restrict uniform uimage2DArray level0;
+layout(r32ui, binding = 0) writeonly restrict uniform uimage2D level0;
 #endif
-layout(r32ui, binding = 1) writeonly restrict uniform uimage2DArray level1;
-layout(r32ui, binding = 2) writeonly restrict uniform uimage2DArray level2;
-layout(r32ui, binding = 3) writeonly restrict uniform uimage2DArray level3;
-layout(r32ui, binding = 4) writeonly restrict uniform uimage2DArray level4;
-layout(r32ui, binding = 5) writeonly restrict uniform uimage2DArray level5;
+layout(r32ui, binding = 1) writeonly restrict uniform uimage2D level1;
+layout(r32ui, binding = 2) writeonly restrict uniform uimage2D level2;
+layout(r32ui, binding = 3) writeonly restrict uniform uimage2D level3;
+layout(r32ui, binding = 4) writeonly restrict uniform uimage2D level4;
+layout(r32ui, binding = 5) writeonly restrict uniform uimage2D level5;
 
 shared uint corners[16];
 
@@ -35,9 +35,8 @@ uint box(uint a, uint b, uint c, uint d) {
     return sum.x | (sum.y << 8);
 }
 
-#define STORE(level, column, line, texel) imageStore(level, ivec3(column, line, layer), uvec4(texel, 0u, 0u, 0u))
+#define STORE(level, column, line, texel) imageStore(level, ivec2(column, line), uvec4(texel, 0u, 0u, 0u))
 
-int layer;
 int stride;
 
 void store_row(ivec2 at, uvec4 row) {
@@ -75,9 +74,8 @@ uint quarter(int base, ivec2 at) {
 
 void main() {
     Tile tile = tiles[gl_WorkGroupID.x];
-    ivec2 place = ivec2(tile.place & 0xffffu, tile.place >> 16);
+    ivec2 place = ivec2(tile.column, tile.row);
     ivec2 me = ivec2(gl_LocalInvocationID.xy);
-    layer = int(tile.layer);
     stride = int(tile.stride);
 
     int base = int(tile.base) + 8 * me.y * stride + 2 * me.x;

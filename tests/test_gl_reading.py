@@ -18,17 +18,17 @@ from tests.plane_maker import stamp
 
 def test_places_are_grouped_by_level_and_every_group_begins_aligned() -> None:
     rng = np.random.default_rng(0)
-    regions = np.stack([rng.choice([0, 2, 5], 100), *rng.integers(0, 9, (3, 100))], axis=1)
+    regions = np.stack([rng.choice([0, 2, 5], 100), *rng.integers(0, 9, (2, 100))], axis=1)
     places, dispatches = by_level(regions)
     assert [dispatch.level for dispatch in dispatches] == [0, 2, 5]
     seen = []
     for dispatch in dispatches:
         assert dispatch.start % ALIGNMENT == 0
         group = places[dispatch.start // 16 :][: dispatch.groups]
-        slots = group[:, 3]
+        slots = group[:, 2]
         seen += slots.tolist()
         assert (regions[slots, 0] == dispatch.level).all()
-        np.testing.assert_array_equal(group[:, :3], regions[slots, 1:])
+        np.testing.assert_array_equal(group[:, :2], regions[slots, 1:])
     assert sorted(seen) == list(range(100))
 
 

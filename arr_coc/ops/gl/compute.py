@@ -73,7 +73,7 @@ def compute(
             calls.glBindTextureUnit(0, texture.name)
         for dispatch in dispatches:
             if texture is not None and dispatch.level is not None:
-                calls.glBindImageTexture(0, texture.words, dispatch.level, True, 0, READ_ONLY, R32UI)
+                calls.glBindImageTexture(0, texture.words, dispatch.level, False, 0, READ_ONLY, R32UI)
             size = inputs[0].nbytes - dispatch.start
             calls.glBindBufferRange(SHADER_STORAGE_BUFFER, 0, buffer.name, starts[1] + dispatch.start, size)
             calls.glDispatchCompute(dispatch.groups, 1, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -22,35 +21,15 @@ TILE_FOURS = TILE_PX // 4
 """How many times four texels a row of a tile has."""
 
 RECORD_BYTES = 16
-"""A tile's record: place, layer, base, stride, uint32 each."""
+"""A tile's record: row, column, base, stride, uint32 each."""
 
 Records = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """New texels for one layer. `level0` is uint8 [rows * 32, cols * 32, 3]."""
-
-    layer: int
-    level0: Plane
-    plan: UploadPlan
-
-    @property
-    def tiles(self) -> int:
-        return len(self.plan.strip) + sum(len(block.dirty) for block in self.plan.blocks)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the ring that the texels and the records take, at most."""
-        texels = sum(block_bytes(block) for block in self.plan.blocks) + len(self.plan.strip) * TILE_BYTES
-        return texels + (self.tiles * RECORD_BYTES) + 3 * aligned(1)
-
-
-@dataclass(frozen=True, slots=True)
 class Copy:
-    """A block of a layer to copy into level 0, from `offset` bytes into the ring."""
+    """A block to copy into level 0, from `offset` bytes into the ring."""
 
-    layer: int
     block: Block
     offset: int
 
@@ -65,39 +44,39 @@ class Layout:
     copies: list[Copy]
 
 
+def upload_bytes(plan: UploadPlan) -> int:
+    """Bytes of the ring that a plan's texels and records take, at most."""
+    tiles = len(plan.strip) + sum(len(block.dirty) for block in plan.blocks)
+    texels = sum(block_bytes(block) for block in plan.blocks) + len(plan.strip) * TILE_BYTES
+    return texels + tiles * RECORD_BYTES + 3 * aligned(1)
+
+
 def block_bytes(block: Block) -> int:
     row0, col0, row1, col1 = block.rectangle
     return (row1 - row0) * (col1 - col0) * TILE_BYTES
 
 
-def lay_out(jobs: Sequence[Job], memory: Plane, offset: int, packer: TilePacker) -> Layout:
-    """Fills `memory` uint8 [nbytes], which lies at `offset` bytes of the ring.
+def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer: TilePacker) -> Layout:
+    """Fills `memory` uint8 [nbytes], which lies at `offset` bytes of the ring, from `level0` uint8 [rows * 32,
+    cols * 32, 3].
 
     Blocks' records come first, then the strip's at the next aligned place, then the texels.
     """
-    counts = [sum(len(block.dirty) for job in jobs for block in job.plan.blocks), sum(len(j.plan.strip) for j in jobs)]
-    strip_offset = aligned(counts[0] * RECORD_BYTES)
-    position = aligned(strip_offset + counts[1] * RECORD_BYTES)
-    blocks, strips, copies = [], [], []
-    for job in jobs:
-        for block in job.plan.blocks:
-            _lay_block(job.level0, block, memory[position:])
-            copies.append(Copy(job.layer, block, offset + position))
-            blocks.append(_block_records(job.layer, block, offset + position))
-            position += block_bytes(block)
-        if count := len(job.plan.strip):
-            target = memory[position : position + count * TILE_BYTES].reshape(count, TILE_PX, TILE_PX, TEXEL_BYTES)
-            packer.pack(job.level0, job.plan.strip, target)
-            strips.append(_strip_records(job.layer, job.plan.strip, offset + position))
-            position += count * TILE_BYTES
-    layout = Layout(_joined(blocks), _joined(strips), strip_offset, copies)
+    strip_offset = aligned(sum(len(block.dirty) for block in plan.blocks) * RECORD_BYTES)
+    position = aligned(strip_offset + len(plan.strip) * RECORD_BYTES)
+    blocks, copies = [np.empty((0, 4), np.uint32)], []
+    for block in plan.blocks:
+        _lay_block(level0, block, memory[position:])
+        copies.append(Copy(block, offset + position))
+        blocks.append(_block_records(block, offset + position))
+        position += block_bytes(block)
+    count = len(plan.strip)
+    target = memory[position : position + count * TILE_BYTES].reshape(count, TILE_PX, TILE_PX, TEXEL_BYTES)
+    packer.pack(level0, plan.strip, target)
+    layout = Layout(np.concatenate(blocks), _strip_records(plan.strip, offset + position), strip_offset, copies)
     for records, start in ((layout.blocks, 0), (layout.strip, strip_offset)):
         memory[start : start + records.nbytes] = records.view(np.uint8).ravel()
     return layout
-
-
-def _joined(records: list[Records]) -> Records:
-    return np.concatenate(records) if records else np.empty((0, 4), np.uint32)
 
 
 def _lay_block(level0: Plane, block: Block, memory: Plane) -> None:
@@ -107,22 +86,20 @@ def _lay_block(level0: Plane, block: Block, memory: Plane) -> None:
     cv2.cvtColor(level0[row0:row1, col0:col1], cv2.COLOR_RGB2RGBA, dst=target)
 
 
-def _block_records(layer: int, block: Block, offset: int) -> Records:
+def _block_records(block: Block, offset: int) -> Records:
     row0, col0, _, col1 = block.rectangle
     stride = (col1 - col0) * TILE_FOURS
     rows, cols = block.dirty.T
     base = offset // FOUR_TEXELS + (rows - row0) * (TILE_PX * stride) + (cols - col0) * TILE_FOURS
-    return _records(layer, block.dirty, base, stride)
+    return _records(block.dirty, base, stride)
 
 
-def _strip_records(layer: int, tiles: Tiles, offset: int) -> Records:
+def _strip_records(tiles: Tiles, offset: int) -> Records:
     base = offset // FOUR_TEXELS + np.arange(len(tiles)) * (TILE_BYTES // FOUR_TEXELS)
-    return _records(layer, tiles, base, TILE_FOURS)
+    return _records(tiles, base, TILE_FOURS)
 
 
-def _records(layer: int, tiles: Tiles, base: npt.NDArray[np.intp], stride: int) -> Records:
+def _records(tiles: Tiles, base: npt.NDArray[np.intp], stride: int) -> Records:
     records = np.empty((len(tiles), 4), np.uint32)
-    rows, cols = tiles.T
-    records[:, 0] = cols | rows << 16
-    records[:, 1], records[:, 2], records[:, 3] = layer, base, stride
+    records[:, :2], records[:, 2], records[:, 3] = tiles, base, stride
     return records

@@ -50,7 +50,7 @@ HEAVY: dict[str, tuple[Any, ...]] = {
     "glDispatchCompute": (None, c_uint, c_uint, c_uint),
     "glFlush": (None,),
     "glGetTextureSubImage": (None, c_uint, *[c_int] * 7, c_uint, c_uint, c_int, c_void_p),
-    "glTextureSubImage3D": (None, c_uint, *[c_int] * 7, c_uint, c_uint, c_void_p),
+    "glTextureSubImage2D": (None, c_uint, *[c_int] * 5, c_uint, c_uint, c_void_p),
     "eglDestroyContext": (c_uint, c_void_p, c_void_p),
     "eglMakeCurrent": (c_uint, c_void_p, c_void_p, c_void_p, c_void_p),
 }

@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """What to upload for one layer, and which way was chosen. `strip` int [n, 2] (row, col)."""
+    """What to upload, and which way was chosen. `strip` int [n, 2] (row, col)."""
 
     way: Way
     blocks: tuple[Block, ...]

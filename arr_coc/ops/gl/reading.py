@@ -21,7 +21,7 @@ REGIONS_AT_ONCE = 8192
 """24 MB of pixels; and fewer workgroups than every device takes."""
 
 
-def read_back(texture: TileTexture, layer: int, rectangles: Sequence[Rectangle], levels: dict[int, Plane]) -> None:
+def read_back(texture: TileTexture, rectangles: Sequence[Rectangle], levels: dict[int, Plane]) -> None:
     """Writes rectangles of tiles into host copies of levels, uint8 [rows * 32 >> level, cols * 32 >> level, 3] each.
 
     Raises DeviceLost where the device gave up.
@@ -35,7 +35,7 @@ def read_back(texture: TileTexture, layer: int, rectangles: Sequence[Rectangle],
         texture.order()
         calls.glBindBuffer(PIXEL_PACK_BUFFER, buffer.name)
         for (level, top, left, bottom, right), start, size in zip(parts, starts, sizes, strict=False):
-            box = (left, top, layer, right - left, bottom - top, 1)
+            box = (left, top, 0, right - left, bottom - top, 1)
             calls.glGetTextureSubImage(texture.name, level, *box, RGBA, UNSIGNED_BYTE, size, start)
         calls.glBindBuffer(PIXEL_PACK_BUFFER, 0)
         Fence(device).wait("reading the texture")
@@ -46,7 +46,7 @@ def read_back(texture: TileTexture, layer: int, rectangles: Sequence[Rectangle],
 
 
 def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
-    """The pixels of regions [K, 4] (level, row, col, layer) that exist: uint8 [K, 3, 32, 32], edge-clamped.
+    """The pixels of regions [K, 3] (level, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped.
 
     A kernel run for each level, which it reads as an image: llvmpipe takes twice as long to fetch texels of a level
     that it learns from the region. Raises DeviceLost where the device gave up.
@@ -60,12 +60,12 @@ def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
 
 
 def by_level(regions: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint32], list[Dispatch]]:
-    """Places uint32 [n, 4] (row, col, layer, slot) of each level at an aligned start, and a workgroup for each."""
+    """Places uint32 [n, 4] (row, col, slot, 0) of each level at an aligned start, and a workgroup for each."""
     groups, dispatches, start = [], [], 0
     for level in np.unique(regions[:, 0]).tolist():
         slots = np.flatnonzero(regions[:, 0] == level)
         places = np.zeros((-(-len(slots) // PLACES_ALIGNED) * PLACES_ALIGNED, 4), np.uint32)
-        places[: len(slots), :3], places[: len(slots), 3] = regions[slots, 1:], slots
+        places[: len(slots), :2], places[: len(slots), 2] = regions[slots, 1:], slots
         dispatches.append(Dispatch(len(slots), start, level))
         groups.append(places)
         start += places.nbytes

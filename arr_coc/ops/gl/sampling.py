@@ -24,7 +24,7 @@ LARGEST_RATIO = 16
 Floats = npt.NDArray[np.floating]
 
 
-def sample(texture: TileTexture, points: Floats, layer: int = 0) -> npt.NDArray[np.float32]:
+def sample(texture: TileTexture, points: Floats) -> npt.NDArray[np.float32]:
     """Colours at `points` [n, 3] (x, y, level): float32 [n, 3], RGB of 0..1.
 
     x and y are in texels of level 0, whose centres lie at 0.5, 1.5…; beyond the edge its texels go on. Devices weigh
@@ -33,12 +33,12 @@ def sample(texture: TileTexture, points: Floats, layer: int = 0) -> npt.NDArray[
     """
     _check("points", points, 3)
     records = np.zeros((len(points), 8), np.float32)
-    records[:, :2], records[:, 5], records[:, 6] = points[:, :2], points[:, 2], layer
+    records[:, :2], records[:, 5] = points[:, :2], points[:, 2]
     return _sampled(texture, records)
 
 
 def sample_along(
-    texture: TileTexture, points: Floats, footprints: Floats, width_px: float = 1.0, layer: int = 0
+    texture: TileTexture, points: Floats, footprints: Floats, width_px: float = 1.0
 ) -> npt.NDArray[np.float32]:
     """Colours averaged over elongated footprints: float32 [n, 3], RGB of 0..1.
 
@@ -62,7 +62,7 @@ def sample_along(
             "update its driver",
         )
     records = np.zeros((len(points), 8), np.float32)
-    records[:, :2], records[:, 2:4], records[:, 4], records[:, 6] = points, footprints, width_px, layer
+    records[:, :2], records[:, 2:4], records[:, 4] = points, footprints, width_px
     return _sampled(texture, records, *(["PROBES"] if texture.device.software else []))
 
 

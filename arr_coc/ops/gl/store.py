@@ -9,7 +9,6 @@ from arr_coc.errors import DeviceLost
 from arr_coc.ops.bookkeeping import StoreBase
 from arr_coc.ops.difference import Thresholds
 from arr_coc.ops.gl.device import open_device
-from arr_coc.ops.gl.layout import Job
 from arr_coc.ops.gl.plan import Way, plan_upload
 from arr_coc.ops.gl.texels import GlTexels
 from arr_coc.ops.gl.texture import TileTexture
@@ -39,7 +38,7 @@ class GlStore(StoreBase):
         self.last_way: Way | None = None
         self.device = open_device(cuda_device)
         self._painter = Repainter(fmt, levels=1)
-        self._texture = TileTexture(self.device, 1, *fmt.grid.shape)
+        self._texture = TileTexture(self.device, *fmt.grid.shape)
         self._reader = GlTexels(self._texture, self._painter.levels[0])
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
 
@@ -57,7 +56,7 @@ class GlStore(StoreBase):
     def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         plan = plan_upload(rectangles, self.grid.shape, self.way)
         self._painter.repaint(planes, rectangles)
-        self._texture.paint([Job(0, self._painter.levels[0], plan)])
+        self._texture.paint(self._painter.levels[0], plan)
         self._reader.changed(rectangles)
         self.last_way = plan.way
 

@@ -26,7 +26,7 @@ class GlTexels:
     """
 
     def __init__(self, texture: TileTexture, level0: Plane) -> None:
-        _, rows, cols = texture.shape
+        rows, cols = texture.shape
         self._texture = texture
         self._levels = dict(enumerate(allocate_levels(rows, cols)))
         self._levels[0] = level0
@@ -48,8 +48,7 @@ class GlTexels:
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
         """The pixels of regions [K, 3] (level, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
-        layer = np.zeros((len(regions), 1), regions.dtype)
-        return gather(self._texture, np.hstack((regions, layer)))
+        return gather(self._texture, regions)
 
     def sample(self, points: Floats) -> npt.NDArray[np.float32]:
         """Colours at points; see `arr_coc.ops.gl.sampling.sample`."""
@@ -62,5 +61,5 @@ class GlTexels:
     def _refresh(self) -> None:
         """All levels at once: one wait for the device is dearer than the texels that nobody wants."""
         rectangles = cheaper(cover(self._stale), RECTANGLE_COST)
-        read_back(self._texture, 0, rectangles, {level: self._levels[level] for level in self._levels if level})
+        read_back(self._texture, rectangles, {level: self._levels[level] for level in self._levels if level})
         self._stale[:] = False

@@ -1,4 +1,4 @@
-"""A tiled texture of six levels and one layer or more, brought up to date from the ring.
+"""A tiled texture of six levels, brought up to date from the ring.
 
 Level 0 arrives by plain copies where a CPU draws: llvmpipe copies a texel in 0.2 ns and takes 2 ns to store one from a
 kernel. A GPU stores it in the same kernel that makes the other levels, which saves the calls. Measured with llvmpipe
@@ -11,11 +11,10 @@ at a time through a buffer texture and store whole words. Storing normalised byt
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 
 from arr_coc.errors import BackendMissing
 from arr_coc.ops.gl.device import Device
-from arr_coc.ops.gl.layout import FOUR_TEXELS, RECORD_BYTES, TILE_BYTES, Copy, Job, Records, lay_out
+from arr_coc.ops.gl.layout import FOUR_TEXELS, RECORD_BYTES, TILE_BYTES, Copy, Records, lay_out, upload_bytes
 from arr_coc.ops.gl.names import (
     PIXEL_UNPACK_BUFFER,
     R32UI,
@@ -28,9 +27,11 @@ from arr_coc.ops.gl.names import (
     WRITE_ONLY,
 )
 from arr_coc.ops.gl.owned import Fence, Owned
+from arr_coc.ops.gl.plan import UploadPlan
 from arr_coc.ops.gl.programs import program
 from arr_coc.ops.gl.ring import Ring, Slot
 from arr_coc.ops.packing import TilePacker
+from arr_coc.ops.planes import Plane
 from arr_coc.types import LEVELS, TILE_PX
 
 MOST_RING_BYTES = 256 << 20
@@ -42,39 +43,46 @@ _WRITTEN = TEXTURE_FETCH_BARRIER | SHADER_IMAGE_ACCESS_BARRIER | TEXTURE_UPDATE_
 
 
 class TileTexture(Owned):
-    """RGBA8 [layers, rows * 32, cols * 32] of six levels; `words` is the same texels as one uint32 each.
+    """RGBA8 [rows * 32, cols * 32] of six levels; `words` is the same texels as one uint32 each.
 
     One thread paints at a time. Who reads in another context calls `order` first.
     """
 
-    def __init__(self, device: Device, layers: int, rows: int, cols: int, frames_in_flight: int = 2) -> None:
+    def __init__(self, device: Device, rows: int, cols: int, frames_in_flight: int = 2) -> None:
         """Raises BackendMissing where the device takes no texture of this size, DeviceLost where memory is short."""
-        self.device, self.shape = device, (layers, rows, cols)
+        self.device, self.shape = device, (rows, cols)
         self._packer = TilePacker()
         self._written: Fence | None = None
         with device.current():
-            _check_size(device, layers, rows, cols)
+            _check_size(device, rows, cols)
             self._make()
             frame = rows * cols * (TILE_BYTES + RECORD_BYTES) + 4096
-            self.ring = Ring(device, max(frame, min(MOST_RING_BYTES, frames_in_flight * layers * frame)))
+            self.ring = Ring(device, max(frame, min(MOST_RING_BYTES, frames_in_flight * frame)))
             self._bind_ring()
             device.check("making a texture")
 
-    def paint(self, jobs: Sequence[Job], copy_level0: bool | None = None) -> None:
-        """Brings layers up to date, in as few passes as the ring allows. Raises DeviceLost where the device gave up.
+    def paint(self, level0: Plane, plan: UploadPlan, copy_level0: bool | None = None) -> None:
+        """Brings all levels up to date from `level0` uint8 [rows * 32, cols * 32, 3], as `plan` says.
 
         `copy_level0`: whether blocks reach level 0 by copies, else by the kernel; None is what suits the device.
+        Raises DeviceLost where the device gave up.
         """
         copies = self.device.software if copy_level0 is None else copy_level0
         with self.device.current():
             self.order()
-            batch: list[Job] = []
-            for job in jobs:
-                if batch and sum(part.nbytes for part in batch) + job.nbytes > self.ring.capacity:
-                    self._paint_batch(batch, copies)
-                    batch = []
-                batch.append(job)
-            self._paint_batch(batch, copies)
+            slot = self.ring.take(upload_bytes(plan))
+            layout = lay_out(level0, plan, slot.memory, slot.offset, self._packer)
+            calls = self.device.library.calls
+            if copies:
+                self._copy(layout.copies)
+            calls.glBindTextureUnit(0, self._texels)
+            for level in range(LEVELS):
+                calls.glBindImageTexture(level, self.words, level, False, 0, WRITE_ONLY, R32UI)
+            self._dispatch(layout.blocks, slot, 0, not copies)
+            self._dispatch(layout.strip, slot, layout.strip_offset, True)
+            calls.glMemoryBarrier(_WRITTEN)
+            self._written = Fence(self.device)
+            self.ring.seal(self._written)
             self.device.check("updating the texture")
 
     def order(self) -> None:
@@ -88,17 +96,17 @@ class TileTexture(Owned):
         super().release()
 
     def _make(self) -> None:
-        gl, (layers, rows, cols) = self.device.library.gl, self.shape
+        gl, (rows, cols) = self.device.library.gl, self.shape
         names = (ctypes.c_uint * 2)()
         buffer_texture = ctypes.c_uint()
-        with self.device.making(f"a texture of {cols * TILE_PX}x{rows * TILE_PX} texels and {layers} layers"):
-            gl.glCreateTextures(gl.GL_TEXTURE_2D_ARRAY, 1, names)
+        with self.device.making(f"a texture of {cols * TILE_PX}x{rows * TILE_PX} texels"):
+            gl.glCreateTextures(gl.GL_TEXTURE_2D, 1, names)
             gl.glGenTextures(1, ctypes.byref(names, 4))
             gl.glCreateTextures(gl.GL_TEXTURE_BUFFER, 1, buffer_texture)
             self.name, self.words, self._texels = names[0], names[1], buffer_texture.value
             super().__init__(self.device, "glDeleteTextures", (self.name, self.words, self._texels))
-            gl.glTextureStorage3D(self.name, LEVELS, gl.GL_RGBA8, cols * TILE_PX, rows * TILE_PX, layers)
-            gl.glTextureView(self.words, gl.GL_TEXTURE_2D_ARRAY, self.name, gl.GL_R32UI, 0, LEVELS, 0, layers)
+            gl.glTextureStorage2D(self.name, LEVELS, gl.GL_RGBA8, cols * TILE_PX, rows * TILE_PX)
+            gl.glTextureView(self.words, gl.GL_TEXTURE_2D, self.name, gl.GL_R32UI, 0, LEVELS, 0, 1)
             gl.glTextureParameteri(self.words, gl.GL_TEXTURE_MIN_FILTER, gl.GL_NEAREST_MIPMAP_NEAREST)
             gl.glTextureParameteri(self.words, gl.GL_TEXTURE_MAG_FILTER, gl.GL_NEAREST)
             gl.glTextureParameteri(self.name, gl.GL_TEXTURE_MIN_FILTER, gl.GL_LINEAR_MIPMAP_LINEAR)
@@ -125,28 +133,13 @@ class TileTexture(Owned):
             )
         gl.glTextureBuffer(self._texels, gl.GL_RGBA32UI, self.ring.name)
 
-    def _paint_batch(self, jobs: Sequence[Job], copy_level0: bool) -> None:
-        slot = self.ring.take(sum(job.nbytes for job in jobs))
-        layout = lay_out(jobs, slot.memory, slot.offset, self._packer)
-        calls = self.device.library.calls
-        if copy_level0:
-            self._copy(layout.copies)
-        calls.glBindTextureUnit(0, self._texels)
-        for level in range(LEVELS):
-            calls.glBindImageTexture(level, self.words, level, True, 0, WRITE_ONLY, R32UI)
-        self._dispatch(layout.blocks, slot, 0, not copy_level0)
-        self._dispatch(layout.strip, slot, layout.strip_offset, True)
-        calls.glMemoryBarrier(_WRITTEN)
-        self._written = Fence(self.device)
-        self.ring.seal(self._written)
-
     def _copy(self, copies: list[Copy]) -> None:
         calls = self.device.library.calls
         calls.glBindBuffer(PIXEL_UNPACK_BUFFER, self.ring.name)
         for copy in copies:
             row0, col0, row1, col1 = (edge * TILE_PX for edge in copy.block.rectangle)
-            place, size = (col0, row0, copy.layer), (col1 - col0, row1 - row0, 1)
-            calls.glTextureSubImage3D(self.name, 0, *place, *size, RGBA, UNSIGNED_BYTE, copy.offset)
+            box = (col0, row0, col1 - col0, row1 - row0)
+            calls.glTextureSubImage2D(self.name, 0, *box, RGBA, UNSIGNED_BYTE, copy.offset)
         calls.glBindBuffer(PIXEL_UNPACK_BUFFER, 0)
 
     def _dispatch(self, records: Records, slot: Slot, offset: int, store_level0: bool) -> None:
@@ -159,12 +152,10 @@ class TileTexture(Owned):
             calls.glDispatchCompute(count, 1, 1)
 
 
-def _check_size(device: Device, layers: int, rows: int, cols: int) -> None:
-    gl = device.library.gl
-    side, depth = int(gl.glGetIntegerv(gl.GL_MAX_TEXTURE_SIZE)), int(gl.glGetIntegerv(gl.GL_MAX_ARRAY_TEXTURE_LAYERS))
-    if max(rows, cols) * TILE_PX > side or layers > depth:
+def _check_size(device: Device, rows: int, cols: int) -> None:
+    side = int(device.library.gl.glGetIntegerv(device.library.gl.GL_MAX_TEXTURE_SIZE))
+    if max(rows, cols) * TILE_PX > side:
         raise BackendMissing(
-            f"{device.renderer} takes textures of up to {side}x{side} texels and {depth} layers, got "
-            f"{cols * TILE_PX}x{rows * TILE_PX} and {layers}",
+            f"{device.renderer} takes textures of up to {side}x{side} texels, got {cols * TILE_PX}x{rows * TILE_PX}",
             "choose a smaller picture or texture.backend = cpu",
         )
