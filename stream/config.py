@@ -104,7 +104,7 @@ class AllocateConfig(Section):
 
 
 class IncrementalConfig(Section):
-    """What `encode = "incremental"` keeps, and how it stays near the truth; docs/architecture.md has its error."""
+    """What `encode = "incremental"` keeps, and how it stays near the truth; benchmarks/README.md has its error."""
 
     every_frames: int | None = Field(default=64, ge=1)
     """Every so many frames all regions are encoded afresh; none for never."""

@@ -1,5 +1,5 @@
 """This project's way: what `ARRCOCQwen.generate` does for a user, with `strategy="auto"` and the allocator that the
-model brings along (docs/architecture.md); and what a stream does, which has seen the frames before."""
+model brings along (docs/methods.md); and what a stream does, which has seen the frames before."""
 
 from __future__ import annotations
 
