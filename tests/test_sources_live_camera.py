@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import LIMIT_S
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def library(tmp_path: Path) -> Path:
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs Linux and a C compiler for the fake camera")
     path = tmp_path / "fake_camera.so"
-    command = [compiler, "-shared", "-fPIC", "-o", str(path), str(HERE / "fake_camera.c"), "-ldl"]
+    command = [compiler, "-shared", "-fPIC", "-o", str(path), str(ROOT / "tests" / "support" / "fake_camera.c"), "-ldl"]
     subprocess.run(command, check=True, timeout=LIMIT_S)
     return path
 
@@ -33,7 +33,7 @@ def test_one_command_watches_a_camera_from_an_empty_folder(tmp_path: Path, libra
     folder = tmp_path / "empty"
     folder.mkdir()
     ran = subprocess.run(
-        [sys.executable, str(HERE.parent / "run_stream.py"), "watch", "42", "-c", "webcam", "--max-frames", "10"],
+        [sys.executable, str(ROOT / "run_stream.py"), "watch", "42", "-c", "webcam", "--max-frames", "10"],
         cwd=folder,
         env={**os.environ, "LD_PRELOAD": str(library), "FAKE_CAMERA": str(tmp_path)},
         capture_output=True,
@@ -52,7 +52,7 @@ def test_a_camera_is_read_brought_back_and_its_faults_are_named(tmp_path: Path, 
     faults.mkdir()
     ran = subprocess.run(
         [sys.executable, "-m", "tests.use_camera"],
-        cwd=HERE.parent,
+        cwd=ROOT,
         env={**os.environ, "LD_PRELOAD": str(library), "FAKE_CAMERA": str(faults)},
         capture_output=True,
         text=True,
