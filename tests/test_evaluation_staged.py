@@ -15,7 +15,9 @@ from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.prompting import Prompt
 from evaluation.staged import Prefilled, staged_prefill
-from evaluation.strategies import divprune, fastv, pyramiddrop
+from evaluation.strategies.divprune import DIVPRUNE
+from evaluation.strategies.fastv import schedule as fastv_schedule
+from evaluation.strategies.pyramiddrop import schedule as pyramid_schedule
 from tests.evaluation_maker import ask
 from tests.tiny_qwen import FAMILIES, mrope_positions, tiny_qwen
 
@@ -39,7 +41,7 @@ def staged(qwen: QwenVL, keep: Mapping[int, int]) -> Prefilled:
     return staged_prefill(qwen, part, places, keep)
 
 
-@pytest.mark.parametrize("schedule", [fastv.schedule, pyramiddrop.schedule])
+@pytest.mark.parametrize("schedule", [fastv_schedule, pyramid_schedule])
 def test_with_nothing_dropped_the_logits_are_the_stock_models(qwen: QwenVL, schedule: Any) -> None:
     part, places, _ = prompt(qwen)
     tokens = sum(place.stop - place.start for place in places)
@@ -56,7 +58,7 @@ def test_with_nothing_dropped_the_logits_are_the_stock_models(qwen: QwenVL, sche
 
 def test_divprune_of_all_tokens_is_the_frame_itself(qwen: QwenVL) -> None:
     _, _, (frame, _) = prompt(qwen)
-    kept = divprune.DIVPRUNE.answer.thin(frame, frame.grid.tiles)  # type: ignore[attr-defined]
+    kept = DIVPRUNE.answer.thin(frame, frame.grid.tiles)  # type: ignore[attr-defined]
     assert torch.equal(kept.regions, frame.regions)
     assert (kept.tokens.embeds - frame.tokens.embeds).abs().max() <= TOLERANCE
     for rows, own in zip(kept.tokens.deepstack, frame.tokens.deepstack, strict=True):
@@ -128,9 +130,9 @@ def test_the_prompt_is_the_sessions_own(qwen: QwenVL) -> None:
 
 
 def test_fastv_cuts_once_and_pyramiddrop_by_quarters() -> None:
-    assert fastv.schedule(28, 1000, 270) == {2: 270}
-    assert fastv.schedule(2, 1000, 270) == {}
-    assert fastv.schedule(28, 270, 270) == {}
-    assert pyramiddrop.schedule(28, 1000, 125) == {7: 500, 14: 250, 21: 125}
-    assert pyramiddrop.schedule(4, 64, 8) == {1: 32, 2: 16, 3: 8}
-    assert pyramiddrop.schedule(28, 100, 100) == {}
+    assert fastv_schedule(28, 1000, 270) == {2: 270}
+    assert fastv_schedule(2, 1000, 270) == {}
+    assert fastv_schedule(28, 270, 270) == {}
+    assert pyramid_schedule(28, 1000, 125) == {7: 500, 14: 250, 21: 125}
+    assert pyramid_schedule(4, 64, 8) == {1: 32, 2: 16, 3: 8}
+    assert pyramid_schedule(28, 100, 100) == {}
