@@ -6,7 +6,7 @@ Pictures of 1024×1024 from a drawn stream are answered about with twelve tokens
 turns; what differs is the cost. At Qwen3-VL-2B's dimensions, with random weights, a CPU runs two layers of language and
 four: two are looked at, as in the whole model, and the difference of the two sizes says what the others take. Times are
 the processor's (all threads) on a CPU, wall time on CUDA. Without feedback nothing is hooked and nothing runs for it,
-which `tests/test_qwen_session.py` sees to.
+which `tests/arr_coc/qwen/test_session.py` sees to.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ fi
 
 echo "== Parity, with the kernels as they are loaded here"
 "$PYTHON" -m pytest -q -rs tests/test_cuda_*.py
-"$PYTHON" -m pytest -q tests/test_ops_store.py tests/test_ops_contract.py tests/test_ops_view.py
+"$PYTHON" -m pytest -q tests/arr_coc/ops/store/test_base.py tests/arr_coc/ops/store/test_contract.py tests/arr_coc/ops/store/test_view.py
 
 echo "== Parity, with the shipped PTX"
-ARR_COC_NVCC=no "$PYTHON" -m pytest -q tests/test_cuda_store.py tests/test_cuda_device_ops.py
+ARR_COC_NVCC=no "$PYTHON" -m pytest -q tests/arr_coc/ops/cuda/test_store.py tests/arr_coc/ops/cuda/test_view.py
 
 echo "== Speed and leaks"
 "$PYTHON" -m benchmarks.gpu --out "$OUT"
 
 echo "== Decoding from a captured graph"
-"$PYTHON" -m pytest -q -rs tests/test_qwen_captured.py
+"$PYTHON" -m pytest -q -rs tests/arr_coc/qwen/test_cuda_graph.py
 "$PYTHON" -m benchmarks.answer --device cuda --rounds 60 --rounds-2b 60 --out "$(dirname "$OUT")/answer_cuda.json"

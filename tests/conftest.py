@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.peak_memory import complaint, largest_process_bytes
+from tests.support.peak_memory import complaint, largest_process_bytes
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")

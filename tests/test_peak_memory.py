@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from tests.peak_memory import LIMIT_BYTES, complaint, largest_process_bytes
+from tests.support.peak_memory import LIMIT_BYTES, complaint, largest_process_bytes
 
 
 def test_the_peak_is_in_bytes_and_at_least_what_is_held_now() -> None:

@@ -20,7 +20,7 @@ from stream.messages import (
     encode,
 )
 from tests.hostile.lies import Sent, answered, greeting
-from tests.waiting import LIMIT_S
+from tests.support.network import LIMIT_S
 
 Say = Callable[[int], Sequence[Sent]]
 """What is said about a packet, by the number of the answer that it asks for."""

@@ -1,0 +1,440 @@
+"""Relevant change since a moment: what came, and what has vanished."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.attending import Tensions
+from arr_coc.budget import Budget, adaptive_budget
+from arr_coc.change import ChangeSince
+from arr_coc.choosing import UNKNOWN, VOID_HYSTERESIS, RegionChooser, jitter_share
+from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
+from arr_coc.relevance import RelevanceRealiser
+from arr_coc.structure import VOID_STRUCTURE, structure
+from arr_coc.types import NO_SHIFT, Feedback, QueryEmbedding, Shift, TileVersions
+from tests.support.video import PictureStream, scenery
+
+ROWS, COLS = 12, 20
+OPTIONS = AllocatorOptions(budget=64, levels=True)
+
+
+def noisy(picture: np.ndarray, sigma: float, rng: np.random.Generator) -> np.ndarray:
+    return np.clip(picture + rng.normal(0, sigma, picture.shape), 0, 255).astype(np.uint8)
+
+
+def feedback_on(frame: FrameAllocation, row: int, col: int) -> Feedback:
+    """An answer that looked at one tile of a frame, and nowhere else."""
+    regions = frame.allocation.regions.numpy().astype(np.int32)
+    shift = regions[:, 0]
+    there = (regions[:, 1] == row >> shift) & (regions[:, 2] == col >> shift)
+    return Feedback(frame.stamp, regions, there.astype(np.float32), np.zeros(len(regions), np.float32))
+
+
+def test_a_frame_is_allocated_whole() -> None:
+    frame = StreamAllocator(OPTIONS).allocate(PictureStream().show(scenery(ROWS, COLS)))
+    assert 62 <= frame.allocation.tokens <= 64
+    assert frame.relevance.shape == frame.levels.shape == (ROWS, COLS)
+    assert frame.scores.shape == (3, ROWS, COLS)
+    assert ((frame.scores >= 0) & (frame.scores <= 1)).all()
+    assert frame.weights[2] == 0
+    assert frame.jitter_share == 0
+    assert frame.change_since == 1
+    assert frame.strategy == "foveated"
+
+
+def test_details_get_the_fine_tokens() -> None:
+    picture = np.full((ROWS * 32, COLS * 32, 3), 90, np.uint8)
+    picture[4 * 32 : 5 * 32, 13 * 32 : 15 * 32 : 4] = 250
+    levels = StreamAllocator(OPTIONS).allocate(PictureStream().show(picture)).levels
+    assert (levels[4, 13:15] == 0).all()
+    assert (levels == 0).sum() < 40
+    assert levels[10, 2] > 0
+
+
+def test_a_still_picture_is_not_allocated_again() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
+    first = allocator.allocate(stream.show(picture))
+    again = allocator.allocate(stream.show(picture))
+    assert again.allocation is first.allocation
+    assert again.stamp.frame_index == 1
+
+
+@pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk", "auto"])
+def test_noise_on_a_static_scene_does_not_jitter(strategy: str) -> None:
+    stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, strategy=strategy))
+    rng, picture, jitter = np.random.default_rng(0), scenery(ROWS, COLS), []
+    for index in range(30):
+        jitter.append(allocator.allocate(stream.show(noisy(picture, 5, rng))).jitter_share)
+        if index % 10 == 9:
+            allocator.mark_answered()
+    assert np.mean(jitter) < 0.05
+
+
+@pytest.mark.parametrize("strategy", ["foveated", "mixed"])
+@pytest.mark.parametrize("speed", [3, 9, 16])
+def test_a_pan_carries_its_allocation_along(strategy: str, speed: int) -> None:
+    stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, strategy=strategy))
+    rng, wide, jitter = np.random.default_rng(0), scenery(ROWS, COLS + 20), []
+    for index in range(30):
+        picture = wide[:, index * speed : index * speed + COLS * 32]
+        shift = Shift(0.0, -speed, 1.0) if index else NO_SHIFT
+        jitter.append(allocator.allocate(stream.show(noisy(picture, 2, rng)), shift).jitter_share)
+        if index % 10 == 9:
+            allocator.mark_answered()
+    assert np.mean(jitter) < 0.2
+    assert max(jitter) > 0
+
+
+def test_nothing_is_remembered_across_a_cut() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.apply_feedback(feedback_on(first, 3, 3))
+    allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.mark_answered()
+    stream.cut()
+    after = allocator.allocate(stream.show(scenery(ROWS, COLS, seed=7)), Shift(0, 500.0, 1.0))
+    fresh = StreamAllocator(OPTIONS).allocate(PictureStream().show(scenery(ROWS, COLS, seed=7)))
+    assert torch.equal(after.allocation.regions, fresh.allocation.regions)
+    assert torch.equal(after.relevance, fresh.relevance)
+    assert after.jitter_share == 0
+    assert allocator.change == 1
+
+
+def test_another_size_is_another_epoch() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    stream.cut()
+    assert allocator.allocate(stream.show(scenery(8, 9))).relevance.shape == (8, 9)
+
+
+def test_the_same_stream_gives_the_same_allocations() -> None:
+    def run() -> list[torch.Tensor]:
+        stream, allocator, regions = PictureStream(), StreamAllocator(replace(OPTIONS, strategy="mixed")), []
+        for index in range(12):
+            frame = allocator.allocate(stream.show(scenery(ROWS, COLS, seed=index // 4)), Shift(0.0, 7.0 * index, 1.0))
+            if index % 5 == 4:
+                allocator.mark_answered()
+                allocator.apply_feedback(feedback_on(frame, 2, 2))
+            regions.append(frame.allocation.regions)
+        return regions
+
+    assert all(torch.equal(first, second) for first, second in zip(run(), run(), strict=True))
+
+
+def test_feedback_draws_later_allocations() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    row, col = np.argwhere(first.levels > 0)[-1].tolist()
+    allocator.apply_feedback(feedback_on(first, row, col))
+    for _ in range(10):
+        taught = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    assert taught.weights[2] > 0
+    assert taught.levels[row, col] < first.levels[row, col]
+
+
+def test_what_comes_where_nobody_looked_is_seen_at_once() -> None:
+    """An answer looked at one tile alone; that holds for the frame it was about, not for what comes into another."""
+    picture = scenery(ROWS, COLS)
+    after = picture.copy()
+    after[9 * 32 : 11 * 32, 15 * 32 : 17 * 32] = np.random.default_rng(0).integers(0, 256, (64, 64, 3))
+    frames = []
+    for teaches in (False, True):
+        stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+        first = allocator.allocate(stream.show(picture))
+        allocator.mark_answered()
+        if teaches:
+            allocator.apply_feedback(feedback_on(first, 1, 1))
+        for _ in range(10):
+            allocator.allocate(stream.show(picture))
+        frames.append(allocator.allocate(stream.show(after)))
+    untaught, taught = ((frame.levels[9:11, 15:17] == 0).mean() for frame in frames)
+    assert taught >= untaught > 0
+    relevance = [frame.relevance[9:11, 15:17].mean() for frame in frames]
+    assert relevance[1] > relevance[0] / 2
+
+
+def test_feedback_follows_the_camera() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, budget=ROWS * COLS))
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.allocate(stream.show(scenery(ROWS, COLS)), Shift(0.0, 96.0, 1.0))
+    allocator.apply_feedback(feedback_on(first, 5, 4))
+    taught = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    assert taught.scores[2].argmax() == 5 * COLS + 7
+
+
+def test_feedback_about_another_epoch_or_too_old_is_ignored() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    allocator.apply_feedback(Feedback(PictureStream().show(scenery(4, 4)).stamp, *(np.zeros((0, 3)),) * 3))
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    for stamp in (replace(first.stamp, epoch=99), replace(first.stamp, frame_index=-1)):
+        allocator.apply_feedback(replace(feedback_on(first, 5, 4), stamp=stamp))
+        assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
+
+
+def test_another_question_forgets_what_answers_taught() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    query = QueryEmbedding("where?", np.zeros((3, 8), np.float32), "tiny")
+    allocator.set_query(query)
+    first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    allocator.apply_feedback(feedback_on(first, 5, 4))
+    allocator.set_query(replace(query, tokens=query.tokens.copy()))
+    assert allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any(), "the same one is no other"
+    allocator.set_query(replace(query, text="where now?"))
+    assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
+
+
+def test_change_is_weighted_by_relevance_and_counts_from_the_last_answer() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
+    assert allocator.change == 1
+    allocator.mark_answered()
+    allocator.allocate(stream.show(picture))
+    assert allocator.change == 1
+    allocator.mark_answered()
+    assert allocator.change == 0
+    assert allocator.allocate(stream.show(picture)).change_since == 0
+    changed = picture.copy()
+    changed[32:96, 32:128] = 255 - changed[32:96, 32:128]
+    frame = allocator.allocate(stream.show(changed))
+    weight = frame.relevance[1:3, 1:4].sum() / frame.relevance.sum()
+    assert frame.change_since == allocator.change == pytest.approx(float(weight))
+    assert allocator.allocate(stream.show(changed)).change_since > 0
+    allocator.mark_answered()
+    assert allocator.allocate(stream.show(changed)).change_since == 0
+
+
+def test_change_since_a_look_counts_from_the_last_look() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
+    assert allocator.allocate(stream.show(picture)).change_since_look == 1
+    allocator.mark_looked()
+    first = allocator.allocate(stream.show(picture))
+    assert (first.change_since_look, first.change_since) == (0, 1)
+    allocator.mark_answered()
+    changed = picture.copy()
+    changed[32:96, 32:128] = 255 - changed[32:96, 32:128]
+    frame = allocator.allocate(stream.show(changed))
+    assert 0 < frame.change_since_look == frame.change_since
+    allocator.mark_looked()
+    frame = allocator.allocate(stream.show(changed))
+    assert frame.change_since_look == 0 < frame.change_since
+
+
+def test_change_of_a_black_frame_counts_tiles() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    black = np.zeros((ROWS * 32, COLS * 32, 3), np.uint8)
+    allocator.allocate(stream.show(black))
+    allocator.mark_answered()
+    dark = black.copy()
+    dark[:32, :32] = 1
+    frame = allocator.allocate(stream.show(dark))
+    assert 0 < frame.change_since < 0.02
+
+
+def test_exploration_shows_every_tile_in_the_end() -> None:
+    options, picture = replace(OPTIONS, strategy="topk", budget=20), scenery(8, 9)
+    stream, allocator, seen = PictureStream(), StreamAllocator(options), np.zeros((8, 9), bool)
+    for _ in range(90):
+        frame = allocator.allocate(stream.show(picture))
+        seen |= frame.levels == 0
+        allocator.mark_answered()
+    assert seen[frame.scores[0].numpy() > 0.02].all()
+
+
+def test_without_exploration_the_best_stay() -> None:
+    stream, allocator, picture = PictureStream(), StreamAllocator(replace(OPTIONS, explore=0)), scenery(8, 9)
+    first = allocator.allocate(stream.show(picture))
+    allocator.mark_answered()
+    assert (allocator.allocate(stream.show(picture)).levels == first.levels).all()
+
+
+def test_a_budget_may_be_given_for_one_frame() -> None:
+    stream, allocator, picture = (
+        PictureStream(),
+        StreamAllocator(replace(OPTIONS, strategy="topk")),
+        scenery(ROWS, COLS),
+    )
+    assert allocator.allocate(stream.show(picture), budget=32).allocation.tokens == 32
+    assert allocator.allocate(stream.show(picture)).allocation.tokens == 64
+    assert 64 <= allocator.allocate(stream.show(picture), budget="adaptive").allocation.tokens <= 240
+
+
+def test_a_frame_that_failed_leaves_nothing_of_another_size() -> None:
+    stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
+    allocator.allocate(stream.show(scenery(ROWS, COLS)))
+    stream.cut()
+    with pytest.raises(BudgetError):
+        allocator.allocate(stream.show(scenery(8, 9)), budget=0)
+    allocator.mark_answered()
+    assert allocator.allocate(stream.show(scenery(8, 9))).levels.shape == (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [("auto", "at least 64"), ("adaptive", "at least 64"), (273, "273"), ("27%", None), (20, None)],
+)
+def test_clamping_is_said_once(budget: Budget, said: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    stream, allocator = PictureStream(), StreamAllocator(AllocatorOptions(budget=budget))
+    tokens = 5 if said is None and budget == "27%" else 20
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert allocator.allocate(stream.show(scenery(4, 5))).allocation.tokens == tokens
+            stream.cut()
+    told = (
+        [] if said is None else [f"a budget of {said} tokens is more than the frame's 20 tiles: all of them are shown"]
+    )
+    assert caplog.messages == told
+
+
+def test_options_that_do_not_hold() -> None:
+    with pytest.raises(StrategyError):
+        StreamAllocator(AllocatorOptions(strategy="best"))
+    with pytest.raises(BudgetError):
+        StreamAllocator(AllocatorOptions(budget=0))
+    with pytest.raises(ValueError, match="explore"):
+        StreamAllocator(AllocatorOptions(explore=2))
+
+
+def test_broken_weights_are_named() -> None:
+    realiser = RelevanceRealiser()
+    torch.nn.init.constant_(realiser.perspective.out.weight, float("nan"))
+    with pytest.raises(NonFiniteError, match="perspectival"):
+        StreamAllocator(OPTIONS, realiser).allocate(PictureStream().show(scenery(ROWS, COLS)))
+
+
+PLAIN, THING = np.array([[0.1, 0.1, 0.2]], np.float32), np.array([[0.1, 0.7, 0.2]], np.float32)
+
+
+def versions(*frames: int, epoch: int = 1) -> TileVersions:
+    return TileVersions(epoch, np.array([frames], np.int64))
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_it_counts_from_the_mark(lasting: bool) -> None:
+    change = ChangeSince(lasting=lasting)
+    first = versions(0, 0, 0)
+    assert change.of(first, THING) == 1
+    change.mark(first)
+    assert change.of(first, THING) == 0
+    assert change.of(versions(0, 5, 0), THING) == pytest.approx(0.7)
+    assert change.of(versions(5, 5, 5, epoch=2), THING) == 1
+
+
+@pytest.mark.parametrize(("lasting", "expected"), [(False, 0.25), (True, 0.7)])
+def test_what_has_vanished_counts_by_what_it_was(lasting: bool, expected: float) -> None:
+    change = ChangeSince(lasting=lasting)
+    change.of(versions(0, 0, 0), PLAIN)
+    change.mark(versions(0, 0, 0))
+    change.of(versions(0, 0, 0), THING)  # it became relevant later, as blending lets it
+    assert change.of(versions(0, 9, 0), PLAIN) == pytest.approx(expected)
+
+
+def test_what_has_vanished_counts_until_the_next_mark() -> None:
+    change = ChangeSince(lasting=True)
+    change.of(versions(0, 0, 0), THING)
+    change.mark(versions(0, 0, 0))
+    change.of(versions(0, 9, 0), PLAIN)
+    change.mark(versions(0, 9, 0))
+    assert change.of(versions(0, 10, 0), PLAIN) == pytest.approx(0.25)
+
+
+def test_another_grid_begins_anew() -> None:
+    change = ChangeSince(lasting=True)
+    change.of(versions(0, 0, 0), THING)
+    change.mark(versions(0, 0, 0))
+    assert change.of(versions(0, 0, epoch=2), np.ones((1, 2), np.float32)) == 1
+
+
+def test_where_nothing_is_relevant_tiles_count() -> None:
+    change = ChangeSince()
+    change.mark(versions(0, 0, 0, 0))
+    assert change.of(versions(1, 0, 0, 0), np.zeros((1, 4), np.float32)) == 0.25
+
+
+def blob(height: float = 0.8, col: int = 30) -> np.ndarray:
+    rows, cols = np.indices((34, 60))
+    return (0.1 + height * np.exp(-((rows - 11) ** 2 + (cols - col) ** 2) / 30)).astype(np.float32)
+
+
+def noise(scale: float = 1) -> np.ndarray:
+    return (0.5 + scale * (np.random.default_rng(0).random((34, 60)) - 0.5)).astype(np.float32)
+
+
+def test_the_same_maps_keep_the_choice() -> None:
+    chooser, relevance, neglect = RegionChooser("foveated", Tensions()), blob(), blob(col=5)
+    first = chooser.choose(relevance, 273, neglect)
+    again = chooser.choose(relevance, 273, neglect)
+    assert again.allocation is first.allocation
+    assert again is chooser.choose(relevance, 273, neglect)
+    for changed in ((blob(), 273, neglect), (relevance, 200, neglect), (relevance, 273, blob(col=50))):
+        assert chooser.choose(*changed).allocation is not first.allocation
+
+
+def test_jitter_is_counted_against_the_carried_map() -> None:
+    chooser = RegionChooser("topk", Tensions(explore=0))
+    assert chooser.choose(blob(), 100, None).jitter_share == 0
+    elsewhere = blob(col=40)
+    assert 0.02 < chooser.choose(elsewhere, 100, None).jitter_share < 0.1
+    assert chooser.choose(elsewhere, 100, None).jitter_share == 0
+    assert chooser.choose(blob(col=40), 100, None).jitter_share == 0
+    chooser.carry(0, 5)
+    assert chooser.choose(blob(col=45), 100, None).jitter_share == 0
+
+
+def test_jitter_leaves_out_what_came_into_view() -> None:
+    before, now = np.array([[0, 1, -1, UNKNOWN]], np.int8), np.array([[0, 2, -1, 0]], np.int8)
+    assert jitter_share(before, now) == pytest.approx(1 / 3)
+    assert jitter_share(None, now) == 0
+    assert jitter_share(np.full((1, 4), UNKNOWN, np.int8), now) == 0
+
+
+def test_carrying_before_the_first_frame_is_nothing() -> None:
+    chooser = RegionChooser("topk", Tensions())
+    chooser.carry(1, 1)
+    assert chooser.choose(blob(), 10, None).jitter_share == 0
+
+
+def test_the_void_guard_does_not_flutter() -> None:
+    chooser = RegionChooser("auto", Tensions(), levels=True)
+    assert chooser.choose(noise(), 273, None).strategy == "grid"
+    between = noise() + np.float32(1.5) * blob()
+    assert VOID_STRUCTURE - VOID_HYSTERESIS < structure(between) < VOID_STRUCTURE + VOID_HYSTERESIS
+    assert chooser.choose(between, 273, None).strategy == "grid"
+    assert chooser.choose(blob(), 273, None).strategy == "foveated"
+    assert chooser.choose(between, 273, None).strategy == "foveated"
+    assert chooser.choose(noise(0.02), 273, None).strategy == "grid"
+
+
+def test_a_limit_holds_whatever_the_budget_means_and_can_be_lifted() -> None:
+    chooser, wide = RegionChooser("topk", Tensions(budget="adaptive")), blob()
+    free = adaptive_budget(wide)
+    assert [chooser.choose(wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
+        70,
+        free,
+        free,
+        80,
+    ]
+    assert chooser.choose(wide, 273, None, 100).allocation.tokens == 100
+    with pytest.raises(BudgetError):
+        chooser.choose(wide, "adaptive", None, 0)
+
+
+def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
+    chooser = RegionChooser("topk", Tensions(budget="adaptive"))
+    first = chooser.choose(blob(), "adaptive", None)
+    tokens = first.allocation.tokens
+    assert tokens == adaptive_budget(blob())
+    assert chooser.choose(blob(0.79), "adaptive", None).allocation.tokens == tokens
+    wide = np.maximum(blob(), np.maximum(blob(col=5), blob(col=55)))
+    assert chooser.choose(wide, "adaptive", None).allocation.tokens == adaptive_budget(wide) > 1.05 * tokens
+    kept = chooser.choose(wide, "adaptive", None)
+    assert chooser.choose(wide, "adaptive", None).allocation.tokens == kept.allocation.tokens
+
+
+def test_budgets_that_are_none() -> None:
+    with pytest.raises(BudgetError):
+        RegionChooser("topk", Tensions()).choose(blob(), 0, None)

@@ -1,0 +1,296 @@
+"""Where kernels come from: nvcc, the cache, the shipped PTX; and what is said where CUDA is not here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from arr_coc.errors import BackendMissing, DeviceLost
+from arr_coc.ops.backends import open_store
+from arr_coc.ops.cuda import compiling, device, driver
+from arr_coc.ops.cuda.frames import format_of
+from arr_coc.ops.cuda.kernels import SIGNATURES, Kernels
+from arr_coc.ops.cuda.store import CudaStore
+from arr_coc.ops.difference import Thresholds
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.types import FramePlanes
+from tests.cuda_on_cpu.machine import CpuMachine
+from tests.support.video import random_planes, stamp
+
+ROOT = Path(__file__).resolve().parents[4]
+FILES = sorted({signature.file for signature in SIGNATURES.values()})
+
+OPENED = device._opened
+"""As it is before a fixture puts the CPU in its place."""
+
+needs_nvcc = pytest.mark.skipif(compiling.nvcc() is None, reason="no nvcc here: install the CUDA toolkit")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_shipped_ptx_is_that_of_the_sources(file: str) -> None:
+    first, text = compiling.shipped(file).decode().split("\n", 1)
+    assert first.endswith(compiling.source_hash()), "run scripts/build_kernels.sh after a change of kernels/*.cu*"
+    assert "\n.version 8.0\n.target sm_75\n" in text
+
+
+def test_every_source_is_shipped_and_every_shipped_file_is_used() -> None:
+    assert [path.stem for path in sorted(compiling.kernel_folder().glob("*.cu"))] == FILES
+    assert [path.stem for path in sorted(compiling.kernel_folder().glob("*.ptx"))] == FILES
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_the_script_builds_for_every_architecture(tmp_path: Path) -> None:
+    """Warnings are errors; it also says that the shipped PTX assembles for all of them."""
+    subprocess.run(["sh", "scripts/build_kernels.sh", str(tmp_path)], cwd=ROOT, check=True, timeout=300)
+    for file in FILES:
+        made, kept = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped(file).decode()
+        assert made.split("\n", 1)[0] == kept.split("\n", 1)[0]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return compiling.cache_folder()
+
+
+def test_a_compiler_may_be_named_or_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "nvcc-of-mine"
+    named.write_text("#!/bin/sh\n")
+    named.chmod(0o755)
+    monkeypatch.setenv("ARR_COC_NVCC", str(named))
+    assert compiling.nvcc() == str(named)
+    monkeypatch.setenv("ARR_COC_NVCC", "no")
+    assert compiling.nvcc() is None
+
+
+def test_the_check_of_a_gpu_says_what_is_missing() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(
+        ["sh", "scripts/gpu_check.sh", "nowhere.json"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "texture.backend = cuda" in done.stderr
+    assert done.stderr.endswith("gpu_check: no CUDA store here, see above\n")
+
+
+@needs_nvcc
+def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compiling.compiled("fetch", (9, 0))
+    assert code is not None
+    assert code[:4] == b"\x7fELF"
+    (kept,) = cache.iterdir()
+    assert re.fullmatch(r"fetch-[0-9a-f]{16}-sm_90\.cubin", kept.name)
+
+    def unexpected(*args: object, **kwargs: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(subprocess, "run", unexpected)
+    assert compiling.compiled("fetch", (9, 0)) == code
+    for name, other in (("source_hash", lambda: "of other sources"), ("FLAGS", ("-O0",))):
+        with monkeypatch.context() as patched:
+            patched.setattr(compiling, name, other)
+            with pytest.raises(AssertionError, match="compiled again"):
+                compiling.compiled("fetch", (9, 0))
+
+
+def test_where_nvcc_fails_the_shipped_ptx_serves(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / "nvcc"
+    broken.write_text("#!/bin/sh\necho 'unsupported architecture' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(compiling, "nvcc", lambda: str(broken))
+    assert compiling.compiled("fetch", (99, 0)) is None
+    assert "fetch.cu for sm_990, so the shipped PTX serves: unsupported architecture" in caplog.text
+    assert list(cache.iterdir()) == []
+
+
+def test_without_nvcc_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARR_COC_NVCC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda *args, **kwargs: None)
+    assert compiling.nvcc() is None
+    assert compiling.compiled("fetch", (9, 0)) is None
+
+
+def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def compiled(file: str, capability: tuple[int, int]) -> None:
+        asked.append(file)
+
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    kernels = Kernels((7, 5))
+    with cuda_on_cpu.device.current():
+        kernels.load()
+        kernels.load()
+    assert sorted(asked) == FILES
+
+
+def test_what_the_driver_does_not_take_is_replaced_by_the_shipped_ptx(
+    cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiling, "compiled", lambda file, capability: b"machine code of tomorrow")
+    with cuda_on_cpu.device.current():
+        Kernels((7, 5)).load()
+    assert "nvcc is newer than the driver" in caplog.text
+
+
+def test_an_old_driver_is_told_which_it_should_be(cuda_on_cpu: CpuMachine) -> None:
+    cuda_on_cpu.set_driver_version(11080)
+    try:
+        with (
+            cuda_on_cpu.device.current(),
+            pytest.raises(BackendMissing, match=r"UNSUPPORTED_PTX_VERSION.*update it to 525 or newer"),
+        ):
+            Kernels((7, 5)).load()
+    finally:
+        cuda_on_cpu.set_driver_version(13000)
+
+
+def test_kernels_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "kernel_folder", lambda: tmp_path)
+    with pytest.raises(BackendMissing, match="run from a checkout"):
+        compiling.source_hash()
+    with pytest.raises(BackendMissing, match=r"fetch\.ptx; run scripts/build_kernels\.sh"):
+        compiling.shipped("fetch")
+
+
+def test_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    planes = random_planes(np.random.default_rng(0), 32, 32)
+    with pytest.raises(BackendMissing, match="was built without; install a CUDA build"):
+        open_store(PlaneFormat.of(planes), "cuda")
+
+
+def test_the_device_is_torchs_with_its_own_context(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
+    opened = OPENED.__wrapped__(2)
+    assert opened.place == torch.device("cuda", 2)
+    assert int(opened.context) == 3
+
+
+def test_no_device_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BackendMissing, match="finds no CUDA device here; check the driver with nvidia-smi"):
+        device.find_device()
+
+
+def test_missing_bindings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(BackendMissing, match="pip install cuda-bindings"):
+        driver.bindings.__wrapped__()
+
+
+def test_a_missing_driver_is_said() -> None:
+    """In a process of its own, because a driver library is loaded once."""
+    code = (
+        "from arr_coc.errors import BackendMissing\n"
+        "from arr_coc.ops.cuda import driver\n"
+        "try:\n    driver.bindings()\nexcept BackendMissing as error:\n    print(error)\nelse:\n    print('a driver')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
+    )
+    if done.stdout == "a driver\n":
+        pytest.skip("a CUDA driver is here")
+    assert "finds no CUDA driver; install NVIDIA's, 525 or newer" in done.stdout
+
+
+@pytest.mark.parametrize("reason", ["NO_DEVICE", "SYSTEM_DRIVER_MISMATCH"])
+def test_a_device_that_does_not_work_is_missing(reason: str) -> None:
+    error = driver.failure("cuInit", f"CUDA_ERROR_{reason}")
+    assert isinstance(error, BackendMissing)
+    assert "check it with nvidia-smi" in str(error)
+
+
+def test_a_function_that_the_driver_lacks_is_named(cuda_on_cpu: CpuMachine) -> None:
+    with pytest.raises(BackendMissing, match="has no cuCtxGetId; update it to 525 or newer"):
+        driver.call("cuCtxGetId", 0)
+
+
+PTX_BYTES = {"u64": 8, "u32": 4, "f32": 4}
+
+
+def in_ptx(kernel: str, file: str) -> list[int]:
+    """Bytes of each parameter in the shipped PTX."""
+    text = compiling.shipped(file).decode()
+    entry = re.search(rf"\.entry {kernel}\((.*?)\)", text, re.DOTALL)
+    assert entry, f"{kernel} is not in {file}.ptx"
+    return [PTX_BYTES[kind] for kind in re.findall(r"\.param \.(?:align \d+ \.)?(\w+)", entry[1])]
+
+
+@pytest.mark.parametrize("kernel", SIGNATURES)
+def test_arguments_are_those_of_source_and_ptx(cuda_on_cpu: CpuMachine, kernel: str) -> None:
+    """A wrong argument would be found on a device alone, and there as nonsense."""
+    signature = SIGNATURES[kernel]
+    ours = [ctypes.sizeof(argument) for argument in signature.arguments]
+    assert ours == cuda_on_cpu.parameter_sizes(kernel)
+    assert ours == in_ptx(kernel, signature.file)
+
+
+def test_blocks_are_as_large_as_the_kernels_are_compiled_for() -> None:
+    for kernel, signature in SIGNATURES.items():
+        text = compiling.shipped(signature.file).decode()
+        found = re.search(rf"\.entry {kernel}\(.*?\)\s*\.maxntid (\d+)", text, re.DOTALL)
+        assert found, kernel
+        assert int(found[1]) == signature.threads
+
+
+def everything(frames: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray]:
+    """What all kernels make of two frames."""
+    store = CudaStore(format_of(torch.from_numpy(frames[0])), Thresholds(), 20)
+    store.update(FramePlanes("rgb", (frames[0],)), stamp(0))
+    dirty = store.update_tensor(torch.from_numpy(frames[1]), stamp(1)).dirty
+    with store.lease() as view:
+        levels = [view.read(level).copy() for level in range(6)]
+        regions = np.array([[0, 0, 0], [1, 0, 1], [2, 0, 0], [5, 0, 0]])
+        patches = [view.patches(regions, dtype).view(torch.uint8).numpy() for dtype in (torch.uint8, torch.float16)]
+        channels, entropy = view.texture_array()
+    store.close()
+    return [dirty, *levels, *patches, channels.numpy(), entropy.numpy()]
+
+
+def test_results_do_not_hang_on_the_order_of_threads(cuda_on_cpu: CpuMachine) -> None:
+    """A barrier that is missing shows where the last thread goes first."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, 256, (80, 110, 3), dtype=np.uint8)
+    second = first.copy()
+    second[40:] = rng.integers(0, 256, second[40:].shape)
+    ascending = everything([first, second])
+    with cuda_on_cpu.descending():
+        descending = everything([first, second])
+    for one, other in zip(ascending, descending, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_write_outside_the_texture_is_caught(cuda_on_cpu: CpuMachine) -> None:
+    """So that other tests would see one: the device on the CPU ends a launch as a real one does."""
+    frame = np.zeros((64, 64, 3), np.uint8)
+    store = CudaStore(format_of(torch.from_numpy(frame)), Thresholds(), 20)
+    store.update(FramePlanes("rgb", (frame,)), stamp(0))
+    tile, place = np.zeros((1, 32, 32, 3), np.uint8), np.array([[2, 0]], np.int32)
+    launch = cuda_on_cpu.device.kernels.launch
+    with cuda_on_cpu.device.current(), pytest.raises(DeviceLost, match="CUDA_ERROR_LAUNCH_FAILED"):
+        launch("upload_tiles", (1, 1), 0, tile.ctypes.data, place.ctypes.data, *store._texture.surfaces)
+    cuda_on_cpu.recover()
+    store.close()

@@ -1,0 +1,380 @@
+"""What CUDA kernels compute from a texture on the device: patches, differences and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import arr_coc.texture
+from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.errors import DeviceLost, OptionError, ShapeError, StoreError
+from arr_coc.ops.backends import open_store
+from arr_coc.ops.cuda.device import find_device
+from arr_coc.ops.cuda.frames import format_of
+from arr_coc.ops.cuda.store import CudaStore
+from arr_coc.ops.cuda.view import CudaView
+from arr_coc.ops.difference import Thresholds
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.texture import texture_array
+from arr_coc.types import FramePlanes
+from tests.arr_coc.ops.gl.test_kernels import bilinear, smooth_picture, trilinear
+from tests.arr_coc.ops.store.test_contract import regions_of
+from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
+from tests.support.video import random_planes, stamp
+
+MANY = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+Picture = npt.NDArray[np.uint8]
+
+
+def picture(rng: np.random.Generator, height: int, width: int, kind: str = "noise") -> Picture:
+    """RGB [height, width, 3]: noise, or large soft shapes with flat parts and hard edges."""
+    if kind == "noise":
+        return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    rows, cols = np.mgrid[:height, :width]
+    waves = [np.sin(rows / rng.uniform(5, 60)) + np.cos(cols / rng.uniform(5, 60)) for _ in range(3)]
+    soft = np.stack([(wave + 2) / 4 * 255 for wave in waves], axis=2)
+    soft[height // 3 :, : width // 2] = rng.integers(0, 256, 3)
+    return soft.astype(np.uint8)
+
+
+def on_device(array: npt.NDArray) -> torch.Tensor:
+    return torch.from_numpy(array).to(find_device().place)
+
+
+def rgb_planes(array: Picture) -> FramePlanes:
+    return FramePlanes("rgb", (array,))
+
+
+@contextmanager
+def view_of(array: Picture) -> Iterator[CudaView]:
+    planes = rgb_planes(array)
+    store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20)
+    store.update(planes, stamp(0))
+    with store.lease() as view:
+        yield view
+    store.close()
+
+
+# patches
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_patches_as_halves_are_normalised_bytes(cuda: None, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    with view_of(picture(rng, 90, 150)) as view:
+        regions = regions_of(view.grid, rng, 20)
+        exact = torch.from_numpy(view.gather(regions))
+        expected = ((exact.float() / 255 - 0.5) / 0.5).to(dtype)
+        for wanted in (regions, on_device(regions)):
+            got = view.patches(wanted, dtype)
+            assert got.dtype == dtype
+            assert torch.equal(got.cpu(), expected)
+
+
+def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
+    with view_of(picture(np.random.default_rng(1), 64, 64)) as view:
+        with pytest.raises(ShapeError, match="uint8, float16 or bfloat16"):
+            view.patches(np.zeros((1, 3), np.int64), torch.float32)
+        with pytest.raises(ShapeError, match="outside a grid"):
+            view.patches(np.array([[0, 2, 0]]))
+        with pytest.raises(ShapeError, match=r"int64 \[K, 3\]"):
+            view.patches(on_device(np.zeros((1, 3), np.int32)))
+        with pytest.raises(ShapeError, match=r"lies on meta and the texture on .*move it with \.to\("):
+            view.patches(torch.zeros((1, 3), dtype=torch.int64, device="meta"))
+        assert view.patches(np.zeros((0, 3), np.int64)).shape == (0, 3, 32, 32)
+
+
+def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: None) -> None:
+    """Nobody looks at them on the way, so no access may leave the texture."""
+    with view_of(picture(np.random.default_rng(6), 70, 100)) as view:
+        outside = np.array([[40, 0, 0], [-3, 1, 1], [0, 99, 99], [0, -50, 1]])
+        got = view.patches(on_device(outside)).cpu().numpy()
+        inside = view.gather(np.array([[5, 0, 0], [0, 1, 1]]))
+        level0 = view.read(0)
+    np.testing.assert_array_equal(got[:2], inside)
+    np.testing.assert_array_equal(got[2], np.broadcast_to(level0[-1, -1][:, None, None], (3, 32, 32)))
+    np.testing.assert_array_equal(got[3], np.broadcast_to(level0[0, 32:64].T[:, None], (3, 32, 32)))
+
+
+# frames that are on the device
+
+
+@MANY
+@given(
+    size=st.tuples(st.integers(1, 130), st.integers(1, 200)),
+    seed=st.integers(0, 1 << 20),
+    noise=st.sampled_from([1, 3, 4, 5, 9, 60]),
+    layout=st.sampled_from(["HWC", "CHW", "strided"]),
+)
+def test_a_frame_as_a_tensor_does_what_the_same_frame_does_on_the_host(
+    cuda: None, size: tuple[int, int], seed: int, noise: int, layout: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    first = picture(rng, *size)
+    changes = rng.integers(-noise, noise + 1, first.shape) * (rng.random((size[0], 1, 1)) < 0.6)
+    second = np.clip(first + changes, 0, 255).astype(np.uint8)
+    store, reference = (open_store(PlaneFormat.of(rgb_planes(first)), name) for name in ("cuda", "cpu"))
+    assert isinstance(store, CudaStore)
+    for index, frame in enumerate((first, second)):
+        tensor = on_device(frame)
+        if layout == "CHW":
+            tensor = tensor.permute(2, 0, 1).contiguous()
+        elif layout == "strided":
+            tensor = torch.cat([tensor, tensor], dim=1)[:, : size[1]]
+        change, expected = store.update_tensor(tensor, stamp(index)), reference.update(rgb_planes(frame), stamp(index))
+        np.testing.assert_array_equal(change.dirty, expected.dirty)
+        assert change.rectangles == expected.rectangles
+    with store.lease() as view, reference.lease() as wanted:
+        np.testing.assert_array_equal(view.versions.frame, wanted.versions.frame)
+        for level in (5, 0, 1, 2, 3, 4):
+            np.testing.assert_array_equal(view.read(level), wanted.read(level))
+
+
+def test_frames_may_come_from_both_sides_by_turns(cuda: None) -> None:
+    """What the device alone has seen is brought over before the host compares."""
+    rng = np.random.default_rng(2)
+    first, second = picture(rng, 70, 100), picture(rng, 70, 100)
+    store = CudaStore(format_of(torch.from_numpy(first)), Thresholds(), 20)
+    store.update(rgb_planes(first), stamp(0))
+    assert store.update_tensor(on_device(first), stamp(1)).dirty_share == 0
+    assert store.update_tensor(on_device(second), stamp(2)).dirty.all()
+    assert store.update(rgb_planes(second.copy()), stamp(3)).dirty_share == 0
+    assert store.update_tensor(on_device(first), stamp(4)).dirty.all()
+    np.testing.assert_array_equal(store.held.planes[0], first)
+    assert store.update_tensor(on_device(second), stamp(5, epoch=5)).dirty.all()
+
+
+def test_a_frame_that_is_taken_halfway_is_never_shown(cuda_on_cpu: CpuMachine) -> None:
+    frame = np.zeros((64, 64, 3), np.uint8)
+    store = CudaStore(format_of(torch.from_numpy(frame)), Thresholds(), 20)
+    store.update_tensor(on_device(frame), stamp(0))
+    cuda_on_cpu.fail("cuLaunchKernel upload_frame", LAUNCH_FAILED)
+    with pytest.raises(DeviceLost, match="gave up in cuLaunchKernel"):
+        store.update_tensor(on_device(frame), stamp(1, epoch=1))
+    with pytest.raises(DeviceLost), store.lease():
+        pass
+
+
+def test_thresholds_are_the_stores_own(cuda: None) -> None:
+    first = np.full((64, 64, 3), 100, np.uint8)
+    second = first.copy()
+    second[:32, :32] += 4
+    second[40:42, 40:42, 2] += 20
+    for thresholds, count in ((Thresholds(), 2), (Thresholds(mean=4), 1), (Thresholds(mean=4, largest=20), 0)):
+        store = CudaStore(format_of(torch.from_numpy(first)), thresholds, 20)
+        store.update_tensor(on_device(first), stamp(0))
+        assert store.update_tensor(on_device(second), stamp(1)).dirty.sum() == count
+
+
+@pytest.mark.parametrize(("less", "more"), [(4, 5), (3, 4), (5, 6)])
+def test_a_mean_that_lies_between_is_rounded_as_on_the_host(cuda: None, less: int, more: int) -> None:
+    first = np.full((32, 32, 3), 100, np.uint8)
+    second = first.copy()
+    second[:, :16, 1] += np.uint8(less)
+    second[:, 16:, 1] += np.uint8(more)
+    for limit in range(3, 8):
+        dirty = []
+        for name in ("cpu", "cuda"):
+            store = open_store(PlaneFormat.of(rgb_planes(first)), name, thresholds=Thresholds(limit, 255))
+            if isinstance(store, CudaStore):
+                store.update_tensor(on_device(first), stamp(0))
+                dirty.append(store.update_tensor(on_device(second), stamp(1)).dirty_share)
+            else:
+                store.update(rgb_planes(first), stamp(0))
+                dirty.append(store.update(rgb_planes(second), stamp(1)).dirty_share)
+        assert dirty[0] == dirty[1]
+
+
+def test_tensors_that_are_no_frames_of_the_store_are_refused(cuda: None) -> None:
+    frame = torch.zeros(64, 96, 3, dtype=torch.uint8, device=find_device().place)
+    store = CudaStore(format_of(frame), Thresholds(), 20)
+    for wrong in (frame.float(), frame[:, :90], frame[..., 0], frame.permute(1, 0, 2)):
+        with pytest.raises(ShapeError, match=r"\[64, 96, 3\] or \[3, 64, 96\]"):
+            store.update_tensor(wrong, stamp(0))
+    with pytest.raises(ShapeError, match="the frame lies on meta"):
+        store.update_tensor(frame.to("meta"), stamp(0))
+    planes = random_planes(np.random.default_rng(3), 64, 96)
+    with pytest.raises(ShapeError, match="opened for layout yuv"):
+        CudaStore(PlaneFormat.of(planes), Thresholds(), 20).update_tensor(frame, stamp(0))
+
+
+def test_the_format_of_a_tensor() -> None:
+    assert format_of(torch.zeros(20, 30, 3, dtype=torch.uint8)) == format_of(torch.zeros(3, 20, 30, dtype=torch.uint8))
+    for wrong in (torch.zeros(3, 20, 30), torch.zeros(4, 20, 30, dtype=torch.uint8), torch.zeros(3, 0, 3).byte()):
+        with pytest.raises(ShapeError, match=r"\[H, W, 3\] or \[3, H, W\]"):
+            format_of(wrong)
+
+
+# channels
+
+
+@MANY
+@given(
+    size=st.tuples(st.integers(1, 200), st.integers(1, 300)),
+    seed=st.integers(0, 1 << 20),
+    kind=st.sampled_from(["noise", "soft"]),
+)
+def test_channels_equal_those_of_the_host(cuda: None, size: tuple[int, int], seed: int, kind: str) -> None:
+    with view_of(picture(np.random.default_rng(seed), *size, kind)) as view:
+        channels, entropy = view.texture_array()
+        expected = texture_array(view)
+    exact = [*range(8), 11]
+    assert torch.equal(channels.cpu()[exact], expected.channels[exact])
+    assert torch.equal(entropy.cpu(), expected.entropy)
+    torch.testing.assert_close(channels.cpu()[8:11], expected.channels[8:11], rtol=0, atol=2e-6)
+    torch.testing.assert_close(channels.cpu()[12], expected.channels[12], rtol=0, atol=1e-3)
+
+
+def test_a_flat_picture_has_neither_edges_nor_entropy(cuda: None) -> None:
+    with view_of(np.full((96, 96, 3), 200, np.uint8)) as view:
+        channels, entropy = view.texture_array()
+    assert (channels[5:12] == 0).all()
+    assert (entropy == 0).all()
+
+
+def test_the_documented_example_runs(cuda: None) -> None:
+    """On a smaller frame, because a device on the CPU is slow."""
+    text = (Path(__file__).resolve().parents[4] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    for large, small in (("1080, 1920", "64, 128"), ('"cuda"', f'"{find_device().place}"'), ("273", "3")):
+        assert large in code
+        code = code.replace(large, small)
+    names: dict[str, torch.Tensor] = {}
+    exec(code, names)
+    assert names["patches"].shape == (3, 3, 32, 32)
+    assert (names["patches"] == -1).all()
+
+
+@pytest.mark.usefixtures("cuda")
+def test_the_allocator_may_score_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    pictures = [picture(rng, 200, 300, "shapes") for _ in range(2)]
+    stores = [open_store(PlaneFormat.of(rgb_planes(pictures[0])), backend) for backend in ("cuda", "cpu")]
+    allocators = [StreamAllocator(AllocatorOptions(budget=20, on_device=True)) for _ in stores]
+    # a GPU's convolutions round to TF32, which makes 0.006 of a score; the dead band may keep two hundredths more
+    tolerance = 0.03 if find_device().place.type == "cuda" else 2e-3
+    for index, shown in enumerate((pictures[0], pictures[1], pictures[1])):
+        maps = []
+        for store, allocator in zip(stores, allocators, strict=True):
+            store.update(rgb_planes(shown), stamp(index))
+            with store.lease() as view, monkeypatch.context() as patched:
+                if store.backend == "cuda":
+                    patched.setattr(arr_coc.texture, "edge_means", None)
+                maps.append(allocator.allocate(view))
+        on_device, on_host = maps
+        assert on_device.relevance.device.type == "cpu"
+        torch.testing.assert_close(on_device.relevance, on_host.relevance, atol=tolerance, rtol=0)
+        assert on_device.allocation.tokens == on_host.allocation.tokens
+    for store in stores:
+        store.close()
+
+
+Floats = npt.NDArray[np.floating]
+
+
+def on_device_of_sampling(array: Floats) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.float32)).to(find_device().place)
+
+
+@contextmanager
+def view_of_of_sampling(picture: npt.NDArray[np.uint8]) -> Iterator[CudaView]:
+    planes = FramePlanes("rgb", (picture,))
+    store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20)
+    store.update(planes, stamp(0))
+    with store.lease() as view:
+        yield view
+    store.close()
+
+
+def levels_of(view: CudaView) -> list[Floats]:
+    return [view.read(level) / 255.0 for level in range(6)]
+
+
+def test_texel_centres_are_exact(cuda: None) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    with view_of_of_sampling(picture) as view:
+        for level in range(6):
+            texels = view.read(level)
+            rows, cols = np.mgrid[: texels.shape[0], : texels.shape[1]].reshape(2, -1)
+            points = np.stack([(cols + 0.5) * 2**level, (rows + 0.5) * 2**level, np.full(len(rows), level)], 1)
+            got = (view.sample(on_device_of_sampling(points)) * 255).round().cpu()
+            np.testing.assert_array_equal(got, texels.reshape(-1, 3))
+        assert view.sample(on_device_of_sampling(points[:0])).shape == (0, 3)
+
+
+def test_between_texels_and_levels_is_interpolation_within_2_of_255(cuda: None) -> None:
+    rng = np.random.default_rng(1)
+    points = rng.uniform((-20, -20, 0), (180, 150, 5), (2000, 3))
+    with view_of_of_sampling(rng.integers(0, 256, (128, 160, 3), dtype=np.uint8)) as view:
+        expected = trilinear(levels_of(view), points)
+        got = view.sample(on_device_of_sampling(points)).cpu().numpy()
+    assert np.abs(got - expected).max() <= 2 / 255
+
+
+@pytest.mark.parametrize("width_px", [1.0, 3.0])
+def test_a_footprint_is_the_mean_along_its_line(cuda: None, width_px: float) -> None:
+    rng = np.random.default_rng(2)
+    centres = rng.uniform((30, 30), (130, 98), (300, 2))
+    angles, lengths = rng.uniform(0, 2 * np.pi, 300), rng.uniform(4, 16, 300)
+    footprints = np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None]
+    with view_of_of_sampling(smooth_picture()) as view:
+        level0 = levels_of(view)[0]
+        got = (
+            view.sample_along(on_device_of_sampling(centres), on_device_of_sampling(footprints), width_px).cpu().numpy()
+        )
+    steps = (np.arange(64) + 0.5) / 64 - 0.5
+    along = [bilinear(level0, *(centres + footprints * step).T) for step in steps]
+    assert np.abs(got - np.mean(along, axis=0)).max() <= 4 / 255
+
+
+def test_a_line_leaves_out_what_lies_beside_it(cuda: None) -> None:
+    """Where an isotropic sample of the same length would blend it in."""
+    picture = np.zeros((64, 64, 3), np.uint8)
+    picture[32] = 255
+    with view_of_of_sampling(picture) as view:
+        along = view.sample_along(
+            on_device_of_sampling(np.array([[32.0, 32.5]])), on_device_of_sampling(np.array([[16.0, 0.0]]))
+        )
+        isotropic = view.sample(on_device_of_sampling(np.array([[32.0, 32.5, 4.0]])))
+    assert (along > 0.99).all()
+    assert (isotropic < 0.2).all()
+
+
+def test_a_wide_footprint_takes_in_what_lies_beside_its_line(cuda: None) -> None:
+    picture = np.zeros((64, 96, 3), np.uint8)
+    picture[::2] = 255
+    rows, line = (
+        on_device_of_sampling(np.array([[48, 30.5], [48, 31.5]])),
+        on_device_of_sampling(np.full((2, 2), (12.0, 0.0))),
+    )
+    with view_of_of_sampling(picture) as view:
+        thin, wide = (view.sample_along(rows, line, width_px)[:, 0].cpu().numpy() for width_px in (1.0, 8.0))
+    np.testing.assert_allclose(thin, [1, 0], atol=0.02)
+    np.testing.assert_allclose(wide, [0.5, 0.5], atol=0.1)
+
+
+def test_sampling_refuses_what_it_cannot_take(cuda: None) -> None:
+    points = on_device_of_sampling(np.zeros((4, 3)))
+    with view_of_of_sampling(np.zeros((32, 32, 3), np.uint8)) as view:
+        for wrong in (points[:, :2], points.double(), points.T, points[0]):
+            with pytest.raises(ShapeError, match=r"points are contiguous float32 \[n, 3\]"):
+                view.sample(wrong)
+        with pytest.raises(ShapeError, match="the tensor of points lies on meta"):
+            view.sample(points.to("meta"))
+        pair = on_device_of_sampling(np.ones((4, 2)))
+        with pytest.raises(ShapeError, match="4 points and 3 footprints"):
+            view.sample_along(pair, pair[:3])
+        for width_px in (0.0, -1.0, float("inf"), float("nan")):
+            with pytest.raises(OptionError, match="positive number of texels"):
+                view.sample_along(pair, pair, width_px)
+    with pytest.raises(StoreError, match="lease has ended"):
+        view.sample(points)

@@ -1,0 +1,132 @@
+"""Memory that is filled and emptied round and round."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import DeviceLost
+from arr_coc.ops.gl.names import TIMEOUT_EXPIRED
+from arr_coc.ops.gl.owned import Fence, MappedBuffer
+from arr_coc.ops.gl.ring import ALIGNMENT, MOST_IN_FLIGHT, Ring, aligned
+from tests.support.stores import own_device, seen_by, shared_device
+
+
+class Marks(Fence):
+    """A fence that passes when the test says so, or when it is waited for."""
+
+    def __init__(self, done: bool = False) -> None:
+        self.done = done
+        self.waits = 0
+
+    def passed(self) -> bool:
+        return self.done
+
+    def wait(self, doing: str) -> None:
+        self.waits += 1
+        self.done = True
+
+    def __del__(self) -> None:
+        pass
+
+
+def ring_of(nbytes: int) -> Ring:
+    device = shared_device()
+    with device.current():
+        return Ring(device, nbytes)
+
+
+def test_parts_in_flight_do_not_overlap_and_begin_aligned() -> None:
+    ring = ring_of(10 * ALIGNMENT)
+    taken = []
+    for nbytes in (100, 300, 1, 1000):
+        slot = ring.take(nbytes)
+        ring.seal(Marks())
+        assert slot.memory.nbytes == nbytes
+        taken.append((slot.offset, slot.offset + nbytes))
+    assert [start % ALIGNMENT for start, _ in taken] == [0] * 4
+    assert all(end <= start for (_, end), (start, _) in pairwise(taken))
+    assert ring.stalls == 0
+
+
+def test_a_part_in_use_is_waited_for_and_one_that_is_free_is_not() -> None:
+    ring = ring_of(4 * ALIGNMENT)
+    marks = [Marks(), Marks(), Marks(done=True)]
+    for mark, parts in zip(marks, (1, 2, 1), strict=True):
+        ring.take(parts * ALIGNMENT)
+        ring.seal(mark)
+    assert ring.take(ALIGNMENT).offset == 0
+    ring.seal(Marks())
+    assert [mark.waits for mark in marks] == [1, 0, 0]
+    marks[1].done = True
+    assert ring.take(2 * ALIGNMENT).offset == ALIGNMENT
+    ring.seal(Marks())
+    assert ring.stalls == 1
+    assert ring.take(ALIGNMENT).offset == 3 * ALIGNMENT
+    assert ring.stalls == 1
+
+
+def test_what_does_not_fit_behind_begins_in_front_and_waits_for_all_that_it_covers() -> None:
+    ring = ring_of(4 * ALIGNMENT)
+    marks = [Marks() for _ in range(3)]
+    for mark in marks:
+        ring.take(ALIGNMENT)
+        ring.seal(mark)
+    assert ring.take(2 * ALIGNMENT).offset == 0
+    assert [mark.waits for mark in marks] == [1, 1, 0]
+
+
+def test_marks_do_not_pile_up() -> None:
+    ring = ring_of(2 * MOST_IN_FLIGHT * ALIGNMENT)
+    first = Marks()
+    for mark in (first, *(Marks() for _ in range(MOST_IN_FLIGHT))):
+        ring.take(1)
+        ring.seal(mark)
+    assert first.waits == 1
+
+
+def test_sizes_are_rounded_up() -> None:
+    assert [aligned(nbytes) for nbytes in (0, 1, 256, 257)] == [0, 256, 256, 512]
+
+
+def test_memory_written_is_what_the_device_sees() -> None:
+    device = shared_device()
+    with device.current():
+        buffer = MappedBuffer(device, 1024, "read")
+        buffer.memory[:] = np.arange(1024) % 251
+        np.testing.assert_array_equal(seen_by(device, buffer), buffer.memory)
+
+
+def test_memory_that_the_device_has_not_is_refused() -> None:
+    device = shared_device()
+    with device.current(), pytest.raises(DeviceLost, match="out of memory while making a buffer of 35184372088832"):
+        MappedBuffer(device, 1 << 45, "write")
+    assert device.lost is None
+
+
+def test_marks_that_nobody_needs_are_deleted() -> None:
+    device = shared_device()
+    is_sync = device.library.gl.glIsSync
+    with device.current():
+        fence = Fence(device)
+        sync = fence._sync
+        assert is_sync(sync)
+        del fence
+    with device.current():
+        assert not is_sync(sync)
+
+
+def test_a_device_that_does_not_finish_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = own_device()
+    with device.current():
+        fence = Fence(device)
+        assert fence.passed()
+        fence.wait("this")
+        monkeypatch.setattr(device.library.calls, "glClientWaitSync", lambda *_: TIMEOUT_EXPIRED)
+        assert not fence.passed()
+        with pytest.raises(DeviceLost, match="did not finish that within 5000 ms"):
+            fence.wait("that")
+    with pytest.raises(DeviceLost, match="open a new store"), device.current():
+        pass

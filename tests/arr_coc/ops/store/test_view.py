@@ -1,0 +1,100 @@
+"""What a reader gets: levels, and the pixels of regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_coc.errors import ShapeError, StoreError
+from arr_coc.ops.backends import open_store
+from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store import Backend
+from arr_coc.ops.view import TextureView
+from tests.support.stores import BACKENDS, require
+from tests.support.video import random_planes, stamp
+
+
+@contextmanager
+def view_of(height: int, width: int, backend: Backend = "cpu") -> Iterator[TextureView]:
+    planes = random_planes(np.random.default_rng(0), height, width)
+    store = open_store(PlaneFormat.of(planes), backend)
+    store.update(planes, stamp(0))
+    with store.lease() as view:
+        yield view
+
+
+def expected(view: TextureView, level: int, row: int, col: int) -> npt.NDArray[np.uint8]:
+    """Texel by texel, with clamped coordinates."""
+    texels = view.read(level)
+    rows = np.minimum(32 * row + np.arange(32), texels.shape[0] - 1)
+    cols = np.minimum(32 * col + np.arange(32), texels.shape[1] - 1)
+    return texels[rows[:, None], cols[None, :]].transpose(2, 0, 1)
+
+
+def regions_of(rows: int, cols: int) -> list[tuple[int, int, int]]:
+    """Every region of every level of a grid."""
+    return [
+        (level, row, col) for level in range(6) for row in range(-(-rows >> level)) for col in range(-(-cols >> level))
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(st.integers(1, 200), st.integers(1, 300))
+def test_gather_equals_clamped_lookup(backend: Backend, height: int, width: int) -> None:
+    require(backend)
+    with view_of(height, width, backend) as view:
+        regions = np.array(regions_of(*view.grid.shape))
+        np.random.default_rng(height * 1000 + width).shuffle(regions)
+        pixels = view.gather(regions)
+        assert pixels.shape == (len(regions), 3, 32, 32)
+        assert pixels.dtype == np.uint8
+        for got, region in zip(pixels, regions.tolist(), strict=True):
+            np.testing.assert_array_equal(got, expected(view, *region))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gather_of_nothing_and_of_other_integer_types(backend: Backend) -> None:
+    require(backend)
+    with view_of(64, 64, backend) as view:
+        assert view.gather(np.zeros((0, 3), np.int32)).shape == (0, 3, 32, 32)
+        one = view.gather(np.array([[1, 0, 0]], np.int8))
+        np.testing.assert_array_equal(one[0], expected(view, 1, 0, 0))
+
+
+@pytest.mark.parametrize("region", [[0, 2, 0], [0, 0, 3], [1, 1, 0], [6, 0, 0], [-1, 0, 0], [0, -1, 0], [40, 0, 0]])
+def test_a_region_outside_of_the_grid_is_named(region: list[int]) -> None:
+    with view_of(64, 96) as view, pytest.raises(ShapeError, match=r"lies outside a grid of \(2, 3\) tiles"):
+        view.gather(np.array([[0, 0, 0], region]))
+
+
+@pytest.mark.parametrize("regions", [np.zeros((3,), int), np.zeros((2, 2), int), np.zeros((2, 3))])
+def test_what_is_no_list_of_regions_is_refused(regions: npt.NDArray[np.int64]) -> None:
+    with view_of(64, 64) as view, pytest.raises(ShapeError, match=r"integers \[K, 3\]"):
+        view.gather(regions)
+
+
+def test_levels_are_read_only_and_halve() -> None:
+    with view_of(100, 200) as view:
+        for level in range(6):
+            texels = view.read(level)
+            assert texels.shape == (128 >> level, 224 >> level, 3)
+            with pytest.raises(ValueError, match="read-only"):
+                texels[0, 0] = 0
+        for level in (-1, 6):
+            with pytest.raises(ShapeError, match="levels 0 to 5"):
+                view.read(level)
+
+
+def test_a_view_is_of_no_use_after_its_lease() -> None:
+    with view_of(64, 64) as view:
+        pass
+    with pytest.raises(StoreError, match="lease has ended"):
+        view.read(0)
+    with pytest.raises(StoreError, match="lease has ended"):
+        view.gather(np.zeros((1, 3), int))

@@ -1,0 +1,98 @@
+"""The probe's attention against the weights of the stock model's eager attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import PromptPart, decode, prefill
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.options import Decoding
+from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import FramePacket, FrameStamp, TileGrid
+from tests.support.models import FAMILIES, tiny_qwen
+
+GRID = TileGrid.of(64, 96)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, PROBED_TOKENS + 2])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_attention_equals_the_eager_weights(family: str, tokens: int) -> None:
+    qwen = tiny_qwen(family)
+    vars(qwen)["eos_ids"] = frozenset()
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    regions = grid_regions(GRID).numpy().astype(np.int32)
+    packet = FramePacket(FrameStamp(0, 0, 0), GRID, regions, np.ones(GRID.shape, np.float32), image)
+
+    def prompt(said: list[int]) -> tuple[PromptPart, slice]:
+        part = PromptPart(qwen, 0, 0)
+        part.text(qwen.token_ids("Say"))
+        visual = part.frame(encode_packet(qwen, packet, "full"))
+        part.text([*qwen.token_ids(" what happens."), *said])
+        return part, visual
+
+    part, visual = prompt([])
+    cache = PrefixCache()
+    with AttentionProbe(qwen, cache.kv, visual) as probe:
+        logits = prefill(qwen, part, cache.kv)
+        said = list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens), watch=probe.see))
+        assert len(said) == tokens
+        got = probe.attention()
+
+    qwen.language_model.set_attn_implementation("eager")
+    part, _ = prompt(said[:-1])
+    weights = qwen.language_model(
+        **part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
+    ).attentions
+    looked = slice(-tokens, part.tokens - tokens + min(tokens, PROBED_TOKENS))
+    expected = sum(weights[number][0, :, looked, visual].sum((0, 1)) for number in probed_layers(len(weights)))
+    torch.testing.assert_close(got, expected / expected.max(), atol=1e-5, rtol=0)
+
+
+def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
+    qwen = tiny_qwen()
+    looks = []
+    for tokens in (PROBED_TOKENS, PROBED_TOKENS + 5):
+        part, cache = PromptPart(qwen, 0, 0), PrefixCache()
+        part.text(qwen.token_ids("Say what happens."))
+        with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe, AttentionProbe(qwen, None, slice(0, 3)) as other:
+            logits = prefill(qwen, part, cache.kv)
+            list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens), watch=probe.see))
+        looks.append(probe.attention())
+        assert other.attention().tolist() == [0, 0, 0]
+    torch.testing.assert_close(looks[0], looks[1], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(("layers", "probed"), [(1, [0]), (2, [0, 1]), (3, [0, 1]), (4, [1, 2]), (28, [13, 14])])
+def test_the_middle_layers_are_looked_at(layers: int, probed: list[int]) -> None:
+    assert list(probed_layers(layers)) == probed
+
+
+def hooked(qwen: QwenVL) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in qwen.model.modules())
+
+
+def test_nothing_stays_hooked() -> None:
+    qwen = tiny_qwen()
+    with AttentionProbe(qwen, PrefixCache().kv, slice(0, 1)):
+        layers = qwen.language_model.layers
+        assert all(layers[number].self_attn._forward_hooks for number in probed_layers(len(layers)))
+        assert hooked(qwen) == PROBED_LAYERS
+    assert hooked(qwen) == 0
+
+
+def test_an_answer_that_goes_on_is_let_go_of() -> None:
+    qwen = tiny_qwen()
+    part, cache = PromptPart(qwen, 0, 0), PrefixCache()
+    part.text(qwen.token_ids("Say what happens."))
+    with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe:
+        logits = prefill(qwen, part, cache.kv)
+        options = Decoding(max_tokens=PROBED_TOKENS + 3)
+        tokens = decode(qwen, logits, part.position, cache.kv, options, watch=probe.see)
+        left = [hooked(qwen) for _ in tokens]
+    assert left == [PROBED_LAYERS] * (PROBED_TOKENS - 1) + [0] * 4

@@ -1,0 +1,60 @@
+"""How a model's own odds of yes are read."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arr_coc.errors import ModelError
+from arr_coc.qwen.calibration import NEUTRAL, Calibration
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.yes_no import YesNoTokens, verdict
+from tests.support.models import tiny_folder, tiny_qwen
+
+
+def odds(log_odds: float) -> torch.Tensor:
+    """Logits of yes, no and everything else."""
+    return torch.tensor([log_odds, 0.0, -20.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("own", [-3.0, 0.0, 2.0])
+def test_the_odds_are_scaled_and_moved(own: float) -> None:
+    tokens = YesNoTokens((0,), (1,))
+    found = verdict(odds(own), tokens, Calibration(scale=1.5, bias=-2.0))
+    assert found.yes == pytest.approx(1 / (1 + math.exp(-(1.5 * own - 2))))
+    assert found.raw_log_odds == pytest.approx(own)
+    assert found.certain == verdict(odds(own), tokens).certain
+    assert verdict(odds(own), tokens).yes == pytest.approx(1 / (1 + math.exp(-own)))
+
+
+def test_a_model_without_one_is_taken_at_its_word() -> None:
+    assert tiny_qwen().yes_no_calibration == NEUTRAL
+
+
+def test_it_comes_with_the_model(tmp_path: Path) -> None:
+    qwen = load_qwen(tiny_folder(tmp_path, arr_coc_yes_no={"scale": 2, "bias": -1.5}))
+    assert qwen.yes_no_calibration == Calibration(2.0, -1.5)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        [1, 2],
+        "1",
+        {"scale": 1},
+        {"scale": 0, "bias": 0},
+        {"scale": -1.0, "bias": 0},
+        {"scale": "1", "bias": 0},
+        {"scale": True, "bias": 0},
+        {"scale": 1, "bias": math.nan},
+        {"scale": math.inf, "bias": 0},
+    ],
+)
+def test_anything_else_is_refused(told: Any) -> None:
+    with pytest.raises(ModelError, match=r"arr_coc_yes_no in the config\.json of m must be .*training\.calibration"):
+        Calibration.read(told, "m")

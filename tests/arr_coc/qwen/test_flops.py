@@ -1,0 +1,85 @@
+"""Analytic FLOPs against torch's own count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import decode_one_token, prefill
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.flops import Costs, Flops
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import Encode, FrameStamp
+from evaluation.prompting import Prompt
+from evaluation.views import View
+from tests.support.evaluation import picture
+from tests.support.models import tiny_qwen
+
+
+def counted(work: Callable[[], object]) -> int:
+    """Torch's count of products, attention's too (of all pairs: it multiplies what the mask hides)."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_vl", "qwen3_vl_moe"])
+def test_every_part_is_what_torch_counts(family: str) -> None:
+    qwen: QwenVL = tiny_qwen(family)
+    if family == "qwen3_vl_moe":
+        qwen.model.set_experts_implementation("eager")  # torch does not count grouped products
+    costs = Costs(qwen)
+    view = View.fit(qwen.preprocessing, picture(), FrameStamp(0, 0, 0))
+    packet = view.whole(np.ones(view.grid.shape, bool))
+    frame = encode_packet(qwen, packet, "full")
+    assert costs.encode(view.grid.tiles) == counted(lambda: encode_packet(qwen, packet, "full"))
+
+    prompt = Prompt(qwen, [view], "What is it?")
+    part, _ = prompt.with_frames([frame])
+    length = prompt.text_tokens + view.grid.tiles
+    assert part.tokens == length
+    kv = PrefixCache[None]().kv
+    attended = qwen.language_model.layers[0].self_attn.q_proj.out_features
+    hidden_pairs = costs.layers * length * (length - 1) // 2
+    masked = 4 * attended * hidden_pairs
+    assert costs.prefill([length] * costs.layers) + masked == counted(lambda: prefill(qwen, part, kv))
+    step = counted(lambda: decode_one_token(qwen, torch.tensor(9), part.position, kv))
+    assert costs.decode([length] * costs.layers, 1) == step
+
+
+def test_attention_inside_windows_costs_less() -> None:
+    windowed, plain = tiny_qwen("qwen2_5_vl"), tiny_qwen("qwen2_5_vl")
+    vars(plain.tower)["fullatt_block_indexes"] = list(range(4))
+    assert Costs(windowed).encode(10) == Costs(plain).encode(10)
+    assert Costs(windowed).encode(100) < Costs(plain).encode(100)
+
+
+def test_each_further_token_sees_one_more() -> None:
+    costs = Costs(tiny_qwen())
+    lengths = [20, 10, 10]
+    assert costs.decode(lengths, 2) == costs.decode(lengths, 1) + costs.decode([21, 11, 11], 1)
+    assert costs.decode(lengths, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("encode", "shown", "encoded"),
+    [("sparse", 10, 10), ("incremental", 10, 10), ("prune", 10, 40), ("weighted", 40, 40), ("full", 40, 40)],
+)
+def test_the_work_of_an_answer_is_that_of_its_parts(encode: Encode, shown: int, encoded: int) -> None:
+    costs = Costs(tiny_qwen())
+    found = costs.work(encode, [shown, shown], [40, 40], 9, 3)
+    lengths = [9 + 2 * shown] * costs.layers
+    assert found.flops == 2 * costs.encode(encoded) + costs.prefill(lengths) + costs.decode(lengths, 3)
+    full = [9 + 2 * 40] * costs.layers
+    assert found.full_flops == 2 * costs.encode(40) + costs.prefill(full) + costs.decode(full, 3)
+    assert (found.flops < found.full_flops) == (shown < 40)
+
+
+def test_the_total_is_the_sum_of_the_parts() -> None:
+    assert Flops(1, 20, 300, 4000).total == 4321

@@ -1,0 +1,122 @@
+"""Float positions of regions, and M-RoPE rows against the stock model's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize as stock_smart_resize
+
+from arr_coc.errors import ModelError, ShapeError
+from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.positions import after_frame, grid_regions, patch_positions, visual_positions
+from arr_coc.qwen.preprocess import Preprocessing, to_patches, to_tiles
+from arr_coc.qwen.resize import resize_image, smart_resize
+from arr_coc.types import TileGrid
+from tests.support.models import FAMILIES, mrope_positions, tiny_model
+
+
+def test_a_coarse_token_stands_at_the_middle_of_its_tiles() -> None:
+    assert token_positions(torch.tensor([[2, 1, 3]])).tolist() == [[5.5, 13.5]]
+    assert token_positions(torch.tensor([[0, 1, 3]])).tolist() == [[1.0, 3.0]]
+
+
+def test_patches_of_a_coarse_token() -> None:
+    places = patch_positions(torch.tensor([[1, 1, 0]]))
+    assert places.tolist() == [[4.5, 0.5], [4.5, 2.5], [6.5, 0.5], [6.5, 2.5]]
+
+
+@given(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40))
+def test_a_token_is_the_mean_of_the_tiles_it_covers(level: int, row: int, col: int) -> None:
+    side = 2**level
+    rows = torch.arange(row * side, (row + 1) * side, dtype=torch.float64)
+    cols = torch.arange(col * side, (col + 1) * side, dtype=torch.float64)
+    assert token_positions(torch.tensor([level, row, col])).tolist() == [rows.mean(), cols.mean()]
+
+
+def test_the_frame_stands_at_one_time() -> None:
+    rows = visual_positions(7, torch.tensor([[1, 0, 0], [0, 2, 5]]))
+    assert rows.tolist() == [[7.0, 7.0], [7.5, 9.0], [7.5, 12.0]]
+
+
+def test_text_goes_on_after_the_longer_side() -> None:
+    assert after_frame(10, TileGrid.of(96, 160)) == 15
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_tiles_have_the_stock_positions(family: str) -> None:
+    model = tiny_model(family)
+    grid = TileGrid.of(3 * 32, 5 * 32)
+    image_token = model.config.image_token_id
+    ids = torch.tensor([[40] * 4 + [image_token] * grid.tiles + [40] * 6])
+    expected, _ = model.model.get_rope_index(
+        ids,
+        mm_token_type_ids=(ids == image_token).int(),
+        image_grid_thw=torch.tensor([[1, 2 * grid.rows, 2 * grid.cols]]),
+    )
+    got = mrope_positions(4, grid_regions(grid), grid, 6)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, expected[:, 0].float(), atol=0, rtol=0)
+    few = mrope_positions(4, grid_regions(grid)[::3], grid, 6)
+    torch.testing.assert_close(few[..., -6:], got[..., -6:], atol=0, rtol=0)
+
+
+CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+
+
+@pytest.mark.parametrize(("patch_px", "statistics"), [(16, HALF), (14, CLIP)])
+@pytest.mark.parametrize("size", [(100, 75), (64, 64), (333, 90), (512, 300)])
+def test_equals_the_stock_processor(tmp_path: Path, patch_px: int, statistics: dict, size: tuple[int, int]) -> None:
+    limits = {"shortest_edge": 64 * 64, "longest_edge": 256 * 256}
+    processor = Qwen2VLImageProcessorPil(patch_size=patch_px, size=limits, **statistics)
+    (tmp_path / "preprocessor_config.json").write_text(processor.to_json_string())
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    expected = processor(image, return_tensors="pt")
+
+    preprocessing = Preprocessing.read(tmp_path, patch_px)
+    fitted = smart_resize(*size, preprocessing.tile_px, preprocessing.min_px, preprocessing.max_px)
+    tiles = to_tiles(torch.from_numpy(resize_image(image, *fitted).copy()), preprocessing.tile_px)
+    still = to_patches(preprocessing.scale(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
+    assert expected["image_grid_thw"].tolist() == [[1, fitted[0] // patch_px, fitted[1] // patch_px]]
+    torch.testing.assert_close(still, expected["pixel_values"], atol=0, rtol=0)
+
+
+@settings(max_examples=200)
+@given(st.integers(8, 5000), st.integers(8, 5000), st.sampled_from([28, 32]))
+def test_sizes_equal_the_stock_ones(height: int, width: int, tile_px: int) -> None:
+    if max(height, width) > 200 * min(height, width):
+        with pytest.raises(ShapeError, match="too narrow"):
+            smart_resize(height, width, tile_px, 56 * 56, 1280 * 28 * 28)
+        return
+    expected = stock_smart_resize(height, width, tile_px, 56 * 56, 1280 * 28 * 28)
+    assert smart_resize(height, width, tile_px, 56 * 56, 1280 * 28 * 28) == expected
+
+
+def test_old_names_of_the_limits(tmp_path: Path) -> None:
+    (tmp_path / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 12845056}')
+    preprocessing = Preprocessing.read(tmp_path, 14)
+    assert (preprocessing.min_px, preprocessing.max_px, preprocessing.tile_px) == (3136, 12845056, 28)
+
+
+def test_a_folder_without_the_file_gets_the_published_values(tmp_path: Path) -> None:
+    preprocessing = Preprocessing.read(tmp_path, 16)
+    assert preprocessing.scale.mean == (0.5, 0.5, 0.5)
+    assert (preprocessing.min_px, preprocessing.max_px) == (65536, 16777216)
+
+
+@pytest.mark.parametrize(("text", "match"), [("{", "is not JSON"), ('{"merge_size": 4}', "merge_size is 4")])
+def test_an_unusable_file_is_named(tmp_path: Path, text: str, match: str) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(text)
+    with pytest.raises(ModelError, match=match):
+        Preprocessing.read(tmp_path, 16)
+
+
+def test_a_picture_of_odd_size_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"\[rows\*32, cols\*32, 3\], got \[32, 33, 3\]"):
+        to_tiles(torch.zeros(32, 33, 3), 32)

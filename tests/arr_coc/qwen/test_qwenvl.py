@@ -1,0 +1,82 @@
+"""Keys caught before their rotation, and rotated here: the stock model's own cached keys are the measure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.positions import visual_positions
+from arr_coc.qwen.rotation import KeyCatcher, rotate, rotation
+from tests.support.models import FAMILIES, tiny_qwen
+
+REGIONS = torch.tensor([[0, 0, 0], [0, 0, 1], [1, 0, 1], [2, 1, 0]])
+
+
+def prefilled(qwen: Any) -> tuple[PrefixCache[str], torch.Tensor, KeyCatcher]:
+    """Text under positions of an image, so that the three axes differ; its cache, its positions and its caught keys."""
+    part, cache = PromptPart(qwen, 0, 0), PrefixCache[str]()
+    part.text(qwen.token_ids("Say what")[: len(REGIONS)])
+    part._positions = [visual_positions(5, REGIONS)[:, : part.tokens]]
+    with KeyCatcher(qwen) as catcher:
+        prefill(qwen, part, cache.kv)
+    return cache, part._positions[0], catcher
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_caught_keys_rotated_are_the_cached_ones(family: str) -> None:
+    qwen = tiny_qwen(family)
+    cache, positions, catcher = prefilled(qwen)
+    cos, sin = rotation(qwen, positions)
+    assert cos.dtype == torch.float32
+    assert len(catcher.keys) == len(cache.kv.layers) == 3
+    for layer, keys in zip(cache.kv.layers, catcher.keys, strict=True):
+        torch.testing.assert_close(rotate(keys, cos, sin), layer.keys, atol=1e-6, rtol=0)
+        assert (keys - layer.keys).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_rotated_in_float32(family: str) -> None:
+    qwen = tiny_qwen(family)
+    qwen.model.to(torch.bfloat16)
+    cache, positions, catcher = prefilled(qwen)
+    cos, sin = rotation(qwen, positions)
+    assert cos.dtype == torch.float32
+    exact = rotate(catcher.keys[0].double().float(), cos, sin)
+    own = rotate(catcher.keys[0], cos, sin)
+    assert own.dtype == torch.bfloat16
+    assert torch.equal(own, exact.bfloat16())
+    stock_error = (cache.kv.layers[0].keys.float() - exact).abs().mean()
+    assert (own.float() - exact).abs().mean() < stock_error
+
+
+def test_nothing_stays_hooked() -> None:
+    qwen = tiny_qwen()
+    attention = qwen.language_model.layers[0].self_attn
+    with KeyCatcher(qwen):
+        assert attention.k_norm._forward_hooks
+    assert not attention.k_norm._forward_hooks
+
+
+def test_older_transformers_leave_the_axes_apart() -> None:
+    """There `rotary_emb` of Qwen2-VL returns [3, 1, L, head_dim], and each section of a head takes its own axis."""
+    qwen = tiny_qwen("qwen2_vl")
+    positions = visual_positions(5, REGIONS)
+    expected = rotation(qwen, positions)
+    rotary = qwen.language_model.rotary_emb
+
+    def apart(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = places[..., None] * rotary.inv_freq
+        angles = torch.cat([angles, angles], dim=-1)
+        return angles.cos(), angles.sin()
+
+    config = SimpleNamespace(rope_scaling={"mrope_section": [6, 5, 5]})
+    older: Any = SimpleNamespace(
+        language_model=SimpleNamespace(rotary_emb=apart, config=config), device=torch.device("cpu")
+    )
+    for got, want in zip(rotation(older, positions), expected, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-6, rtol=0)

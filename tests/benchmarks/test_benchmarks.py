@@ -1,0 +1,110 @@
+"""The parts of the benchmarks that judge: what is compared with what, and what counts as reached."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.hop_channels import END, OwnThreads
+from benchmarks.hop_peers import number_of, numbered
+from benchmarks.hops import compared, hops_us, slow_consumer
+from benchmarks.live import measure_memory, measure_release, targets, worst_frames
+from benchmarks.transport import median_of
+from stream.bench.report import RunRecord, report
+from stream.monitor.memory import MemorySample
+from tests.stream.bench.test_report import recorded
+from tests.support.events import frame
+
+PICTURES = [np.full((1080, 1920, 3), level, np.uint8) for level in (60, 200)]
+
+
+@pytest.mark.parametrize("number", [0, 1, 299, END])
+def test_a_number_shown_in_a_picture_survives_compression(number: int) -> None:
+    shown = numbered(number, PICTURES[0])
+    assert number_of(shown) == number
+    assert number_of(np.clip(shown.astype(int) + 90, 0, 220).astype(np.uint8)) == number
+    assert (PICTURES[0] == 60).all()
+
+
+def test_every_frame_hops_and_the_first_tenth_is_not_counted() -> None:
+    hops = hops_us(OwnThreads(), PICTURES, 10, processes=False)
+    assert len(hops) == 9
+    assert all(hop > 0 for hop in hops)
+
+
+def test_of_several_rounds_the_median_counts() -> None:
+    rounds = [{"hop": {"p50": p50, "p99": 10 * p50}, "late_sleep": {"p50": 1.0}} for p50 in (9.0, 1.0, 3.0)]
+    assert median_of(rounds) == {
+        "hop": {"p50": 3.0, "p99": 30.0},
+        "late_sleep": {"p50": 1.0},
+        "p99_of_rounds": [90.0, 10.0, 30.0],
+    }
+
+
+def test_a_slow_consumer_here_gets_new_frames() -> None:
+    told = slow_consumer(OwnThreads(), PICTURES, 2.0, processes=False)
+    taken = told["received"] + told["still_waiting_at_the_end"]
+    assert 0 < taken <= told["given_to_the_sender"]
+    assert told["replaced_by_the_sender"] <= told["given_to_the_sender"] - taken
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_hops_are_compared_with_the_quickest_peer_of_each_boundary() -> None:
+    def hop(way: str, between: str, p50: float) -> dict[str, Any]:
+        return {"way": way, "between": between, "carries": "x", "hop_us": {"p50": p50, "p95": 2 * p50}}
+
+    hops = [hop("this project, a", "threads", 100), hop("this project, b", "processes", 500)]
+    peers = [hop("slow", "threads", 900), hop("quick", "threads", 700), hop("slow", "processes", 1000)]
+    told = compared([*hops, *peers])
+    between_threads = told["than the quickest peer between threads"]
+    assert between_threads["peer"] == "quick"
+    assert between_threads["times_shorter"]["this project, a"] == {"p50": 7, "p95": 7}
+    between_processes = told["than the quickest peer between processes"]["times_shorter"]
+    assert between_processes["this project, b"] == {"p50": 2, "p95": 2}
+
+
+LATE = {"ready_ns": 4_300_000_000, "texture_ms": 99.0}
+
+
+def live_recorder(rise_mb: float) -> RunRecord:
+    recorder = recorded(5000, scheduled=True)
+    for second in range(200):
+        held = {"frames": 400_000_000 + round(second / 200 * rise_mb * 1e6), "answers": 600_000_000}
+        recorder.memory.append(MemorySample(second * 1_000_000_000 + 6_000_000, held))
+    return recorder
+
+
+def test_memory_that_rises_is_not_flat() -> None:
+    flat, rising = live_recorder(0), live_recorder(50)
+    assert targets(report(flat), measure_memory(flat))["memory, rise over the run, %"]["met"]
+    told = measure_memory(rising)
+    assert told["rise_over_the_run_percent"] == pytest.approx(5, rel=0.05)
+    assert told["slope_mb_per_hour_of"]["answers"] == pytest.approx(0, abs=1e-3)
+    assert not targets(report(rising), told)["memory, rise over the run, %"]["met"]
+
+
+def test_late_frames_miss_the_target_and_are_told_one_by_one() -> None:
+    recorder = RunRecord(scheduled=True, memory=live_recorder(0).memory)
+    for index in range(5000):
+        recorder.write(frame(index, index / 25, **(LATE if index == 100 else {})))
+    told = targets(report(recorder), measure_memory(recorder))
+    assert not told["interval_std, ms"]["met"]
+    assert told["frame latency p99, ms"]["met"]
+    worst = worst_frames(recorder)
+    assert len(worst) == 10
+    assert max(worst, key=lambda one: one["frame_ms"])["at_s"] == 4.0
+
+
+def test_a_short_run_says_nothing_about_memory() -> None:
+    recorder = recorded(50, scheduled=True)
+    recorder.memory.append(MemorySample(1_000_000_000, {"frames": 400_000_000}))
+    assert targets(report(recorder), measure_memory(recorder))["memory, rise over the run, %"]["met"] is None
+
+
+def test_the_release_of_a_paced_scene_is_measured_alone() -> None:
+    told = measure_release("paced-720p60", 12)
+    assert told["frames"] == 12
+    assert told["late_ms"]["max"] >= told["late_ms"]["p50"] >= 0

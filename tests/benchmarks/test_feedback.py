@@ -1,0 +1,57 @@
+"""The parts of the feedback benchmark that judge, and that both kinds of answers are about the same pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arr_coc.qwen.attention import PROBED_TOKENS
+from arr_coc.qwen.session import AnswerSession
+from benchmarks.answer_ways import TEXT_TOKENS, speak_on
+from benchmarks.feedback import WARM_UP, answer_times_ms, costs, learning_times_ms, report_of, whole_model
+from benchmarks.qwen_2b import LANGUAGE_LAYERS
+from tests.support.models import tiny_qwen
+
+
+def test_the_cost_is_what_pairs_differ_by() -> None:
+    made = costs({True: [11.0, 30.0, 12.0], False: [10.0, 10.0, 10.5]})
+    assert made == {"without_ms": 10.0, "with_ms": 12.0, "cost_ms": 1.5}
+    told = report_of(made)
+    assert told["cost_a_token_ms"] == pytest.approx(1.5 / PROBED_TOKENS, abs=1e-4)
+    assert told["share_of_answer"] == 0.15
+
+
+def test_the_whole_model_is_looked_at_as_little_as_a_part_of_it() -> None:
+    few, more = (
+        {"without_ms": time_ms, "with_ms": 0.0, "cost_ms": cost} for time_ms, cost in ((20.0, 2.0), (26.0, 4.0))
+    )
+    assert whole_model(few, more) == {
+        "without_ms": 20 + (LANGUAGE_LAYERS - 2) * 3,
+        "with_ms": 20 + (LANGUAGE_LAYERS - 2) * 3 + 3,
+        "cost_ms": 3,
+    }
+
+
+def test_each_picture_is_answered_about_with_feedback_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    qwen = speak_on(tiny_qwen())
+    asked: list[tuple[bool, int]] = []
+    answer = AnswerSession.answer
+
+    def note(self: AnswerSession, packet: object, query: str) -> object:
+        yield from answer(self, packet, query)
+        asked.append((self.last.feedback is not None, packet.stamp.frame_index))
+        assert self.last.text_tokens == TEXT_TOKENS
+
+    monkeypatch.setattr(AnswerSession, "answer", note)
+    shown = [np.random.default_rng(seed).integers(0, 256, (160, 224, 3), dtype=np.uint8) for seed in range(WARM_UP + 2)]
+    times = answer_times_ms(qwen, shown, 12)
+    assert asked == [(True, 0), (False, 0), (False, 1), (True, 1), (True, 2), (False, 2), (False, 3), (True, 3)]
+    assert [len(times[wanted]) for wanted in (True, False)] == [2, 2]
+    assert min(times[True] + times[False]) > 0
+
+
+def test_learning_is_timed_by_turns() -> None:
+    shown = [np.random.default_rng(seed).integers(0, 256, (160, 224, 3), dtype=np.uint8) for seed in range(WARM_UP + 1)]
+    times = learning_times_ms(tiny_qwen(), shown, 12)
+    assert [len(times[wanted]) for wanted in (True, False)] == [1, 1]
+    assert times[True][0] > 0

@@ -1,0 +1,115 @@
+"""A stream that is answered about for long: what is asked of it, how it is judged, and that it stays as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.types import NS_PER_S, FrameStamp
+from benchmarks.reel import FPS, QUESTION_FRAMES, REEL_FRAMES, SHOT_FRAMES, Reel
+from benchmarks.soak_answers import Plan, Run, open_model, verdict
+from stream.config import Config
+from tests.support.answer_models import FakeSpeaker
+
+
+@pytest.fixture(scope="module")
+def reel() -> Reel:
+    return Reel.made()
+
+
+def test_the_reel_begins_again_every_thousand_frames(reel: Reel) -> None:
+    assert sum(SHOT_FRAMES) == REEL_FRAMES
+    for index in (0, 39, 40, 999):
+        (there,), (again,) = reel.planes(index).planes, reel.planes(index + 7 * REEL_FRAMES).planes
+        np.testing.assert_array_equal(there, again)
+        assert reel.question(index) == reel.question(index + 7 * REEL_FRAMES)
+    assert Reel.made().questions == reel.questions != Reel.made(1).questions
+
+
+def test_what_is_asked_stays_true_while_it_is_asked(reel: Reel) -> None:
+    """Things move a little; they neither leave the picture nor change places."""
+    for first in range(0, REEL_FRAMES, QUESTION_FRAMES):
+        seen = [
+            [(thing.colour, thing.shape) for thing in reel.facts(index).things]
+            for index in range(first, first + QUESTION_FRAMES)
+        ]
+        assert all(things == seen[0] for things in seen)
+        assert reel.question(first) == reel.question(first + QUESTION_FRAMES - 1)
+
+
+def test_every_kind_of_question_is_asked_and_answers_differ(reel: Reel) -> None:
+    assert {question.kind for question in reel.questions} == {"colour", "shape", "count", "exists"}
+    assert len({question.answer for question in reel.questions}) > 5
+
+
+def test_a_run_answers_at_cuts_at_questions_and_every_so_often(reel: Reel) -> None:
+    run = Run(Plan(60, answer_every=10), FakeSpeaker(Config()))
+    told = {}
+    for index in range(60):
+        stamp = FrameStamp(index, index * NS_PER_S // FPS, 0)
+        query = "why?" if 25 <= index < 40 else "what?" if index < 40 else "who?"
+        told[index] = run.step(reel.planes(index), stamp, query)
+    given = {index: one.trigger for index, one in told.items() if one is not None}
+    assert given == {0: "start", 10: "every", 20: "every", 25: "asked", 35: "every", 40: "asked", 50: "every"}
+    assert run.cuts == 1
+    assert told[50] is not None
+    assert told[50].text.startswith("frame 50 ")
+
+
+def test_a_run_of_one_epoch_notices_no_cut(reel: Reel) -> None:
+    run = Run(Plan(8, one_epoch=True), FakeSpeaker(Config()))
+    for index in range(36, 44):
+        run.step(reel.planes(index), FrameStamp(index, index * NS_PER_S // FPS, 0), "what?")
+    assert run.cuts == 0
+
+
+def thousand(**changed: Any) -> dict[str, Any]:
+    return {"accuracy": 0.7, "same": 1.0, "lost": 0, "gained": 0, **changed}
+
+
+@pytest.mark.parametrize(
+    ("last", "faults", "looped", "equal", "met"),
+    [
+        ({}, [], False, True, True),
+        ({"lost": 3, "gained": 1, "same": 0.9}, [], False, True, True),
+        ({"lost": 12, "gained": 2}, [], False, False, False),
+        ({"lost": 2, "gained": 12}, [], False, False, False),
+        ({}, ["MiB grew by 20"], False, True, False),
+        ({"same": 0.99}, [], True, True, False),
+    ],
+)
+def test_a_run_is_judged(last: dict[str, Any], faults: list[str], looped: bool, equal: bool, met: bool) -> None:
+    told = verdict([thousand(), thousand(**last)], faults, looped=looped)
+    assert (told["accuracy_equal"], told["met"]) == (equal, met)
+
+
+def test_answers_are_held_against_those_of_the_first_thousand() -> None:
+    class Forgetful(FakeSpeaker):
+        """Knows the truth about the first thousand frames, and about half of the others."""
+
+        def answer(self, packet: Any, query: str, should_stop: Any) -> Any:
+            list(super().answer(packet, query, should_stop))
+            index = packet.stamp.frame_index
+            yield Reel.made().question(index).answer if index < REEL_FRAMES or index % 200 < 100 else "?"
+
+    run = Run(Plan(2 * REEL_FRAMES, answer_every=100, looped=True), Forgetful(Config()))
+    first, second = (one.told() for one in run.go())
+    assert (first["accuracy"], first["same"], first["lost"]) == (1.0, 1.0, 0)
+    assert second["lost"] == pytest.approx(second["answers"] * (1 - second["same"]))
+    assert second["lost"] > 0
+    assert second["accuracy"] == second["same"] < 1
+    assert run.samples.frames == [500, 1000, 1500, 2000]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["looped", "one_epoch"])
+def test_thousands_of_frames_later_it_is_as_small_and_as_right(way: str) -> None:
+    run = Run(Plan(4 * REEL_FRAMES, **{way: True}), open_model(None))
+    thousands = [one.told() for one in run.go()]
+    told = verdict(thousands, run.samples.faults(), looped=way == "looped")
+    assert told["met"], told
+    assert told["accuracy_first"] > 0.5
+    assert run.samples.growth("MiB") < 2
+    assert run.cuts == (4 * len(SHOT_FRAMES) - 1 if way == "looped" else 0)

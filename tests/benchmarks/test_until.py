@@ -1,0 +1,61 @@
+"""How a watch is judged: delays, what was missed, and false alarms, against what the scene shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.until import cases, judge, look_ms, summed
+from tests.support.events import look
+
+NONE = [False] * 3
+SHOWN = [*NONE, None, True, True, True, True, None, False, False]
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        ([(4, True), (9, False)], {"noticed_after_frames": [0, 0]}),
+        ([(3, True), (8, False)], {"noticed_after_frames": [0, 0]}),
+        ([(6, True), (10, False)], {"noticed_after_frames": [2, 1]}),
+        ([(6, True)], {"noticed_after_frames": [2], "missed": 1}),
+        ([], {"noticed_after_frames": [], "missed": 1}),
+        ([(1, True), (2, False), (5, True), (9, False)], {"noticed_after_frames": [1, 0], "false_alarms": 1}),
+        ([(4, True), (6, False), (7, True), (9, False)], {"noticed_after_frames": [0, 0], "false_all_clears": 1}),
+        ([(10, True)], {"noticed_after_frames": [], "missed": 1, "false_alarms": 1}),
+    ],
+)
+def test_turns_are_held_against_what_is_shown(turns: list[tuple[int, bool]], expected: dict[str, Any]) -> None:
+    blank = {"changes": 2, "missed": 0, "false_alarms": 0, "false_all_clears": 0}
+    assert judge(SHOWN, turns) == {**blank, **expected}
+
+
+def test_what_is_there_from_the_beginning_is_a_change() -> None:
+    assert judge([True, True], [(0, True)])["noticed_after_frames"] == [0]
+    assert judge([True, True], [])["missed"] == 1
+
+
+def test_scenes_show_the_thing_when_they_say_so() -> None:
+    made = {case.scene.name: case for case in cases(8.0)}
+    assert set(made) == {"still", "noise", "restless", "never", "cuts"}
+    for name in ("still", "noise", "restless"):
+        shown = [made[name].shown(index) for index in range(made[name].scene.frames)]
+        assert (shown[0], shown[30], shown[-1]) == (False, True, False)
+        assert None in shown
+    assert {made["never"].shown(index) for index in range(80)} == {False}
+    cuts = [made["cuts"].shown(index) for index in range(80)]
+    assert cuts == [False] * 16 + [True] * 16 + [False] * 16 + [True] * 16 + [False] * 16
+    assert made["still"].question == "is there a red circle?"
+
+
+def test_an_hour_is_one_of_media_time() -> None:
+    case = {"look_ms": 10.0, "looks_saved": 0.75, "compute_saved": 0.5, "right_looks": 0.9}
+    judged = {"changes": 2, "missed": 1, "noticed_after_frames": [5], "false_alarms": 3, "false_all_clears": 0}
+    told = summed({"a": {**case, "watch": judged, "every_frame": judged}}, 36.0)
+    assert told["watch"]["false_alarms_an_hour"] == 300
+    assert told["watch"]["delay_ms"] == {"median": 500, "max": 500}
+
+
+def test_a_look_costs_encoding_and_prefill() -> None:
+    assert look_ms([look(0.0), look(1.0)]) == 60

@@ -1,0 +1,311 @@
+"""Every strategy answers, shows what its budget pays, and is charged for what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.errors import NonFiniteError
+from arr_coc.gaze import PictureAllocator
+from arr_coc.model import ARRCOCQwen
+from arr_coc.qwen.attention import PROBED_LAYERS
+from arr_coc.qwen.flops import Costs
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import NS_PER_S, Feedback, FrameStamp
+from evaluation.errors import EvaluationError
+from evaluation.prompting import Prompt
+from evaluation.strategies.arr_coc import choosing_flops
+from evaluation.strategies.catalogue import STRATEGIES, strategy_named
+from evaluation.strategies.divprune import most_diverse
+from evaluation.strategies.evs import changes, most_changed
+from evaluation.strategies.grid import even_tiles
+from evaluation.strategies.smaller import smaller_grid
+from evaluation.views import View
+from tests.support.evaluation import ask, picture
+from tests.support.models import FAMILIES, tiny_qwen
+
+TILES = 35
+BUDGETED = [name for name, strategy in STRATEGIES.items() if strategy.budgeted]
+
+
+@pytest.fixture(scope="module")
+def qwen() -> QwenVL:
+    return tiny_qwen()
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> None:
+    strategy = strategy_named(name)
+    reply = strategy.answer(qwen, ask("40%", frames, encode=strategy.encodes[0]))
+    every = TILES * frames
+    wanted = 14 * frames if strategy.budgeted else every
+    assert reply.of_tokens == every
+    # the guard of arr-coc for noise spends what an even step pays; smaller pictures keep their aspect
+    least = 0.7 * wanted if name.startswith(("arr-coc", "smaller")) else wanted
+    assert least <= reply.tokens <= wanted
+    assert reply.grid.tiles == TILES
+    if frames == 1 and name != "smaller":
+        assert len(reply.regions) == reply.tokens
+    assert reply.ttft_ms > 0
+    assert reply.flops.encode > 0
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_with_a_budget_of_all_tokens_it_answers_as_the_full_model(qwen: QwenVL, name: str) -> None:
+    strategy = strategy_named(name)
+    for frames in (1, 2):
+        full = STRATEGIES["full"].answer(qwen, ask("100%", frames, encode="full"))
+        reply = strategy.answer(qwen, ask("100%", frames, encode=strategy.encodes[0]))
+        assert reply.text == full.text
+        assert reply.tokens == full.tokens
+        same = (reply.flops.encode, reply.flops.prefill, reply.flops.decode)
+        assert same == (full.flops.encode, full.flops.prefill, full.flops.decode)
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_older_families_are_served_too(family: str, name: str) -> None:
+    strategy = strategy_named(name)
+    reply = strategy.answer(tiny_qwen(family), ask("25%", 2, encode=strategy.encodes[0]))
+    assert 0 < reply.tokens <= 0.27 * reply.of_tokens
+
+
+def test_who_chooses_after_the_encoder_pays_all_of_it(qwen: QwenVL) -> None:
+    costs = Costs(qwen)
+    text = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens
+    sparse = STRATEGIES["grid"].answer(qwen, ask("40%"))
+    assert sparse.flops.encode == costs.encode(14)
+    assert sparse.flops.prefill == costs.prefill([text + 14] * 3)
+    late = STRATEGIES["grid"].answer(qwen, ask("40%", encode="prune"))
+    assert late.flops.encode == costs.encode(TILES)
+    assert late.flops.prefill == sparse.flops.prefill
+    fastv = STRATEGIES["fastv"].answer(qwen, ask("40%", encode="prune"))
+    assert fastv.flops.encode == costs.encode(TILES)
+    assert fastv.flops.prefill == costs.prefill([text + TILES, text + TILES, text + 14])
+    assert fastv.flops.choose == costs.look(text + TILES)
+    divprune = STRATEGIES["divprune"].answer(qwen, ask("40%", encode="prune"))
+    assert divprune.flops.encode == costs.encode(TILES)
+    assert divprune.flops.prefill == sparse.flops.prefill
+    assert divprune.flops.choose == 2 * TILES * TILES * 64
+    ours = STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
+    assert ours.flops.choose == choosing_flops(None, TILES) > 0
+
+
+def test_arr_coc_answers_as_generate_does_for_a_user(qwen: QwenVL) -> None:
+    asked = ask("40%", 2)
+    made = ARRCOCQwen(qwen).generate(list(asked.frames), asked.text, 6, budget=14, times_s=asked.times_s)
+    reply = STRATEGIES["arr-coc"].answer(qwen, asked)
+    assert reply.text == made.text
+    assert np.array_equal(reply.regions, made.regions)
+
+
+def test_an_allocation_that_fails_ends_the_evaluation(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise NonFiniteError("relevance holds NaN or Inf")
+
+    monkeypatch.setattr("arr_coc.gaze.packet_from", fail)
+    with pytest.raises(EvaluationError, match="the log says why"):
+        STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
+
+
+def test_random_tiles_depend_on_the_seed_alone(qwen: QwenVL) -> None:
+    strategy = STRATEGIES["random"]
+    first, again, other = (strategy.answer(qwen, ask("40%", seed=seed)).regions for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (16, 16), (5, 7), (9, 16), (1, 9)])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.27, 0.5, 1.0])
+def test_the_grid_is_even_and_spends_all(shape: tuple[int, int], share: float) -> None:
+    count = max(1, round(share * shape[0] * shape[1]))
+    chosen = even_tiles(shape, count)
+    assert chosen.sum() == count
+    for axis in (0, 1):
+        halves = np.array_split(chosen, 2, axis=axis)
+        expected = [count * half.size / chosen.size for half in halves]
+        assert all(abs(half.sum() - due) <= 0.15 * count + 1 for half, due in zip(halves, expected, strict=True))
+
+
+def views(qwen: QwenVL, frames: list[np.ndarray]) -> list[View]:
+    return [View.fit(qwen.preprocessing, frame, FrameStamp(index, 0, 0)) for index, frame in enumerate(frames)]
+
+
+def test_frame_differences_keep_the_first_frame_and_what_changed(qwen: QwenVL) -> None:
+    first = picture()
+    second, third = first.copy(), first.copy()
+    second[32:64, 64:96] = 255 - second[32:64, 64:96]
+    third[0:32, 0:32] = 0
+    clip = views(qwen, [first, second, third])
+    assert [int((change > 0).sum()) for change in changes(clip)] == [1, 2]
+    chosen = most_changed(clip, tokens=13)
+    assert chosen[0].all()
+    assert sum(int(tiles.sum()) for tiles in chosen) == 39
+    assert chosen[1][1, 2]
+    assert chosen[2][1, 2]
+    assert chosen[2][0, 0]
+
+
+def test_every_frame_shows_something(qwen: QwenVL) -> None:
+    first = picture()
+    third = 255 - first
+    for tokens in (24, 25):
+        chosen = most_changed(views(qwen, [first, first, third]), tokens)
+        assert sum(int(tiles.sum()) for tiles in chosen) == 3 * tokens
+        assert all(tiles.any() for tiles in chosen)
+
+
+def test_frame_differences_below_one_frame_share_the_budget_evenly(qwen: QwenVL) -> None:
+    first = picture()
+    second = first.copy()
+    second[32:64, 64:96] = 255 - second[32:64, 64:96]
+    chosen = most_changed(views(qwen, [first, second]), tokens=4)
+    assert [int(tiles.sum()) for tiles in chosen] == [4, 4]
+    assert chosen[1][1, 2]
+    assert np.array_equal(chosen[0], even_tiles((5, 7), 4))
+    (single,) = most_changed(views(qwen, [first]), tokens=9)
+    assert np.array_equal(single, even_tiles((5, 7), 9))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens", "wanted"), [((8, 8), 16, (4, 4)), ((5, 7), 14, (3, 4)), ((1, 9), 2, (1, 2))]
+)
+def test_a_smaller_picture_keeps_its_aspect_and_the_budget(
+    shape: tuple[int, int], tokens: int, wanted: tuple[int, int]
+) -> None:
+    assert smaller_grid(shape, tokens) == wanted
+    assert smaller_grid(shape, 10**6) == shape
+    assert smaller_grid(shape, 1) == (1, 1)
+
+
+def test_divprune_takes_what_is_farthest_from_what_it_has() -> None:
+    angles = torch.tensor([0.0, 0.05, 0.1, 1.5, 3.1, 3.15])
+    rows = torch.stack([angles.cos(), angles.sin()], dim=1)
+    assert most_diverse(rows, 1).tolist() == [3]
+    assert set(most_diverse(rows, 3).tolist()) & {0, 1, 2}
+    assert set(most_diverse(rows, 3).tolist()) & {4, 5}
+    assert most_diverse(rows, 99).tolist() == list(range(6))
+    assert most_diverse(torch.ones(4, 3), 4).tolist() == [0, 1, 2, 3]
+
+
+def test_a_stream_remembers_what_it_saw_before(qwen: QwenVL) -> None:
+    stream, single = STRATEGIES["arr-coc-stream"], STRATEGIES["arr-coc"]
+    dark, bright = (np.full((224, 320, 3), 40, np.uint8) for _ in range(2))
+    bright[96:160, 32:96] = (250, 220, 30)
+    dark[32:64, 256:288] = (60, 90, 60)
+    alone = replace(ask("20%"), frames=(dark,), times_s=(1.0,))
+    assert np.array_equal(stream.answer(qwen, alone).regions, single.answer(qwen, alone).regions)
+    after = replace(alone, before=(bright, bright), before_s=(0.92, 0.96))
+    reply = stream.answer(qwen, after)
+    assert not np.array_equal(reply.regions, single.answer(qwen, after).regions)
+    assert reply.of_tokens == 70, "only what is asked about is counted"
+
+
+def still(frames: int) -> tuple[np.ndarray, ...]:
+    """The same picture over and over, but for one tile of the last one."""
+    last = picture()
+    last[64:96, 128:160] = 255 - last[64:96, 128:160]
+    return (*[picture()] * (frames - 1), last)
+
+
+@pytest.mark.parametrize("name", ["grid", "arr-coc", "arr-coc-stream"])
+def test_incremental_pays_for_what_changed(qwen: QwenVL, name: str) -> None:
+    costs = Costs(qwen)
+    alone = ask("100%")
+    sparse, incremental = (
+        STRATEGIES[name].answer(qwen, replace(alone, encode=way)) for way in ("sparse", "incremental")
+    )
+    assert incremental.flops == sparse.flops
+    assert incremental.text == sparse.text
+    clip = replace(alone, frames=still(3), times_s=(0.0, 0.5, 1.0), encode="incremental")
+    reply = STRATEGIES[name].answer(qwen, clip)
+    refreshed = 4  # a tenth of 35, rounded up
+    unchanged, changed = costs.encode(refreshed, TILES), costs.encode(refreshed + 1, TILES)
+    assert reply.flops.encode == costs.encode(TILES) + unchanged + changed
+    assert reply.flops.prefill == STRATEGIES[name].answer(qwen, replace(clip, encode="sparse")).flops.prefill
+
+
+def test_a_kept_key_is_attended_to_and_not_paid_again(qwen: QwenVL) -> None:
+    costs = Costs(qwen)
+    assert costs.encode(35, 35) == costs.encode(35)
+    attended = [costs.encode(5, among) for among in (5, 15, 25)]
+    assert attended[0] == costs.encode(5)
+    assert attended[1] - attended[0] == attended[2] - attended[1] > 0
+    assert costs.encode(5, 35) < costs.encode(35) / 5
+
+
+def taught(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FrameStamp, Feedback | None]]:
+    """What allocators are told after each answer from here on, and of which frame it was the newest."""
+    told: list[tuple[FrameStamp, Feedback | None]] = []
+    allocate, on_answer = PictureAllocator.allocate, PictureAllocator.on_answer
+
+    def note_frame(self: PictureAllocator, frame: Any, stamp: FrameStamp) -> Any:
+        told.append((stamp, None))
+        return allocate(self, frame, stamp)
+
+    def note(self: PictureAllocator, feedback: Feedback | None) -> None:
+        told[-1] = (told[-1][0], feedback)
+        on_answer(self, feedback)
+
+    monkeypatch.setattr(PictureAllocator, "allocate", note_frame)
+    monkeypatch.setattr(PictureAllocator, "on_answer", note)
+    return told
+
+
+def test_what_answers_teach_is_all_that_the_pair_differs_in(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = taught(monkeypatch)
+    clip = replace(ask("20%", 2), before=(picture(1),), before_s=(-0.5,))
+    seen = {}
+    for name in ("arr-coc-again", "arr-coc-feedback"):
+        told.clear()
+        reply = STRATEGIES[name].answer(qwen, clip)
+        seen[name] = [stamp for stamp, _ in told]
+        assert [stamp.media_ns / NS_PER_S for stamp in seen[name]] == [-4.5, -2.5, -0.5, 0.0, 0.5]
+        if name == "arr-coc-again":
+            assert all(feedback is None for _, feedback in told)
+        else:
+            assert [feedback.stamp.frame_index for _, feedback in told if feedback] == [0, 1, 2, 3, 4]
+        assert reply.tokens == 14
+    assert seen["arr-coc-again"] == seen["arr-coc-feedback"]
+
+
+def test_what_the_decoder_looked_at_draws_tokens_when_a_scene_is_asked_about_again(
+    qwen: QwenVL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve squares, of which the budget does not pay all: one that was not shown is, once answers looked at it."""
+    squares = np.full((224, 320, 3), 40, np.uint8)
+    places = [(row, col) for row in (1, 3, 5) for col in (1, 3, 5, 8)]
+    for row, col in places:
+        squares[row * 32 + 8 : row * 32 + 24, col * 32 + 8 : col * 32 + 24] = (200, 60, 60)
+    asked = replace(ask("10%"), frames=(squares,))
+    shown = {(row, col) for _, row, col in STRATEGIES["arr-coc-again"].answer(qwen, asked).regions.tolist()}
+    wanted = next(place for place in places if place not in shown)
+
+    def only_there(prompt: Any, probe: Any, pooled: Any) -> Feedback:
+        regions = np.array([(0, row, col) for row in range(7) for col in range(10)], np.int32)
+        there = (regions[:, 1:] == wanted).all(axis=1).astype(np.float32)
+        return Feedback(prompt.stamps[-1], regions, there, np.zeros(70, np.float32))
+
+    monkeypatch.setattr("arr_coc.qwen.session.feedback_from", only_there)
+    assert [0, *wanted] in STRATEGIES["arr-coc-feedback"].answer(qwen, asked).regions.tolist()
+
+
+@pytest.mark.parametrize("encode", STRATEGIES["arr-coc-feedback"].encodes)
+def test_answers_teach_whatever_the_encoder_sees(qwen: QwenVL, encode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = taught(monkeypatch)
+    reply = STRATEGIES["arr-coc-feedback"].answer(qwen, ask("20%", 2, encode=encode))
+    assert [len(feedback.regions) for _, feedback in told if feedback] == [35 if encode == "weighted" else 7] * 4
+    assert reply.tokens == (70 if encode == "weighted" else 14)
+
+
+def test_looking_is_paid_for(qwen: QwenVL) -> None:
+    replies = [STRATEGIES[name].answer(qwen, ask("100%")) for name in ("arr-coc-again", "arr-coc-feedback")]
+    prompt_tokens = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens + TILES
+    looks = (replies[1].flops.choose - replies[0].flops.choose) / Costs(qwen).look(prompt_tokens)
+    assert looks == PROBED_LAYERS * 7, "for six tokens of text, of which the last may be followed by the end"
+    assert replies[0].ttft_ms > 0

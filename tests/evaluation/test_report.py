@@ -1,0 +1,165 @@
+"""From answers to figures and comparisons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evaluation.compare import at_equal_flops, at_equal_tokens
+from evaluation.effects import effects
+from evaluation.intervals import wilson
+from evaluation.report import cells
+from evaluation.table import effects_table, table
+from tests.support.evaluation import row
+
+
+def flops(total: int) -> dict[str, Any]:
+    return {"flops": {"choose": 0, "encode": total, "prefill": 0, "decode": 0, "total": total}}
+
+
+def test_a_cell_holds_accuracy_by_kind_and_its_costs() -> None:
+    rows = [
+        row(id="0", tokens=16, ttft_ms=10.0, peak_bytes=1_000_000, iou=0.5, covered=1.0),
+        row(id="1", score=0.0, tokens=20, ttft_ms=30.0, peak_bytes=3_000_000),
+        row(id="2", kind="describe", score=0.5, tokens=16, ttft_ms=11.0, iou=0.1, covered=0.0),
+    ]
+    (cell,) = cells(rows)
+    assert cell["accuracy"] == 0.5
+    assert cell["count"] == 3
+    assert (cell["kinds"]["colour"]["low"], cell["kinds"]["colour"]["high"]) == wilson(1, 2)
+    assert cell["kinds"]["describe"]["accuracy"] == 0.5
+    assert cell["tokens"] == pytest.approx(52 / 3)
+    assert cell["token_share"] == pytest.approx(52 / 192)
+    assert cell["ttft_ms"] == 11.0
+    assert cell["peak_mb"] == 3.0
+    assert (cell["iou"], cell["covered"]) == (pytest.approx(0.3), 0.5)
+    assert cell["flops"]["total"] == 100
+    assert cell["asked_over_distractor"] is None
+    assert cell["flips"] is None
+
+
+def test_seeds_of_one_question_are_one_observation() -> None:
+    rows = [row(id=str(n), seed=seed, score=float(seed == n)) for n in range(2) for seed in range(2)]
+    (cell,) = cells(rows)
+    assert (cell["seeds"], cell["count"], cell["accuracy"]) == (2, 2, 0.5)
+
+
+def test_the_ratio_is_of_sums_over_questions_that_have_both() -> None:
+    rows = [
+        row(id="0", on_asked=1.0, on_distractor=0.25),
+        row(id="1", on_asked=0.5, on_distractor=0.5),
+        row(id="2", on_asked=1.0),
+    ]
+    (cell,) = cells(rows)
+    assert cell["asked_over_distractor"] == 2.0
+    assert (cell["on_asked"], cell["on_distractor"]) == (pytest.approx(2.5 / 3), 0.375)
+    assert cells([row(on_asked=1.0, on_distractor=0.0)])[0]["asked_over_distractor"] is None
+
+
+def test_flips_are_counted_inside_a_group_and_a_seed() -> None:
+    texts = {"p": ["red", "Red.", "blue"], "q": ["two", "2"], "": ["x", "y"]}
+    rows = [
+        row(id=f"{group}{index}", group=group, text=text, seed=seed)
+        for index in range(3)
+        for seed in (0, 1)
+        for group in texts
+        for text in texts[group][index : index + 1]
+    ]
+    assert cells(rows)[0]["flips"] == pytest.approx(1 / 3)
+
+
+def test_at_equal_tokens_the_same_questions_are_compared() -> None:
+    rows = [
+        *(row(strategy="arr-coc", id=str(n), score=1.0) for n in range(4)),
+        *(row(strategy="grid", id=str(n), score=float(n % 2)) for n in range(4)),
+        row(strategy="grid", id="9", score=0.0),
+        row(strategy="grid", budget="10%", id="0", score=0.0),
+        row(strategy="full", budget="100%", encode="full", id="0", score=1.0),
+        row(strategy="evs", id="77", score=1.0),
+        row(strategy="grid", suite="text", id="0", score=0.0),
+    ]
+    found = {one["against"]: one for one in at_equal_tokens(rows)}
+    assert set(found) == {"grid (sparse)", "full (full)"}
+    against_grid = found["grid (sparse)"]
+    assert (against_grid["difference"], against_grid["count"]) == (0.5, 4)
+    assert against_grid["low"] <= 0.5 <= against_grid["high"]
+    assert found["full (full)"]["difference"] == 0.0
+
+
+def test_at_equal_flops_a_curve_is_read_off_between_its_points() -> None:
+    def cell(strategy: str, budget: str, total: int, score: float, **changes: Any) -> list[dict[str, Any]]:
+        return [row(strategy=strategy, budget=budget, score=score, **flops(total), **changes)]
+
+    made = cells(
+        cell("arr-coc", "27%", 100, 0.9)
+        + cell("grid", "10%", 10, 0.2)
+        + cell("grid", "27%", 1000, 0.6)
+        + cell("fastv", "10%", 400, 0.7)
+        + cell("fastv", "27%", 500, 0.8)
+        + cell("evs", "10%", 5, 0.3)
+        + cell("evs", "27%", 50, 0.5)
+        + cell("full", "100%", 2000, 1.0)
+        + cell("grid", "27%", 100, 0.0, suite="text")
+    )
+    found = {one["against"]: one for one in at_equal_flops(made)}
+    assert set(found) == {"grid (sparse)", "fastv (sparse)", "evs (sparse)"}
+    assert found["grid (sparse)"]["accuracy"] == pytest.approx(0.4)
+    assert found["grid (sparse)"]["difference"] == pytest.approx(0.5)
+    assert found["grid (sparse)"]["reached"]
+    assert (found["fastv (sparse)"]["accuracy"], found["fastv (sparse)"]["reached"]) == (0.7, False)
+    assert (found["evs (sparse)"]["accuracy"], found["evs (sparse)"]["reached"]) == (0.5, True)
+
+
+def test_the_table_has_a_line_for_each_cell() -> None:
+    lines = table(cells([row(), row(strategy="arr-coc", iou=0.25)])).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("suite")
+    assert lines[2].split()[:4] == ["still", "arr-coc", "sparse", "27%"]
+    assert "0.25" in lines[2]
+
+
+def test_an_effect_is_told_of_pairs_that_differ_in_one_part_alone() -> None:
+    def rows(count: int = 4, **changes: Any) -> list[dict[str, Any]]:
+        return [row(id=str(number), **changes) for number in range(count)]
+
+    found = effects(
+        [
+            *rows(strategy="arr-coc-feedback", score=1.0, text="Two", covered=0.75),
+            *rows(3, strategy="arr-coc-again", score=0.0, text="one", covered=0.5),
+            row(strategy="arr-coc-again", id="3", score=1.0, text="2"),
+            *rows(strategy="arr-coc-feedback", budget="10%"),
+            *rows(strategy="arr-coc-again", budget="64"),
+            *rows(strategy="arr-coc-feedback", encode="incremental", suite="text"),
+            *rows(strategy="grid", encode="incremental", score=0.0),
+            *rows(2, strategy="grid", score=0.0),
+            *rows(strategy="evs", encode="prune"),
+            *rows(strategy="evs", encode="incremental"),
+        ]
+    )
+    pairs = [(one["part"], one["suite"], one["strategy"], one["budget"], one["encode"]) for one in found]
+    assert pairs == [
+        ("feedback", "still", "arr-coc-feedback", "27%", "sparse"),
+        ("incremental", "still", "grid", "27%", "incremental"),
+    ]
+    taught, unchanged = found
+    assert (taught["difference"], taught["count"], taught["other_answers"]) == (0.75, 4, 0.75)
+    assert 0 < taught["low"] <= 0.75 <= taught["high"] == 1
+    assert taught["covered"] == 0.25
+    assert (unchanged["difference"], unchanged["low"], unchanged["high"], unchanged["count"]) == (0, 0, 0, 2)
+    assert (unchanged["covered"], unchanged["other_answers"]) == (None, 0)
+    lines = effects_table(found).splitlines()
+    low = f"{100 * taught['low']:+.1f}"
+    told = f"feedback still arr-coc-feedback sparse 27% +75.0 {low} to +100.0 +25.0 75 % 4"
+    assert lines[1].split() == told.split()
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_seeds_are_averaged_before_an_effect_is_told() -> None:
+    made = [
+        row(strategy="random", seed=seed, encode=encode, score=score)
+        for encode, scores in (("incremental", (1.0, 0.0)), ("sparse", (0.0, 0.0)))
+        for seed, score in enumerate(scores)
+    ]
+    (effect,) = effects(made)
+    assert (effect["difference"], effect["count"]) == (0.5, 1)

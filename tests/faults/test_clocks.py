@@ -1,0 +1,148 @@
+"""Clocks that jump: the wall clock means nothing, and a monotonic clock that stands still or leaps breaks nothing."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from arr_coc.types import NS_PER_S
+from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers
+from stream.clock import FakeClock
+from stream.config import AnswerConfig, Config, PipelineConfig
+from stream.events import Answer, Event, Summary
+from stream.monitor.statistics import RunStatistics
+from stream.runtime.pipeline import Pipeline
+from tests.support.events import frame
+from tests.support.video import make_video, moving_square
+
+ROOT = Path(__file__).resolve().parents[2]
+HOUR_NS = 3600 * NS_PER_S
+FAKE = "tests.support.answer_models:FakeSpeaker"
+FRAMES = 20
+
+WALL_CLOCK_FOR_PEOPLE = {
+    "stream/logs.py": "tells people and log readers when something happened",
+    "stream/recorder.py": "tells a person when something was recorded",
+    "stream/sinks/publish.py": "stamps messages for other machines",
+    "stream/display/state.py": "tells a person at what time something was said",
+}
+"""Where the time of day is what is wanted."""
+
+
+def wall_clocks(path: Path) -> list[str]:
+    """Every use of the time of day in a file."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = f"{node.value.id}.{node.attr}"
+            if name in {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "time.localtime", "time.ctime"}:
+                found.append(f"{name}, line {node.lineno}")
+    return found
+
+
+def test_nothing_depends_on_the_wall_clock() -> None:
+    files = [path for package in ("stream", "arr_coc") for path in (ROOT / package).rglob("*.py")]
+    using = {str(path.relative_to(ROOT)): uses for path in files if (uses := wall_clocks(path))}
+    assert set(using) <= set(WALL_CLOCK_FOR_PEOPLE), using
+
+
+class UnsteadyClock:
+    """Answers with the next of some steps at every reading: standing still, or leaping ahead."""
+
+    def __init__(self, *steps_ns: int) -> None:
+        self._steps_ns = steps_ns
+        self._readings = 0
+        self._now_ns = 0
+
+    def now_ns(self) -> int:
+        self._now_ns += self._steps_ns[self._readings % len(self._steps_ns)]
+        self._readings += 1
+        return self._now_ns
+
+
+CLOCKS = {
+    "standing still": (0,),
+    "suspended now and then": (1_000_000,) * 20 + (5 * HOUR_NS,),
+    "leaping at every reading": (HOUR_NS,),
+}
+RUNS = [*(("lockstep", steps_ns) for steps_ns in CLOCKS.values()), ("newest", CLOCKS["standing still"])]
+"""Between answers in lockstep silence is counted in waits; a run that drops frames takes a leap for silence."""
+
+
+def times_of(event: Event) -> list[float]:
+    """Every latency and duration of an event."""
+    told: dict[str, Any] = msgspec.to_builtins(event)
+    found = [value for name, value in told.items() if name.endswith("_ms") and isinstance(value, (int, float))]
+    return found + [value for value in (told.get("timing") or {}).values()]
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_video(tmp_path_factory.mktemp("video") / "square.mp4", moving_square(FRAMES, 96, 64), 10))
+
+
+@pytest.mark.parametrize(("answers", "steps_ns"), RUNS)
+def test_a_run_goes_well_by_an_unsteady_clock(video: str, answers: str, steps_ns: tuple[int, ...]) -> None:
+    config = Config.model_validate(
+        {
+            "source": video,
+            "answer": AnswerConfig(every_s=0.5),
+            "pipeline": PipelineConfig(single_process=True, answers=answers),
+        }
+    )
+    events = list(Pipeline(config, UnsteadyClock(*steps_ns), speaker=FAKE).run())
+    summary = events[-1]
+    assert isinstance(summary, Summary)
+    assert (summary.ended, summary.frames) == ("finished", FRAMES)
+    spoken = [event for event in events if isinstance(event, Answer)]
+    assert len(spoken) >= (5 if answers == "lockstep" else 2)
+    for event in events:
+        assert all(math.isfinite(value) and value >= 0 for value in times_of(event)), event
+
+
+def test_media_time_decides_and_not_the_clock(video: str) -> None:
+    def run(*steps_ns: int) -> list[tuple[int, float, str]]:
+        config = Config(source=video, answer=AnswerConfig(every_s=0.5), pipeline=PipelineConfig(single_process=True))
+        events = Pipeline(config, UnsteadyClock(*steps_ns), speaker=FAKE).run()
+        return [(e.frame_index, e.pts_s, e.text) for e in events if isinstance(e, Answer)]
+
+    runs = [run(*steps_ns) for steps_ns in CLOCKS.values()]
+    assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.parametrize("step_ns", [0, 1, HOUR_NS, 10_000 * HOUR_NS])
+def test_triggers_speak_once_after_a_leap_and_go_on(step_ns: int) -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=2 * NS_PER_S))
+    now_ns, fired = 0, []
+    for index in range(200):
+        now_ns += step_ns if index == 100 else 40_000_000
+        if triggers.observe(now_ns):
+            fired.append(index)
+            triggers.fire()
+    assert fired[0] == 0
+    assert fired.count(100) <= 1
+    assert len(fired) in (4, 5)
+
+
+def test_triggers_survive_a_clock_that_goes_back() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=NS_PER_S))
+    for now_ns in (10 * NS_PER_S, 0, 5, HOUR_NS, 3, 3, 3):
+        if triggers.observe(now_ns):
+            triggers.fire()
+    assert triggers.observe(3 + NS_PER_S) == "every"
+
+
+@pytest.mark.parametrize("ready_ns", [[0, 0, 0], [5, 5, HOUR_NS]])
+def test_statistics_by_an_unsteady_clock_is_finite(ready_ns: list[int]) -> None:
+    clock = FakeClock()
+    run = RunStatistics(clock)
+    for index, at_ns in enumerate(ready_ns):
+        run.add(frame(index, index / 10, ready_ns=at_ns, capture_ns=at_ns))
+    timing = run.summary("finished", None, {}, "cpu").timing
+    assert timing is not None
+    assert all(math.isfinite(value) and value >= 0 for value in timing.values())

@@ -1,0 +1,226 @@
+"""A client with a valid key that lies to an answer stage: an honest one beside it gets all its answers, and its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.client_table import ServerOptions
+from stream.answer.server import AnswerServer
+from stream.config import QUERY_LIMIT_CHARS, Config, NetworkConfig
+from stream.control import RunControl
+from stream.messages import (
+    AnswerReply,
+    Cancel,
+    Connect,
+    Disconnect,
+    Message,
+    QueryAccepted,
+    SetQuery,
+    TurnGrant,
+    TurnRequest,
+    encode,
+)
+from stream.packets import token_message
+from stream.stages.base import StageThread
+from stream.transport import Link, Transport
+from stream.transport.curve import client_curve, make_keys, server_curve
+from tests.hostile.lies import NUMBERS
+from tests.hostile.nasty import NASTY
+from tests.support.answer_models import FakeSpeaker
+from tests.support.network import LIMIT_S, free_port
+
+GROWTH_MAX_BYTES = 200 << 20
+HONEST_FRAME, HONEST_SUM = 777, 3 * 32 * 32 * 5
+HONEST = TokenPacket(
+    FrameStamp(HONEST_FRAME, 1, 1, 9),
+    TileGrid.of(64, 64),
+    np.zeros((1, 3), np.int32),
+    np.ones(1, np.float32),
+    np.full((1, 3, 32, 32), 5, np.uint8),
+)
+OTHER = TokenPacket(FrameStamp(1, 1, 1, 9), HONEST.grid, HONEST.regions, HONEST.relevance, np.zeros_like(HONEST.pixels))
+
+
+@pytest.fixture(autouse=True)
+def _memory_stays() -> Iterator[None]:
+    before = psutil.Process().memory_info().rss
+    yield
+    assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
+
+
+class EchoingSpeaker(FakeSpeaker):
+    """Says the question with its answer, so that another client's would be seen; trips over some questions."""
+
+    def embed(self, query: str) -> Any:
+        if "\x00" in query:
+            raise ZeroDivisionError("a tokenizer trips")
+        return super().embed(query)
+
+    def answer(self, packet: Any, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        yield f"{query} "
+        yield from super().answer(packet, query, should_stop)
+
+
+class Place:
+    """An answer stage that only holders of a key reach, in a thread."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        make_keys(folder / "keys")
+        network = NetworkConfig(keys=str(folder / "keys"))
+        self.endpoint = f"tcp://127.0.0.1:{free_port()}"
+        self.control, self.transport = RunControl(), Transport()
+        stack.callback(self.transport.close)
+        self._curve = client_curve(network, self.endpoint)
+        place = ServerOptions(self.endpoint, curve=server_curve(network, self.endpoint), shared=True)
+        stage = AnswerServer(lambda: EchoingSpeaker(Config()), place, self.transport, self.control)
+        self._thread = StageThread(stage, self.control)
+        self._stack = stack
+        self._thread.start()
+        stack.callback(self._stop)
+
+    def _stop(self) -> None:
+        self.control.cancel()
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
+    def client(self) -> Link:
+        return self._stack.enter_context(closing(self.transport.link(self.endpoint, curve=self._curve, watched=True)))
+
+    def raw(self) -> zmq.Socket[bytes]:
+        socket = self.transport.context.socket(zmq.DEALER)
+        self._stack.callback(socket.close, linger=0)
+        socket.setsockopt(zmq.SNDTIMEO, int(LIMIT_S * 1000))
+        assert self._curve is not None
+        self._curve.apply(socket)
+        socket.connect(self.endpoint)
+        return socket
+
+
+class Honest:
+    """A client that does everything as it should."""
+
+    def __init__(self, link: Link, query: str) -> None:
+        self._link, self._query, self._number = link, query, 0
+        link.send(Connect(query=query))
+        asking = self._until(QueryAccepted)
+        assert isinstance(asking, QueryAccepted)
+        assert asking.query == query
+
+    def ask(self) -> None:
+        """One answer: its own, to its own question, about its own frame."""
+        while True:
+            self._link.send(TurnRequest())
+            turn = self._until(TurnGrant)
+            assert isinstance(turn, TurnGrant)
+            self._link.send(*token_message(self._number, turn.turn, HONEST))
+            told = self._until(AnswerReply, "Lapsed")
+            if isinstance(told, AnswerReply):
+                break
+        assert told.answer == self._number
+        assert told.query == self._query
+        assert told.text == f"{self._query} frame {HONEST_FRAME} sum {HONEST_SUM}"
+        self._number += 1
+
+    def _until(self, kind: type[Message], or_kind: str = "") -> Message:
+        for _ in range(int(LIMIT_S * 20)):
+            received = self._link.receive(50)
+            if received is None:
+                continue
+            message = received.message
+            assert not hasattr(message, "query") or message.query == self._query
+            if isinstance(message, kind) or type(message).__name__ == or_kind:
+                return message
+        raise AssertionError(f"no {kind.__name__} came")
+
+
+def structured(rng: random.Random) -> list[bytes]:
+    """A message of a client, with some of its fields changed, or in a place where it does not belong."""
+    packet, arrays = token_message(rng.randrange(3), rng.randrange(50), OTHER)
+    seeds: list[tuple[Message, list[bytes]]] = [
+        (Connect(query=rng.choice(["a", NASTY[:QUERY_LIMIT_CHARS], "x" * QUERY_LIMIT_CHARS, "\x00"])), []),
+        (SetQuery(query=rng.choice(["b", "\x00", "y" * QUERY_LIMIT_CHARS])), []),
+        (TurnRequest(), []),
+        (Cancel(), []),
+        (Disconnect(), []),
+        (packet, [array.tobytes() for array in arrays]),
+    ]
+    message, parts = rng.choice(seeds)
+    fields = msgspec.msgpack.decode(encode(message))
+    if rng.random() < 0.6:
+        name = rng.choice(list(fields))
+        fields[name] = rng.choice([*NUMBERS, "z" * rng.randrange(6000), {"rows": 1}, [[0] * 5] * 5])
+    if "grid" in fields and isinstance(fields["grid"], dict) and rng.random() < 0.3:
+        fields["grid"][rng.choice(["rows", "cols", "height_px", "width_px"])] = rng.choice([0, -1, 2**40, 1.5])
+    told = [msgspec.msgpack.encode(fields), *parts]
+    if rng.random() < 0.2:
+        rng.shuffle(told)
+    if rng.random() < 0.1:
+        told += [rng.randbytes(rng.randrange(100)) for _ in range(rng.randrange(20))]
+    return told
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
+def test_structured_lies_take_nothing_from_an_honest_client(tmp_path: Path, count: int) -> None:
+    with ExitStack() as stack:
+        place = Place(stack, tmp_path)
+        honest = Honest(place.client(), "What is mine?")
+        bad, rng = place.raw(), random.Random(5)
+        for number in range(count):
+            bad.send_multipart(structured(rng))
+            while bad.poll(0):
+                bad.recv_multipart()
+            if number % (count // 20) == 0:
+                honest.ask()
+        honest.ask()
+        assert place.control.failure is None
+
+
+def test_a_flood_of_questions_is_looked_at_a_few_at_a_time(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        place = Place(stack, tmp_path)
+        honest = Honest(place.client(), "What is mine?")
+        bad = place.raw()
+        for number in range(1_000):
+            bad.send(encode(Connect(query=f"question {number}")))
+            while bad.poll(0):
+                bad.recv_multipart()
+            if number % 100 == 0:
+                honest.ask()
+        assert place.control.failure is None
+
+
+def test_one_that_wants_turns_and_takes_none_loses_them_sooner_and_sooner(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        place = Place(stack, tmp_path)
+        honest = Honest(place.client(), "What is mine?")
+        bad = place.raw()
+        bad.send(encode(Connect(query="mine too")))
+        for _ in range(8):
+            bad.send(encode(TurnRequest()))
+            honest.ask()
+        assert place.control.failure is None
+
+
+def test_an_honest_client_survives_another_that_goes_in_the_middle_of_its_answer(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        place = Place(stack, tmp_path)
+        honest = Honest(place.client(), "What is mine?")
+        for _ in range(5):
+            bad = place.raw()
+            bad.send(encode(Connect(query="mine too")))
+            bad.send(encode(TurnRequest()))
+            honest.ask()
+            bad.close(linger=0)
+        honest.ask()
+        assert place.control.failure is None

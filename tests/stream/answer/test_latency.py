@@ -1,0 +1,240 @@
+"""Holding a latency in a run: from the configuration, through the allocate stage, to what is shown of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from arr_coc.allocator import FrameAllocation
+from arr_coc.types import NS_PER_S, Allocation, FrameStamp
+from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
+from stream.answer.model import _window_options
+from stream.clock import FakeClock
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
+from stream.display.layout import figure_rows
+from stream.display.lines import figures_text
+from stream.doctor import fitness
+from stream.errors import ConfigError
+from stream.events import Answer, Event, FrameReady, Notice
+from stream.layers import Layer, build_config, option_layer
+from stream.messages import Credit
+from stream.monitor.statistics import RunStatistics
+from stream.runtime.wiring import latency_target
+from stream.sources import SourceInfo
+from stream.stages.allocate import AllocatePolicy
+from tests.stream.display.test_layout import FIGURES
+from tests.stream.stages.test_allocate import NEWEST, POLICY, Fixture
+from tests.support.events import TIMING, answer
+from tests.support.runs import StageRunner, expect, stage_runner
+
+FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
+CAMERA = dataclasses.replace(FILE, name="camera", live=True)
+
+
+def took(ttft_ms: float, tiles: int = 1024) -> Answer:
+    timing = replace(TIMING, ttft_ms=ttft_ms)
+    return replace(answer(1.0, "a", timing=timing), tokens_total=tiles)
+
+
+def showing(tokens: int, change_since: float = 1.0) -> FrameAllocation:
+    """A frame's allocation, as far as it matters here: its tokens, and how much changed since the last answer."""
+    regions = torch.zeros(tokens, 3, dtype=torch.int64)
+    allocation = Allocation(regions, torch.ones(tokens), torch.ones(tokens, dtype=torch.bool))
+    nothing, levels = torch.zeros(0), np.zeros((0, 0), np.int8)
+    return FrameAllocation(
+        FrameStamp(0, 0, 0), allocation, nothing, nothing, nothing, levels, 0.0, change_since, "topk"
+    )
+
+
+def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 1024) -> list[Notice]:
+    """What is told while answers about frames of the budget take so long."""
+    told: list[Any] = []
+    for _ in range(count):
+        target.asked(showing(target.limits(tiles)[1]))
+        told += target.heard(took(ttft_ms, tiles))[1:]
+    return told
+
+
+def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> None:
+    assert LatencyController(500, 200).limits(1024) == (200, 200)
+    assert LatencyController(500, 1000).limits(1024) == (400, 400)
+    assert LatencyController(500, 200).limits(40) == (40, 40)
+    assert LatencyController(500, "adaptive").limits(1024) == (None, 276)
+
+
+@pytest.mark.parametrize(("budget", "tiles", "tokens"), [("auto", 300, 81), ("auto", 2040, 400), ("50%", 300, 150)])
+def test_a_share_begins_at_what_it_means_for_the_frame(budget: str, tiles: int, tokens: int) -> None:
+    assert LatencyController(500, budget).limits(tiles) == (tokens, tokens)
+
+
+def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
+    target = LatencyController(500, 200)
+    for _ in range(4):
+        target.asked(showing(target.limits(1024)[1]))
+        (told,) = target.heard(took(900))
+    assert isinstance(told, Answer)
+    assert told.target_ms == 500
+    assert told.budget == target.limits(1024)[1] < 150
+
+
+def test_it_is_told_once_what_cannot_be_met_and_once_when_it_can() -> None:
+    target = LatencyController(500, 64)
+    (missed,) = answers(target, 800, 20)
+    assert missed.code == MISSED
+    assert missed.message.startswith(
+        "answer.target_ms = 500 cannot be met: even with 64 tokens one answer in twenty takes 8"
+    )
+    (met,) = answers(target, 100, 20)
+    assert (met.code, met.message) == (MET, "answer.target_ms = 500 can be met again")
+
+
+def test_frames_shown_whole_and_answers_without_a_time_teach_nothing() -> None:
+    target = LatencyController(500, 200)
+    for _ in range(10):
+        target.asked(showing(1024))
+        assert target.heard(took(5000)) == [replace(took(5000), target_ms=500.0, budget=200)]
+        target.asked(showing(200))
+        target.heard(replace(took(1), timing=None))
+        assert target.limits(1024) == (200, 200)
+
+
+def test_frames_that_the_model_has_in_memory_teach_nothing() -> None:
+    target, frame = LatencyController(500, 200), showing(200)
+    for again in (frame, showing(200, change_since=0.0)):
+        target.asked(showing(190))
+        target.asked(frame)
+        for _ in range(10):
+            target.asked(again)
+            target.heard(took(5))
+            assert target.limits(1024) == (200, 200)
+    for _ in range(5):
+        target.asked(showing(190, change_since=0.0))
+        target.asked(showing(200, change_since=0.0))
+        target.heard(took(5))
+    assert target.limits(1024) == (400, 400)
+
+
+@pytest.mark.parametrize(
+    ("info", "realtime", "answers", "held"),
+    [
+        (FILE, False, "lockstep", False),
+        (FILE, False, "newest", True),
+        (FILE, True, "lockstep", True),
+        (CAMERA, False, "lockstep", True),
+    ],
+)
+def test_it_is_off_where_a_file_gives_the_same_on_every_run(
+    info: SourceInfo, realtime: bool, answers: str, held: bool
+) -> None:
+    config = Config.model_validate(
+        {
+            "answer": AnswerConfig(target_ms=300.0),
+            "capture": CaptureConfig(realtime=realtime),
+            "pipeline": {"answers": answers},
+        }
+    )
+    assert (latency_target(config, info) is not None) == held
+    assert latency_target(Config(), info) is None
+    assert target_off().code == OFF
+
+
+@pytest.fixture
+def runner() -> Iterator[StageRunner]:
+    with stage_runner() as made:
+        yield made
+
+
+def holding(runner: StageRunner, target: LatencyController) -> Fixture:
+    fixture = Fixture(runner, AllocatePolicy(live=POLICY.live, whole_frames=False), NEWEST, target=target)
+    fixture.begin()
+    return fixture
+
+
+def one_answer(fixture: Fixture, number: int, late_ms: int) -> list[Event]:
+    """The events of a frame that is answered about so late."""
+    fixture.clock.advance(NS_PER_S)
+    fixture.show(10 * number)
+    expect(fixture.texture, Credit)
+    fixture.frame_asked()
+    fixture.clock.advance(late_ms * 1_000_000)
+    fixture.reply(number)
+    events = [fixture.next_event(), fixture.next_event()]
+    assert [type(event) for event in events] == [FrameReady, Answer]
+    return events
+
+
+def test_frames_get_the_budget_that_the_target_allows(runner: StageRunner) -> None:
+    fixture = holding(runner, LatencyController(1e6, 200))  # the allocator's own budget is 4
+    frame, told = one_answer(fixture, 0, 50)
+    assert isinstance(frame, FrameReady)
+    assert isinstance(told, Answer)
+    assert (frame.tokens, frame.tiles) == (12, 12)
+    assert (told.target_ms, told.budget) == (1e6, 12)
+
+
+def test_the_allocators_own_budget_holds_below_the_limit_where_it_is_adaptive(runner: StageRunner) -> None:
+    frame, told = one_answer(holding(runner, LatencyController(1e6, "adaptive")), 0, 50)
+    assert isinstance(frame, FrameReady)
+    assert isinstance(told, Answer)
+    assert (frame.tokens, told.budget) == (4, 12)
+
+
+def test_what_is_missed_is_told_behind_the_answer(runner: StageRunner) -> None:
+    fixture = holding(runner, LatencyController(20, 200))
+    for number in range(3):
+        one_answer(fixture, number, 50)
+    notice = fixture.next_event()
+    assert isinstance(notice, Notice)
+    assert notice.code == MISSED
+    assert "even with 12 tokens" in notice.message
+
+
+def test_wrong_targets_name_the_key() -> None:
+    wanted = r"answer\.target_ms should be (greater than 0|a finite number|a valid number), or be none"
+    for text in ("0", "-5", "nan", "soon", "true"):
+        with pytest.raises(ConfigError, match=rf"--target-ms: {wanted}, got"):
+            build_config([option_layer("--target-ms", "answer.target_ms", text)])
+    assert build_config([option_layer("--target-ms", "answer.target_ms", "250")]).answer.target_ms == 250
+
+
+@pytest.mark.parametrize("encode", ["full", "weighted"])
+def test_a_target_needs_an_encoding_that_the_budget_changes(encode: str) -> None:
+    layers = [Layer("--target-ms", {"answer.target_ms": 100}), Layer("--encode", {"answer.encode": encode})]
+    with pytest.raises(ConfigError, match=rf"--target-ms: .* answer.encode = {encode} pays no heed to"):
+        build_config(layers)
+    assert build_config([*layers, Layer("x", {"answer.encode": "prune"})]).answer.encode == "prune"
+
+
+def test_room_is_kept_for_the_most_that_it_may_take() -> None:
+    config = Config(
+        answer=AnswerConfig(target_ms=100.0, window=WindowConfig(frames=2)), allocate=AllocateConfig(budget=70)
+    )
+    options = _window_options(config)
+    assert options is not None
+    assert options.budget == fitness.tokens_of(config)[0] == 400
+
+
+def held(**changes: Any) -> Any:
+    return dataclasses.replace(FIGURES, target_ms=500.0, budget=212, ttft_p95_ms=480.4, **changes)
+
+
+def test_p95_is_of_the_answers_and_target_and_budget_of_the_last() -> None:
+    live = RunStatistics(FakeClock())
+    live.add(took(100))
+    assert (live.snapshot().target_ms, live.snapshot().budget, live.snapshot().ttft_p95_ms) == (None, None, 100)
+    for ttft_ms in (*[100.0] * 17, 200.0, 200.0):
+        live.add(replace(took(ttft_ms), target_ms=500.0, budget=212))
+    figures = live.snapshot()
+    assert (figures.target_ms, figures.budget, figures.ttft_p95_ms) == (500, 212, 200)
+
+
+def test_target_and_budget_are_shown_where_there_is_a_target() -> None:
+    assert "target" not in dict(figure_rows(FIGURES))
+    assert dict(figure_rows(held()))["target"] == ["500 ms", "first token p95 480 ms", "budget 212"]
+    assert " · first token p95 480 for 500 ms, budget 212 · " in figures_text(held(), "0:01.0")

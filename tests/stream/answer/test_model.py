@@ -1,0 +1,186 @@
+"""Opening a model by name, and a Qwen model as a speaker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.model import QWEN, QwenAnswerModel, load_answer_model, model_name
+from stream.answer.server import answered_message
+from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
+from stream.errors import ConfigError
+from tests.support.models import tiny_folder, tiny_qwen
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def packet() -> TokenPacket:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
+    regions = np.array([[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]], np.int32)
+    return TokenPacket(FrameStamp(3, 4, 5, 6), TileGrid.of(64, 64), regions, np.ones(4, np.float32), pixels)
+
+
+def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
+    answer = AnswerConfig(model=str(folder), max_tokens=5, query="what?")
+    speaker = load_answer_model(QWEN, Config(answer=answer))
+    assert (speaker.model_id, speaker.knows_levels, speaker.known_world) == ("tiny", False, None)
+    embedding = speaker.embed("what?")
+    assert embedding.tokens.dtype == np.float32
+    text = "".join(speaker.answer(packet(), "what?", lambda: False))
+    spoken = speaker.last
+    assert (spoken.tokens_used, spoken.text_tokens) == (4, 5)
+    assert spoken.feedback is not None
+    assert spoken.feedback.stamp == packet().stamp
+    assert text == "".join(speaker.answer(packet(), "what?", lambda: False))
+
+
+def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
+    speaker = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
+    list(speaker.answer(packet(), "what?", lambda: False))
+    assert speaker.last.feedback is None
+    message, arrays = answered_message(0, "what?", "", speaker.last)
+    assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
+
+
+def test_a_qwen_model_looks_as_its_session_does() -> None:
+    qwen = tiny_qwen()
+    qwen.tokenizer.add_tokens(["yes", "no"])
+    speaker, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
+    speaker.check_until("is it?")
+    found = session.look(packet(), "is it?")
+    assert speaker.look(packet(), "is it?") == (found.yes, found.certain)
+    assert (speaker.last.tokens_used, speaker.last.text_tokens) == (4, 0)
+
+
+def test_a_standing_question_must_fit_the_model() -> None:
+    speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
+    with pytest.raises(ModelError, match="no single token for yes"):
+        speaker.check_until("is it?")
+    with pytest.raises(ContextLengthError):
+        speaker.check_until("why " * speaker._session.qwen.max_context_tokens)
+
+
+def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_frame() -> None:
+    speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
+    longest = speaker._session.qwen.max_context_tokens
+    with pytest.raises(ContextLengthError):
+        speaker.embed("why " * longest)
+
+
+def at(second: int, epoch: int = 1) -> TokenPacket:
+    return replace(packet(), stamp=FrameStamp(second, second * 10**9, 0, epoch))
+
+
+def watching(folder: Path, **window: Any) -> QwenAnswerModel:
+    """A speaker whose answers speak of several frames."""
+    answer = AnswerConfig(model=str(folder), max_tokens=3, window=WindowConfig(**window))
+    speaker = load_answer_model(QWEN, Config(answer=answer))
+    assert isinstance(speaker, QwenAnswerModel)
+    return speaker
+
+
+def frames_of(speaker: QwenAnswerModel, shown: TokenPacket) -> list[int]:
+    """Which frames an answer about a packet speaks of."""
+    list(speaker.answer(shown, "what?", lambda: False))
+    return [stamp.frame_index for stamp in speaker._session.last.shown]
+
+
+def test_an_answer_speaks_of_the_last_frames_that_its_guest_sent(folder: Path) -> None:
+    speaker = watching(folder, frames=2)
+    speaker.attend(b"one")
+    assert [frames_of(speaker, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
+    assert (speaker.last.frames, speaker.last.since_ns, speaker.last.tokens_used) == (2, 10**9, 8)
+    assert speaker.last.kept_bytes > 0
+    speaker.attend(b"other")
+    assert frames_of(speaker, at(5, epoch=2)) == [5]
+    speaker.attend(b"one")
+    assert frames_of(speaker, at(3)) == [2, 3]
+
+
+def test_who_has_left_is_forgotten(folder: Path) -> None:
+    speaker = watching(folder, frames=2)
+    speaker.attend(b"one")
+    frames_of(speaker, at(0))
+    speaker.forget(b"one")
+    speaker.forget(b"nobody")
+    speaker.attend(b"one")
+    assert frames_of(speaker, at(1)) == [1]
+    assert list(speaker._windows) == [b"one"]
+
+
+@pytest.mark.parametrize(("on_cut", "frames"), [("empty", [1]), ("keep", [0, 1])])
+def test_a_cut_forgets_unless_it_is_told_to_keep(folder: Path, on_cut: str, frames: list[int]) -> None:
+    speaker = watching(folder, frames=3, on_cut=on_cut)
+    speaker.attend(b"one")
+    frames_of(speaker, at(0))
+    assert frames_of(speaker, at(1, epoch=2)) == frames
+
+
+def test_a_question_picks_from_more_frames_than_are_shown(folder: Path) -> None:
+    speaker = watching(folder, frames=2, kept=4)
+    speaker.attend(b"one")
+    for second, relevance in enumerate((0.1, 0.9, 0.2, 0.3)):
+        shown = replace(at(second), relevance=np.full(4, relevance, np.float32))
+        last = frames_of(speaker, shown)
+    assert last == [1, 3]
+
+
+def test_one_frame_is_shown_as_the_stock_model_shows_it(folder: Path) -> None:
+    speaker = watching(folder)
+    speaker.attend(b"one")
+    assert [frames_of(speaker, at(second)) for second in range(2)] == [[0], [1]]
+    assert (speaker.last.frames, speaker._windows) == (1, {})
+
+
+def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
+    """Alone it would fit."""
+    speaker = watching(folder, frames=3)
+    long = "a" * 4000
+    while speaker._session.prompts.other_tokens(long) < 4096 - 30:
+        long += "a"
+    speaker.attend(b"one")
+    speaker.embed(long)
+    frames_of(speaker, at(0))
+    with pytest.raises(ContextLengthError, match=r"a window of 3 frames .* show at most 2, or"):
+        speaker.embed(long)
+
+
+def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:
+    answer = AnswerConfig(model="/nowhere", window=WindowConfig(frames=4, kept=2))
+    with pytest.raises(OptionError, match="keep as many or more, got 2"):
+        load_answer_model(QWEN, Config(answer=answer))
+
+
+def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(folder: Path) -> None:
+    answer = AnswerConfig(model=str(folder), window=WindowConfig(frames=4))
+    for budget, most in ((50, 50), ("adaptive", "adaptive"), ("auto", "auto"), ("27%", "27%")):
+        allocate = AllocateConfig.model_validate({"budget": budget})
+        speaker = load_answer_model(QWEN, Config(answer=answer, allocate=allocate))
+        assert isinstance(speaker, QwenAnswerModel)
+        assert speaker._options is not None
+        assert speaker._options.budget == most
+
+
+def test_a_model_has_a_name_for_people(folder: Path) -> None:
+    assert model_name(Config(answer=AnswerConfig(model=str(folder)))) == "tiny"
+    assert model_name(Config(answer=AnswerConfig(model="Qwen/Qwen3-VL-2B-Instruct"))) == "Qwen/Qwen3-VL-2B-Instruct"
+
+
+def test_a_folder_that_can_be_seen_to_be_unusable_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="is empty"):
+        model_name(Config(answer=AnswerConfig(model=str(tmp_path))))
+
+
+def test_a_speaker_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match="no speaker 'nowhere:nobody'"):
+        load_answer_model("nowhere:nobody", Config())

@@ -1,0 +1,107 @@
+"""A model of a small world is asked about nothing else, unless it is forced to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream import cli
+from stream.config import Config
+from stream.errors import ConfigError
+from stream.model_world import check_watched, doubt_about
+from stream.runtime.session import open_run
+from tests.support.models import tiny_folder
+
+
+def config(source: str, question: str | None, **answer: Any) -> Config:
+    return Config.model_validate(
+        {"source": source, "answer": {"until": {"question": question, "force": answer.pop("force", False)}, **answer}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("world", "unseen", "knows_source", "refusal", "warning"),
+    [
+        (None, ("dog",), False, None, None),
+        ("cats", (), True, None, None),
+        ("cats", ("dog",), False, "m only knows cats, so its yes means nothing for this source", "only knows cats"),
+        ("cats", ("dog",), True, "has never seen the word 'dog', so its yes", "never seen the word 'dog'"),
+        ("cats", ("a", "b"), True, "has never seen the words 'a', 'b'", "never seen the words 'a', 'b'"),
+    ],
+)
+def test_what_speaks_against_it(
+    world: str | None, unseen: tuple[str, ...], knows_source: bool, refusal: str | None, warning: str | None
+) -> None:
+    doubt = doubt_about("m", world, unseen, knows_source=knows_source)
+    if doubt is None or refusal is None or warning is None:
+        assert doubt is refusal is warning
+        return
+    assert refusal in doubt.refusal
+    assert doubt.refusal.endswith("name a Qwen-VL model with -m, or give --force to watch all the same")
+    assert doubt.warning.startswith("means nothing: the model ")
+    assert warning in doubt.warning
+
+
+@pytest.mark.parametrize(
+    ("source", "question", "said"),
+    [
+        ("clip.mp4", "is there a red circle?", "scenes-tiny only knows drawn scenes, so its yes means nothing"),
+        ("0", "is there a red circle?", "scenes-tiny only knows drawn scenes, so its yes means nothing"),
+        ("scene:demo", "is there a purple elephant?", "has never seen the word 'elephant', so its yes means nothing"),
+    ],
+)
+def test_the_bundled_model_watches_drawn_scenes_for_what_it_knows(source: str, question: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_watched(config(source, question))
+    check_watched(config(source, question, force=True))
+    check_watched(config(source, None))
+    check_watched(config(source, question, server="tcp://127.0.0.1:1"))
+    check_watched(config("scene:demo", "is there a red circle?"))
+
+
+def test_a_general_model_watches_for_anything(tmp_path: Path) -> None:
+    check_watched(config("clip.mp4", "is there a purple elephant?", model=str(tiny_folder(tmp_path))))
+    check_watched(config("clip.mp4", "is there a purple elephant?", model="Qwen/Qwen3-VL-2B-Instruct"))
+
+
+def test_nothing_is_opened_or_written_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("earlier\n")
+    for command in ("caption", "watch"):
+        status = cli.main([command, "scene:demo", "--until", "is there a dog?", "--realtime", "-o", str(kept)])
+        error = capsys.readouterr().err.splitlines()
+        assert status == 2
+        assert len(error) == 1
+        assert error[0].startswith("error: scenes-tiny only knows drawn scenes and has never seen the word 'dog'")
+    assert kept.read_text() == "earlier\n"
+
+
+def test_a_supervised_run_is_refused_too(tmp_path: Path) -> None:
+    restarted = Config.model_validate(
+        {
+            "source": "scene:demo",
+            "answer": {"until": {"question": "is there a dog?"}},
+            "pipeline": {"restart": True},
+            "capture": {"realtime": True},
+        }
+    )
+    with pytest.raises(ConfigError, match="never seen the word 'dog'"):
+        open_run(restarted)
+
+
+def test_force_goes_with_until(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["caption", "scene:demo", "--force"]) == 2
+    assert "--force goes with --until" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_forced_yes_says_that_it_means_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    options = ["--force", "--single-process", "--max-frames", "30", "--set", "answer.until.no_below=0.5"]
+    options += ["--set", "answer.until.yes_above=0.5", "--set", "answer.until.sure=0.5", "--go-on", "-o", str(path)]
+    cli.main(["caption", "scene:demo", "--until", "is there a red dog?", *options])
+    looks = [line for line in path.read_text("utf-8").splitlines() if '"type":"look"' in line]
+    assert looks
+    assert all("means nothing: the model has never seen the word 'dog'" in line for line in looks)

@@ -1,0 +1,189 @@
+"""`answer.on_cut`: an answer that a cut made stale is finished or cancelled, counted, told, and no caption."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from arr_coc.updater import TextureUpdater
+from stream.answer.client_table import ServerOptions
+from stream.answer.model import Packet
+from stream.answer.server import AnswerServer
+from stream.config import AnswerConfig, Config, PipelineConfig
+from stream.control import CancelledError, RunControl
+from stream.display.state import DisplayClock, Transcript
+from stream.display.text import EventText
+from stream.errors import ConfigError
+from stream.event_forms import encode_event
+from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Notice
+from stream.layers import build_config, set_layer
+from stream.messages import Cancel, Connect, Message, TurnGrant, TurnRequest
+from stream.packets import token_message
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.wiring import speak_policy
+from stream.sources import SourceInfo
+from stream.transport.link import Received
+from tests.support.answer_models import FakeSpeaker
+from tests.support.network import LIMIT_S
+from tests.support.video import make_video, moving_square
+
+CUT_FRAME, FRAMES, FPS = 7, 20, 10
+WAIT_S = 0.005
+STALE = AnswerCancelled(
+    answer=4, frame_index=2, pts_s=0.2, trigger="every", text="a red", by="cut", by_frame_index=7, by_pts_s=0.7
+)
+
+
+class StaleSpeaker(FakeSpeaker):
+    """Speaks on about a frame from before the cut until it is stopped; about a later one it speaks at once."""
+
+    begun = threading.Event()
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        if packet.stamp.frame_index >= CUT_FRAME:
+            yield from super().answer(packet, query, should_stop)
+            return
+        yield "stale"
+        self.begun.set()
+        for _ in range(round(LIMIT_S / WAIT_S)):
+            if should_stop():
+                return
+            threading.Event().wait(WAIT_S)
+
+
+@pytest.fixture
+def cut_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A clip whose cut is not read before the answer about an earlier frame has begun."""
+    StaleSpeaker.begun = threading.Event()
+    commit = TextureUpdater.commit
+
+    def waits(self: TextureUpdater, prepared: Any, stamp: FrameStamp) -> Any:
+        if stamp.frame_index == CUT_FRAME:
+            assert StaleSpeaker.begun.wait(LIMIT_S), "no answer was asked for before the cut"
+        return commit(self, prepared, stamp)
+
+    monkeypatch.setattr(TextureUpdater, "commit", waits)
+    rng = np.random.default_rng(0)
+    shots = [rng.integers(0, 256, (128, 192, 3), dtype=np.uint8) for _ in range(2)]
+    frames = [shots[0]] * CUT_FRAME + [shots[1]] * (FRAMES - CUT_FRAME)
+    return str(make_video(tmp_path / "cut.mkv", frames, FPS, codec="ffv1", pixel_format="yuv444p"))
+
+
+def run(source: str, **answer: Any) -> list[Any]:
+    config = Config(
+        source=source,
+        answer=AnswerConfig(every_s=None, **answer),
+        pipeline=PipelineConfig(single_process=True, answers="newest"),
+    )
+    return list(Pipeline(config, speaker=f"{__name__}:StaleSpeaker").run())
+
+
+def of(events: Sequence[Any], kind: type) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_a_cut_cancels_the_answer_that_is_being_spoken(cut_video: str) -> None:
+    events = run(cut_video, on_cut="cancel")
+    (cancelled,) = of(events, AnswerCancelled)
+    assert (cancelled.answer, cancelled.trigger, cancelled.text, cancelled.by) == (0, "start", "stale", "cut")
+    assert (cancelled.by_frame_index, cancelled.by_pts_s) == (CUT_FRAME, 0.7)
+    assert cancelled.frame_index < CUT_FRAME
+    answers = of(events, Answer)
+    assert [(answer.answer, answer.trigger) for answer in answers][:1] == [(1, "cut")]
+    assert all("stale" not in answer.text for answer in answers)
+    at = events.index(cancelled)
+    assert not [text for text in of(events[at:], AnswerDeltaEvent) if text.answer == 0]
+    assert events[-1].dropped.get("answer.cancelled") == 1
+    assert events[-1].answers == len(answers)
+
+
+@pytest.mark.parametrize(
+    ("on_cut", "speaks", "cancels"),
+    [("finish", True, False), (True, True, False), ("cancel", True, True), (False, False, False)],
+)
+def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None:
+    config = Config(source="a.mp4", answer=AnswerConfig(on_cut=on_cut))
+    policy = speak_policy(config, SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=True, codec="", pixel_format=""))
+    assert (policy.rules.on_cut, policy.cancel_on_cut) == (speaks, cancels)
+
+
+def test_what_the_key_may_be_is_said() -> None:
+    wanted = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
+    with pytest.raises(ConfigError, match=wanted):
+        build_config([set_layer("answer.on_cut=stop")])
+    assert build_config([set_layer("answer.on_cut=cancel")]).answer.on_cut == "cancel"
+
+
+@pytest.mark.parametrize(("on_cut", "count"), [("cancel", 1), ("finish", 0)])
+def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count: int, tmp_path: Path) -> None:
+    path = make_video(tmp_path / "a.mkv", list(moving_square(3, 64, 64)), FPS, codec="ffv1", pixel_format="yuv444p")
+    config = Config(source=str(path), answer=AnswerConfig(on_cut=on_cut), pipeline=PipelineConfig(single_process=True))
+    events = list(Pipeline(config, speaker="tests.support.answer_models:FakeSpeaker").run())
+    told = [event.message for event in of(events, Notice) if event.code == "cancel-off"]
+    assert len(told) == count
+    assert all("answer.on_cut = cancel changes nothing here" in message for message in told)
+
+
+class ScriptedPort:
+    """A port that hears what it is given, step by step, and then ends the run."""
+
+    def __init__(self, *steps: Sequence[tuple[bytes, Received]]) -> None:
+        self._steps = list(steps)
+        self._now: list[tuple[bytes, Received]] = []
+        self.sent: list[Message] = []
+
+    def receive(self, timeout_ms: int = 0) -> tuple[bytes, Received] | None:
+        if timeout_ms:
+            if not self._steps:
+                raise CancelledError
+            self._now = list(self._steps.pop(0))
+        return self._now.pop(0) if self._now else None
+
+    def send(self, client: bytes, message: Message, arrays: object = ()) -> bool:
+        self.sent.append(message)
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
+    arrays = np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros((1, 3, 32, 32), np.uint8)
+    message, parts = token_message(0, 1, TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 64), *arrays))
+    packet = Received(message, tuple(memoryview(part.tobytes()) for part in parts))
+    client = b"one"
+    port = ScriptedPort(
+        [(client, Received(Connect(query="?"))), (client, Received(TurnRequest()))],
+        [(client, packet), (client, Received(Cancel())), (client, Received(TurnRequest()))],
+        [],
+    )
+    transport: Any = type("Ports", (), {"port": lambda *_: port})()
+    stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), transport, RunControl())
+    with pytest.raises(CancelledError):
+        stage.run()
+    assert [message.turn for message in port.sent if isinstance(message, TurnGrant)] == [1, 2]
+    assert not [message for message in port.sent if type(message).__name__ in ("Text", "Answered", "Lapsed")]
+
+
+def test_people_are_told_and_the_partial_text_goes() -> None:
+    assert EventText().of(STALE) == "answer cancelled by the cut at 0:00.7"
+    transcript = Transcript(DisplayClock(live=False))
+    transcript.add(AnswerDeltaEvent(answer=4, text="a red", pts_s=0.2))
+    assert transcript.spoken is not None
+    entry = transcript.add(STALE)
+    assert transcript.spoken is None
+    assert entry is not None
+    assert entry.remark
+
+
+def test_it_is_a_line_of_its_own_in_json() -> None:
+    assert encode_event(STALE) == (
+        '{"type":"cancelled","answer":4,"frame_index":2,"pts_s":0.2,"trigger":"every","text":"a red","by":"cut",'
+        '"by_frame_index":7,"by_pts_s":0.7}'
+    )

@@ -1,0 +1,737 @@
+"""Answer: many frame processes at one stage, fair turns, and what one of them may not do to another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
+from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from stream.answer import client_table as client_table_module
+from stream.answer import server as server_module
+from stream.answer.client_table import ServerOptions
+from stream.answer.model import AnswerModel, Packet, load_answer_model
+from stream.answer.server import AnswerServer
+from stream.config import Config
+from stream.errors import ConfigError, StageDied
+from stream.messages import (
+    PROTOCOL,
+    AnswerDelta,
+    AnswerReply,
+    Cancel,
+    Connect,
+    Credit,
+    Disconnect,
+    ErrorReply,
+    KeepAlive,
+    Message,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
+)
+from stream.packets import embedding_of, feedback_of, frame_message, token_message
+from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.stages.base import ALLOCATE_ANSWER
+from stream.transport import Link, Received
+from tests.support import answer_models as fake_speaker
+from tests.support.answer_models import BrokenSpeaker, FakeSpeaker, PatientSpeaker, SilentSpeaker
+from tests.support.network import LIMIT_MS
+from tests.support.runs import StageRunner, stage_runner
+
+STAMP = FrameStamp(7, 8, 9, 10)
+GRID = TileGrid.of(60, 90)
+SUM = 2 * 2 * 3 * 32 * 32
+NS = 1
+"""A turn as short as this has lapsed before anything can be sent."""
+
+M = TypeVar("M", bound=Message)
+
+
+@pytest.fixture
+def runner() -> Iterator[StageRunner]:
+    with stage_runner() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _heard_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: None)
+
+
+def serve(
+    runner: StageRunner,
+    speaker: Callable[[Config], AnswerModel] = FakeSpeaker,
+    snapshot: SnapshotReader | None = None,
+    **place: Any,
+) -> None:
+    runner.start(
+        AnswerServer(
+            lambda: speaker(Config()),
+            ServerOptions(ALLOCATE_ANSWER, **place),
+            runner.transport,
+            runner.control,
+            snapshot,
+        )
+    )
+
+
+class Client:
+    """A frame process, as far as the answer stage sees one."""
+
+    def __init__(self, runner: StageRunner, *, join: bool = True, query: str = "what is it", **said: Any) -> None:
+        self.link: Link = runner.link(ALLOCATE_ANSWER)
+        if join:
+            self.link.send(Connect(query=query, **said))
+
+    def expect_whole(self, kind: type[M]) -> tuple[M, Received]:
+        """The next message but for signs of life, which must be of this kind."""
+        until_s = time.monotonic() + LIMIT_MS / 1000
+        while time.monotonic() < until_s and (received := self.link.receive(LIMIT_MS)) is not None:
+            if not isinstance(received.message, KeepAlive):
+                assert isinstance(received.message, kind), f"{received.message} came"
+                return received.message, received
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def expect(self, kind: type[M]) -> M:
+        return self.expect_whole(kind)[0]
+
+    def quiet(self, wait_ms: int = 30) -> bool:
+        """Whether nothing but signs of life has come."""
+        while (received := self.link.receive(wait_ms)) is not None:
+            if not isinstance(received.message, KeepAlive):
+                return False
+        return True
+
+    def greeted(self) -> Client:
+        self.expect(ServerHello)
+        self.expect(QueryAccepted)
+        return self
+
+    def turn(self) -> int:
+        self.link.send(TurnRequest())
+        return self.expect(TurnGrant).turn
+
+    def ask(self, number: int = 0, turn: int | None = None, packet: TokenPacket | None = None) -> None:
+        taken = self.turn() if turn is None else turn
+        self.link.send(*token_message(number, taken, packet or tokens()))
+
+    def hear_answer(self) -> AnswerReply:
+        for _ in range(2):
+            self.expect(AnswerDelta)
+        return self.expect(AnswerReply)
+
+
+def tokens(index: int = 7) -> TokenPacket:
+    regions = np.array([[0, 0, 0], [1, 0, 1]], np.int32)
+    stamp = FrameStamp(index, 8, 9, 10)
+    return TokenPacket(stamp, GRID, regions, np.ones(2, np.float32), np.full((2, 3, 32, 32), 2, np.uint8))
+
+
+def whole_frame() -> FramePacket:
+    image = np.full((GRID.padded_height_px, GRID.padded_width_px, 3), 3, np.uint8)
+    return FramePacket(STAMP, GRID, tokens().regions, np.ones(GRID.shape, np.float32), image)
+
+
+class QueryingSpeaker(FakeSpeaker):
+    """Says what it was asked."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        yield from super().answer(packet, query, should_stop)
+        yield f" {query}"
+
+
+class ShortSpeaker(FakeSpeaker):
+    """Knows no long questions."""
+
+    def embed(self, query: str) -> QueryEmbedding:
+        if len(query) > 20:
+            raise ContextLengthError("the question is too long")
+        return super().embed(query)
+
+
+class FrailSpeaker(FakeSpeaker):
+    """Fails at frame 13."""
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        if packet.stamp.frame_index == 13:
+            raise ArithmeticError("the spoon is bent")
+        yield from super().answer(packet, query, should_stop)
+
+
+def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner) -> None:
+    serve(runner, fake_speaker.DrawnWorldSpeaker)
+    client = Client(runner)
+    hello = client.expect(ServerHello)
+    assert (hello.model_id, hello.knows_levels, hello.known_world) == ("fake", True, "drawn scenes")
+    asking, received = client.expect_whole(QueryAccepted)
+    embedding = embedding_of(asking, received.parts)
+    assert (embedding.text, embedding.model_id, asking.error) == ("what is it", "fake", None)
+    assert embedding.tokens.shape == (3, 8)
+
+
+def test_it_says_when_its_model_is_loaded(runner: StageRunner) -> None:
+    loaded = threading.Event()
+    serve(runner, ready=loaded.set)
+    assert loaded.wait(LIMIT_MS / 1000)
+
+
+def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner).greeted()
+    client.ask(3)
+    assert client.expect(AnswerDelta) == AnswerDelta(answer=3, text="frame 7")
+    assert client.expect(AnswerDelta) == AnswerDelta(answer=3, text=f" sum {SUM}")
+    answered, received = client.expect_whole(AnswerReply)
+    assert (answered.answer, answered.query, answered.text) == (3, "what is it", f"frame 7 sum {SUM}")
+    assert (answered.tokens_used, answered.text_tokens) == (2, 4)
+    feedback = feedback_of(answered, received.parts)
+    assert feedback is not None
+    assert feedback.stamp == STAMP
+    np.testing.assert_array_equal(feedback.attention, np.array([1, 0], np.float32))
+
+
+class LookingSpeaker(FakeSpeaker):
+    """Its looks teach."""
+
+    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+        list(self.answer(packet, question, lambda: False))
+        return 0.75, 0.5
+
+
+@pytest.mark.parametrize(("until", "teaches"), [("what is it", True), ("is it there", False)])
+def test_a_look_alone_is_the_whole_answer(runner: StageRunner, until: str, teaches: bool) -> None:
+    serve(runner, LookingSpeaker)
+    client = Client(runner, standing_query=until).greeted()
+    message, arrays = token_message(3, client.turn(), tokens(), wants_answer=False)
+    client.link.send(message, arrays)
+    looked, received = client.expect_whole(YesNoReply)
+    assert (looked.answer, looked.yes, looked.certain, looked.tokens_used) == (3, 0.75, 0.5, 2)
+    assert (feedback_of(looked, received.parts) is not None) == teaches
+    assert client.quiet()
+
+
+def test_a_standing_question_is_looked_at_before_every_answer(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner, standing_query="is it there").greeted()
+    client.ask(3)
+    assert client.expect(YesNoReply).answer == 3
+    assert client.hear_answer().text == f"frame 7 sum {SUM}"
+
+
+def test_a_look_that_is_not_wanted_any_more_is_not_told(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(runner)
+    client = Client(runner, standing_query="is it there").greeted()
+    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: client.link.send(Cancel()))
+    client.ask(3)
+    assert client.quiet()
+
+
+def test_a_model_that_cannot_look_says_so_when_it_is_joined(runner: StageRunner) -> None:
+    serve(runner, fake_speaker.WordlessSpeaker)
+    failed = Client(runner, standing_query="is it there").expect(ErrorReply)
+    assert (failed.error, failed.message) == (ModelError.__name__, "no single token for yes")
+    Client(runner).greeted()
+
+
+class RememberingSpeaker(FakeSpeaker):
+    """Says how many packets of this guest it has seen, and tells of whom it forgot."""
+
+    seen: ClassVar[dict[bytes, int]] = {}
+
+    def attend(self, guest: bytes) -> None:
+        self.guest = guest
+        self.seen.setdefault(guest, 0)
+
+    def forget(self, guest: bytes) -> None:
+        self.seen.pop(guest, None)
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        guest = self.guest
+        yield from super().answer(packet, query, should_stop)
+        self.seen[guest] += 1
+        self._spoken = replace(self.last, frames=self.seen[guest], since_ns=5, kept_bytes=6)
+
+
+def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: StageRunner) -> None:
+    RememberingSpeaker.seen.clear()
+    serve(runner, RememberingSpeaker)
+    one, other = Client(runner).greeted(), Client(runner).greeted()
+    for client, frames in ((one, 1), (one, 2), (other, 1), (one, 3)):
+        client.ask()
+        answered = client.hear_answer()
+        assert (answered.frames, answered.since_ns, answered.kept_bytes) == (frames, 5, 6)
+    one.link.send(SetQuery(query="another"))
+    one.expect(QueryAccepted)
+    assert sorted(RememberingSpeaker.seen.values()) == [1, 3]
+    one.link.send(Disconnect())
+    other.ask()
+    other.hear_answer()
+    assert list(RememberingSpeaker.seen.values()) == [2]
+
+
+def test_whoever_asks_during_anothers_look_is_not_taken_for_it(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RememberingSpeaker.seen.clear()
+    serve(runner, RememberingSpeaker)
+    one, other = Client(runner, standing_query="is it there").greeted(), Client(runner).greeted()
+    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: other.link.send(SetQuery(query="another")))
+    one.ask()
+    one.expect(YesNoReply)
+    one.hear_answer()
+    assert list(RememberingSpeaker.seen.values()) == [1, 0]
+
+
+def test_who_is_not_let_in_is_not_remembered(runner: StageRunner) -> None:
+    class Exacting(RememberingSpeaker):
+        def embed(self, query: str) -> QueryEmbedding:
+            if query == "bad":
+                raise ContextLengthError("the question is too long")
+            return super().embed(query)
+
+    Exacting.seen.clear()
+    serve(runner, Exacting)
+    Client(runner, query="bad").expect(ErrorReply)
+    Client(runner).greeted()
+    assert len(Exacting.seen) == 1
+
+
+def test_each_turn_is_asked_for(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner).greeted()
+    assert client.quiet()
+    first = client.turn()
+    client.ask(0, first)
+    client.hear_answer()
+    assert client.quiet()
+    assert client.turn() > first
+
+
+def test_two_clients_are_answered_in_turn_and_each_hears_its_own_answers_only(runner: StageRunner) -> None:
+    order: list[int] = []
+    fake_speaker.heard = order.append
+    serve(runner)
+    clients = [Client(runner).greeted(), Client(runner, query="who").greeted()]
+    first_turn = clients[0].turn()
+    clients[1].link.send(TurnRequest())
+    for number in range(3):
+        for which, client in enumerate(clients):
+            turn = first_turn if (number, which) == (0, 0) else client.expect(TurnGrant).turn
+            client.link.send(TurnRequest())
+            client.ask(number, turn, tokens(10 * which + number))
+            for _ in range(2):
+                assert client.expect(AnswerDelta).answer == number
+            answered = client.expect(AnswerReply)
+            assert (answered.answer, answered.query) == (number, ["what is it", "who"][which])
+            assert answered.text.startswith(f"frame {10 * which + number} ")
+    assert order == [0, 10, 1, 11, 2, 12]
+    assert clients[1].quiet()
+
+
+def test_a_turn_that_is_not_taken_in_time_goes_to_the_next_one(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", NS)
+    serve(runner)
+    idle, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = idle.turn()
+    other.link.send(TurnRequest())
+    other.expect(TurnGrant)
+    idle.ask(0, turn)
+    assert idle.expect(TurnExpired).turn == turn
+
+
+def test_whoever_lost_a_turn_may_want_another_one(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", NS)
+    serve(runner)
+    client, other = Client(runner).greeted(), Client(runner).greeted()
+    late = client.turn()
+    other.turn()
+    other.link.send(Disconnect())
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
+    client.ask(0, late)
+    client.expect(TurnExpired)
+    client.ask(0)
+    client.hear_answer()
+
+
+def test_a_packet_without_a_turn_is_refused(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner).greeted()
+    client.ask(0, turn=5)
+    assert client.expect(TurnExpired).turn == 5
+
+
+def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
+    """The second one comes before the first one is answered: the stage is held up by somebody who joins."""
+    joining, go_on = threading.Event(), threading.Event()
+
+    class Thoughtful(FakeSpeaker):
+        def embed(self, query: str) -> QueryEmbedding:
+            if query == "hold on":
+                joining.set()
+                go_on.wait(LIMIT_MS / 1000)
+            return super().embed(query)
+
+    serve(runner, Thoughtful)
+    client = Client(runner).greeted()
+    turn = client.turn()
+    Client(runner, query="hold on")
+    assert joining.wait(LIMIT_MS / 1000)
+    client.ask(0, turn)
+    client.ask(1, turn)
+    go_on.set()
+    assert client.expect(TurnExpired).turn == turn
+    assert client.hear_answer().answer == 0
+
+
+def test_nobody_sends_in_somebody_elses_turn(runner: StageRunner) -> None:
+    serve(runner)
+    honest, thief = Client(runner).greeted(), Client(runner).greeted()
+    turn = honest.turn()
+    thief.ask(0, turn)
+    assert thief.expect(TurnExpired).turn == turn
+    honest.ask(0, turn)
+    honest.hear_answer()
+
+
+def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_next_one(runner: StageRunner) -> None:
+    serve(runner, PatientSpeaker)
+    vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
+    vanishing.ask(0)
+    for _ in range(3):
+        vanishing.expect(AnswerDelta)
+    vanishing.expect(AnswerReply)
+    vanishing.ask(1)
+    assert vanishing.expect(AnswerDelta).text == "first"
+    staying.link.send(TurnRequest())
+    vanishing.link.close()
+    turn = staying.expect(TurnGrant).turn
+    staying.ask(0, turn)
+    assert staying.expect(AnswerDelta).text == "first"
+    assert runner.control.failure is None
+
+
+def test_a_client_that_vanishes_with_its_turn_gives_it_to_the_next_one(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "ALIVE_NS", NS)
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1000 * LIMIT_MS * 1_000_000)
+    serve(runner)
+    vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
+    vanishing.turn()
+    staying.link.send(TurnRequest())
+    vanishing.link.close()
+    staying.ask(0, staying.expect(TurnGrant).turn)
+    staying.hear_answer()
+
+
+def test_whoever_leaves_waits_for_no_turn(runner: StageRunner) -> None:
+    serve(runner)
+    leaving, staying = Client(runner).greeted(), Client(runner).greeted()
+    leaving.turn()
+    staying.link.send(TurnRequest())
+    leaving.link.send(Disconnect())
+    staying.ask(0, staying.expect(TurnGrant).turn)
+    staying.hear_answer()
+    leaving.link.send(TurnRequest())
+    assert leaving.quiet()
+
+
+def test_what_is_cancelled_is_not_heard_of_and_another_answer_may_be_asked_for(runner: StageRunner) -> None:
+    serve(runner, PatientSpeaker)
+    client = Client(runner).greeted()
+    client.ask(0)
+    for _ in range(3):
+        client.expect(AnswerDelta)
+    client.expect(AnswerReply)
+    client.ask(1)
+    client.expect(AnswerDelta)
+    client.link.send(Cancel())
+    client.link.send(TurnRequest())
+    while not isinstance(told := client.expect(Message), TurnGrant):
+        assert isinstance(told, AnswerDelta)
+    client.ask(2, told.turn)
+    assert client.expect(AnswerDelta).answer == 2
+
+
+def test_a_cancel_of_one_does_not_stop_the_answer_of_another(runner: StageRunner) -> None:
+    stopped = threading.Event()
+
+    class Waiting(FakeSpeaker):
+        def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+            yield "waiting"
+            while not stopped.wait(0.005):
+                assert not should_stop()
+            yield from super().answer(packet, query, should_stop)
+
+    serve(runner, Waiting)
+    speaking, other = Client(runner).greeted(), Client(runner).greeted()
+    speaking.ask(0)
+    speaking.expect(AnswerDelta)
+    other.link.send(TurnRequest())
+    other.link.send(Cancel())
+    other.link.send(Connect(query="are you there"))
+    other.greeted()
+    stopped.set()
+    speaking.hear_answer()
+    assert other.quiet()
+
+
+def test_garbage_of_one_does_not_disturb_another(runner: StageRunner) -> None:
+    serve(runner)
+    good, bad = Client(runner).greeted(), Client(runner).greeted()
+    for number in range(5):
+        for parts in ([b"nonsense"], [b""], [b"\xc1", b"x"]):
+            bad.link._socket.send_multipart(parts)
+        good.ask(number)
+        assert good.hear_answer().answer == number
+    bad.ask(0)
+    bad.hear_answer()
+
+
+def test_a_packet_that_contradicts_itself_is_told_to_its_sender_only(runner: StageRunner) -> None:
+    serve(runner)
+    good, bad = Client(runner).greeted(), Client(runner).greeted()
+    message, arrays = token_message(0, bad.turn(), tokens())
+    bad.link.send(message, arrays[:2])
+    failed = bad.expect(ErrorReply)
+    assert (failed.error, failed.message) == ("TransportError", "TokenPacketMessage announces 3 arrays and came with 2")
+    good.ask(0)
+    good.hear_answer()
+    bad.link.send(TurnRequest())
+    assert bad.quiet()
+
+
+def test_another_version_of_the_protocol_is_refused(runner: StageRunner) -> None:
+    serve(runner)
+    failed = Client(runner, protocol=PROTOCOL + 1).expect(ErrorReply)
+    assert failed.error == "TransportError"
+    assert failed.message == (
+        f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version {PROTOCOL + 1}; "
+        "install the same version at both ends"
+    )
+
+
+def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_table_module, "CLIENTS_MAX", 1)
+    serve(runner)
+    first = Client(runner).greeted()
+    late = Client(runner)
+    assert late.expect(ErrorReply).message == "the answer stage serves 1 other already; try another one"
+    first.link.send(Disconnect())
+    first.link.send(TurnRequest())
+    assert first.quiet()
+    late.link.send(Connect(query="and now"))
+    late.greeted()
+
+
+def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
+    serve(runner, encode="prune")
+    failed = Client(runner, encode="sparse").expect(ErrorReply)
+    assert failed.error == "OptionError"
+    assert failed.message == (
+        "the answer stage encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
+    )
+    Client(runner, encode="prune").greeted()
+
+
+def test_a_question_that_is_too_long_at_the_door_is_refused(runner: StageRunner) -> None:
+    serve(runner, ShortSpeaker)
+    failed = Client(runner, query="x" * 21).expect(ErrorReply)
+    assert (failed.error, failed.message) == ("ContextLengthError", "the question is too long")
+    Client(runner).greeted()
+
+
+def test_strangers_are_not_answered(runner: StageRunner) -> None:
+    serve(runner)
+    stranger = Client(runner, join=False)
+    for message in (TurnRequest(), SetQuery(query="who"), Cancel(), Disconnect()):
+        stranger.link.send(message)
+    stranger.link.send(*token_message(0, 0, tokens()))
+    assert stranger.quiet()
+    Client(runner).greeted()
+
+
+def test_a_message_that_it_does_not_take_is_told_to_its_sender(runner: StageRunner) -> None:
+    serve(runner)
+    confused, other = Client(runner).greeted(), Client(runner).greeted()
+    confused.link.send(Credit())
+    failed = confused.expect(ErrorReply)
+    assert (failed.error, failed.message) == ("TransportError", "the answer stage takes packets, got Credit")
+    assert confused.quiet()
+    other.ask(0)
+    other.hear_answer()
+
+
+def test_the_question_can_be_changed_from_one_packet_to_the_next(runner: StageRunner) -> None:
+    serve(runner, QueryingSpeaker)
+    client, other = Client(runner, query="what").greeted(), Client(runner, query="where").greeted()
+    client.link.send(SetQuery(query="who and why"))
+    asking, received = client.expect_whole(QueryAccepted)
+    assert asking.error is None
+    assert embedding_of(asking, received.parts).tokens.shape == (3, 8)
+    for asker, query in ((client, "who and why"), (other, "where")):
+        asker.ask(0)
+        for _ in range(3):
+            asker.expect(AnswerDelta)
+        answered = asker.expect(AnswerReply)
+        assert answered.text.endswith(f" {query}")
+        assert answered.query == query
+
+
+def test_a_question_that_is_refused_leaves_the_old_one(runner: StageRunner) -> None:
+    serve(runner, ShortSpeaker)
+    client = Client(runner).greeted()
+    client.link.send(SetQuery(query="x" * 21))
+    asking = client.expect(QueryAccepted)
+    assert (asking.query, asking.error, asking.arrays) == ("x" * 21, "the question is too long", ())
+    client.ask(0)
+    assert client.hear_answer().query == "what is it"
+
+
+def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runner: StageRunner) -> None:
+    go_on = threading.Event()
+    fake_speaker.heard = lambda frame_index: go_on.wait(LIMIT_MS / 1000) and None
+    serve(runner)
+    client = Client(runner).greeted()
+    client.ask(0)
+    client.expect(AnswerDelta)
+    client.link.send(SetQuery(query="who"))
+    go_on.set()
+    assert client.expect(AnswerDelta).answer == 0
+    client.expect(QueryAccepted)
+    assert client.expect(AnswerReply).query == "what is it"
+    client.ask(1)
+    assert client.hear_answer().query == "who"
+
+
+def test_everybody_is_told_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "ALIVE_NS", NS)
+    serve(runner)
+    for client in [Client(runner).greeted(), Client(runner).greeted()]:
+        received = client.link.receive(LIMIT_MS)
+        assert received is not None
+        assert received.message == KeepAlive()
+
+
+def test_a_shared_stage_outlives_an_answer_that_fails(runner: StageRunner) -> None:
+    serve(runner, FrailSpeaker, shared=True)
+    unlucky, other = Client(runner).greeted(), Client(runner).greeted()
+    unlucky.ask(0, packet=tokens(13))
+    failed = unlucky.expect(ErrorReply)
+    assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
+    other.ask(0)
+    other.hear_answer()
+    unlucky.link.send(Connect(query="once more"))
+    unlucky.greeted().ask(1)
+    unlucky.hear_answer()
+    assert runner.control.failure is None
+
+
+def test_a_stage_that_is_not_shared_reports_what_its_speaker_raises(runner: StageRunner) -> None:
+    serve(runner, BrokenSpeaker)
+    client = Client(runner).greeted()
+    client.ask()
+    client.expect(AnswerDelta)
+    failed = client.expect(ErrorReply)
+    assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
+    assert "fake_speaker.py" in failed.details
+    failure = runner.join()
+    assert isinstance(failure, StageDied)
+    assert failure.stage == "answer"
+
+
+def test_a_model_that_cannot_be_loaded_is_told_to_whoever_joins(runner: StageRunner) -> None:
+    client = Client(runner, join=False)
+    serve(runner, fake_speaker.open_missing)
+    client.link.send(TurnRequest())
+    client.link.send(Connect(query="what"))
+    failed = client.expect(ErrorReply)
+    assert (failed.error, failed.message) == ("ModelNotFound", "there is no folder nowhere")
+    assert isinstance(runner.join(), ModelNotFound)
+
+
+def test_a_model_that_cannot_be_loaded_is_told_to_nobody_for_long(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LAST_WORDS_NS", NS)
+    serve(runner, fake_speaker.open_missing)
+    assert isinstance(runner.join(), ModelNotFound)
+
+
+@pytest.mark.parametrize("name", ["tests.nowhere:FakeSpeaker", "tests.support.answer_models:Nobody"])
+def test_a_speaker_that_does_not_exist_is_named(runner: StageRunner, name: str) -> None:
+    client = Client(runner)
+    serve(runner, lambda config: load_answer_model(name, config))
+    assert name in client.expect(ErrorReply).message
+    assert isinstance(runner.join(), ConfigError)
+
+
+def test_a_whole_frame_in_the_message_reaches_the_speaker(runner: StageRunner) -> None:
+    serve(runner)
+    client = Client(runner).greeted()
+    client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=False))
+    assert client.expect(AnswerDelta).text == "frame 7"
+    assert client.expect(AnswerDelta).text == f" sum {whole_frame().image.sum()}"
+
+
+def test_a_whole_frame_in_the_snapshot_reaches_the_speaker(runner: StageRunner) -> None:
+    with closing(SnapshotWriter()) as writer:
+        serve(runner, snapshot=SnapshotReader(writer.descriptor))
+        client = Client(runner).greeted()
+        writer.write(whole_frame().image)
+        client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
+        client.expect(AnswerDelta)
+        assert client.expect(AnswerDelta).text == f" sum {whole_frame().image.sum()}"
+
+
+def test_a_frame_in_a_snapshot_that_is_not_shared_is_refused(runner: StageRunner) -> None:
+    serve(runner, shared=True)
+    client = Client(runner).greeted()
+    client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
+    assert client.expect(ErrorReply).message == "a frame lies in the snapshot, and this link has none"
+
+
+@pytest.mark.parametrize("speaker", [FakeSpeaker, SilentSpeaker])
+def test_the_run_being_cancelled_stops_it(runner: StageRunner, speaker: type[FakeSpeaker]) -> None:
+    serve(runner, speaker)
+    client = Client(runner).greeted()
+    if speaker is SilentSpeaker:
+        client.ask()
+    runner.control.cancel()
+    assert runner.join() is None
+    assert client.quiet(0)
+
+
+def test_it_drops_nothing(runner: StageRunner) -> None:
+    stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), runner.transport, runner.control)
+    assert stage.drops == {}
+
+
+def test_a_question_too_long_to_be_told_is_refused_in_words(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96
+    serve(runner)
+    client = Client(runner).greeted()
+    client.link.send(SetQuery(query="what is it then"))
+    assert (
+        client.expect(QueryAccepted).error
+        == "the question has 4 tokens, more than can be told of it; ask a shorter one"
+    )
+    client.ask()
+    assert client.hear_answer().query == "what is it"

@@ -1,0 +1,488 @@
+"""A standing question: looks are due where something relevant happened, and noise does not turn the answer."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stream.answer.triggers import (
+    NO_YES_OR_NO,
+    AnswerTriggerOptions,
+    AnswerTriggers,
+    DebouncedVerdict,
+    StandingQuery,
+    StandingQueryOptions,
+    TriggerReason,
+    VerdictThresholds,
+    YesNoTriggerOptions,
+    YesNoTriggers,
+)
+from stream.config import AnswerConfig, Config, UntilConfig
+from stream.display.text import turned_text
+from stream.event_forms import encode_event
+from stream.events import Notice, VerdictChanged, YesNoResult
+from stream.runtime.wiring import watch_policy
+from tests.support.events import look
+
+S = 1_000_000_000
+RULES = YesNoTriggerOptions(every_ns=30 * S, on_change=0.1, least_ns=S)
+
+
+def looked(triggers: YesNoTriggers, time_s: float, **seen: object) -> str | None:
+    """Shows a frame, which is looked at where that is due; why."""
+    triggers.observe(round(time_s * S), **seen)  # type: ignore[arg-type]
+    return triggers.fire() if triggers.due else None
+
+
+def test_looks_follow_change_cuts_and_a_slow_beat() -> None:
+    triggers = YesNoTriggers(RULES)
+    assert looked(triggers, 0) == "start"
+    assert looked(triggers, 5, change=0.09) is None
+    assert looked(triggers, 6, change=0.1) == "change"
+    assert looked(triggers, 35.9) is None
+    assert looked(triggers, 36) == "every"
+    assert looked(triggers, 36.1, cut=True) == "cut"
+    assert looked(triggers, 66) is None
+
+
+def test_looks_keep_their_distance() -> None:
+    triggers = YesNoTriggers(RULES)
+    looked(triggers, 0)
+    assert looked(triggers, 0.9, change=1.0) is None
+    assert looked(triggers, 1.0, change=1.0) == "change"
+
+
+def test_what_is_off_triggers_nothing() -> None:
+    triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=False))
+    looked(triggers, 0)
+    assert looked(triggers, 1e6, change=1.0, cut=True) is None
+
+
+def test_an_unsure_look_is_followed_by_one_at_another_frame() -> None:
+    triggers = YesNoTriggers(RULES)
+    looked(triggers, 0)
+    triggers.again()
+    assert triggers.due is None
+    assert looked(triggers, 0.5) is None
+    assert looked(triggers, 1) == "again"
+    assert looked(triggers, 2) is None
+
+
+def test_a_look_that_is_due_waits_and_a_cut_goes_first() -> None:
+    triggers = YesNoTriggers(RULES)
+    triggers.observe(0)
+    triggers.observe(S, change=1.0)
+    assert triggers.due == "start"
+    triggers.observe(2 * S, cut=True)
+    assert triggers.fire() == "cut"
+
+
+def test_a_discontinuity_is_looked_at_as_a_cut_is() -> None:
+    for on_cut, fired in ((True, "discontinuity"), (False, None)):
+        triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=on_cut))
+        triggers.observe(0)
+        triggers.fire()
+        triggers.observe(S, discontinuity=True)
+        assert triggers.fire() == fired
+
+
+def test_the_last_frame_is_looked_at_once() -> None:
+    triggers = YesNoTriggers(RULES)
+    triggers.finish()
+    assert triggers.due is None
+    looked(triggers, 0)
+    triggers.finish()
+    assert triggers.due is None
+    looked(triggers, 0.1)
+    triggers.finish()
+    assert triggers.due == "end"
+
+
+def test_a_look_on_another_occasion_counts() -> None:
+    triggers = YesNoTriggers(RULES)
+    looked(triggers, 0)
+    triggers.observe(29 * S)
+    assert triggers.fire() is None
+    assert looked(triggers, 31) is None
+
+
+def test_time_that_goes_back_does_not_stop_the_beat() -> None:
+    triggers = YesNoTriggers(RULES)
+    looked(triggers, 1000)
+    assert looked(triggers, 0) is None
+    assert looked(triggers, 30) == "every"
+
+
+def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
+    """At which of these looks the answer turned, and to what."""
+    standing = DebouncedVerdict(VerdictThresholds(**rules))
+    found = []
+    for index, yes in enumerate(chances):
+        if standing.look(yes, 1.0):
+            assert standing.answer is not None
+            found.append((index, standing.answer))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("chances", "expected"),
+    [
+        ([0.99], [(0, True)]),
+        ([0.01, 0.99, 0.98, 0.01], [(1, True), (3, False)]),
+        ([0.01, 0.01], []),
+        ([0.8], []),
+        ([0.8, 0.8], [(1, True)]),
+        ([0.01, 0.8, 0.1, 0.8, 0.5, 0.8, 0.1], []),
+        ([0.99, 0.2, 0.2], [(0, True), (2, False)]),
+        ([0.99, 0.2, 0.5, 0.2, 0.9, 0.2], [(0, True)]),
+        ([0.01, 0.59, 0.59, 0.59], []),
+        ([0.99, 0.41, 0.41, 0.41], [(0, True)]),
+        ([0.2, 0.2, 0.8, 0.8], [(3, True)]),
+        ([0.2, 0.8], []),
+    ],
+)
+def test_the_answer_turns_when_it_is_sure_or_confirmed(chances: list[float], expected: list[tuple[int, bool]]) -> None:
+    assert turns(chances) == expected
+
+
+def test_thresholds_are_those_that_were_given() -> None:
+    assert turns([0.55, 0.55], yes_above=0.55) == [(1, True)]
+    assert turns([0.99, 0.45, 0.45], no_below=0.45) == [(0, True), (2, False)]
+    assert turns([0.7], sure=0.7) == [(0, True)]
+
+
+def test_a_look_wants_another_one_only_while_it_is_in_doubt() -> None:
+    standing = DebouncedVerdict(VerdictThresholds())
+    standing.look(0.8, 1.0)
+    assert standing.unsure
+    standing.look(0.8, 1.0)
+    assert not standing.unsure
+    standing.look(0.2, 1.0)
+    assert standing.unsure
+    standing.look(0.5, 1.0)
+    assert not standing.unsure
+
+
+def test_neither_yes_nor_no_turns_nothing() -> None:
+    standing = DebouncedVerdict(VerdictThresholds())
+    assert not standing.look(1.0, 0.09)
+    assert standing.answer is None
+    assert standing.off_topic(0.09)
+    assert standing.look(1.0, 0.1)
+
+
+TRIGGERS_S = 1_000_000_000
+
+
+def answer_points(
+    rules: AnswerTriggerOptions,
+    times_ns: list[int],
+    cuts: set[int] = frozenset(),
+    changes: dict[int, float] | None = None,
+) -> list[tuple[int, TriggerReason]]:
+    """Index and trigger of each answer point, where the answer stage is always free."""
+    triggers = AnswerTriggers(rules)
+    points: list[tuple[int, TriggerReason]] = []
+    for index, time_ns in enumerate(times_ns):
+        change = (changes or {}).get(index, 0.0)
+        if triggers.observe(time_ns, change=change, cut=index in cuts):
+            points.append((index, triggers.fire()))
+    if triggers.finish():
+        points.append((len(times_ns) - 1, triggers.fire()))
+    return points
+
+
+def test_first_frame_then_every_period_then_the_last_frame() -> None:
+    times_ns = [index * TRIGGERS_S // 4 for index in range(11)]
+    rules = AnswerTriggerOptions(every_ns=TRIGGERS_S)
+    assert answer_points(rules, times_ns) == [(0, "start"), (4, "every"), (8, "every"), (10, "end")]
+
+
+def test_a_clip_shorter_than_the_period_has_two_answer_points_and_a_still_one() -> None:
+    rules = AnswerTriggerOptions(every_ns=2 * TRIGGERS_S)
+    assert answer_points(rules, [0, TRIGGERS_S // 2]) == [(0, "start"), (1, "end")]
+    assert answer_points(rules, [0]) == [(0, "start")]
+
+
+def test_a_last_frame_that_was_an_answer_point_is_not_answered_twice() -> None:
+    assert answer_points(AnswerTriggerOptions(every_ns=TRIGGERS_S), [0, TRIGGERS_S]) == [(0, "start"), (1, "every")]
+
+
+def test_no_frames_no_answer() -> None:
+    assert AnswerTriggers(AnswerTriggerOptions()).finish() is None
+
+
+def test_without_a_period_only_the_ends_and_what_happens_count() -> None:
+    times_ns = [index * TRIGGERS_S for index in range(6)]
+    assert answer_points(AnswerTriggerOptions(), times_ns, cuts={3}) == [(0, "start"), (3, "cut"), (5, "end")]
+
+
+def test_a_cut_begins_the_period_anew() -> None:
+    times_ns = [index * TRIGGERS_S for index in range(7)]
+    points = answer_points(AnswerTriggerOptions(every_ns=4 * TRIGGERS_S), times_ns, cuts={3})
+    assert points == [(0, "start"), (3, "cut"), (6, "end")]
+
+
+def test_cuts_can_be_off() -> None:
+    assert answer_points(AnswerTriggerOptions(on_cut=False), [0, TRIGGERS_S, 2 * TRIGGERS_S], cuts={1}) == [
+        (0, "start"),
+        (2, "end"),
+    ]
+
+
+@pytest.mark.parametrize("on_cut", [True, False])
+def test_a_discontinuity_triggers_as_a_cut_does(on_cut: bool) -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(on_cut=on_cut))
+    assert triggers.observe(0, discontinuity=True) == "start"
+    triggers.fire()
+    assert triggers.observe(TRIGGERS_S, discontinuity=True) == ("discontinuity" if on_cut else None)
+    assert triggers.observe(2 * TRIGGERS_S, cut=True, discontinuity=True) == ("discontinuity" if on_cut else None)
+
+
+def test_a_change_beyond_the_threshold_triggers() -> None:
+    rules = AnswerTriggerOptions(on_change=0.5)
+    points = answer_points(rules, [0, TRIGGERS_S, 2 * TRIGGERS_S, 3 * TRIGGERS_S], changes={1: 0.49, 2: 0.5})
+    assert points == [(0, "start"), (2, "change"), (3, "end")]
+
+
+def test_the_period_keeps_its_grid_through_long_gaps() -> None:
+    times_ns = [0, 9 * TRIGGERS_S // 10, 35 * TRIGGERS_S // 10, 39 * TRIGGERS_S // 10, 4 * TRIGGERS_S]
+    assert answer_points(AnswerTriggerOptions(every_ns=TRIGGERS_S), times_ns) == [
+        (0, "start"),
+        (2, "every"),
+        (4, "every"),
+    ]
+
+
+def test_time_that_goes_back_begins_the_period_anew() -> None:
+    times_ns = [0, 10 * TRIGGERS_S, 2 * TRIGGERS_S, 2 * TRIGGERS_S + TRIGGERS_S // 2, 3 * TRIGGERS_S]
+    points = answer_points(AnswerTriggerOptions(every_ns=TRIGGERS_S), times_ns)
+    assert points == [(0, "start"), (1, "every"), (4, "every")]
+
+
+def test_a_trigger_waits_for_the_answer_stage_and_later_ones_are_counted() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
+    for second in range(4):
+        triggers.observe(second * TRIGGERS_S + 1)
+    assert triggers.due == "start"
+    assert triggers.missed == 3
+    assert triggers.fire() == "start"
+    for second in range(4, 8):
+        assert triggers.observe(second * TRIGGERS_S + 1) == "every"
+    assert triggers.missed == 6
+
+
+def test_a_cut_goes_before_a_period_that_is_waiting() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
+    triggers.observe(0)
+    triggers.fire()
+    assert triggers.observe(TRIGGERS_S) == "every"
+    assert triggers.observe(TRIGGERS_S + 1, cut=True) == "cut"
+    assert triggers.observe(2 * TRIGGERS_S) == "cut"
+    assert triggers.missed == 2
+
+
+def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(on_change=0.2))
+    triggers.observe(0)
+    triggers.fire()
+    for frame in range(1, 5):
+        assert triggers.observe(frame, change=0.9) == "change"
+    assert triggers.missed == 0
+
+
+def test_what_is_waiting_at_the_end_is_answered_with_the_last_frame() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
+    triggers.observe(0)
+    triggers.observe(1)
+    assert triggers.finish() == "start"
+
+
+def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=10 * TRIGGERS_S))
+    triggers.observe(0)
+    triggers.fire()
+    triggers.observe(TRIGGERS_S)
+    assert triggers.due is None
+    triggers.ask()
+    assert triggers.due == "asked"
+    assert triggers.missed == 0
+    assert triggers.fire() == "asked"
+    assert triggers.observe(10 * TRIGGERS_S) is None
+    assert triggers.observe(11 * TRIGGERS_S) == "every"
+
+
+def test_a_question_goes_before_a_cut_that_is_waiting_and_after_the_first_frame() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions())
+    triggers.observe(0)
+    triggers.ask()
+    assert triggers.due == "start"
+    assert triggers.missed == 0
+    triggers.fire()
+    triggers.observe(1, cut=True)
+    triggers.ask()
+    assert triggers.due == "asked"
+    assert triggers.missed == 1
+    assert triggers.observe(2, cut=True) == "asked"
+    assert triggers.missed == 2
+    triggers.ask()
+    assert triggers.missed == 2
+
+
+def test_a_question_before_the_first_frame_is_answered_with_it() -> None:
+    triggers = AnswerTriggers(AnswerTriggerOptions())
+    triggers.ask()
+    with pytest.raises(LookupError, match="no trigger is due"):
+        triggers.fire()
+    assert triggers.observe(0) == "start"
+
+
+def test_firing_needs_a_trigger() -> None:
+    with pytest.raises(LookupError, match="no trigger is due"):
+        AnswerTriggers(AnswerTriggerOptions()).fire()
+
+
+@given(
+    st.lists(st.integers(1, 3 * TRIGGERS_S), min_size=1, max_size=50),
+    st.integers(1, 5 * TRIGGERS_S),
+)
+def test_answers_begin_with_the_first_frame_end_with_the_last_and_are_a_period_apart(
+    gaps_ns: list[int], every_ns: int
+) -> None:
+    times_ns = [sum(gaps_ns[:index]) for index in range(len(gaps_ns))]
+    points = answer_points(AnswerTriggerOptions(every_ns=every_ns), times_ns)
+    indices = [index for index, _ in points]
+    assert indices[0] == 0
+    assert indices[-1] == len(times_ns) - 1
+    periods = [times_ns[index] // every_ns for index, trigger in points if trigger in ("start", "every")]
+    assert all(later > earlier for earlier, later in pairwise(periods))
+    assert {time_ns // every_ns for time_ns in times_ns} == {times_ns[index] // every_ns for index in indices}
+
+
+def watching(*, stop: bool = True, holds: bool | None = None) -> StandingQuery:
+    return StandingQuery(
+        StandingQueryOptions(
+            "is it here?", YesNoTriggerOptions(), VerdictThresholds(), alone=True, stop=stop, holds=holds
+        )
+    )
+
+
+def test_a_turn_follows_the_look_that_made_it() -> None:
+    told = watching().take(look(0.5, 0.97, None))
+    assert [type(event) for event in told] == [YesNoResult, VerdictChanged]
+    first, turned = told
+    assert isinstance(first, YesNoResult)
+    assert isinstance(turned, VerdictChanged)
+    assert first.holds == turned.to == "yes"
+    assert (turned.pts_s, turned.question, turned.yes, turned.certain) == (0.5, "is it here?", 0.97, 0.5)
+
+
+def test_a_warning_stands_beside_every_look_and_turn() -> None:
+    watch = watching()
+    watch.warning = "means nothing"
+    first, turned = watch.take(look(0.5, 0.97, None))
+    assert isinstance(first, YesNoResult)
+    assert isinstance(turned, VerdictChanged)
+    assert first.warning == turned.warning == "means nothing"
+    assert turned_text(turned) == "yes (97 %): is it here? (means nothing)"
+    assert '"warning":"means nothing"' in encode_event(turned)
+    assert "warning" not in encode_event(look(0.5, 0.97, None))
+
+
+def test_what_held_before_holds_on() -> None:
+    assert watching(holds=True).take(look(0.5, 0.97, None)) == [look(0.5, 0.97, "yes")]
+    (_, turned) = watching(holds=True).take(look(0.5, 0.01, None))
+    assert isinstance(turned, VerdictChanged)
+    assert turned.to == "no"
+
+
+@pytest.mark.parametrize(("stop", "yes", "over"), [(True, 0.97, True), (True, 0.01, False), (False, 0.97, False)])
+def test_a_run_is_over_with_a_yes_unless_it_goes_on(stop: bool, yes: float, over: bool) -> None:
+    watch = watching(stop=stop, holds=yes < 0.5)
+    assert [watch.over(event) for event in watch.take(look(0.0, yes))] == [False, over]
+
+
+def test_an_unsure_look_asks_for_another_one() -> None:
+    watch = watching()
+    watch.triggers.observe(0)
+    watch.triggers.fire()
+    watch.take(look(0.0, 0.8))
+    watch.triggers.observe(1)
+    assert watch.triggers.due == "again"
+
+
+def test_another_answer_than_yes_or_no_is_told_once() -> None:
+    watch = watching()
+    off = replace(look(0.0), certain=0.02)
+    first, second = watch.take(off), watch.take(off)
+    assert [type(event) for event in first] == [YesNoResult, Notice]
+    notice = first[1]
+    assert isinstance(notice, Notice)
+    assert notice.code == NO_YES_OR_NO
+    assert notice.message.startswith("the model answers 'is it here?' with neither yes nor no")
+    assert len(second) == 1
+
+
+def test_a_long_question_is_not_repeated_whole() -> None:
+    off = replace(look(0.0), certain=0.0, question="is it there " * 50)
+    notice = watching().take(off)[1]
+    assert isinstance(notice, Notice)
+    assert len(notice.message) < 240
+
+
+def test_a_long_watch_keeps_memory_flat() -> None:
+    watch = watching(stop=False)
+
+    def look_often(times: int) -> int:
+        for index in range(times):
+            watch.triggers.observe(index * 10**9, change=1.0, cut=index % 7 == 0)
+            watch.triggers.fire()
+            watch.take(look(float(index), (0.01, 0.8, 0.99, 0.5)[index % 4]))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before_bytes = look_often(200)
+        assert look_often(2000) - before_bytes < 4096
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_watched_for_comes_from_the_configuration() -> None:
+    assert watch_policy(UntilConfig()) is None
+    given = UntilConfig(
+        question="is it?",
+        captions=True,
+        go_on=True,
+        every_s=None,
+        on_change=0.5,
+        on_cut=False,
+        least_s=0.5,
+        yes_above=0.8,
+        no_below=0.2,
+        sure=0.9,
+        certain=0.3,
+    )
+    assert watch_policy(given, holds=True) == StandingQueryOptions(
+        question="is it?",
+        looks=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
+        verdicts=VerdictThresholds(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),
+        alone=False,
+        stop=False,
+        holds=True,
+    )
+
+
+def test_alone_the_standing_question_is_the_one_that_is_asked() -> None:
+    def asked(**until: object) -> str:
+        return Config(answer=AnswerConfig(query="what?", until=UntilConfig(**until))).answer.asked  # type: ignore[arg-type]
+
+    assert asked() == "what?"
+    assert asked(question="is it?") == "is it?"
+    assert asked(question="is it?", captions=True) == "what?"

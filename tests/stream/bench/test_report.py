@@ -1,0 +1,182 @@
+"""The benchmark's report of one run: what is measured, what is left out, and its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping
+
+import psutil
+import pytest
+
+from stream.bench.report import FRAME, Report, RunRecord, config_json, machine, report
+from stream.clock import FakeClock
+from stream.config import Config
+from stream.events import Cut, Event, Outage, Restarted
+from stream.monitor import memory as memory_module
+from stream.monitor.memory import MemorySample, MemorySampler, resident_bytes
+from stream.monitor.statistics import RunStatistics
+from tests.support.events import answer, frame, summary
+
+
+def recorded(
+    frames: int,
+    gap_ms: int = 40,
+    *,
+    scheduled: bool = False,
+    late_ms: float = 5,
+    ended: str = "finished",
+    lost: Container[int] = (),
+) -> RunRecord:
+    """Frames every `gap_ms` but those `lost`, each ready `late_ms` after capture, and an answer for every tenth."""
+    recorder = RunRecord(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
+    for index in (index for index in range(frames) if index not in lost):
+        ready_ns = round((index * gap_ms + late_ms) * 1e6)
+        take(recorder, frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
+        if index % 10 == 0:
+            take(recorder, answer(index * gap_ms / 1000, "x", frame_index=index))
+    recorder.write(summary(dropped={"answer.busy": 2}, ended=ended))
+    recorder.close()
+    return recorder
+
+
+def take(recorder: RunRecord, event: Event) -> None:
+    """As a run gives its events."""
+    recorder.statistics.add(event)
+    recorder.write(event)
+
+
+def figure(result: Report, name: str) -> float | None:
+    return next(one.value for one in result.figures if one.name == name)
+
+
+def p50(result: Report, name: str) -> float:
+    values = next(one.values for one in result.latencies if one.name == name)
+    assert values is not None
+    return values.p50
+
+
+def test_the_first_and_last_second_are_left_out() -> None:
+    result = report(recorded(101))
+    assert (result.frames, result.measured_frames, result.left_out_s) == (101, 51, (1.0, 1.0))
+    assert figure(result, "fps") == pytest.approx(25)
+    assert figure(result, "answers") == pytest.approx(5 / 2)
+
+
+def test_a_longer_warm_up_is_left_out_at_the_start() -> None:
+    result = report(recorded(126), warmup_s=3)
+    assert (result.measured_frames, result.left_out_s) == (26, (3, 1.0))
+
+
+def test_a_short_run_is_measured_whole_and_says_so() -> None:
+    result = report(recorded(50))
+    assert (result.measured_frames, result.left_out_s) == (50, (0.0, 0.0))
+
+
+def test_latencies_are_named_and_jitter_needs_a_schedule() -> None:
+    free, paced = report(recorded(101)), report(recorded(101, scheduled=True))
+    assert p50(free, "frame") == pytest.approx(5)
+    assert figure(free, "interarrival") is None
+    assert figure(free, "source interval_std") is None
+    assert figure(paced, "interarrival") == pytest.approx(0, abs=1e-3)
+    assert figure(paced, "source interval_std") == pytest.approx(0, abs=1e-3)
+    assert figure(paced, "deadline misses") == 0
+
+
+def test_a_stage_s_times_and_its_waits_add_up_to_the_latency() -> None:
+    result = report(recorded(101))
+    assert p50(result, "texture") + p50(result, "allocate") + p50(result, "waits") == pytest.approx(5)
+    parts = sum(p50(result, name) for name in ("frame", "encode", "prefill", "decode", "answer waits"))
+    assert parts == pytest.approx(p50(result, "answer, last token"))
+
+
+def test_an_empty_run_has_no_figures_and_no_errors() -> None:
+    result = report(RunRecord(scheduled=True))
+    assert all(one.values is None and one.mean is None for one in result.latencies)
+    assert all(one.value is None for one in result.figures)
+
+
+def test_the_timeline_knows_answers_cuts_and_gaps() -> None:
+    recorder = recorded(10, lost=range(4, 7))
+    recorder.write(Cut(frame_index=8, pts_s=0.32, score=1.0))
+    recorder.write(Cut(frame_index=5, pts_s=0.2, score=1.0))
+    timeline = report(recorder).timeline
+    assert timeline.gaps_s == ((pytest.approx(0.28), 3),)
+    assert timeline.cuts_s == (pytest.approx(0.32),)
+    assert timeline.answers_s == (pytest.approx((-0.005, 0.035, 0.055123456789)),)
+
+
+def test_faults_are_counted() -> None:
+    recorder = recorded(3)
+    for lasted_s in (None, 2.0):
+        take(recorder, Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
+    take(recorder, Restarted(process="answers", cause="killed", count=1))
+    assert report(recorder).counts == {"answers": 1, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
+
+
+def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:
+    recorder = recorded(101)
+    for second in range(0, 121, 10):
+        held = {"frames": 300_000_000 + second * 100_000, "answers": 500_000_000}
+        recorder.memory.append(MemorySample(5_000_000 + second * 1_000_000_000, held))
+    result = report(recorder)
+    assert figure(result, "memory") == pytest.approx(812)
+    assert figure(result, "memory slope") == pytest.approx(0.1 * 3600)
+    assert result.memory_mb == {"frames": 312.0, "answers": 500.0}
+    del recorder.memory[6:]
+    assert figure(report(recorder), "memory slope") is None
+
+
+def test_processes_that_are_gone_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def __init__(self, pid: int) -> None:
+            if pid != 7:
+                raise psutil.NoSuchProcess(pid)
+
+        def memory_info(self) -> object:
+            return type("Info", (), {"rss": 123})
+
+    monkeypatch.setattr(memory_module.psutil, "Process", Gone)
+    assert resident_bytes({"frames": 7, "answers": 8}) == {"frames": 123}
+
+
+def test_memory_is_looked_at_from_the_first_moment_on() -> None:
+    asked: list[Mapping[str, int]] = []
+
+    def processes() -> Mapping[str, int]:
+        asked.append({"frames": psutil.Process().pid})
+        return asked[-1]
+
+    with MemorySampler(processes, period_s=3600) as watch:
+        pass
+    assert len(watch.samples) == len(asked) == 1
+    assert watch.samples[0].total_bytes > 10_000_000
+    with MemorySampler(dict, period_s=3600) as alone:
+        pass
+    assert list(alone.samples[0].rss_bytes) == ["sinks"]
+
+
+def test_json_holds_values_and_definitions() -> None:
+    told = json.loads(json.dumps(report(recorded(101, scheduled=True)).as_json()))
+    assert told["latency_ms"]["frame"]["p99"] == pytest.approx(5)
+    assert all(entry["definition"] for entry in (*told["figures"].values(), *told["latency_ms"].values()))
+    assert told["dropped"] == {"answer.busy": 2}
+
+
+def test_the_configuration_is_told_without_secrets() -> None:
+    told = config_json(Config(source="rtsp://me:hush@camera/1"))
+    assert (told["source"], told["allocate"]["budget"]) == ("rtsp://***@camera/1", "auto")
+
+
+def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
+    record, given = RunRecord(), frame(10_000, 333.3, ready_ns=10**12, tokens=7, slot=3)
+    record.write(given)
+    record.write(frame(10_001, 333.4))
+    assert record.frames[0].tolist() == tuple(getattr(given, name) for name in FRAME.names or ())
+    assert record.frames.nbytes == 2 * 80
+
+
+def test_the_machine_is_told_even_where_a_package_goes_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.bench.report.PACKAGES", ("torch", "no-such-package"))
+    told = machine()
+    assert {"cpu", "cores", "load_1min", "system", "python", "torch"} <= set(told)
+    assert told["no-such-package"] is None

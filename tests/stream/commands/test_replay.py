@@ -1,0 +1,215 @@
+"""`--record` and `replay` as a user meets them: what is printed, exit statuses, and what is refused in one line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from stream.cli import main
+from stream.messages import AnswerReply
+from stream.recording import AnyRecord, Heard, Part, Recording
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import open_recorded
+from tests.support.models import tiny_folder
+from tests.support.video import make_video, moving_square
+
+SPEAKER = "tests.support.answer_models:FakeSpeaker"
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_video(tmp_path_factory.mktemp("clip") / "clip.mp4", moving_square(12), fps=10))
+
+
+def caption(clip: str, model: str, folder: Path, *options: str) -> int:
+    common = ["--single-process", "--every", "0.5", "--set", "answer.max_tokens=4", "--record", str(folder)]
+    return main(["caption", clip, "-m", model, *common, *options])
+
+
+@pytest.fixture(scope="module")
+def recorded(clip: str, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded") / "rec"
+    assert caption(clip, model, folder, "--encode", "incremental", "--window", "2") == 0
+    return folder
+
+
+def changed(recorded: Path, to: Path) -> Path:
+    """A copy in which the second answer was another one."""
+    part, seen = Part(to), 0
+    for record in Recording(recorded).records():
+        part.append(_other(record) if (seen := seen + _is_answer(record)) == 2 and _is_answer(record) else record)
+    part.close()
+    return to
+
+
+def _is_answer(record: AnyRecord) -> bool:
+    return isinstance(record, Heard) and isinstance(record.message, AnswerReply)
+
+
+def _other(record: AnyRecord) -> Heard:
+    assert isinstance(record, Heard)
+    assert isinstance(record.message, AnswerReply)
+    given = {name: getattr(record.message, name) for name in record.message.__struct_fields__}
+    return Heard(AnswerReply(**{**given, "text": "something\x1b else"}), record.parts)
+
+
+def test_a_run_is_answered_again_alike(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(recorded)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:16] for line in lines[:-1]] == [
+        "0:00.0  same    ",
+        "0:00.5  same    ",
+        "0:01.0  same    ",
+        "0:01.1  same    ",
+    ]
+    assert lines[-1] == "4 answers, all the same, of 12 frames"
+
+
+def test_an_answer_that_differs_is_shown_with_the_recorded_one(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(changed(recorded, tmp_path))
+    assert main(["replay", folder]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("0:00.5  differs   ")
+    assert lines[2] == "        recorded  something else"
+    assert lines[-1] == "4 answers, 1 differ, the first at 0:00.5, of 12 frames"
+    assert main(["replay", folder, "--json"]) == 1
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["type"] for line in told] == ["replayed"] * 4 + ["replay-summary"]
+    assert [line["same"] for line in told[:-1]] == [True, False, True, True]
+    assert told[1]["recorded"] == "something\x1b else"
+    summary = told[-1]
+    assert (summary["answers"], summary["differing"], summary["first_s"]) == (4, 1, 0.5)
+    assert summary["recorded"]["frames"] == 12
+
+
+def test_what_was_cut_short_is_told_and_the_rest_answered(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = (recorded / "0001.rec").read_bytes()
+    (tmp_path / "0001.rec").write_bytes(data[: len(data) // 2])
+    assert main(["replay", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "note: 0001.rec was cut short or damaged after" in told.err
+    assert told.out.splitlines()[-1].startswith(("1 answer, all the same, of ", "2 answers, all the same, of "))
+
+
+def test_looks_are_shown_with_their_question(
+    clip: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "speaker", SPEAKER)
+    monkeypatch.setattr(open_recorded, "__defaults__", (SPEAKER,))
+    assert caption(clip, model, tmp_path / "a", "--until", "is it red?", "--go-on") == 0
+    capsys.readouterr()
+    assert main(["replay", str(tmp_path / "a")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "0:00.0  same      yes 99.0 %: is it red?"
+    assert lines[-1] == f"{len(lines) - 1} looks, all the same, of 12 frames"
+
+
+def test_another_model_is_refused_and_a_copy_is_not(
+    recorded: Path, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(model, tmp_path / "moved")
+    assert main(["replay", str(recorded), "-m", str(copy), "--dtype", "float32", "--device", "cpu"]) == 0
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["replay", str(recorded), "-m", str(copy)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: recorded with another model than {copy}: {model} (")
+    assert line.endswith("give --model the folder or name of that one")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "missing argument 'FOLDER'"),
+        (["/no/such/folder"], "there is no recording in '/no/such/folder'"),
+        (["{folder}", "--budget", "3"], "no such option: --budget"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_one_line(
+    arguments: list[str], message: str, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", *(argument.format(folder=recorded) for argument in arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {message}")
+
+
+def test_a_recording_of_a_run_that_answered_nothing_is_told(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = Part(tmp_path)
+    for record in Recording(recorded).records():
+        if not _is_answer(record):
+            part.append(record)
+    part.close()
+    assert main(["replay", str(tmp_path)]) == 2
+    assert "nothing was answered in" in capsys.readouterr().err
+
+
+def test_another_version_that_reads_the_format_is_noted(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stream.commands.replay.version", lambda name: "9.0")
+    assert main(["replay", str(recorded)]) == 0
+    assert "note: recorded by version 0.1.0" in capsys.readouterr().err
+
+
+def test_a_folder_takes_one_recording(
+    recorded: Path, clip: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(path.name for path in recorded.iterdir())
+    assert caption(clip, model, recorded) == 2
+    assert "holds a recording already; name another folder" in capsys.readouterr().err
+    assert sorted(path.name for path in recorded.iterdir()) == before
+
+
+def test_a_run_that_does_not_begin_leaves_no_folder(tmp_path: Path, clip: str, model: str) -> None:
+    assert caption(str(tmp_path / "absent.mp4"), model, tmp_path / "a") == 2
+    assert caption(clip, model, tmp_path / "a", "--until", "a question for which the model has no yes") == 2
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_run(
+    clip: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append, answers = Part.append, 0
+
+    def full(part: Part, record: AnyRecord) -> None:
+        nonlocal answers
+        answers += _is_answer(record)
+        if answers > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(part, record)
+
+    monkeypatch.setattr(Part, "append", full)
+    out = tmp_path / "a.jsonl"
+    assert caption(clip, model, tmp_path / "rec", "-o", str(out)) == 0
+    told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert sum(line["type"] == "answer" for line in told) == 4
+    (notice,) = (line for line in told if line["type"] == "notice" and line["code"] == "recording-ended")
+    assert "No space left on device" in notice["message"]
+    assert main(["replay", str(tmp_path / "rec")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 answer, all the same, of ")

@@ -1,0 +1,181 @@
+"""Several sources in one command: one model, outputs named after each, and a status for all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stream.cli import main
+from stream.commands.several import configs_of, run_each
+from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
+from stream.errors import ConfigError, NothingToContinue, OutputError, ReaderGone, ResumeError, SourceError
+from stream.events import Answer, Summary
+from stream.runtime.answer_worker import SharedAnswerWorker
+from stream.runtime.pipeline import Pipeline
+from tests.support.events import summary
+from tests.support.models import tiny_folder
+from tests.support.network import until
+from tests.support.video import make_video, moving_square
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> list[str]:
+    return [str(make_video(tmp_path / f"{name}.mp4", moving_square(6), fps=10)) for name in ("one", "two")]
+
+
+def test_each_source_has_outputs_of_its_own_and_one_that_fails_stops_none(
+    clips: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(tiny_folder(tmp_path_factory.mktemp("model")))
+    out = tmp_path / "out"
+    out.mkdir()
+    outputs = ["-o", f"{out}/", "-o", f"{out}/{{name}}.jsonl"]
+    options = ["-m", model, "--single-process", "--set", "answer.max_tokens=2"]
+    missing = str(tmp_path / "missing.mp4")
+    assert main(["caption", clips[0], missing, clips[1], *options, *outputs]) == 1
+    err = capsys.readouterr().err
+    assert f"error: {missing} does not exist" in err
+    assert f"{clips[1]} (3 of 3)" in err
+    assert {path.name for path in out.iterdir()} == {"one.vtt", "one.jsonl", "two.vtt", "two.jsonl"}
+    for clip in clips:
+        first = json.loads((out / f"{Path(clip).stem}.jsonl").read_text(encoding="utf-8").splitlines()[0])
+        assert first["source"] == clip
+    assert main(["watch", *clips, *options, "--stats-every", "none"]) == 0
+
+
+def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str]) -> None:
+    config = Config(answer=AnswerConfig(every_s=1.0))
+    shared, pids = SharedAnswerWorker(config, "tests.support.answer_models:FakeSpeaker"), []
+
+    def run(clip: str) -> list[Answer]:
+        pipeline = Pipeline(config.model_copy(update={"source": clip}), shared=shared)
+        events = list(pipeline.run())
+        pids.append(shared.supervisor().child.pid)
+        return [event for event in events if isinstance(event, Answer)]
+
+    try:
+        answers = [run(clip) for clip in clips]
+        child = shared.supervisor().child
+        child.kill()
+        until(child.exit_error)
+        answers.append(run(clips[0]))
+    finally:
+        shared.close()
+    assert [len(given) for given in answers] == [2, 2, 2]
+    assert pids[0] == pids[1]
+    assert pids[2] != pids[0]
+
+
+def config(*paths: str, **output: object) -> Config:
+    return Config(output=OutputConfig(paths=paths, **output), pipeline=PipelineConfig(single_process=True))  # type: ignore[arg-type]
+
+
+def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x").mkdir()
+    configs = configs_of(
+        config(
+            f"{tmp_path}", "x/", "{name}.srt", "-", heatmap="{name}-seen.mp4", why="why-{name}.jsonl", record="{name}"
+        ),
+        ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"],
+    )
+    assert [one.source for one in configs] == ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"]
+    assert configs[0].output.paths == (f"{tmp_path}/a.b.vtt", "x/a.b.vtt", "a.b.srt", "-")
+    assert (configs[1].output.heatmap, configs[1].output.why) == ("scene_demo-seen.mp4", "why-scene_demo.jsonl")
+    assert configs[2].output.record == "me_cam_live"
+
+
+@pytest.mark.parametrize(
+    ("made", "sources", "problem"),
+    [
+        (
+            config("a.vtt"),
+            ["a.mp4", "b.mp4"],
+            r"-o 'a\.vtt' names one place for several sources; write -o '\{name\}\.vtt', or",
+        ),
+        (config(heatmap="h.mp4"), ["a.mp4", "b.mp4"], r"--heatmap 'h\.mp4' names one place for several sources"),
+        (config("{name}.vtt"), ["x/a.mp4", "y/a.mp4"], r"output 'a\.vtt' is given twice"),
+        (config(heatmap="{name}.mp4"), ["b/a.mp4", "a.mp4"], r"output 'a\.mp4' is the input"),
+        (config("absent/"), ["a.mp4", "b.mp4"], r"cannot write 'absent/a\.vtt': there is no folder 'absent'; make it"),
+        (config("{name}.txt"), ["a.mp4", "b.mp4"], r"output 'a\.txt' has suffix '\.txt'; captions can be"),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_refused_before_anything_is_read(
+    made: Config, sources: list[str], problem: str
+) -> None:
+    with pytest.raises(OutputError, match=problem):
+        configs_of(made, sources)
+
+
+def ended(how: str, found: bool | None = None) -> Summary:
+    from msgspec.structs import replace
+
+    return replace(summary(), ended=how, found=found)
+
+
+def test_an_interruption_ends_all() -> None:
+    done: list[str] = []
+
+    def one(config: Config, shared: object) -> Summary:
+        done.append(config.source)
+        return ended("interrupted" if config.source == "b" else "finished")
+
+    assert run_each(configs_of(config(), ["a", "b", "c"]), one) == 130
+    assert done == ["a", "b"]
+
+
+@pytest.mark.parametrize(("found", "status"), [((False, True, False), 0), ((False, False, False), 3)])
+def test_what_is_watched_for_may_be_in_any(found: tuple[bool, ...], status: int) -> None:
+    from stream.config import UntilConfig
+
+    watching = config().model_copy(update={"answer": AnswerConfig(until=UntilConfig(question="is it here?"))})
+    left = list(found)
+    assert run_each(configs_of(watching, ["a", "b", "c"]), lambda *_: ended("finished", left.pop(0))) == status
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [(SourceError("x"), True), (ConfigError("x"), False), (ResumeError("x"), False), (ReaderGone("x"), False)],
+)
+def test_what_is_wrong_with_all_ends_all(error: Exception, goes_on: bool) -> None:
+    done: list[str] = []
+
+    def one(config: Config, shared: object) -> Summary:
+        done.append(config.source)
+        raise error
+
+    if goes_on:
+        assert run_each(configs_of(config(), ["a", "b"]), one) == 1
+        assert done == ["a", "b"]
+    else:
+        with pytest.raises(type(error)):
+            run_each(configs_of(config(), ["a", "b"]), one)
+        assert done == ["a"]
+
+
+def test_resume_leaves_alone_what_is_finished_and_goes_on_with_the_others(
+    clips: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(tiny_folder(tmp_path_factory.mktemp("model")))
+    options = ["-m", model, "--single-process", "--set", "answer.max_tokens=2"]
+    finished, other = tmp_path / "one.vtt", tmp_path / "two.vtt"
+    assert main(["caption", clips[0], *options, "-o", str(finished)]) == 0
+    before = finished.read_bytes()
+    capsys.readouterr()
+    assert main(["caption", *clips, *options, "-o", str(tmp_path / "{name}.vtt"), "--resume"]) == 0
+    assert f"note: {clips[0]} was finished before" in capsys.readouterr().err
+    assert finished.read_bytes() == before
+    assert other.exists()
+
+
+def test_one_that_is_finished_is_none_that_failed() -> None:
+    left: list[Exception | None] = [NothingToContinue("x"), None]
+
+    def one(config: Config, shared: object) -> Summary:
+        if (error := left.pop(0)) is not None:
+            raise error
+        return ended("finished")
+
+    assert run_each(configs_of(config(), ["a", "b"]), one) == 0

@@ -1,0 +1,128 @@
+"""`watch` chooses what the output can show, and runs until it is told to end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import stream.commands.watch as command
+from stream.cli import main
+from stream.display.lines import LinesDisplay
+from stream.display.live import LiveDisplay
+from tests.support.models import tiny_folder
+from tests.support.terminal import Pty
+from tests.support.video import make_video, moving_square
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_folder(tmp_path_factory.mktemp("model")))
+
+
+def run(clip: Path, model: str, *options: str) -> int:
+    return main(["watch", str(clip), "-m", model, "--single-process", "--set", "answer.max_tokens=4", *options])
+
+
+def test_a_file_is_watched_at_its_own_pace(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    clip = make_video(tmp_path / "clip.mp4", moving_square(8), fps=10)
+    assert run(clip, model, "--stats-every", "200ms", "-o", str(tmp_path / "a.jsonl")) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("0:00.0  ")
+    assert " fps · " in err
+    assert f"wrote {tmp_path / 'a.jsonl'}" in err
+    told = json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert told["ended"] == "finished"
+    assert told["timing"]["fps"] == pytest.approx(10, rel=0.3)
+
+
+def test_a_time_limit_ends_it_with_status_0(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    clip = make_video(tmp_path / "clip.mp4", moving_square(300), fps=10)
+    assert run(clip, model, "--for", "300ms", "--stats-every", "none", "-o", str(tmp_path / "a.jsonl")) == 0
+    assert " fps · " not in capsys.readouterr().err
+    told = json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert told["ended"] == "elapsed"
+    assert told["frames"] < 50
+
+
+@pytest.mark.parametrize(
+    ("terminals", "term", "debug", "kind", "keys"),
+    [
+        ((0, 1), "xterm", False, LiveDisplay, 0),
+        ((1,), "xterm", False, LiveDisplay, None),
+        ((0,), "xterm", False, LinesDisplay, 0),
+        ((), "xterm", False, LinesDisplay, None),
+        ((0, 1), "dumb", False, LinesDisplay, 0),
+        ((0, 1), "", False, LinesDisplay, 0),
+        ((0, 1), "xterm", True, LinesDisplay, 0),
+    ],
+)
+def test_the_display_is_what_the_output_can_show(
+    terminals: tuple[int, ...], term: str, debug: bool, kind: type, keys: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(command, "_in_foreground", lambda descriptor: descriptor in terminals)
+    display = command._display(10.0, typed=True, piped=False, debug=debug)
+    assert type(display) is kind
+    assert (display._keys if isinstance(display, LiveDisplay) else display._questions) == keys  # type: ignore[attr-defined]
+
+
+def test_lines_of_standard_input_are_questions_only_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(command, "_in_foreground", lambda descriptor: descriptor == 1)
+    for piped, questions in ((True, 0), (False, None)):
+        display = command._display(None, typed=True, piped=piped, debug=False)
+        assert isinstance(display, LiveDisplay)
+        assert display._questions == questions
+
+
+def test_a_terminal_of_somebody_else_is_left_alone() -> None:
+    pty, (reader, writer) = Pty(), os.pipe()
+    assert not command._in_foreground(pty.program)
+    assert not command._in_foreground(reader)
+    pty.close()
+    os.close(reader)
+    os.close(writer)
+    assert not command._in_foreground(reader)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_on_a_terminal_a_question_is_typed_and_ctrl_c_ends_it(interrupts: int, tmp_path: Path) -> None:
+    pty = Pty(100, 30)
+
+    def own_terminal() -> None:
+        fcntl.ioctl(pty.program, termios.TIOCSCTTY, 0)
+
+    arguments = ["run_stream.py", "watch", "scene:demo", "--budget", "64", "-o", str(tmp_path / "a.jsonl")]
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        stdin=pty.program,
+        stdout=pty.program,
+        stderr=pty.program,
+        env={**os.environ, "TERM": "xterm-256color"},
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    ) as child:
+        pty.until(lambda: any("0:00.0  " in row for row in pty.rows.values()), limit_s=60)
+        pty.type("Where is it?\r")
+        pty.shows("asked: Where is it?")
+        for _ in range(interrupts):
+            pty.type("\x03")
+        pty.until(lambda: child.poll() is not None, limit_s=30)
+    assert child.returncode == 130
+    assert pty.echoes()
+    assert "interrupted" in pty.written or "cancelled" in pty.written
+    types = [json.loads(line)["type"] for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert "asked" in types
+    assert types[-1] == "summary"
+    pty.close()

@@ -1,0 +1,163 @@
+"""Without a terminal a run is plain lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+
+import pytest
+
+from stream.clock import FakeClock
+from stream.display.lines import LinesDisplay, figures_text
+from stream.events import Cut, Notice, Outage, QueryChanged, Restarted
+from stream.monitor.statistics import ActiveOutage
+from tests.stream.display.test_layout import FIGURES
+from tests.support.events import answer, frame, summary, turned
+from tests.support.network import LIMIT_S
+from tests.support.runs import ScriptedRun
+
+
+def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = LinesDisplay(None, clock=FakeClock())
+    sink.attach(ScriptedRun([]), None)
+    for event in (
+        frame(0, 0.0),
+        answer(0.0, "hello\nworld"),
+        answer(0.5, ""),
+        Cut(frame_index=9, pts_s=1.0, score=0.9),
+        Outage(frame_index=9, pts_s=1.0, reason="no route"),
+        Outage(frame_index=9, pts_s=1.0, reason="no route", lasted_s=3.0, attempts=2),
+        Restarted(process="answers", cause="killed by SIGKILL", count=2),
+        QueryChanged(query="Who?"),
+        answer(2.0, "bye"),
+        summary(ended="elapsed"),
+    ):
+        sink.write(event)
+    sink.close()
+    out, err = capsys.readouterr()
+    assert out == "0:00.0  hello world\n0:02.0  bye\n"
+    assert err.splitlines() == [
+        "cut at 0:01.0",
+        "source lost at 0:01.0: no route",
+        "source back after 3.0 s and 2 attempts",
+        "restarting answers, for the 2nd time: killed by SIGKILL",
+        "asked: Who?",
+        "3 frames (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work · "
+        "2 frames a second · cpu texture",
+    ]
+
+
+def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = LinesDisplay(None)
+    sink.attach(ScriptedRun([]), None)
+    sink.write(summary(frames=0, ended="error", error="no model"))
+    assert capsys.readouterr().err == ""
+
+
+def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.CaptureFixture[str]) -> None:
+    run, looked = ScriptedRun([]), threading.Semaphore(0)
+    run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
+    sink = LinesDisplay(0.01)
+    sink.attach(run, None)
+    run.statistics.add(frame(0, 1.5))
+    assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
+    sink.close()
+    assert "figures" not in {thread.name for thread in threading.enumerate()}
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) >= 2
+    assert all(
+        line.startswith("0:01.5 / 0:02.0  ") and " fps" in line and "dropped capture.replaced 2" in line
+        for line in lines
+    )
+
+
+def test_the_line_of_figures() -> None:
+    assert figures_text(FIGURES, "1:12.0 / 1:30.4") == (
+        "1:12.0 / 1:30.4  25.0 fps · frame p50 4.1 p95 7.9 max 12.3 ms · answer 310 to 621 ms"
+        " · interval_std 0.91 interarrival 0.42 ms · late 0.0 % · 64 of 240 tokens · 12.3 % changed"
+        " · dropped capture.replaced 3 · dropped answer.busy 2 · 612 MB"
+    )
+    lost = dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 12.0))
+    assert "25.0 fps · source lost for 0:12 · " in figures_text(lost, "1:12.0")
+
+
+def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
+    run, asked = ScriptedRun([]), threading.Event()
+    run.ask = lambda query: (run.asked.append(query), asked.set())  # type: ignore[method-assign, assignment, return-value]
+    reader, writer = os.pipe()
+    sink = LinesDisplay(None, reader)
+    sink.attach(run, None)
+    sink.write(frame(0, 0.0))
+    os.write(writer, b"\nWho?\n")
+    assert asked.wait(LIMIT_S)
+    sink.close()
+    assert run.asked == ["Who?"]
+    assert capfd.readouterr().err == "not asked: an empty line is no question\n"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_while_a_model_is_loaded_that_is_said_once_and_a_question_waits(capfd: pytest.CaptureFixture[str]) -> None:
+    run, asked, looked = ScriptedRun([]), threading.Event(), threading.Semaphore(0)
+    run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
+    run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
+    reader, writer = os.pipe()
+    sink = LinesDisplay(0.01, reader)
+    sink.attach(run, None)
+    sink.write(Notice(code="loading", message="loading tiny"))
+    os.write(writer, b"Who?\n")
+    assert asked.wait(LIMIT_S)
+    assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
+    sink.close()
+    assert capfd.readouterr().err == "loading tiny …\nasking, once the model is loaded: Who?\n"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = LinesDisplay(None, clock=FakeClock())
+    sink.attach(ScriptedRun([]), None)
+    for event in (
+        *(answer(at_s, "a cat") for at_s in (0.0, 2.0, 4.0, 6.0)),
+        answer(8.0, "a dog"),
+        answer(10.0, "a dog"),
+        QueryChanged(query="Who?"),
+        answer(12.0, "a dog"),
+        answer(14.0, "a dog"),
+        turned(14.0),
+        answer(16.0, "a cat"),
+        answer(18.0, "a cat"),
+        summary(),
+    ):
+        sink.write(event)
+    sink.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "0:00.0  a cat",
+        "0:02.0 to 0:06.0  the same, 3 times",
+        "0:08.0  a dog",
+        "0:10.0  the same",
+        "0:12.0  a dog",
+        "0:14.0  the same",
+        "0:14.0  yes (97 %): is it here?",
+        "0:16.0  a cat",
+        "0:18.0  the same",
+    ]
+
+
+def test_a_remark_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    LinesDisplay(None).show_message("finishing soon")
+    assert capfd.readouterr().err == "finishing soon\n"
+
+
+def test_nobody_has_to_read_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", closefd=True) as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        sink = LinesDisplay(None)
+        sink.attach(ScriptedRun([]), None)
+        sink.write(QueryChanged(query="Who?"))
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)

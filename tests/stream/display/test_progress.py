@@ -1,0 +1,180 @@
+"""What a person sees, with and without a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import pytest
+
+from stream.display.progress import ProgressDisplay
+from stream.display.text import SKIPS_SHOWN, saved_text, summary_text
+from stream.errors import ReaderGone
+from stream.events import AnswerDeltaEvent, Notice, Outage, QueryChanged, Restarted, Skipped
+from tests.support.events import answer, frame, summary, turned
+from tests.support.runs import ScriptedRun
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = ProgressDisplay(captions=True)
+    sink.attach(ScriptedRun([]), 10)
+    for event in (
+        frame(0, 0.0),
+        AnswerDeltaEvent(answer=0, text="a"),
+        answer(62.04, "a [bold]\nline " * 20),
+        answer(63, " "),
+    ):
+        sink.write(event)
+    sink.close()
+    out, err = capsys.readouterr()
+    assert out == "1:02.0  " + " ".join(["a", "[bold]", "line"] * 20) + "\n"
+    assert err == ""
+
+
+@pytest.mark.parametrize("captions", [True, False])
+def test_a_turn_is_told_on_stdout_or_where_captions_go_to_files_on_stderr(
+    captions: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = ProgressDisplay(captions=captions)
+    sink.write(turned(62.04))
+    sink.write(turned(63, "no", 0.04))
+    sink.close()
+    told = "1:02.0  yes (97 %): is it here?\n1:03.0  no (96 %): is it here?\n"
+    assert tuple(capsys.readouterr()) == ((told, "") if captions else ("", told))
+
+
+def test_captions_that_go_to_files_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = ProgressDisplay(captions=False)
+    sink.write(answer(0, "text"))
+    sink.close()
+    assert capsys.readouterr().out == ""
+
+
+def test_remarks_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = ProgressDisplay(captions=True)
+    sink.write(Notice(code="loading", message="loading a model"))
+    sink.write(Notice(code="other", message="mind the [gap]"))
+    for number in range(9):
+        sink.write(Skipped(frame_index=number, pts_s=1.0, what=f"packet {number}", reason="broken"))
+    sink.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "note: mind the [gap]"
+    assert lines[1] == "skipped packet 0 before 0:01.0: broken"
+    assert len(lines) == 1 + SKIPS_SHOWN + 1
+    assert lines[-1] == "skipped more; the summary counts them"
+
+
+def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = ProgressDisplay(captions=True)
+    for event in (
+        Outage(frame_index=9, pts_s=2.0, reason="connection refused"),
+        Outage(frame_index=9, pts_s=2.0, reason="connection refused", lasted_s=10.2, attempts=4),
+        Restarted(process="answers", cause="killed by SIGKILL", count=1),
+        QueryChanged(query="Who?"),
+    ):
+        sink.write(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "source lost at 0:02.0: connection refused",
+        "source back after 10.2 s and 4 attempts",
+        "restarting answers: killed by SIGKILL",
+        "asked: Who?",
+    ]
+
+
+def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
+    sink = ProgressDisplay(captions=True)
+    sink.write(AnswerDeltaEvent(answer=0, text="half a sen"))
+    sink.write(Restarted(process="answers", cause="it hung", count=1))
+    assert sink._spoken == ""
+
+
+def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = ProgressDisplay(captions=True)
+    for index, ready_ms in enumerate((5000, 5500, 6000)):
+        sink.write(frame(index, index / 10, ready_ns=ready_ms * 1_000_000))
+    sink.write(summary())
+    assert capsys.readouterr().err == (
+        "3 frames (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work · "
+        "2 frames a second · cpu texture\n"
+    )
+
+
+def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    ProgressDisplay(captions=True).write(summary(frames=0, ended="error", error="no model"))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_summary_names_losses_and_how_it_ended() -> None:
+    text = summary_text(summary(frames=1, skipped=2, dropped={"answer.busy": 3}, ended="interrupted"), None)
+    assert text == (
+        "interrupted · 1 frame (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work"
+        " · 2 skipped · 3 dropped at answer.busy"
+        " · cpu texture"
+    )
+
+
+def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, out = Screen(), Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", out)
+    sink = ProgressDisplay(captions=True)
+    sink.attach(ScriptedRun([]), 10)
+    sink.write(frame(4, 0.4))
+    sink.write(AnswerDeltaEvent(answer=0, text="half a sen"))
+    sink.show_message("finishing soon")
+    assert sink._live is not None
+    sink._live.refresh()
+    shown = screen.getvalue()
+    assert all(part in shown for part in ("half a sen", "finishing soon", "frame 5"))
+    sink.write(answer(0.4, "half a sentence"))
+    sink._live.refresh()
+    sink.close()
+    sink.write(answer(0.5, "after the display"))
+    assert "half a sentence" in screen.getvalue()
+    assert "after the display" in out.getvalue()
+
+
+def test_a_remark_without_a_terminal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    ProgressDisplay(captions=True).show_message("finishing soon")
+    assert capfd.readouterr().err == "finishing soon\n"
+
+
+def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", closefd=True) as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        with pytest.raises(ReaderGone, match="nobody reads"):
+            ProgressDisplay(captions=True).write(answer(0, "text"))
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tiles", "ratio", "text"),
+    [
+        (63.0, 240.0, 5.14, "63 of 240 tokens a frame, 5.1× less work"),
+        (63.0, 240.0, None, "63 of 240 tokens a frame"),
+        (63.0, 240.0, 1.0, "63 of 240 tokens a frame"),
+        (48.0, 48.0, 1.0, "48 tokens a frame, which is all"),
+        (0.0, 0.0, None, "0 tokens a frame"),
+    ],
+)
+def test_what_was_saved_in_words(tokens: float, tiles: float, ratio: float | None, text: str) -> None:
+    assert saved_text(summary(mean_tokens=tokens, mean_tiles=tiles, work_ratio=ratio)) == text

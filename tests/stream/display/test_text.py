@@ -1,0 +1,163 @@
+"""Text fits the cells that it is given."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from stream.clock import clock_text
+from stream.display.text import (
+    CHANGES_SHOWN,
+    SKIPS_SHOWN,
+    EventText,
+    cut,
+    cut_line,
+    cut_path,
+    cut_start,
+    ordinal,
+    tail,
+    wrap,
+)
+from stream.events import Cut, Event, Notice, Outage, PictureChanged, QueryChanged, Restarted, Skipped
+from stream.printable import printable
+from tests.support.events import frame
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("", 5, [""]),
+        ("one two", 7, ["one two"]),
+        ("one two", 6, ["one", "two"]),
+        ("onetwothree", 4, ["onet", "woth", "ree"]),
+        ("a onetwo", 4, ["a", "onet", "wo"]),
+        ("你好 世界", 4, ["你好", "世界"]),
+        ("你好世界", 5, ["你好", "世界"]),
+    ],
+)
+def test_lines_break_between_words_where_they_can(text: str, width: int, lines: list[str]) -> None:
+    assert wrap(text, width) == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "short"),
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("你好", 3, "你…"), ("ab", 0, ""), ("ab", 1, "…")],
+)
+def test_what_is_cut_says_so(text: str, width: int, short: str) -> None:
+    assert cut(text, width) == short
+
+
+def test_the_tail_is_what_was_typed_last() -> None:
+    assert [tail("abc", width) for width in (5, 3, 2, 0)] == ["abc", "abc", "bc", ""]
+    assert tail("a你好", 3) == "好"
+
+
+def test_a_styled_line_is_cut_across_its_pieces() -> None:
+    line = [("abc", "x"), ("def", "y"), ("g", "z")]
+    assert cut_line(line, 7) == line
+    assert cut_line(line, 5) == [("abc", "x"), ("d…", "y")]
+    assert cut_line(line, 3) == [("abc", "x")]
+
+
+def test_nothing_that_a_terminal_would_obey_gets_through() -> None:
+    assert printable("a\x1b[31mb\nc\u202ed\x07") == "ab cd"
+
+
+@given(st.text(), st.integers(2, 40))
+def test_no_line_is_wider_than_allowed_and_no_word_is_lost(text: str, width: int) -> None:
+    line = printable(text)
+    lines = wrap(line, width)
+    assert all(cell_len(part) <= width for part in lines)
+    assert "".join(lines).replace(" ", "") == line.replace(" ", "")
+    assert cell_len(cut(line, width)) <= width
+    assert cell_len(tail(line, width)) <= width
+
+
+@pytest.mark.parametrize(
+    ("path", "width", "text"),
+    [
+        ("a.mp4", 9, "a.mp4"),
+        ("/films/holiday/a.mp4", 16, "…/holiday/a.mp4"),
+        ("/films/holiday/a.mp4", 12, "…/a.mp4"),
+        ("/films/holiday/a.mp4", 5, "….mp4"),
+        ("/films/holiday/", 10, "…/holiday/"),
+        ("/films/你好/a.mp4", 12, "…/你好/a.mp4"),
+        ("rtsp://camera.local/stream", 20, "rtsp://cam…al/stream"),
+        ("a.mp4", 1, "…"),
+        ("a.mp4", 0, ""),
+    ],
+)
+def test_the_end_of_a_path_stays(path: str, width: int, text: str) -> None:
+    assert cut_path(path, width) == text
+
+
+@given(st.text(), st.integers(0, 40))
+def test_a_path_and_an_end_fit(text: str, width: int) -> None:
+    for one in (cut_path(text, width), cut_start(text, width), cut_path(f"rtsp://{text}", width)):
+        assert cell_len(one) <= width
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (frame(0, 0.0), None),
+        (Cut(frame_index=1, pts_s=1.0, score=0.5), None),
+        (Notice(code="loading", message="loading a model"), None),
+        (Notice(code="other", message="mind the gap"), "note: mind the gap"),
+        (Outage(frame_index=1, pts_s=61.5, reason="no route"), "source lost at 1:01.5: no route"),
+        (Outage(frame_index=1, pts_s=1, reason="", lasted_s=2.04, attempts=1), "source back after 2.0 s"),
+        (Outage(frame_index=1, pts_s=1, reason="", lasted_s=9.0, attempts=3), "source back after 9.0 s and 3 attempts"),
+        (Restarted(process="answers", cause="it hung", count=1), "restarting answers: it hung"),
+        (Restarted(process="frames", cause="killed", count=3), "restarting frames, for the 3rd time: killed"),
+        (QueryChanged(query="Who\n\x1b[2J?"), "asked: Who ?"),
+        (QueryChanged(query="Who?", error="too long"), "not asked: too long"),
+    ],
+)
+def test_each_event_has_its_line(event: Event, line: str | None) -> None:
+    assert EventText().of(event) == line
+
+
+def test_losses_do_not_flood() -> None:
+    remarks = EventText()
+    skipped = Skipped(frame_index=7, pts_s=1.0, what="packet 7", reason="broken")
+    lines = [remarks.of(skipped) for _ in range(SKIPS_SHOWN + 3)]
+    assert lines[:2] == ["skipped packet 7 before 0:01.0: broken"] * 2
+    assert lines[SKIPS_SHOWN:] == ["skipped more; the summary counts them", None, None]
+
+
+def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
+    remarks = EventText()
+    sizes = PictureChanged(frame_index=7, pts_s=1.0, reason="resolution", width_px=424, height_px=232)
+    formats = PictureChanged(frame_index=7, pts_s=2.0, reason="format", width_px=424, height_px=232)
+    lines = [remarks.of(event) for event in (sizes, formats, *[sizes] * CHANGES_SHOWN)]
+    assert lines[:2] == [
+        "the picture changes its size at 0:01.0; from here on it is worked on at 424x232",
+        "the picture changes its format at 0:02.0; from here on it is worked on at 424x232",
+    ]
+    assert lines[CHANGES_SHOWN:] == ["the picture goes on changing; .jsonl tells each time", None]
+
+
+def test_cuts_are_told_where_that_is_wanted() -> None:
+    assert EventText(cuts=True).of(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
+
+
+def test_times_are_written_as_the_display_writes_them() -> None:
+    remarks = EventText(lambda at_s: f"{at_s:.0f} o'clock", cuts=True)
+    assert remarks.of(Cut(frame_index=1, pts_s=3.0, score=0.5)) == "cut at 3 o'clock"
+    assert remarks.of(Outage(frame_index=1, pts_s=4.0, reason="x")) == "source lost at 4 o'clock: x"
+
+
+@pytest.mark.parametrize(
+    ("at_s", "text"), [(0, "0:00.0"), (59.96, "1:00.0"), (3723.44, "1:02:03.4"), (-1, "0:00.0"), (7.25, "0:07.2")]
+)
+def test_times_for_people(at_s: float, text: str) -> None:
+    assert clock_text(at_s) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (23, "23rd")]
+)
+def test_ordinals(number: int, text: str) -> None:
+    assert ordinal(number) == text

@@ -1,0 +1,181 @@
+"""What answers depend on, told and read again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from stream.answering import answering, config_of, read_answering
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    Config,
+    IncrementalConfig,
+    NetworkConfig,
+    OutputConfig,
+    PipelineConfig,
+    TextureConfig,
+    WindowConfig,
+)
+from stream.errors import RecordingError
+from stream.identity import SAMPLE_BYTES, SAMPLES, UNKNOWN, fingerprint, identity_of, weights_of
+
+CONFIG = Config(
+    source="rtsp://user:secret@camera/stream",
+    answer=AnswerConfig(
+        query="Where?",
+        encode="incremental",
+        incremental=IncrementalConfig(share=0.3, every_frames=None),
+        window=WindowConfig(frames=3, on_cut="keep"),
+        temperature=0.5,
+        max_tokens=9,
+        server="tcp://10.0.0.2:5555",
+    ),
+    allocate=AllocateConfig(budget="adaptive"),
+)
+
+
+def test_what_was_told_answers_alike() -> None:
+    told = read_answering(answering(CONFIG))
+    assert (told.model, told.weights, told.threads) == (None, weights_of(None), torch.get_num_threads())
+    config = config_of(told)
+    assert config.allocate.budget == "adaptive"
+    for key in ("encode", "incremental", "window", "temperature", "max_tokens", "top_p", "seed", "device", "dtype"):
+        assert getattr(config.answer, key) == getattr(CONFIG.answer, key)
+
+
+def test_nothing_is_told_that_is_nobodys_business() -> None:
+    told = answering(CONFIG)
+    assert not any(secret in told for secret in ("secret", "10.0.0.2", "Where?"))
+
+
+def test_a_models_folder_is_told_so_that_it_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    told = read_answering(answering(Config(answer=AnswerConfig(model="model"))))
+    assert told.model == str(tmp_path / "model")
+    for name in ("owner/never-downloaded", "/no/such/folder"):
+        told = read_answering(answering(Config(answer=AnswerConfig(model=name))))
+        assert (told.model, told.weights) == (name, UNKNOWN)
+
+
+def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "arr_coc").mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}", encoding="utf-8")
+        (tmp_path / name / "model.safetensors").write_bytes(b"weights")
+        (tmp_path / name / "README.md").write_text(name, encoding="utf-8")
+        (tmp_path / name / "arr_coc" / "weights.safetensors").write_text(name, encoding="utf-8")
+    assert weights_of(str(tmp_path / "one")) == weights_of(str(tmp_path / "two"))
+    (tmp_path / "two" / "model.safetensors").write_bytes(b"weighty")
+    assert weights_of(str(tmp_path / "one")) != weights_of(str(tmp_path / "two"))
+
+
+def test_what_cannot_be_used_is_told_with_the_remedy() -> None:
+    for nothing in ("", "{}", "[]"):
+        with pytest.raises(RecordingError, match=r"does not tell what it was answered by .*; record it anew"):
+            read_answering(nothing)
+    changed = json.loads(answering(CONFIG))
+    changed["program"] = "9.1"
+    changed["settings"]["answer"]["encode"] = "telepathic"
+    with pytest.raises(RecordingError, match=r"settings are not of this program .*; replay it with version 9\.1"):
+        config_of(read_answering(json.dumps(changed)))
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(bytes(range(256)) * 10)
+    return path
+
+
+def identity(source: object, **sections: object) -> dict[str, str]:
+    made = identity_of(Config.model_validate({"source": str(source), **sections}))
+    assert made is not None
+    return made
+
+
+def test_a_copy_is_the_same_source_and_an_edited_file_is_another(clip: Path, tmp_path: Path) -> None:
+    before = identity(clip)
+    (tmp_path / "copy").mkdir()
+    copy = shutil.copy(clip, tmp_path / "copy")
+    os.utime(copy, (1, 1))
+    assert identity(copy) == before
+    clip.write_bytes(b"\x01" + clip.read_bytes()[1:])
+    changed = identity(clip)
+    assert {key for key in before if before[key] != changed[key]} == {"source"}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"answer": AnswerConfig(query="Who?")},
+        {"answer": AnswerConfig(every_s=None)},
+        {"answer": AnswerConfig(temperature=0.5)},
+        {"answer": AnswerConfig(dtype="bfloat16")},
+        {"allocate": AllocateConfig(budget=12)},
+        {"allocate": AllocateConfig(strategy="grid")},
+        {"capture": {"max_frames": 3}},
+        {"texture": {"cut": {"enabled": False}}},
+    ],
+)
+def test_what_changes_answers_is_told_by_its_key(clip: Path, sections: dict[str, object]) -> None:
+    before, after = identity(clip), identity(clip, **sections)
+    (differing,) = (key for key in before if before[key] != after[key])
+    assert differing.split(".")[0] in sections
+
+
+def test_what_changes_no_answer_is_left_out(clip: Path) -> None:
+    harmless = {
+        "output": OutputConfig(paths=("a.vtt",), timing=False, metrics_port=9000),
+        "network": NetworkConfig(plain_tcp=True),
+        "texture": TextureConfig(backend="gl"),
+        "pipeline": PipelineConfig(timeout_s=1.0, heartbeat_s=1.0, restart_limit=9, restart=False),
+    }
+    assert identity(clip, **harmless) == identity(clip)
+
+
+def test_a_model_is_known_by_its_files(clip: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+    named = {"answer": AnswerConfig(model=str(model))}
+    before = identity(clip, **named)
+    (model / "README.md").write_text("read me", encoding="utf-8")
+    assert identity(clip, **named) == before
+    (model / "model.safetensors").write_bytes(b"weightz")
+    assert identity(clip, **named)["model"] != before["model"] != identity(clip)["model"]
+    assert identity(clip, answer=AnswerConfig(model="owner/name"))["model"] == "owner/name"
+
+
+def test_scenes_and_folders_can_be_read_twice_but_nothing_live(tmp_path: Path) -> None:
+    assert identity("scene:demo")["source"] == "scene:demo"
+    (tmp_path / "1.png").write_bytes(b"one")
+    one = identity(tmp_path)["source"]
+    (tmp_path / "2.png").write_bytes(b"two")
+    assert one != identity(tmp_path)["source"]
+    os.mkfifo(tmp_path / "pipe")
+    for source in ("-", "0", "rtsp://camera/1", str(tmp_path / "pipe"), str(tmp_path / "absent"), "a\0b"):
+        assert identity_of(Config(source=source)) is None, source
+
+
+def test_a_large_file_is_sampled_from_end_to_end(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    size = SAMPLES * SAMPLE_BYTES * 2
+    with path.open("wb") as file:
+        file.truncate(size)
+    seen = {fingerprint(path)}
+    for place in (0, (size - SAMPLE_BYTES) * 7 // (SAMPLES - 1), size - 1):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"\x01")
+        seen.add(fingerprint(path))
+    assert len(seen) == 4

@@ -1,0 +1,548 @@
+"""The journal of a run: what was kept comes back exactly, and nothing else does."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from arr_coc.types import Feedback, FrameStamp
+from stream.cli import main
+from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig, UntilConfig, WindowConfig
+from stream.errors import ResumeError
+from stream.events import Answer
+from stream.framing import FRAMING
+from stream.journal import MAGIC, Journal, journal_path
+from stream.resume import could_continue, journal_for
+from stream.runtime.pipeline import Pipeline
+from tests.support.events import answer
+from tests.support.network import LIMIT_S
+from tests.support.video import make_video, moving_square
+
+IDENTITY = {"source": "clip.mp4 (12 bytes, 00)", "answer.query": '"What?"', "program": "1"}
+
+
+def numbered(number: int) -> Answer:
+    return msgspec.structs.replace(answer(number / 3, f"ünsaid {number}", frame_index=10 * number), answer=number)
+
+
+def feedback(number: int) -> Feedback:
+    rng = np.random.default_rng(number)
+    regions = rng.integers(0, (6, 9, 9), (5, 3), dtype=np.int32)
+    scores = rng.random((2, 5), dtype=np.float32)
+    return Feedback(FrameStamp(10 * number, 7, 8, 1 << 40), regions, scores[0], scores[1])
+
+
+def kept(path: Path, count: int = 3) -> Path:
+    """A journal that holds so many answers; every other one has taught something."""
+    journal = Journal.fresh(path, IDENTITY)
+    journal.begin()
+    for number in range(count):
+        journal.keep(numbered(number), feedback(number) if number % 2 else None)
+    journal.close()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return journal_path(str(tmp_path / "out.vtt"))
+
+
+def test_it_lies_beside_the_output(path: Path) -> None:
+    assert path.name == "out.vtt.resume"
+
+
+def test_what_was_kept_comes_back_exactly(path: Path) -> None:
+    journal = Journal.continued(kept(path), IDENTITY)
+    assert (journal.recalls, journal.kept) == (3, 3)
+    for number in range(3):
+        recalled = journal.recall(number, 10 * number)
+        assert recalled is not None
+        assert recalled.answer == numbered(number)
+        if not number % 2:
+            assert recalled.feedback is None
+            continue
+        was, now = feedback(number), recalled.feedback
+        assert now is not None
+        assert now.stamp == was.stamp
+        for name in ("regions", "attention", "similarity"):
+            mine, theirs = getattr(was, name), getattr(now, name)
+            assert mine.dtype == theirs.dtype
+            assert np.array_equal(mine, theirs)
+    assert journal.recall(3, 30) is None
+
+
+def test_a_fresh_run_recalls_nothing_and_replaces_what_lay_there(path: Path) -> None:
+    kept(path)
+    journal = Journal.fresh(path, IDENTITY)
+    assert Journal.continued(path, IDENTITY).recalls == 3, "nothing is lost before the run begins"
+    journal.begin()
+    assert journal.recall(0, 0) is None
+    assert Journal.continued(path, IDENTITY).recalls == 0
+    journal.close()
+
+
+def test_a_continued_journal_goes_on_where_it_stopped(path: Path) -> None:
+    journal = Journal.continued(kept(path), IDENTITY)
+    journal.begin()
+    journal.begin()
+    journal.keep(numbered(2), None)
+    journal.keep(numbered(3), feedback(3))
+    journal.close()
+    again = Journal.continued(path, IDENTITY)
+    assert again.recalls == 4
+    assert path.read_bytes() == kept(path.with_name("unbroken"), 4).read_bytes()
+
+
+def test_each_answer_is_on_the_disk_before_the_next_is_asked(path: Path) -> None:
+    journal = Journal.fresh(path, IDENTITY)
+    journal.begin()
+    for number in range(3):
+        journal.keep(numbered(number), None)
+        assert Journal.continued(path, IDENTITY).recalls == number + 1
+    journal.close()
+
+
+def test_a_torn_end_is_dropped_wherever_it_was_torn(path: Path) -> None:
+    whole = kept(path, 2).read_bytes()
+    one = len(kept(path, 1).read_bytes())
+    for length in range(one, len(whole)):
+        path.write_bytes(whole[:length])
+        assert Journal.continued(path, IDENTITY).recalls == 1
+    journal = Journal.continued(path, IDENTITY)
+    journal.begin()
+    journal.keep(numbered(1), feedback(1))
+    journal.close()
+    assert path.read_bytes() == whole
+
+
+def test_a_damaged_record_and_what_follows_it_is_dropped(path: Path) -> None:
+    one = len(kept(path, 1).read_bytes())
+    data = bytearray(kept(path).read_bytes())
+    data[one + FRAMING.size + 2] ^= 1
+    path.write_bytes(data)
+    assert Journal.continued(path, IDENTITY).recalls == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"some text",
+        MAGIC,
+        MAGIC + FRAMING.pack(4_000_000_000, 0),
+        MAGIC + FRAMING.pack(1, 3963480197) + b"\xc1",
+    ],
+)
+def test_what_is_no_journal_is_refused(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    with pytest.raises(ResumeError, match="no journal of a run; leave --resume out"):
+        Journal.continued(path, IDENTITY)
+
+
+def test_an_answer_that_cannot_be_read_is_refused(path: Path) -> None:
+
+    payload = msgspec.msgpack.encode(
+        {"answer": msgspec.to_builtins(numbered(0)), "stamp": [0, 0, 0, 0], "regions": b"x"}
+    )
+    kept(path, 0)
+    path.write_bytes(path.read_bytes() + FRAMING.pack(len(payload), zlib.crc32(payload)) + payload)
+    with pytest.raises(ResumeError, match="no journal"):
+        Journal.continued(path, IDENTITY)
+
+
+def test_one_that_cannot_be_opened_is_refused(path: Path) -> None:
+    with pytest.raises(ResumeError, match=r"No such file.*leave --resume out"):
+        Journal.continued(path, IDENTITY)
+    path.mkdir()
+    with pytest.raises(ResumeError, match="not a file"):
+        Journal.continued(path, IDENTITY)
+
+
+def test_another_run_is_named_by_what_differs(path: Path) -> None:
+    kept(path)
+    before = path.read_bytes()
+    with pytest.raises(ResumeError, match=r"a run with answer.query \"What\?\", and this one has \"Who\?\"; give"):
+        Journal.continued(path, {**IDENTITY, "answer.query": '"Who?"'})
+    with pytest.raises(ResumeError, match=r"source clip.mp4 .* has other.mp4 \(and 1 more differ\)"):
+        Journal.continued(path, {**IDENTITY, "source": "other.mp4", "program": "2"})
+    with pytest.raises(ResumeError, match="a run with seed unset, and this one has 3"):
+        Journal.continued(path, {**IDENTITY, "seed": "3"})
+    with pytest.raises(ResumeError, match="program 1, and this one has unset"):
+        Journal.continued(path, {key: value for key, value in IDENTITY.items() if key != "program"})
+    assert path.read_bytes() == before
+
+
+def test_an_answer_about_another_frame_is_no_answer(path: Path) -> None:
+    journal = Journal.continued(kept(path), IDENTITY)
+    with pytest.raises(ResumeError, match="answer 1 about frame 10, and this run about frame 11"):
+        journal.recall(1, 11)
+
+
+def test_two_runs_cannot_write_one_journal(path: Path) -> None:
+    first, second = Journal.fresh(path, IDENTITY), Journal.fresh(path, IDENTITY)
+    first.begin()
+    first.keep(numbered(0), None)
+    with pytest.raises(ResumeError, match="another run is writing"):
+        second.begin()
+    second.remove()
+    assert Journal.continued(path, IDENTITY).recalls == 1
+    first.close()
+
+
+def test_a_finished_run_leaves_none(path: Path) -> None:
+    journal = Journal.fresh(path, IDENTITY)
+    journal.begin()
+    journal.keep(numbered(0), None)
+    journal.remove()
+    assert not path.exists()
+    journal.keep(numbered(1), None)
+    journal.remove()
+
+
+def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) -> None:
+    journal = Journal.fresh(path, IDENTITY)
+    journal.begin()
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    mine.rename(path)
+    journal.remove()
+    assert path.read_text() == "mine"
+
+
+def test_a_file_of_that_name_which_is_something_else_stays(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.write_text("my notes on the journal", encoding="utf-8")
+    journal = Journal.fresh(path, IDENTITY)
+    with caplog.at_level(logging.WARNING):
+        journal.begin()
+    journal.keep(numbered(0), None)
+    journal.remove()
+    assert path.read_text(encoding="utf-8") == "my notes on the journal"
+    assert "something else of that name" in caplog.text
+    assert "cannot be continued" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal.fresh(tmp_path / "absent" / "out.resume", IDENTITY)
+    journal.begin()
+    journal.keep(numbered(0), None)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_a_full_disk_is_told_once_and_what_was_kept_is_still_good(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal.fresh(path, IDENTITY)
+    journal.begin()
+    journal.keep(numbered(0), None)
+    whole = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        if len(data) > 4:
+            return whole(fd, data[:4])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    journal.keep(numbered(1), feedback(1))
+    journal.keep(numbered(2), None)
+    monkeypatch.undo()
+    journal.close()
+    assert len(caplog.records) == 1
+    assert "No space left" in caplog.text
+    assert Journal.continued(path, IDENTITY).recalls == 1
+
+
+ROOT = Path(__file__).resolve().parents[3]
+FRAMES = 30
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> str:
+    frames = list(moving_square(FRAMES, 192, 128))
+    return str(make_video(tmp_path_factory.mktemp("video") / "square.mp4", frames, 10))
+
+
+def config(source: str, *outputs: Path, **sections: object) -> Config:
+    paths = tuple(map(str, outputs))
+    return Config.model_validate({"source": source, "output": OutputConfig(paths=paths), **sections})
+
+
+def test_a_run_without_files_has_no_journal(video: str) -> None:
+    assert journal_for(config(video), resume=False) is None
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"capture": CaptureConfig(realtime=True)}, "--resume and --realtime do not go together"),
+        ({"pipeline": PipelineConfig(answers="newest")}, "drops nothing: set pipeline.frames=lossless"),
+        ({"pipeline": PipelineConfig(frames="newest")}, "drops nothing: set pipeline.frames=lossless"),
+        ({"answer": AnswerConfig(encode="incremental")}, "give --encode sparse instead of incremental"),
+        ({"answer": AnswerConfig(window=WindowConfig(frames=2))}, "leave answer.window.frames at 1"),
+        ({"answer": AnswerConfig(until=UntilConfig(question="is it?"))}, "a journal holds no looks"),
+        ({"source": "-"}, "cannot read standard input twice"),
+        ({"source": "rtsp://user:secret@camera/1"}, "cannot read a live picture twice"),
+        ({"source": "0"}, "cannot read a live picture twice"),
+        ({"source": "/dev/null"}, "cannot read a live picture twice"),
+    ],
+)
+def test_what_is_different_each_time_cannot_be_continued(
+    video: str, tmp_path: Path, sections: dict[str, object], message: str
+) -> None:
+    asked = Config.model_validate({**config(video, tmp_path / "a.vtt").model_dump(), **sections})
+    assert journal_for(asked, resume=False) is None
+    with pytest.raises(ResumeError, match=message) as error:
+        journal_for(asked, resume=True)
+    assert "secret" not in str(error.value)
+
+
+def test_outputs_are_needed_and_they_must_be_files(video: str, tmp_path: Path) -> None:
+    with pytest.raises(ResumeError, match="name it with -o"):
+        journal_for(config(video), resume=True)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(ResumeError, match="ordinary files"):
+        journal_for(config(video, tmp_path / "pipe.jsonl"), resume=True)
+
+
+def test_a_file_that_is_not_there_is_for_the_source_to_tell(tmp_path: Path) -> None:
+    assert journal_for(config(str(tmp_path / "absent.mp4"), tmp_path / "a.vtt"), resume=True) is None
+
+
+def test_a_finished_output_has_nothing_to_continue(video: str, tmp_path: Path) -> None:
+    (tmp_path / "b.vtt").write_text("WEBVTT\n\n", encoding="utf-8")
+    with pytest.raises(ResumeError, match=r"'.*b.vtt' has no 'a.vtt.resume' beside it.*leave --resume out"):
+        journal_for(config(video, tmp_path / "a.vtt", tmp_path / "b.vtt"), resume=True)
+
+
+def test_where_nothing_was_written_yet_a_continued_run_is_a_fresh_one(video: str, tmp_path: Path) -> None:
+    (tmp_path / "a.vtt").touch()
+    journal = journal_for(config(video, tmp_path / "a.vtt"), resume=True)
+    assert journal is not None
+    assert journal.recalls == 0
+
+
+def test_whether_a_fresh_run_replaces_something_of_use(video: str, tmp_path: Path) -> None:
+    asked = config(video, tmp_path / "a.vtt")
+    journal = journal_for(asked, resume=False)
+    assert journal is not None
+    assert not could_continue(journal)
+    journal.begin()
+    assert not could_continue(journal), "it holds no answer"
+    journal.close()
+
+
+class Runs:
+    """Runs of `caption` on one clip with a speaker that needs no model, each in a folder of its own."""
+
+    def __init__(self, video: str, folder: Path) -> None:
+        self.video, self.folder = video, folder
+
+    def arguments(self, name: str, *more: str) -> list[str]:
+        (self.folder / name).mkdir(exist_ok=True)
+        outputs = [part for suffix in ("vtt", "srt", "jsonl") for part in ("-o", str(self.path(name, suffix)))]
+        return ["caption", self.video, *outputs, "--every", "0.5", "--budget", "12", "--no-timing", *more]
+
+    def path(self, name: str, suffix: str) -> Path:
+        return self.folder / name / f"out.{suffix}"
+
+    def journal(self, name: str) -> Path:
+        return journal_path(str(self.path(name, "vtt")))
+
+    def run(self, name: str, *more: str) -> int:
+        return main(self.arguments(name, "--single-process", *more))
+
+    def killed(self, name: str, at_frame: int, *more: str) -> None:
+        """In a process that is killed while it speaks about that frame."""
+        arguments = self.arguments(name, "--single-process", *more)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.fake_command", str(at_frame), *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            timeout=LIMIT_S,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+    def files(self, name: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (self.folder / name).iterdir()}
+
+
+@pytest.fixture
+def runs(video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "speaker", "tests.support.answer_models:FakeSpeaker")
+    return Runs(video, tmp_path)
+
+
+def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runs.run("whole") == 0
+    whole = runs.files("whole")
+    assert set(whole) == {"out.vtt", "out.srt", "out.jsonl"}
+    runs.killed("broken", 10)
+    first = runs.files("broken")
+    assert whole["out.jsonl"].startswith(first["out.jsonl"])
+    runs.killed("broken", 20, "--resume")
+    second = runs.files("broken")
+    assert len(second["out.jsonl"]) > len(first["out.jsonl"])
+    assert whole["out.jsonl"].startswith(second["out.jsonl"])
+    with runs.journal("broken").open("ab") as journal:
+        journal.write(b"\x05\x00\x00")
+    asked: list[int] = []
+    monkeypatch.setattr("tests.support.answer_models.heard", asked.append)
+    capsys.readouterr()
+    assert runs.run("broken", "--resume") == 0
+    assert runs.files("broken") == whole
+    assert asked == [20, 25, 29], "what was answered is not asked again"
+    assert "note: taking 4 answers from" in capsys.readouterr().err
+
+
+def failing(runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str, *more: str) -> dict[str, bytes]:
+    """A run that fails while it speaks about frame 15; what it leaves."""
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.support.answer_models.heard", fail)
+        assert runs.run(name, *more) == 1
+    return runs.files(name)
+
+
+def fail(frame_index: int) -> None:
+    if frame_index == 15:
+        raise ArithmeticError("the spoon is bent")
+
+
+def test_a_run_that_failed_tells_and_can_be_continued(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(runs, monkeypatch, "a")
+    told = capsys.readouterr().err.splitlines()
+    assert told[-2] == "not finished: the same command with --resume goes on from here"
+    assert told[-1].startswith("error: the answer stage died")
+    assert runs.run("a", "--resume") == 0
+    assert runs.run("b") == 0
+    assert runs.files("a") == runs.files("b")
+
+
+def test_with_timing_recalled_answers_keep_theirs(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers() -> list[dict[str, object]]:
+        lines = runs.path("a", "jsonl").read_text(encoding="utf-8").splitlines()
+        return [line for line in map(json.loads, lines) if line["type"] == "answer"]
+
+    failing(runs, monkeypatch, "a", "--timing")
+    before = answers()
+    assert runs.run("a", "--timing", "--resume") == 0
+    assert answers()[: len(before)] == before
+    assert len(answers()) == 7
+
+
+def test_a_fresh_run_says_that_it_could_have_gone_on(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(runs, monkeypatch, "a")
+    capsys.readouterr()
+    assert runs.run("a") == 0
+    assert "note: starting afresh; --resume would have continued" in capsys.readouterr().err
+    assert not runs.journal("a").exists()
+
+
+def test_an_interrupted_run_can_be_continued(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(frame_index: int) -> None:
+        if frame_index == 15:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("tests.support.answer_models.heard", interrupt)
+    assert runs.run("a") == 130
+    assert "not finished: the same command with --resume goes on from here" in capsys.readouterr().err
+    interrupted = runs.files("a")
+    assert runs.run("a", "--resume", "--max-frames", "7") == 2
+    assert runs.files("a") == interrupted
+    monkeypatch.setattr("tests.support.answer_models.heard", lambda frame_index: None)
+    assert runs.run("a", "--resume") == 0
+    assert runs.run("b") == 0
+    assert runs.files("a") == runs.files("b")
+
+
+def test_a_continued_run_that_is_interrupted_early_loses_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = failing(runs, monkeypatch, "a")
+    recall = Journal.recall
+
+    def interrupt(self: Journal, number: int, frame_index: int) -> object:
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return recall(self, number, frame_index)
+
+    monkeypatch.setattr(Journal, "recall", interrupt)
+    assert runs.run("a", "--resume") == 130
+    assert runs.files("a") == before
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["-q", "Where?"], 'answer.query "Say what happens.", and this one has "Where?"'),
+        (["--budget", "13"], "allocate.budget 12, and this one has 13"),
+        (["--max-frames", "9"], "capture.max_frames null, and this one has 9"),
+        (["--realtime"], "--resume and --realtime do not go together"),
+    ],
+)
+def test_another_run_is_refused_and_touches_nothing(
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    message: str,
+) -> None:
+    before = failing(runs, monkeypatch, "a")
+    capsys.readouterr()
+    assert runs.run("a", "--resume", *more) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert runs.files("a") == before
+
+
+def other_clip(runs: Runs) -> None:
+    runs.video = str(make_video(runs.folder / "square.mp4", list(moving_square(FRAMES, 160, 128)), 10))
+
+
+def other_journal(runs: Runs) -> None:
+    runs.journal("a").write_bytes(b"of something else")
+
+
+def no_journal(runs: Runs) -> None:
+    runs.journal("a").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(other_clip, "is of a run with source "), (other_journal, "is no journal"), (no_journal, "nothing to continue")],
+)
+def test_another_source_or_journal_is_refused_and_touches_nothing(
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Runs], None],
+    message: str,
+) -> None:
+    failing(runs, monkeypatch, "a")
+    change(runs)
+    before = runs.files("a")
+    capsys.readouterr()
+    assert runs.run("a", "--resume") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert runs.files("a") == before

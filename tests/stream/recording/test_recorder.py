@@ -1,0 +1,267 @@
+"""The thread that records: it keeps nobody waiting, and where it cannot go on it says so once and ends well."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
+from stream import recorder as module
+from stream.events import AnswerDeltaEvent, FrameMap, Notice
+from stream.messages import (
+    AnswerDelta,
+    FramePacketMessage,
+    KeepAlive,
+    ServerHello,
+    SetQuery,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+)
+from stream.packets import frame_message, frame_packet, specs_of, token_message
+from stream.recorder import RECORDING_ENDED, RecordedTalk, Recorder
+from stream.recording import AnyRecord, Began, Happened, Heard, Part, Recording, Said, unpacked
+from stream.snapshot import SnapshotWriter
+from stream.transport import Received
+from tests.support.events import frame
+from tests.support.network import until
+
+
+def notice(number: int) -> Notice:
+    return Notice(code="n", message=str(number))
+
+
+def token_packet_of(tokens: int) -> TokenPacket:
+    regions = np.zeros((tokens, 3), np.int32)
+    pixels = np.full((tokens, 3, 32, 32), 7, np.uint8)
+    return TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 96), regions, np.ones(tokens, np.float32), pixels)
+
+
+HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None, provenance="{}")
+
+
+def met(folder: Path, source: str = "") -> Recorder:
+    """A recorder whose run has met its model."""
+    recorder = Recorder(folder, source)
+    recorder.heard(HELLO, [])
+    return recorder
+
+
+def recorded(folder: Path) -> list[AnyRecord]:
+    """What was recorded after the greeting."""
+    began, greeting, *rest = Recording(folder).records()
+    assert isinstance(began, Began)
+    assert greeting == Heard(HELLO)
+    return rest
+
+
+class StuckPart(Part):
+    """A disk that takes nothing until it is told to."""
+
+    free = threading.Event()
+
+    def append(self, record: AnyRecord) -> None:
+        assert self.free.wait(30)
+        super().append(record)
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    monkeypatch.setattr(StuckPart, "free", threading.Event())
+    monkeypatch.setattr(module, "Part", StuckPart)
+    return StuckPart.free
+
+
+def test_what_is_said_heard_and_told_is_written_in_order(tmp_path: Path) -> None:
+    recorder = met(tmp_path / "a", "clip.mp4")
+    message, arrays = token_message(3, 4, token_packet_of(2))
+    recorder.happened(notice(1))
+    recorder.said(message, arrays)
+    recorder.heard(SetQuery(query="x"), [])
+    recorder.close()
+    told, said, heard = recorded(tmp_path / "a")
+    began = next(Recording(tmp_path / "a").records())
+    assert isinstance(began, Began)
+    assert (began.source, began.program) == ("clip.mp4", "0.1.0")
+    assert told == Happened(notice(1))
+    assert heard == Heard(SetQuery(query="x"))
+    assert isinstance(said, Said)
+    assert said.message == message
+    assert unpacked(said) == [array.tobytes() for array in arrays]
+    assert recorder.take_notice() is None
+
+
+def test_a_run_that_never_meets_a_model_leaves_no_recording(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "a", "clip.mp4")
+    recorder.happened(notice(1))
+    recorder.close()
+    assert not (tmp_path / "a").exists()
+    recorder = Recorder(tmp_path / "a", "clip.mp4")
+    recorder.happened(notice(1))
+    recorder.heard(HELLO, [])
+    recorder.close()
+    assert list(Recording(tmp_path / "a").records())[1:] == [Happened(notice(1)), Heard(HELLO)]
+
+
+def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: Path) -> None:
+    recorder = met(tmp_path)
+    drawn = frame(0, 0.0, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\0", regions=b""))
+    recorder.happened(AnswerDeltaEvent(answer=0, text="a "))
+    recorder.happened(drawn)
+    recorder.close()
+    (told,) = recorded(tmp_path)
+    assert told == Happened(frame(0, 0.0))
+
+
+def test_nobody_waits_for_a_disk_that_takes_nothing(
+    tmp_path: Path, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_LIMIT_S", 0.05)
+    recorder = met(tmp_path)
+    for number in range(100):
+        recorder.happened(notice(number))
+    with caplog.at_level(logging.WARNING):
+        recorder.close()
+        recorder.close()
+    assert caplog.text.count("lacks its end") == 1
+    stuck.set()
+    recorder._thread.join(30)
+    assert len(recorded(tmp_path)) == 100
+
+
+def test_what_was_written_waits_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
+    recorder = met(tmp_path)
+    for number in range(10):
+        message, arrays = token_message(number, number, token_packet_of(2))
+        recorder.said(message, arrays)
+        until(lambda: not recorder._waiting)
+    recorder.close()
+    assert recorder.take_notice() is None
+    assert len(recorded(tmp_path)) == 10
+
+
+def test_where_the_disk_cannot_follow_it_ends_after_what_waits(
+    tmp_path: Path, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
+    recorder = met(tmp_path)
+    for number in range(10):
+        message, arrays = token_message(number, number, token_packet_of(2))
+        recorder.said(message, arrays)
+    told = recorder.take_notice()
+    assert told is not None
+    assert told.code == RECORDING_ENDED
+    assert told.message == f"the recording ends here (the disk cannot follow); {tmp_path} holds what came before"
+    assert recorder.take_notice() is None
+    recorder.happened(notice(1))
+    stuck.set()
+    recorder.close()
+    numbers = [
+        r.message.answer
+        for r in recorded(tmp_path)
+        if isinstance(r, Said) and isinstance(r.message, TokenPacketMessage)
+    ]
+    assert numbers == list(range(len(numbers)))
+    assert 2 <= len(numbers) <= 3, "what had been taken is written, and nothing after a gap"
+
+
+def test_a_full_disk_ends_it_at_a_whole_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Part.append
+
+    def full(part: Part, record: AnyRecord) -> None:
+        if isinstance(record, Happened) and record.event == notice(2):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(part, record)
+
+    monkeypatch.setattr(Part, "append", full)
+    recorder = met(tmp_path)
+    for number in range(5):
+        recorder.happened(notice(number))
+    until(lambda: recorder._over)
+    told = recorder.take_notice()
+    assert told is not None
+    assert "(No space left on device)" in told.message
+    assert not recorder._waiting, "what cannot be written is not kept"
+    recorder.close()
+    assert recorded(tmp_path) == [Happened(notice(0)), Happened(notice(1))]
+
+
+def test_what_goes_wrong_at_the_very_end_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.WARNING):
+        met(tmp_path / "file").close()
+    assert "the recording ends here (" in caplog.text
+
+
+def test_a_fault_of_its_own_ends_the_recording_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arrays: list[np.ndarray]) -> tuple[bytes, ...]:
+        if arrays:
+            raise ValueError("no such array")
+        return ()
+
+    monkeypatch.setattr(module, "packed", fail)
+    recorder = met(tmp_path)
+    recorder.said(SetQuery(query="x"), [np.zeros(1, np.uint8)])
+    until(lambda: recorder._over)
+    recorder.said(SetQuery(query="y"), [])
+    told = recorder.take_notice()
+    assert told is not None
+    assert "(ValueError: no such array)" in told.message
+    recorder.close()
+    assert recorded(tmp_path) == []
+
+
+def talk(folder: Path, snapshot: SnapshotWriter | None = None) -> tuple[Recorder, RecordedTalk]:
+    recorder = met(folder)
+    return recorder, RecordedTalk(recorder, snapshot)
+
+
+def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None:
+    recorder, tap = talk(tmp_path)
+    for message in (TurnRequest(), SetQuery(query="x")):
+        tap.said(message, [])
+    for heard in (
+        TurnGrant(turn=1),
+        AnswerDelta(answer=0, text="a"),
+        KeepAlive(),
+        replace(HELLO, allocator=b"weights"),
+    ):
+        tap.heard(Received(heard))
+    recorder.close()
+    assert recorded(tmp_path) == [Said(SetQuery(query="x")), Heard(HELLO)]
+
+
+def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
+    recorder, tap = talk(tmp_path)
+    array = np.arange(6, dtype=np.float32)
+    tap.heard(Received(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
+    recorder.close()
+    (heard,) = recorded(tmp_path)
+    assert isinstance(heard, Heard)
+    assert unpacked(heard) == [array.tobytes()]
+
+
+def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path: Path, stuck: threading.Event) -> None:
+    snapshot = SnapshotWriter()
+    recorder, tap = talk(tmp_path, snapshot)
+    grid = TileGrid.of(64, 96)
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    packet = FramePacket(FrameStamp(5, 0, 0), grid, np.zeros((1, 3), np.int32), np.ones((2, 3), np.float32), image)
+    snapshot.write(image)
+    tap.said(*frame_message(0, 1, packet, in_snapshot=True))
+    snapshot.write(np.zeros_like(image))
+    stuck.set()
+    recorder.close()
+    snapshot.close()
+    (said,) = recorded(tmp_path)
+    assert isinstance(said, Said)
+    assert isinstance(said.message, FramePacketMessage)
+    np.testing.assert_array_equal(frame_packet(said.message, unpacked(said)).image, image)

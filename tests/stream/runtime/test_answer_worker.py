@@ -1,0 +1,390 @@
+"""The answer process: it answers, and it never outlives its parent's interest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from arr_coc.errors import ModelNotFound, OptionError
+from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
+from stream.control import RunControl
+from stream.errors import ConfigError, ConnectionRefused, StageDied
+from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
+from stream.messages import Connect, QueryAccepted, ServerHello
+from stream.recording import Recording
+from stream.runtime import answer_worker as answer_process
+from stream.runtime import answer_worker as serving
+from stream.runtime.answer_worker import answer_threads, serve_answers, start_answer_process
+from stream.runtime.child import ChildProcess
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import Replay, Replayed, answered_by, replay_config
+from stream.snapshot import SnapshotWriter
+from stream.transport import Link, Transport, ipc_endpoint, private_directory
+from stream.transport.curve import make_keys
+from tests.support import answer_models as fake_speaker
+from tests.support.answer_models import FakeSpeaker
+from tests.support.network import LIMIT_S, free_port, until
+from tests.support.runs import expect
+
+
+class Fixture:
+    def __init__(self, stack: ExitStack, speaker: str = "FakeSpeaker") -> None:
+        self.directory = stack.enter_context(private_directory())
+        endpoint = ipc_endpoint(self.directory)
+        transport = Transport()
+        stack.callback(transport.close)
+        self.link: Link = stack.enter_context(closing(transport.link(endpoint, watched=True)))
+        snapshot = stack.enter_context(closing(SnapshotWriter()))
+        name = f"tests.support.answer_models:{speaker}"
+        self.child: ChildProcess = start_answer_process(Config(), name, endpoint, self.directory, snapshot.descriptor)
+        stack.callback(self.child.stop)
+        self.seen = psutil.Process(self.child.pid)
+
+    def gone(self) -> bool:
+        return not self.seen.is_running() or self.seen.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: ExitStack) -> None:
+    fixture = Fixture(stack)
+    assert os.getsid(fixture.child.pid) != os.getsid(0), "Ctrl-C would reach it"
+    fixture.link.send(Connect(query="what?"))
+    assert expect(fixture.link, ServerHello).model_id == "fake"
+    assert expect(fixture.link, QueryAccepted).query == "what?"
+    until(lambda: fixture.child.silence_s() > 0)
+    assert fixture.child.exit_error() is None
+    stdin = fixture.child._process.stdin
+    assert stdin is not None
+    stdin.close()
+    fixture.seen.wait(LIMIT_S)
+    assert not Path(fixture.directory).exists()
+
+
+def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture = Fixture(stack, "open_missing")
+    fixture.link.send(Connect(query="what?"))
+    until(lambda: fixture.child.exit_error() is not None)
+    death = fixture.child.exit_error()
+    assert death is not None
+    assert death.cause == (
+        "its process exited with status 1 (arr_coc.errors.ModelNotFound: there is no folder nowhere)"
+    )
+
+
+def test_a_child_that_does_not_end_is_killed(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.runtime.child.STOP_LIMIT_S", 0.01)
+    fixture = Fixture(stack)
+    os.kill(fixture.child.pid, signal.SIGSTOP)
+    fixture.child.stop()
+    assert fixture.gone()
+
+
+def test_the_model_gets_all_cores_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert answer_threads() == 7
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    assert answer_threads() == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert answer_threads() == 3
+
+
+def test_without_orders_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with (tmp_path / "empty").open() as empty:
+        monkeypatch.setattr("sys.stdin", empty)
+        assert answer_process.main() == 1
+
+
+ANYWHERE = "tcp://127.0.0.1:*"
+
+
+class Served:
+    """An answer stage in a thread."""
+
+    def __init__(self, endpoint: str, config: Config, speaker: str) -> None:
+        self.control, self.ready = RunControl(), threading.Event()
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(endpoint, config, speaker))
+        self._thread.start()
+
+    def _run(self, endpoint: str, config: Config, speaker: str) -> None:
+        try:
+            serve_answers(config, endpoint, self.ready.set, self.control, f"tests.support.answer_models:{speaker}")
+        except Exception as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self.control.cancel()
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def endpoint() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+@contextmanager
+def serving_at(endpoint: str, config: Config | None = None, speaker: str = "FakeSpeaker") -> Iterator[Served]:
+    served = Served(endpoint, config or Config(), speaker)
+    try:
+        assert served.ready.wait(LIMIT_S)
+        yield served
+    finally:
+        served.stop()
+
+
+def client(endpoint: str, query: str = "What?", network: NetworkConfig | None = None, **sections: Any) -> Config:
+    given: dict[str, Any] = {"capture": CaptureConfig(max_frames=20, size="128x96", open_timeout_s=3.0), **sections}
+    answer = AnswerConfig(server=endpoint, query=query, every_s=0.2)
+    return Config(source="scene:moving", answer=answer, network=network or NetworkConfig(), **given)
+
+
+def told(config: Config) -> list[Event]:
+    return list(Pipeline(config).run())
+
+
+def without_clock(events: list[Event]) -> list[dict[str, Any]]:
+    clocked = {"timing", "capture_ns", "ready_ns", "texture_ms", "allocate_ms"}
+    return [{k: v for k, v in msgspec.to_builtins(event).items() if k not in clocked} for event in events]
+
+
+def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
+    with serving_at(endpoint):
+        pipeline = Pipeline(client(endpoint))
+        events = list(pipeline.run())
+        assert psutil.Process().children() == []
+        assert set(pipeline.processes()) == {"frames"}
+    answers = [event for event in events if isinstance(event, Answer)]
+    assert [(a.trigger, a.query) for a in answers][:2] == [("start", "What?"), ("every", "What?")]
+    assert Notice(code="loading", message=f"loading {endpoint}") in events
+
+
+def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoint: str) -> None:
+    queries = ["What?", "Where is the square?"]
+    with serving_at(endpoint, speaker="SlowSpeaker"):
+        alone = [without_clock(told(client(endpoint, query))) for query in queries]
+        together: dict[str, list[Event]] = {}
+        threads = [
+            threading.Thread(target=lambda query=query: together.update({query: told(client(endpoint, query))}))
+            for query in queries
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+    assert [without_clock(together[query]) for query in queries] == alone
+    assert alone[0] != alone[1]
+
+
+def without_pieces(events: Iterable[Event]) -> list[Event]:
+    """What is told but for the pieces of answers, some of which are spoken again where an answer stage was lost."""
+    return [event for event in events if not isinstance(event, AnswerDeltaEvent)]
+
+
+def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:
+    with serving_at(endpoint, Config(answer=AnswerConfig(max_tokens=7))):
+        events = told(client(endpoint, output=OutputConfig(record=str(tmp_path / "a"))))
+    recording = Recording(tmp_path / "a")
+    by = answered_by(recording)
+    assert replay_config(by, None, None, None).answer.max_tokens == 7
+    replay = Replay(FakeSpeaker(Config()), by)
+    again = [event for record in recording.records() for event in replay.take(record) if isinstance(event, Replayed)]
+    assert [event.text for event in again] == [event.text for event in events if isinstance(event, Answer)]
+    assert all(event.same for event in again)
+
+
+def test_an_answer_that_fails_ends_its_run_and_not_the_stage(endpoint: str) -> None:
+    with serving_at(endpoint, speaker="BrokenSpeaker") as served:
+        for _ in range(2):
+            with pytest.raises(StageDied, match="the answer stage died: ArithmeticError: the spoon is bent"):
+                told(client(endpoint))
+        assert served.error is None
+
+
+def test_what_is_encoded_must_be_the_same_at_both_ends(endpoint: str) -> None:
+    with (
+        serving_at(endpoint, Config(answer=AnswerConfig(encode="full"))),
+        pytest.raises(OptionError, match="the answer stage encodes full, not sparse; give --encode full here"),
+    ):
+        told(client(endpoint))
+
+
+def test_where_nobody_answers_the_run_says_so(endpoint: str) -> None:
+    capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.2)
+    with pytest.raises(ConnectionRefused, match=r"no answer stage at tcp://.* within 0.2 s; start one there with"):
+        told(client(endpoint, capture=capture))
+
+
+def test_an_answer_stage_that_goes_for_good_ends_the_run(endpoint: str) -> None:
+    pipeline = PipelineConfig(timeout_s=0.2)
+    with serving_at(endpoint) as served:
+
+        def until_it_goes() -> None:
+            for event in Pipeline(client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))).run():
+                if isinstance(event, Answer) and not served.control.cancelled:
+                    served.stop()
+
+        with pytest.raises(StageDied, match=r"gone for 0.2 s; start `serve-answers` at tcp://.* again"):
+            until_it_goes()
+
+
+def test_where_it_may_not_rejoin_a_run_ends_with_its_answer_stage(endpoint: str) -> None:
+    pipeline = PipelineConfig(restart=False)
+    with serving_at(endpoint) as served:
+
+        def until_it_goes() -> None:
+            for event in Pipeline(client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))).run():
+                if isinstance(event, Answer) and not served.control.cancelled:
+                    served.stop()
+
+        with pytest.raises(StageDied, match="the connection to it was lost"):
+            until_it_goes()
+
+
+@pytest.mark.parametrize("more", [{}, {"pipeline": PipelineConfig(restart=True)}])
+def test_a_file_at_its_own_pace_goes_on_with_the_next_answer_stage(endpoint: str, more: dict[str, Any]) -> None:
+    pipeline = Pipeline(client(endpoint, capture=CaptureConfig(size="128x96", realtime=True), **more))
+    with ExitStack() as stack:
+        served = stack.enter_context(serving_at(endpoint))
+        answers, lost = 0, False
+        for event in pipeline.run():
+            assert not isinstance(event, Restarted)
+            lost = lost or (isinstance(event, Notice) and event.code == ANSWERS_LOST)
+            if isinstance(event, Answer):
+                answers += 1
+                if answers == 2:
+                    served.stop()
+                    stack.enter_context(serving_at(endpoint))
+                elif answers == 4:
+                    pipeline.end()
+    assert answers >= 4
+    assert lost
+
+
+def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer stage goes in the middle of its second answer, and another one takes its place."""
+    with serving_at(endpoint):
+        unbroken = without_clock(without_pieces(told(client(endpoint))))
+    gone = threading.Event()
+    with ExitStack() as stack:
+        first = stack.enter_context(serving_at(endpoint))
+
+        def go(frame_index: int) -> None:
+            if frame_index and not gone.is_set():
+                first.control.cancel()
+                gone.set()
+
+        def follow() -> None:
+            assert gone.wait(LIMIT_S)
+            first.join()
+            stack.enter_context(serving_at(endpoint))
+
+        monkeypatch.setattr(fake_speaker, "heard", go)
+        follower = threading.Thread(target=follow)
+        follower.start()
+        events = told(client(endpoint))
+        follower.join(LIMIT_S)
+    lost = [event for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
+    assert [event.message for event in lost] == ["no answers: the connection was lost; trying the answer stage again"]
+    assert without_clock(without_pieces(event for event in events if event not in lost)) == unbroken
+
+
+def test_a_file_that_ends_while_the_answer_stage_is_away_ends_the_run(endpoint: str) -> None:
+    capture = CaptureConfig(max_frames=40, size="128x96", realtime=True)
+    with serving_at(endpoint) as served:
+        events = []
+        for event in Pipeline(client(endpoint, capture=capture)).run():
+            events.append(event)
+            if isinstance(event, Answer) and not served.control.cancelled:
+                served.stop()
+    assert isinstance(events[-1], Summary)
+    assert events[-1].ended == "finished"
+
+
+def test_only_holders_of_a_key_are_answered(tmp_path: Path, endpoint: str) -> None:
+    make_keys(tmp_path / "ours")
+    make_keys(tmp_path / "others")
+    ours, others = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "others"))
+    with serving_at(endpoint, Config(network=ours)):
+        assert any(isinstance(event, Answer) for event in told(client(endpoint, network=ours)))
+        with pytest.raises(ConnectionRefused):
+            told(client(endpoint, network=others))
+        with pytest.raises(ConnectionRefused):
+            told(client(endpoint))
+
+
+def test_an_address_in_use_is_refused(endpoint: str) -> None:
+    with serving_at(endpoint), pytest.raises(ConfigError, match=f"cannot open {endpoint}"):
+        serve_answers(Config(), endpoint, lambda: None, RunControl(), "tests.support.answer_models:FakeSpeaker")
+
+
+def test_an_address_in_use_is_told_before_the_model_is_loaded(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(speaker: str, config: Config) -> FakeSpeaker:
+        raise AssertionError("the model was loaded first")
+
+    with serving_at(endpoint):
+        monkeypatch.setattr(serving, "load_answer_model", loaded)
+        with pytest.raises(ConfigError, match=f"cannot open {endpoint}: another program uses it"):
+            serve_answers(Config(), endpoint, lambda: None, RunControl())
+
+
+def test_nobody_is_served_beyond_this_machine_without_keys() -> None:
+    with pytest.raises(ConfigError, match="leaves this machine without keys"):
+        serve_answers(Config(), "tcp://0.0.0.0:5555", lambda: None, RunControl())
+
+
+def test_a_model_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.answer.server.LAST_WORDS_NS", 0)
+    with pytest.raises(ModelNotFound, match="there is no folder nowhere"):
+        serve_answers(Config(), ANYWHERE, lambda: None, RunControl(), "tests.support.answer_models:open_missing")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(number: int) -> None:
+    before = signal.getsignal(number)
+    serve_answers(
+        Config(), ANYWHERE, lambda: os.kill(os.getpid(), number), speaker="tests.support.answer_models:FakeSpeaker"
+    )
+    assert signal.getsignal(number) is before
+
+
+def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, config: Config) -> FakeSpeaker:
+        os.kill(os.getpid(), signal.SIGINT)
+        return FakeSpeaker(config)
+
+    monkeypatch.setattr(serving, "load_answer_model", load)
+    with pytest.raises(KeyboardInterrupt):
+        serve_answers(Config(), ANYWHERE, lambda: pytest.fail("it was loaded"))
+
+
+def test_a_second_ctrl_c_waits_for_nothing() -> None:
+    control = RunControl()
+    with serving._signals_cancel(control):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert control.cancelled
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

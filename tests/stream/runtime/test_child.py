@@ -1,0 +1,425 @@
+"""ChildProcess processes: what they are told, how they end, and what is said of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from arr_coc.types import NS_PER_S
+from stream.clock import FakeClock
+from stream.errors import StageDied
+from stream.events import Restarted
+from stream.runtime import child as child_module
+from stream.runtime.child import (
+    BEAT_S,
+    LOADING,
+    READY,
+    ChildProcess,
+    Heartbeat,
+    HeartbeatMonitor,
+    ProcessSupervisor,
+    RestartPolicy,
+)
+from tests.support.network import LIMIT_S, until
+
+MakeChild = Callable[..., ChildProcess]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeChild]:
+    made: list[ChildProcess] = []
+
+    def one(order: str = "", **environment: str) -> ChildProcess:
+        child = ChildProcess("answer", "tests.support.child", environment=environment)
+        made.append(child)
+        if order:
+            child.send_line(order.encode())
+        return child
+
+    yield one
+    for child in made:
+        child.stop()
+    assert psutil.Process().children() == []
+
+
+def death_of(child: ChildProcess) -> StageDied:
+    until(lambda: child.exit_error() is not None)
+    death = child.exit_error()
+    assert death is not None
+    return death
+
+
+def test_a_child_that_lives_has_not_died(make: MakeChild) -> None:
+    child = make("wait")
+    assert child.exit_error() is None
+    assert not child.died_by_signal
+    assert os.getsid(child.pid) != os.getsid(0), "Ctrl-C would reach it"
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "SIGTERM"), (40, "signal 40")]
+)
+def test_a_death_by_a_signal_is_told_with_its_name(make: MakeChild, number: int, name: str) -> None:
+    child = make()
+    os.kill(child.pid, number)
+    assert str(death_of(child)) == f"the answer stage died: its process was killed by {name}"
+    assert child.died_by_signal
+
+
+def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "stream.runtime.child")
+    child = make("exit 3 no more memory")
+    death = death_of(child)
+    assert (death.stage, death.cause) == ("answer", "its process exited with status 3 (no more memory)")
+    assert not child.died_by_signal
+    assert "the answer process printed: no more memory" in caplog.text
+
+
+def test_without_a_word_the_status_is_all_there_is(make: MakeChild) -> None:
+    assert death_of(make("exit 1")).cause == "its process exited with status 1"
+
+
+def test_a_child_that_hangs_died_of_its_silence(make: MakeChild) -> None:
+    child = make("wait")
+    child.kill(hung_s=5.04)
+    assert death_of(child).cause == "its process gave no sign of life for 5.0 s"
+
+
+def test_it_hears_the_pulse(make: MakeChild) -> None:
+    child = make()
+    assert child.silence_s() == 0
+    child.send_line(f"beat {child.heartbeat_writer}".encode())
+    until(lambda: child.silence_s() > 0)
+    os.kill(child.pid, signal.SIGSTOP)
+    until(lambda: child.silence_s() > 1.2 * BEAT_S)
+    child.kill()
+
+
+def test_stopping_ends_it_by_the_end_of_its_stdin(make: MakeChild) -> None:
+    child = make("wait")
+    seen = psutil.Process(child.pid)
+    child.stop()
+    assert not seen.is_running()
+    assert child.silence_s() == 0
+    child.stop()
+
+
+def test_a_child_that_ignores_the_end_of_its_stdin_is_killed(
+    make: MakeChild, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "stream.runtime.child")
+    monkeypatch.setattr(child_module, "STOP_LIMIT_S", 0.01)
+    child = make("stay")
+    child.stop()
+    assert child.died_by_signal
+    assert "did not end within 0.01 s and is killed" in caplog.text
+
+
+def test_a_stopped_child_is_killed_too(make: MakeChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "STOP_LIMIT_S", 0.01)
+    child = make("wait")
+    os.kill(child.pid, signal.SIGSTOP)
+    child.stop()
+    assert child.died_by_signal
+
+
+def test_who_is_gone_need_not_be_told(make: MakeChild) -> None:
+    child = make("exit 0")
+    death_of(child)
+    child.send_line(b"anything")
+    child.stop()
+    child.send_line(b"anything")
+
+
+def test_after_it_was_stopped_its_death_has_no_last_line(make: MakeChild) -> None:
+    child = make("exit 3 no more memory")
+    death_of(child)
+    child.stop()
+    assert death_of(child).cause == "its process exited with status 3"
+
+
+def test_it_has_the_environment_that_it_was_given(make: MakeChild) -> None:
+    child = make("tell", FAKE_CHILD="here")
+    until(lambda: "here" in child._printed())
+
+
+MS = 1_000_000
+
+
+class FakeChild:
+    """Lives until it is made to die."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.died_by_signal = self.stopped = False
+        self.silent_s = 0.0
+        self.hung_s: float | None = None
+        self._death: StageDied | None = None
+
+    def die(self, cause: str, *, by_signal: bool = True) -> None:
+        self._death, self.died_by_signal = StageDied("answer", cause), by_signal
+
+    def silence_s(self) -> float:
+        return self.silent_s
+
+    def kill(self, hung_s: float | None = None) -> None:
+        self.hung_s = hung_s
+        self.die(f"silent for {hung_s} s")
+
+    def exit_error(self) -> StageDied | None:
+        return self._death
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Kept:
+    """A supervisor, its clock, and every child that it has started."""
+
+    def __init__(self, rules: RestartPolicy) -> None:
+        self.clock = FakeClock()
+        self.children: list[FakeChild] = []
+        self.supervisor = ProcessSupervisor("answers", self._start, rules, self.clock)  # type: ignore[arg-type]
+
+    def _start(self) -> FakeChild:
+        self.children.append(FakeChild(len(self.children)))
+        return self.children[-1]
+
+
+RESTART = RestartPolicy(restart=True, limit=3, heartbeat_s=5)
+
+
+def test_while_it_lives_nothing_happens() -> None:
+    kept = Kept(RESTART)
+    assert kept.supervisor.poll() is None
+    assert len(kept.children) == 1
+
+
+def test_a_death_by_a_signal_has_no_last_words_and_is_mended_at_once() -> None:
+    kept = Kept(RESTART)
+    kept.children[0].die("killed by SIGKILL")
+    assert kept.supervisor.poll() == Restarted(process="answers", cause="killed by SIGKILL", count=1)
+    assert kept.children[0].stopped
+    assert kept.supervisor.child.pid == 1
+    assert kept.supervisor.poll() is None
+
+
+def test_one_that_exited_may_still_be_heard() -> None:
+    kept = Kept(RESTART)
+    kept.children[0].die("exited with status 1", by_signal=False)
+    assert kept.supervisor.poll() is None
+    kept.clock.advance(499 * MS)
+    assert kept.supervisor.poll() is None
+    kept.clock.advance(MS)
+    assert kept.supervisor.poll() == Restarted(process="answers", cause="exited with status 1", count=1)
+
+
+def test_each_death_has_last_words_of_its_own() -> None:
+    kept = Kept(RESTART)
+    for number in range(2):
+        kept.children[number].die("exited", by_signal=False)
+        assert kept.supervisor.poll() is None
+        kept.clock.advance(NS_PER_S)
+        assert kept.supervisor.poll() is not None
+
+
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_where_nothing_is_started_again_a_death_is_raised_once_it_could_be_explained(by_signal: bool) -> None:
+    kept = Kept(RestartPolicy(restart=False))
+    kept.children[0].die("gone", by_signal=by_signal)
+    assert kept.supervisor.poll() is None
+    kept.clock.advance(500 * MS)
+    with pytest.raises(StageDied, match="the answer stage died: gone"):
+        kept.supervisor.poll()
+    assert len(kept.children) == 1
+
+
+def test_silence_beyond_the_limit_is_a_death() -> None:
+    kept = Kept(RESTART)
+    kept.children[0].silent_s = 5.0
+    assert kept.supervisor.poll() is None
+    kept.children[0].silent_s = 5.2
+    assert kept.supervisor.poll() == Restarted(process="answers", cause="silent for 5.2 s", count=1)
+    assert kept.children[0].hung_s == 5.2
+
+
+def test_silence_may_be_minded_alone() -> None:
+    kept = Kept(RESTART)
+    kept.children[0].silent_s = 5.2
+    kept.supervisor.kill_if_hung()
+    assert kept.children[0].died_by_signal
+    assert len(kept.children) == 1
+
+
+def test_a_crash_loop_is_given_up_with_the_last_cause() -> None:
+    kept = Kept(RESTART)
+    for number in range(2):
+        kept.children[number].die("killed by SIGSEGV")
+        restarted = kept.supervisor.poll()
+        assert restarted is not None
+        assert restarted.count == number + 1
+        kept.clock.advance(20 * NS_PER_S)
+    kept.children[2].die("exited with status 3 (no more memory)")
+    with pytest.raises(StageDied) as raised:
+        kept.supervisor.poll()
+    assert str(raised.value) == (
+        "the answer stage died: it died 3 times within a minute, the last time because exited with status 3 "
+        "(no more memory); --debug shows what it printed, and pipeline.restart_limit allows more"
+    )
+
+
+def test_deaths_that_lie_far_apart_are_no_loop() -> None:
+    kept = Kept(RESTART)
+    for number in range(10):
+        kept.children[number].die("killed")
+        restarted = kept.supervisor.poll()
+        assert restarted is not None
+        assert restarted.count == number + 1
+        kept.clock.advance(30 * NS_PER_S)
+
+
+def test_a_limit_of_one_allows_no_restart() -> None:
+    kept = Kept(RestartPolicy(restart=True, limit=1))
+    kept.children[0].die("killed")
+    with pytest.raises(StageDied, match="died once within a minute"):
+        kept.supervisor.poll()
+
+
+def test_stopping_stops_the_child_that_is_there_now() -> None:
+    kept = Kept(RESTART)
+    kept.children[0].die("killed")
+    kept.supervisor.poll()
+    kept.supervisor.stop()
+    assert kept.children[1].stopped
+
+
+def test_deaths_that_are_forgiven_make_no_loop() -> None:
+    kept = Kept(RESTART)
+    for number in range(10):
+        kept.supervisor.reset_crash_count()
+        kept.children[number].die("the camera is away")
+        restarted = kept.supervisor.poll()
+        assert restarted is not None
+        assert restarted.count == number + 1
+
+
+@pytest.fixture
+def reader() -> Iterator[HeartbeatMonitor]:
+    made = HeartbeatMonitor()
+    yield made
+    made.close_writer()
+    made.close()
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(child_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+class Beating:
+    """What a Heartbeat asks before each beat; `stop` returns once there will be no other one."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._stopping = False
+        self._stopped = threading.Event()
+        self._thrice = threading.Event()
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        if self.asked > 2:
+            self._thrice.set()
+        if self._stopping:
+            self._stopped.set()
+        return not self._stopping
+
+    def some(self) -> None:
+        assert self._thrice.wait(LIMIT_S)
+
+    def stop(self) -> None:
+        self._stopping = True
+        assert self._stopped.wait(LIMIT_S)
+
+
+@pytest.fixture
+def beating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beating]:
+    monkeypatch.setattr(child_module, "BEAT_S", 0.01)
+    made = Beating()
+    yield made
+    made.stop()
+
+
+def test_silence_counts_from_the_last_beat(seconds: list[float], reader: HeartbeatMonitor) -> None:
+    seconds[0] += 2
+    os.write(reader.writer, READY)
+    assert reader.silence_s() == 0
+    seconds[0] += 1.5
+    assert reader.silence_s() == 1.5
+    os.write(reader.writer, READY * 3)
+    assert reader.silence_s() == 0
+
+
+def test_a_process_that_loads_is_not_expected_to_beat(seconds: list[float], reader: HeartbeatMonitor) -> None:
+    seconds[0] += 100
+    assert reader.silence_s() == 0
+    os.write(reader.writer, LOADING)
+    assert reader.silence_s() == 0
+    seconds[0] += 100
+    assert reader.silence_s() == 0
+
+
+def test_once_ready_it_stays_so(seconds: list[float], reader: HeartbeatMonitor) -> None:
+    os.write(reader.writer, LOADING + READY + LOADING)
+    reader.silence_s()
+    os.write(reader.writer, LOADING)
+    reader.silence_s()
+    seconds[0] += 3
+    assert reader.silence_s() == 3
+
+
+def test_the_child_first_says_that_it_loads_then_that_it_is_ready(reader: HeartbeatMonitor, beating: Beating) -> None:
+    heartbeat = Heartbeat(reader.writer, beating)
+    beating.some()
+    assert set(os.read(reader._reader, 100)) == {LOADING[0]}
+    heartbeat.ready()
+    asked = beating.asked
+    while beating.asked < asked + 3:
+        threading.Event().wait(0.01)
+    assert READY in os.read(reader._reader, 100)
+
+
+def test_a_child_that_is_not_lively_is_silent(reader: HeartbeatMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "BEAT_S", 0.01)
+    beating = Beating()
+    beating._stopping = True
+    Heartbeat(reader.writer, beating).ready()
+    beating.some()
+    with pytest.raises(BlockingIOError):
+        os.read(reader._reader, 100)
+
+
+def test_a_full_pipe_blocks_nobody(reader: HeartbeatMonitor, beating: Beating) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(reader.writer, LOADING * 4096)
+    Heartbeat(reader.writer, beating)
+    beating.some()
+    assert reader.silence_s() == 0
+
+
+def test_a_parent_that_is_gone_disturbs_no_child(monkeypatch: pytest.MonkeyPatch, beating: Beating) -> None:
+    reader = HeartbeatMonitor()
+    reader.close()
+    Heartbeat(reader.writer, beating)
+    beating.some()
+    beating.stop()
+    reader.close_writer()

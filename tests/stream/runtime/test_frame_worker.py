@@ -1,0 +1,48 @@
+"""The frame process while its source is still being opened: it hears its parent all the same."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stream.config import Config
+from stream.runtime.child import ChildProcess
+from stream.runtime.worker_messages import FrameWorkerConfig, WorkerCommand
+from stream.transport import SocketDirectory
+from tests.support.network import LIMIT_S, until
+
+
+def tell_to_end(child: ChildProcess) -> None:
+    child.send_line(msgspec.json.encode(WorkerCommand(end=True)))
+    until(lambda: child.exit_error() is not None)
+
+
+@pytest.mark.parametrize(("how", "status"), [(ChildProcess.stop, 1), (tell_to_end, 0)])
+def test_it_ends_at_once_although_its_source_does_not_open(
+    how: Callable[[ChildProcess], None], status: int, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(LIMIT_S)
+        child = ChildProcess("frame", "stream.runtime.frame_worker", environment={"OMP_NUM_THREADS": "1"})
+        try:
+            config = Config(source=f"zmq+tcp://127.0.0.1:{silent.getsockname()[1]}")
+            orders = FrameWorkerConfig(
+                reports_to=f"ipc://{tmp_path}/reports",
+                answers="",
+                snapshot=-1,
+                heartbeat=child.heartbeat_writer,
+                directory=SocketDirectory(str(tmp_path / "sockets"), "", 0, 0),
+                speaker="tests.support.answer_models:FakeSpeaker",
+                config=config.model_dump_json(),
+            )
+            child.send_line(msgspec.json.encode(orders))
+            connection, _ = silent.accept()
+            with connection:
+                how(child)
+                assert child._process.returncode == status
+        finally:
+            child.stop()

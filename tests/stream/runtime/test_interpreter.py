@@ -1,0 +1,189 @@
+"""Only code of the program and of its libraries runs, never what lies in the folder that the user is in."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from stream.start import ROOT, leave_out_working_folder, python_command, python_environment
+
+PRODUCT = ("arr_coc", "stream", "training", "evaluation", "benchmarks", "scripts")
+SOURCES = sorted(path for folder in PRODUCT for path in Path(ROOT, folder).rglob("*.py"))
+
+LIMIT_S = 300
+
+PROOF = """
+import posix
+posix.close(posix.open({proof!r} + "/" + __name__, posix.O_WRONLY | posix.O_CREAT))
+"""
+"""Leaves a file of the module's name; it uses nothing but what is built into the interpreter."""
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Every call in a file, with the source of what is called."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def keyword(call: ast.Call, name: str) -> str | None:
+    return next((ast.unparse(given.value) for given in call.keywords if given.arg == name), None)
+
+
+def test_children_are_started_in_one_place() -> None:
+    naming = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
+    }
+    assert naming == {"stream/start.py"}
+    starting = {path.name for path in SOURCES for name, _ in calls(path) if name.startswith(("os.exec", "os.spawn"))}
+    assert starting == set()
+    spawning = {path.name for path in SOURCES if "multiprocessing" in path.read_text("utf-8")}
+    assert spawning == {"batches.py", "hops.py", "hostile.py", "transport.py"}, "which run from a checkout only"
+
+
+def test_models_and_checkpoints_are_read_as_data() -> None:
+    loaded = {"from_pretrained": 0, "torch.load": 0}
+    for path in SOURCES:
+        for name, call in calls(path):
+            assert keyword(call, "trust_remote_code") in (None, "False"), path
+            assert keyword(call, "allow_pickle") in (None, "False"), path
+            assert name not in ("pickle.load", "pickle.loads", "torch.hub.load"), path
+            if name == "torch.load":
+                loaded["torch.load"] += 1
+                assert keyword(call, "weights_only") == "True", path
+            if name.startswith("Auto") and name.endswith(".from_pretrained"):
+                loaded["from_pretrained"] += 1
+                assert keyword(call, "trust_remote_code") == "False", path
+            if name.startswith("AutoModel"):
+                assert keyword(call, "use_safetensors") == "True", path
+    assert all(loaded.values()), "nothing was looked at"
+
+
+def test_a_childs_environment_keeps_only_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", "/a", ".", "b/c", "/d"]))
+    made = python_environment({"OMP_NUM_THREADS": "1"})
+    assert made["PYTHONPATH"] == os.pathsep.join(["/a", "/d"])
+    assert (made["OMP_NUM_THREADS"], made["PYTHONSAFEPATH"]) == ("1", "1")
+    monkeypatch.setenv("PYTHONPATH", ":")
+    assert "PYTHONPATH" not in python_environment()
+
+
+def test_the_command_leaves_the_working_folder_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ":/named:lib")
+    kept = [ROOT, "/named", sys.path[-1]]
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(tmp_path / "lib"), *kept])
+    leave_out_working_folder()
+    assert sys.path == kept
+    monkeypatch.setenv("PYTHONPATH", f":{tmp_path}")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *kept])
+    leave_out_working_folder()
+    assert sys.path == [str(tmp_path), *kept], "it was asked for by name"
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PYTHONPATH", ":")
+    leave_out_working_folder()
+    assert ROOT in sys.path, "the program itself lies there"
+
+
+def plant(folder: Path, proof: Path, names: Iterable[str]) -> None:
+    proof.mkdir()
+    for name in names:
+        (folder / f"{name}.py").write_text(PROOF.format(proof=str(proof)))
+    for name in ("stream", "arr_coc", "kernels"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(PROOF.format(proof=str(proof)))
+
+
+def importable() -> set[str]:
+    """The modules of the standard library and of everything that is installed."""
+    return {name for name in {*sys.stdlib_module_names, *packages_distributions()} if name.isidentifier()}
+
+
+@pytest.fixture
+def trapped(tmp_path: Path) -> Path:
+    """A folder of the user's that holds a file for every module there is; `proof` beside it shows which of them ran."""
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    plant(folder, tmp_path / "proof", importable())
+    return folder
+
+
+def test_the_traps_work(trapped: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", "import random, stream"], cwd=trapped, check=True, timeout=LIMIT_S)
+    assert {path.name for path in (tmp_path / "proof").iterdir()} >= {"random", "stream"}
+
+
+@pytest.mark.parametrize("paths", ["", ":", ".:lib:"])
+def test_a_child_imports_nothing_from_the_working_folder(
+    paths: str, trapped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", paths)
+    command = python_command("tests.support.child")
+    done = subprocess.run(
+        command, cwd=trapped, env=python_environment(), input="exit 3 gone", text=True, capture_output=True
+    )
+    assert (done.returncode, done.stdout) == (3, "gone\n"), done.stderr
+    assert list((tmp_path / "proof").iterdir()) == []
+
+
+COMMANDS = {
+    "caption": ["caption", "scene:demo", "--max-frames", "2"],
+    "watch": ["watch", "scene:demo", "--max-frames", "2", "--set", "pipeline.restart=true"],
+    "doctor": ["doctor"],
+}
+LONG_COMMANDS = {"bench": ["bench", "scene:demo", "--max-frames", "2"]}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, pytest.param("bench", marks=pytest.mark.slow)])
+def test_no_command_runs_code_of_the_working_folder(command: str, trapped: Path, tmp_path: Path) -> None:
+    arguments = {**COMMANDS, **LONG_COMMANDS}[command]
+    run_there(trapped, arguments, {name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    assert list((tmp_path / "proof").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_neither_does_one_where_python_is_told_to_look_there(tmp_path: Path) -> None:
+    """An empty entry of PYTHONPATH is the working folder; what Python itself imports at its start is out of reach."""
+    bare = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True)
+    elsewhere = {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None}
+    at_start = {"sitecustomize", "usercustomize", *bare.stdout.replace(".", " ").split(), *elsewhere}
+    assert {"random", "secrets", "queue", "numpy", "torch", "av"} & at_start == set()
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    plant(folder, tmp_path / "proof", importable() - at_start)
+    run_there(folder, COMMANDS["caption"], {**os.environ, "PYTHONPATH": ":."})
+    assert list((tmp_path / "proof").iterdir()) == []
+
+
+def run_there(folder: Path, arguments: list[str], environment: dict[str, str]) -> None:
+    command = [sys.executable, str(Path(ROOT, "run_stream.py")), *arguments]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode in ((0, 1) if arguments == ["doctor"] else (0,)), done.stderr
+
+
+@pytest.mark.parametrize("option", ["-P", None])
+def test_the_script_finds_its_program_however_python_is_started(option: str | None, tmp_path: Path) -> None:
+    if option is not None and sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 has no -P")
+    command = [sys.executable, *([option] if option else []), str(Path(ROOT, "run_stream.py")), "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.stdout.startswith("arr-coc-stream "), done.stderr

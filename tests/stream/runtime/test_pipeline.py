@@ -1,0 +1,597 @@
+"""Whole runs on small videos, with a speaker that needs no model: what comes out, and how runs end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+from msgspec.structs import replace
+from PIL import Image
+
+from arr_coc.allocator import FrameAllocation, StreamAllocator
+from arr_coc.errors import DeviceLost, ModelNotFound
+from arr_coc.ops.view import TextureView
+from arr_coc.types import Encode, Feedback, Shift
+from arr_coc.updater import TextureUpdater
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    CaptureConfig,
+    Config,
+    OutputConfig,
+    PipelineConfig,
+    TextureConfig,
+)
+from stream.errors import SourceNotFound, StageDied, TransportError
+from stream.events import (
+    STORE_LOST,
+    Answer,
+    AnswerDeltaEvent,
+    Cut,
+    Event,
+    FrameReady,
+    Notice,
+    PictureChanged,
+    Skipped,
+    Started,
+    Summary,
+)
+from stream.runtime.pipeline import Pipeline
+from tests.support.stores import GONE, use_failing_stores
+from tests.support.video import make_video, moving_square, overwrite_packet
+
+FRAMES = 30
+FPS = 10
+
+
+@dataclass
+class Run:
+    """What one run gave."""
+
+    events: list[Event]
+    error: Exception | None
+
+    def of(self, kind: type) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def summary(self) -> Summary:
+        assert isinstance(self.events[-1], Summary)
+        return self.events[-1]
+
+
+def run(config: Config, speaker: str = "FakeSpeaker", on_event: Callable[[Pipeline, Event], None] | None = None) -> Run:
+    pipeline = Pipeline(config, speaker=f"tests.support.answer_models:{speaker}")
+    result = Run([], None)
+    try:
+        for event in pipeline.run():
+            result.events.append(event)
+            if on_event is not None:
+                on_event(pipeline, event)
+    except Exception as error:
+        result.error = error
+    return result
+
+
+def without_timing(events: list[Event]) -> list[dict[str, object]]:
+    clocked = {"timing", "capture_ns", "ready_ns", "texture_ms", "allocate_ms"}
+    return [{k: v for k, v in msgspec.to_builtins(event).items() if k not in clocked} for event in events]
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> str:
+    frames = list(moving_square(FRAMES, 192, 128))
+    return str(make_video(tmp_path_factory.mktemp("video") / "square.mp4", frames, FPS))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Every run, however it ends, gives back its threads, its child and its files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    torch_threads = torch.get_num_threads()
+    yield
+    assert not {thread.name for thread in threading.enumerate()} & {"capture", "texture", "allocate", "answer"}
+    assert psutil.Process().children() == []
+    assert list(tmp_path.iterdir()) == []
+    assert torch.get_num_threads() == torch_threads
+
+
+def configured(source: str, *, two_processes: bool = False, **sections: object) -> Config:
+    sections = {"allocate": AllocateConfig(budget=12), "answer": AnswerConfig(every_s=1.0), **sections}
+    pipeline = sections.pop("pipeline", PipelineConfig())
+    assert isinstance(pipeline, PipelineConfig)
+    pipeline = pipeline.model_copy(update={"single_process": not two_processes})
+    return Config.model_validate({"source": source, "pipeline": pipeline, **sections})
+
+
+def test_a_file_gives_every_frame_and_answers_at_the_answer_points(video: str) -> None:
+    result = run(configured(video))
+    assert result.error is None
+    started = result.events[0]
+    assert isinstance(started, Started)
+    assert (started.source, started.query, started.backend) == (video, "Say what happens.", "cpu")
+    assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
+    assert {event.duration_s for event in result.of(FrameReady)} == {0.1}
+    answers = result.of(Answer)
+    assert [(a.answer, a.frame_index, a.trigger) for a in answers] == [
+        (0, 0, "start"),
+        (1, 10, "every"),
+        (2, 20, "every"),
+        (3, 29, "end"),
+    ]
+    assert [a.pts_s for a in answers] == [0.0, 1.0, 2.0, 2.9]
+    assert all(a.tokens_used == 12 and a.tokens_total == 24 for a in answers)
+    assert (result.summary.ended, result.summary.frames, result.summary.answers) == ("finished", FRAMES, 4)
+    assert result.summary.dropped == {}
+
+
+def test_an_answer_follows_the_events_of_its_frames_and_its_own_pieces(video: str) -> None:
+    order = [
+        event for event in run(configured(video)).events if isinstance(event, (FrameReady, AnswerDeltaEvent, Answer))
+    ]
+    first = next(index for index, event in enumerate(order) if isinstance(event, Answer))
+    assert [type(event) for event in order[: first + 2]] == [
+        FrameReady,
+        AnswerDeltaEvent,
+        AnswerDeltaEvent,
+        Answer,
+        FrameReady,
+    ]
+    answer = order[first]
+    assert isinstance(answer, Answer)
+    assert answer.text == "".join(
+        e.text for e in order if isinstance(e, AnswerDeltaEvent) and e.answer == answer.answer
+    )
+
+
+def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None:
+    runs = [run(configured(video, two_processes=two)) for two in (False, False, True, True)]
+    assert [r.error for r in runs] == [None] * 4
+    first, *others = [without_timing(r.events) for r in runs]
+    for other in others:
+        assert other == first
+
+
+def test_a_target_is_left_alone_where_every_run_gives_the_same(video: str) -> None:
+    targeted = run(configured(video, answer=AnswerConfig(every_s=1.0, target_ms=0.001)))
+    plain = run(configured(video))
+    (off,) = [event for event in targeted.of(Notice) if event.code == "target-off"]
+    assert without_timing([event for event in targeted.events if event is not off]) == without_timing(plain.events)
+
+
+def test_latencies_count_from_the_capture_of_the_answers_frame(video: str) -> None:
+    for answer in run(configured(video)).of(Answer):
+        assert answer.timing is not None
+        assert 0 < answer.timing.ttft_ms <= answer.timing.total_ms
+        assert (answer.timing.encode_ms, answer.timing.prefill_ms, answer.timing.decode_ms) == (1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("encode", "tokens"), [("sparse", 12), ("incremental", 12), ("prune", 12), ("weighted", 24), ("full", 24)]
+)
+def test_frames_and_summary_tell_the_tokens_that_the_model_gets(video: str, encode: Encode, tokens: int) -> None:
+    result = run(configured(video, answer=AnswerConfig(every_s=1.0, encode=encode)))
+    assert {(frame.tokens, frame.tiles) for frame in result.of(FrameReady)} == {(tokens, 24)}
+    assert result.summary.mean_tokens == tokens
+
+
+@pytest.mark.parametrize("two_processes", [False, True])
+def test_whole_frames_reach_the_speaker_as_the_texture_holds_them(
+    video: str, two_processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums: dict[int, int] = {}
+    allocate = StreamAllocator.allocate
+
+    def note(self: StreamAllocator, view: TextureView, shift: Shift, *limits: int | None) -> FrameAllocation:
+        sums[view.stamp.frame_index] = int(view.read(0).sum(dtype=np.int64))
+        return allocate(self, view, shift, *limits)
+
+    monkeypatch.setattr(StreamAllocator, "allocate", note)
+    answer = AnswerConfig(every_s=1.0, encode="full")
+    answers = run(configured(video, two_processes=two_processes, answer=answer)).of(Answer)
+    assert [a.text for a in answers] == [f"frame {a.frame_index} sum {sums[a.frame_index]}" for a in answers]
+    assert len({a.text.partition("sum")[2] for a in answers}) == len(answers)
+
+
+def test_feedback_of_an_answer_reaches_exactly_the_frames_after_it(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = 0
+    learnt: list[tuple[int, int]] = []
+    allocate, learn = StreamAllocator.allocate, StreamAllocator.apply_feedback
+
+    def count(self: StreamAllocator, view: TextureView, shift: Shift, *limits: int | None) -> FrameAllocation:
+        nonlocal frames
+        frames += 1
+        return allocate(self, view, shift, *limits)
+
+    def note(self: StreamAllocator, feedback: Feedback) -> None:
+        learnt.append((feedback.stamp.frame_index, frames))
+        learn(self, feedback)
+
+    monkeypatch.setattr(StreamAllocator, "allocate", count)
+    monkeypatch.setattr(StreamAllocator, "apply_feedback", note)
+    run(configured(video), "SlowSpeaker")
+    assert learnt == [(index, index + 1) for index in (0, 10, 20, 29)]
+    learnt.clear()
+    run(configured(video, answer=AnswerConfig(every_s=1.0, feedback=False)))
+    assert not learnt, "whatever the speaker sends"
+
+
+def test_a_cut_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    rng = np.random.default_rng(0)
+    shots = [rng.integers(0, 256, (128, 192, 3), dtype=np.uint8) for _ in range(2)]
+    frames = [shots[0]] * 7 + [shots[1]] * 6
+    path = make_video(tmp_path_factory.mktemp("cut") / "cut.mkv", frames, FPS, codec="ffv1", pixel_format="yuv444p")
+    result = run(configured(str(path), answer=AnswerConfig(every_s=None)))
+    assert [(cut.frame_index, cut.pts_s) for cut in result.of(Cut)] == [(7, 0.7)]
+    assert [(a.frame_index, a.trigger) for a in result.of(Answer)] == [(0, "start"), (7, "cut"), (12, "end")]
+    assert result.summary.cuts == 1
+
+
+def test_a_change_of_size_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("sizes")
+    parts = [
+        make_video(folder / f"{width}.mjpeg", moving_square(count, width, 96), codec="mjpeg", pixel_format="yuvj420p")
+        for width, count in ((192, 7), (128, 6))
+    ]
+    path = folder / "joined.mjpeg"
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    result = run(configured(str(path), answer=AnswerConfig(every_s=None)))
+    (change,) = result.of(PictureChanged)
+    assert (change.frame_index, change.reason, change.width_px, change.height_px) == (7, "resolution", 128, 96)
+    answers = [(a.frame_index, a.trigger) for a in result.of(Answer)]
+    assert answers == [(0, "start"), (7, "discontinuity"), (12, "end")]
+    assert (result.summary.cuts, result.summary.discontinuities) == (0, 1)
+
+
+def test_a_folder_of_many_sizes_is_answered_about_at_each(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("pictures")
+    for index, width in enumerate((64, 64, 96, 64)):
+        Image.fromarray(np.full((64, width, 3), 90, np.uint8)).save(folder / f"{index}.png")
+    result = run(configured(str(folder), answer=AnswerConfig(every_s=None)))
+    assert [change.frame_index for change in result.of(PictureChanged)] == [2, 3]
+    assert [a.frame_index for a in result.of(Answer)] == [0, 2, 3]
+
+
+def test_what_was_skipped_is_told_with_the_next_frame(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("broken") / "broken.avi"
+    make_video(path, moving_square(6, 192, 128), FPS, codec="mjpeg", pixel_format="yuvj420p")
+    result = run(configured(str(overwrite_packet(path, 4))))
+    (skipped,) = result.of(Skipped)
+    assert (skipped.what, skipped.frame_index) == ("packet 4", 3)
+    order = [event for event in result.events if isinstance(event, (FrameReady, Skipped))]
+    assert [event.frame_index for event in order] == [0, 1, 2, 3, 3, 4]
+    assert result.summary.skipped == 1
+
+
+def test_what_was_skipped_at_the_end_is_told_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("broken") / "broken.avi"
+    make_video(path, moving_square(6, 192, 128), FPS, codec="mjpeg", pixel_format="yuvj420p")
+    result = run(configured(str(overwrite_packet(path, 6))))
+    (skipped,) = result.of(Skipped)
+    assert (skipped.what, skipped.frame_index) == ("packet 6", 5)
+    assert result.of(Answer)[-1].frame_index == 4
+
+
+def test_repaired_times_are_told_once_at_the_end(tmp_path_factory: pytest.TempPathFactory, video: str) -> None:
+    path = tmp_path_factory.mktemp("back") / "back.mkv"
+    frames = moving_square(5, 192, 128)
+    make_video(path, frames, FPS, codec="mjpeg", pixel_format="yuvj420p", packet_pts=[0, 1, 2, 1, 4])
+    (notice,) = [n for n in run(configured(str(path))).of(Notice) if n.code == "pts-repaired"]
+    assert notice.message == "repaired 1 frame time from the frame rate (0 missing, 1 going back)"
+    assert not [n for n in run(configured(video)).of(Notice) if n.code == "pts-repaired"]
+
+
+def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:
+    notices = [n for n in run(configured(video), "DrawnWorldSpeaker").of(Notice) if n.code == "model-world"]
+    assert len(notices) == 1
+    assert "drawn scenes" in notices[0].message
+    assert "--model Qwen/Qwen3-VL-2B-Instruct" in notices[0].message
+    scene = configured("scene:demo", capture=CaptureConfig(max_frames=2))
+    assert not [n for n in run(scene, "DrawnWorldSpeaker").of(Notice) if n.code == "model-world"]
+    assert not [n for n in run(configured(video)).of(Notice) if n.code == "model-world"]
+
+
+def test_overlays_are_there_for_whoever_draws_them(video: str) -> None:
+    shapes, slots = [], []
+
+    def draw(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            assert event.slot is not None
+            slots.append(event.slot)
+            if event.frame_index % 2:
+                overlay = pipeline.take_overlay(event.slot)
+                shapes.append((overlay.image.shape, overlay.regions.shape, overlay.relevance.shape))
+
+    pipeline_config = configured(video, output=OutputConfig(heatmap="map.mp4"))
+    result = run(pipeline_config, on_event=draw)
+    assert result.error is None
+    assert shapes == [((128, 192, 3), (12, 3), (4, 6))] * (FRAMES // 2)
+    assert len(set(slots)) == FRAMES
+
+
+def test_an_overlay_that_was_not_taken_is_gone_with_the_next_event(video: str) -> None:
+    pipeline = Pipeline(
+        configured(video, output=OutputConfig(heatmap="map.mp4")), speaker="tests.support.answer_models:FakeSpeaker"
+    )
+    slots = [event.slot for event in pipeline.run() if isinstance(event, FrameReady) and event.slot is not None]
+    with pytest.raises(TransportError, match="holds nothing"):
+        pipeline.take_overlay(slots[0])
+
+
+def test_without_a_heat_map_no_picture_is_kept(video: str) -> None:
+    assert {event.slot for event in run(configured(video)).of(FrameReady)} == {None}
+
+
+def test_where_allocation_fails_the_frame_is_shown_with_all_tokens(
+    video: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    allocate = StreamAllocator.allocate
+
+    def fail_twice(self: StreamAllocator, view: TextureView, shift: Shift, *limits: int | None) -> FrameAllocation:
+        if view.stamp.frame_index in (10, 11):
+            raise ArithmeticError("NaN in relevance")
+        return allocate(self, view, shift, *limits)
+
+    monkeypatch.setattr(StreamAllocator, "allocate", fail_twice)
+    result = run(configured(video))
+    assert result.error is None
+    assert [event.tokens for event in result.of(FrameReady)] == [12] * 10 + [24] * 2 + [12] * 18
+    assert result.of(Answer)[1].tokens_used == 24
+    (notice,) = [n for n in result.of(Notice) if n.code == "allocation-failed"]
+    assert "NaN in relevance" in notice.message
+    assert notice.message in caplog.text
+    assert result.summary.dropped == {"allocate.failed": 2}
+
+
+def test_a_busy_answer_stage_never_stops_the_frames_and_missed_answers_are_counted(video: str) -> None:
+    policy = PipelineConfig(answers="newest")
+    answer = AnswerConfig(every_s=0.1)
+
+    def end_when_all_frames_are_seen(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
+            pipeline.cancel()
+
+    result = run(configured(video, pipeline=policy, answer=answer), "PatientSpeaker", end_when_all_frames_are_seen)
+    assert result.error is None
+    assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
+    assert len(result.of(Answer)) == 1
+    asked, waiting = 2, 1
+    assert result.summary.dropped == {"answer.busy": FRAMES - asked - waiting}
+
+
+def test_ctrl_c_once_ends_what_is_in_flight_and_gives_no_further_answer(video: str) -> None:
+    def end_at_the_second_answer(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, AnswerDeltaEvent) and event.answer == 1:
+            pipeline.end()
+
+    result = run(configured(video), on_event=end_at_the_second_answer)
+    assert result.error is None
+    assert result.summary.ended == "interrupted"
+    assert [a.frame_index for a in result.of(Answer)] == [0, 10]
+    assert 11 <= result.summary.frames < FRAMES
+
+
+@pytest.mark.parametrize("two_processes", [False, True])
+def test_ctrl_c_twice_drops_what_is_in_flight(video: str, two_processes: bool) -> None:
+    def cancel_the_second_answer(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, AnswerDeltaEvent) and event.answer == 1 and event.text == ".":
+            pipeline.end()
+            pipeline.cancel()
+
+    result = run(configured(video, two_processes=two_processes), "PatientSpeaker", cancel_the_second_answer)
+    assert result.error is None
+    assert result.summary.ended == "cancelled"
+    assert [a.frame_index for a in result.of(Answer)] == [0]
+
+
+def test_ending_before_the_model_is_loaded_ends_at_once(video: str) -> None:
+    result = run(configured(video), on_event=lambda pipeline, event: pipeline.end())
+    assert result.error is None
+    assert result.summary.ended == "interrupted"
+    assert result.of(Answer) == []
+
+
+@pytest.mark.parametrize("two_processes", [False, True])
+def test_closing_the_run_stops_everything(video: str, two_processes: bool) -> None:
+    pipeline = Pipeline(
+        configured(video, two_processes=two_processes), speaker="tests.support.answer_models:FakeSpeaker"
+    )
+    events = pipeline.run()
+    assert isinstance(next(events), Started)
+    events.close()
+
+
+def test_an_answer_process_that_is_killed_is_named_and_what_was_said_stays(video: str) -> None:
+    result = run(configured(video, two_processes=True), "KilledSpeaker")
+    assert isinstance(result.error, StageDied)
+    assert result.error.stage == "answer"
+    assert "killed by SIGKILL" in str(result.error)
+    assert [a.frame_index for a in result.of(Answer)] == [0]
+    assert (result.summary.ended, result.summary.error) == ("error", str(result.error))
+
+
+def test_an_answer_process_that_leaves_is_named(video: str) -> None:
+    result = run(configured(video, two_processes=True), "LeavingSpeaker")
+    assert str(result.error) == "the answer stage died: its process exited with status 3 (no more memory)"
+
+
+@pytest.mark.parametrize("two_processes", [False, True])
+def test_what_a_speaker_raises_is_named(video: str, two_processes: bool) -> None:
+    result = run(configured(video, two_processes=two_processes), "BrokenSpeaker")
+    assert isinstance(result.error, StageDied)
+    assert str(result.error) == "the answer stage died: ArithmeticError: the spoon is bent"
+    assert result.summary.error == str(result.error)
+
+
+@pytest.mark.parametrize("two_processes", [False, True])
+def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(video: str, two_processes: bool) -> None:
+    result = run(configured(video, two_processes=two_processes), "open_missing")
+    assert type(result.error) is ModelNotFound
+    assert str(result.error) == "there is no folder nowhere"
+    assert result.summary.ended == "error"
+
+
+def test_an_answer_stage_that_says_nothing_for_too_long_is_named(video: str) -> None:
+    policy = PipelineConfig(timeout_s=0.01)
+    result = run(configured(video, pipeline=policy), "SilentSpeaker")
+    assert str(result.error) == ("the answer stage died: silent for 0.01 s; raise pipeline.timeout_s for slow models")
+
+
+@pytest.mark.parametrize(
+    ("stage", "patch"),
+    [
+        ("texture", (TextureUpdater, "prepare")),
+        ("texture", (TextureUpdater, "commit")),
+        ("allocate", (StreamAllocator, "mark_answered")),
+    ],
+)
+def test_a_stage_that_fails_is_named_and_the_others_stop(
+    video: str, monkeypatch: pytest.MonkeyPatch, stage: str, patch: tuple[type, str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(*patch, fail)
+    result = run(configured(video))
+    assert isinstance(result.error, StageDied)
+    assert str(result.error) == f"the {stage} stage died: ZeroDivisionError: on purpose"
+    assert isinstance(result.error.__cause__, ZeroDivisionError)
+    assert result.summary.ended == "error"
+
+
+def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(configured(video), speaker="tests.support.answer_models:FakeSpeaker")
+
+    def frames(should_stop: object) -> Iterator[object]:
+        raise SourceNotFound("the disk is gone")
+        yield
+
+    monkeypatch.setattr(pipeline._source, "frames", frames)
+    with pytest.raises(SourceNotFound, match="the disk is gone"):
+        list(pipeline.run())
+
+
+@pytest.mark.parametrize("speaker", ["FakeSpeaker", "KilledSpeaker"])
+def test_nothing_is_left_of_the_answer_socket_after_a_run(video: str, tmp_path: Path, speaker: str) -> None:
+    run(configured(video, two_processes=True), speaker)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_work_fails_before_anything_starts(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(SourceNotFound):
+        Pipeline(configured("nowhere.mp4"), speaker="tests.support.answer_models:FakeSpeaker")
+    empty = tmp_path_factory.mktemp("model")
+    with pytest.raises(ModelNotFound):
+        Pipeline(configured(video, answer=AnswerConfig(model=str(empty))))
+
+
+def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
+    video: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The allocate stage holds the first frame until the last one has been captured; time flies."""
+    last_seen = threading.Event()
+    allocate = StreamAllocator.allocate
+    pipeline = Pipeline(
+        configured(video, capture=CaptureConfig(realtime=True)),
+        FlyingClock(),
+        speaker="tests.support.answer_models:FakeSpeaker",
+    )
+    frames = pipeline._source.frames
+
+    def told_at_the_end(should_stop: Callable[[], bool]) -> Iterator[object]:
+        yield from frames(should_stop)
+        last_seen.set()
+
+    monkeypatch.setattr(pipeline._source, "frames", told_at_the_end)
+    monkeypatch.setattr(
+        StreamAllocator, "allocate", lambda self, view, *a: last_seen.wait(10) and allocate(self, view, *a)
+    )
+    events = list(pipeline.run())
+    summary = events[-1]
+    assert isinstance(summary, Summary)
+    frames_dropped = {queue: count for queue, count in summary.dropped.items() if queue != "answer.busy"}
+    assert summary.frames + sum(frames_dropped.values()) == FRAMES
+    assert set(frames_dropped) <= {"capture.replaced", "texture.replaced"}
+    assert summary.frames < 5
+    assert max(event.frame_index for event in events if isinstance(event, FrameReady)) == FRAMES - 1
+
+
+class FlyingClock:
+    """Moves on by 100 ms whenever it is read."""
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+        self._lock = threading.Lock()
+
+    def now_ns(self) -> int:
+        with self._lock:
+            self._now_ns += 100_000_000
+            return self._now_ns
+
+
+def test_without_timing_an_answer_is_the_same_whatever_the_clock_says(video: str) -> None:
+    answers = [[replace(a, timing=None) for a in run(configured(video)).of(Answer)] for _ in range(2)]
+    assert answers[0] == answers[1]
+
+
+class TestHardwareThatGivesUp:
+    """The texture's hardware is lost in the middle of a run."""
+
+    @pytest.fixture(autouse=True)
+    def has_cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            "stream.runtime.pipeline.try_store", lambda backend: "cuda" if backend == "auto" else backend
+        )
+
+    @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 0}, {"fails_reading": 30}])
+    @pytest.mark.parametrize("encode", ["sparse", "prune"])
+    def test_the_run_goes_on_in_the_cpu_store(
+        self, video: str, monkeypatch: pytest.MonkeyPatch, fails: dict[str, int], encode: str
+    ) -> None:
+        answer = AnswerConfig(every_s=0.1, encode=encode)  # type: ignore[arg-type]
+        undisturbed = run(configured(video, answer=answer))
+        use_failing_stores(monkeypatch, **fails)
+        result = run(configured(video, answer=answer))
+        assert result.error is None
+        assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
+        assert [a.frame_index for a in result.of(Answer)] == [a.frame_index for a in undisturbed.of(Answer)]
+        assert [n.message for n in result.of(Notice) if n.code == STORE_LOST] == [
+            f"the texture goes on in the CPU store: {GONE}"
+        ]
+        assert (result.of(Started)[0].backend, result.summary.backend) == ("cuda", "cpu")
+        assert result.summary.dropped == {"texture.fallbacks": 1}
+        if encode == "prune" and "fails_reading" in fails:  # the picture is the same, whatever was chosen of it before
+            assert [a.text for a in result.of(Answer)] == [a.text for a in undisturbed.of(Answer)]
+
+    @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 30}])
+    def test_a_backend_that_was_asked_for_by_name_ends_the_run(
+        self, video: str, monkeypatch: pytest.MonkeyPatch, fails: dict[str, int]
+    ) -> None:
+        use_failing_stores(monkeypatch, **fails)
+        result = run(configured(video, texture=TextureConfig(backend="gl")))
+        assert isinstance(result.error, DeviceLost)
+        assert str(result.error).startswith(GONE)
+        assert not [n for n in result.of(Notice) if n.code == STORE_LOST]
+        assert (result.summary.ended, result.summary.backend) == ("error", "gl")
+
+    def test_hardware_that_is_lost_before_the_run_is_told_at_its_beginning(
+        self, video: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def lost(backend: str) -> str:
+            raise DeviceLost(GONE)
+
+        monkeypatch.setattr("stream.runtime.pipeline.try_store", lost)
+        result = run(configured(video))
+        started, notice = result.events[:2]
+        assert isinstance(started, Started)
+        assert isinstance(notice, Notice)
+        assert (started.backend, notice.code, result.summary.backend) == ("cpu", STORE_LOST, "cpu")
+        with pytest.raises(DeviceLost):
+            Pipeline(configured(video, texture=TextureConfig(backend="cuda")))

@@ -1,0 +1,370 @@
+"""Runs that are recorded and answered again: what is the same, what is not, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.model import Packet
+from stream.answering import Answering, answering, read_answering
+from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
+from stream.errors import RecordingError
+from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
+from stream.messages import AnswerReply, Cancel, Connect, ServerHello, TurnExpired, YesNoReply
+from stream.packets import token_message
+from stream.recording import AnyRecord, Began, Happened, Heard, Recording, Said, packed
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import LookedAgain, Replay, Replayed, answered_by, open_recorded, replay_config
+from tests.support.answer_models import FakeSpeaker
+from tests.support.events import answer, frame
+from tests.support.runs import Seen, open_supervised, watch
+from tests.support.runs import config as supervised_config
+from tests.support.video import make_video, moving_square
+
+FRAMES = 30
+SPEAKER = "tests.support.answer_models:FakeSpeaker"
+TOLD = Answering("0.1.0", None, "7 files", 1, {})
+
+
+class Forgetful(FakeSpeaker):
+    """Says how many packets of this guest it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__(Config())
+        self.seen: dict[bytes, int] = {}
+
+    def attend(self, guest: bytes) -> None:
+        self._guest = guest
+        self.seen.setdefault(guest, 0)
+
+    def forget(self, guest: bytes) -> None:
+        self.seen.pop(guest, None)
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        self.seen[self._guest] += 1
+        list(super().answer(packet, query, should_stop))
+        yield f"{query} {self.seen[self._guest]}"
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> str:
+    frames = list(moving_square(FRAMES, 192, 128))
+    return str(make_video(tmp_path_factory.mktemp("video") / "square.mp4", frames, 10))
+
+
+def record(
+    video: str, folder: Path, on_event: Callable[[Pipeline, Event], None] | None = None, **answer: Any
+) -> list[Event]:
+    config = Config(
+        source=video,
+        allocate=AllocateConfig(budget=12),
+        answer=AnswerConfig(every_s=1.0, **answer),
+        output=OutputConfig(record=str(folder)),
+        pipeline=PipelineConfig(single_process=True),
+    )
+    pipeline = Pipeline(config, speaker=SPEAKER)
+    events: list[Event] = []
+    for event in pipeline.run():
+        events.append(event)
+        if on_event is not None:
+            on_event(pipeline, event)
+    return events
+
+
+def replayed(recording: Recording, speaker: FakeSpeaker | None = None, told: Answering | None = None) -> tuple:
+    """The events of a replay and its summary."""
+    replay = Replay(speaker or FakeSpeaker(Config()), told or answered_by(recording))
+    events = [event for record in recording.records() for event in replay.take(record)]
+    return events, replay.summary(recording.damage)
+
+
+@pytest.mark.parametrize("encode", ["sparse", "full"])
+def test_a_recorded_run_gives_the_same_answers_again(video: str, tmp_path: Path, encode: str) -> None:
+    told = record(video, tmp_path / "a", encode=encode)
+    events, summary = replayed(Recording(tmp_path / "a"))
+    answers = [event for event in told if isinstance(event, Answer)]
+    again = [event for event in events if isinstance(event, Replayed)]
+    assert [(a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in answers] == [
+        (a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in again
+    ]
+    assert all(a.same and a.recorded == a.text and not a.check for a in again)
+    assert [e.frame_index for e in events if isinstance(e, FrameReady)] == list(range(FRAMES))
+    assert (summary.answers, summary.looks, summary.differing, summary.unanswered) == (4, 0, 0, 0)
+    assert (summary.damage, summary.first_s) == ((), None)
+    assert summary.recorded == told[-1]
+
+
+def test_a_recording_is_whole_when_its_run_tells_the_summary(video: str, tmp_path: Path) -> None:
+    whole: list[AnyRecord] = []
+
+    def look(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, Summary):
+            assert not any(thread.name == "recorder" for thread in threading.enumerate())
+            whole.extend(Recording(tmp_path / "a").records())
+
+    events = record(video, tmp_path / "a", look)
+    assert whole[-1] == Happened(events[-1])  # type: ignore[arg-type]
+
+
+def test_what_the_run_tells_and_its_captions_are_those_of_a_run_that_records_nothing(
+    video: str, tmp_path: Path
+) -> None:
+    assert [type(event) for event in record(video, tmp_path / "a")] == [
+        type(event) for event in Pipeline(_plain(video), speaker=SPEAKER).run()
+    ]
+
+
+def _plain(video: str) -> Config:
+    return Config(
+        source=video,
+        allocate=AllocateConfig(budget=12),
+        answer=AnswerConfig(every_s=1.0),
+        pipeline=PipelineConfig(single_process=True),
+    )
+
+
+def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Path) -> None:
+    def ask(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, FrameReady) and event.frame_index == 15:
+            pipeline.ask("and now?")
+
+    until = UntilConfig(question="is it bright?", captions=True, go_on=True)
+    told = record(video, tmp_path / "a", ask, until=until)
+    events, summary = replayed(Recording(tmp_path / "a"))
+    assert any(isinstance(event, QueryChanged) for event in events)
+    queries = [event.query for event in events if isinstance(event, Replayed)]
+    assert queries == [event.query for event in told if isinstance(event, Answer)]
+    assert set(queries) == {"Say what happens.", "and now?"}
+    looks = [event for event in told if isinstance(event, YesNoResult)]
+    again = [event for event in events if isinstance(event, LookedAgain)]
+    assert [(a.frame_index, a.recorded_yes, a.question) for a in again] == [
+        (look.frame_index, look.yes, "is it bright?") for look in looks
+    ]
+    assert (summary.looks, summary.differing) == (len(looks), 0)
+    assert all(a.same for a in again)
+
+
+def test_checks_of_answers_are_repeated_and_marked(video: str, tmp_path: Path) -> None:
+    record(video, tmp_path / "a", shadow_every=2)
+    events, summary = replayed(Recording(tmp_path / "a"))
+    again = [event for event in events if isinstance(event, Replayed)]
+    assert [(a.answer, a.check) for a in again] == [
+        (0, False),
+        (1, False),
+        (1, True),
+        (2, False),
+        (3, False),
+        (3, True),
+    ]
+    assert summary.differing == 0
+
+
+def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, tmp_path: Path) -> None:
+    class Changed(FakeSpeaker):
+        def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+            yield from super().answer(packet, query, should_stop)
+            if packet.stamp.frame_index >= 20:
+                yield "!"
+
+        def look(self, packet: Packet, question: str) -> tuple[float, float]:
+            yes, certain = super().look(packet, question)
+            return yes, certain - (0.002 if packet.stamp.frame_index >= 20 else 0.0005)
+
+    record(video, tmp_path / "a", until=UntilConfig(question="bright?", captions=True, go_on=True))
+    events, summary = replayed(Recording(tmp_path / "a"), Changed(Config()))
+    again = [event for event in events if isinstance(event, Replayed)]
+    assert [a.same for a in again] == [True, True, False, False]
+    assert again[2].text == again[2].recorded + "!"
+    looks = [event for event in events if isinstance(event, LookedAgain)]
+    assert [look.same for look in looks] == [look.frame_index < 20 for look in looks]
+    assert summary.first_s == 2.0
+    assert summary.differing == 2 + sum(not look.same for look in looks)
+
+
+def test_text_of_another_number_of_tokens_is_not_the_same(video: str, tmp_path: Path) -> None:
+    class Wordy(FakeSpeaker):
+        def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+            yield from super().answer(packet, query, should_stop)
+            assert self._spoken is not None
+            self._spoken = replace(self._spoken, text_tokens=5)
+
+    record(video, tmp_path / "a")
+    _, summary = replayed(Recording(tmp_path / "a"), Wordy(Config()))
+    assert summary.differing == 4
+
+
+def packet_record(number: int, *, wants_answer: bool = True) -> Said:
+    pixels = np.full((1, 3, 32, 32), number, np.uint8)
+    stamp = FrameStamp(number, number * 10**9, 0)
+    packet = TokenPacket(stamp, TileGrid.of(64, 96), np.zeros((1, 3), np.int32), np.ones(1, np.float32), pixels)
+    message, arrays = token_message(number, number, packet, wants_answer=wants_answer)
+    return Said(message, packed(arrays))
+
+
+def answered(number: int, text: str) -> Heard:
+    times = {"encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
+    return Heard(AnswerReply(answer=number, query="q", text=text, tokens_used=1, text_tokens=4, **times))
+
+
+def looked(number: int) -> Heard:
+    times = {"encode_ms": 1.0, "prefill_ms": 1.0}
+    return Heard(YesNoReply(answer=number, yes=0.01, certain=1.0, tokens_used=1, **times))
+
+
+def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay]:
+    replay = Replay(speaker, TOLD)
+    return [event for record in records for event in replay.take(record)], replay
+
+
+JOIN = Said(Connect(query="q", standing_query="u"))
+
+
+def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
+    speaker = Forgetful()
+    first = [JOIN, packet_record(1), answered(1, "q 1"), packet_record(2), answered(2, "q 2")]
+    events, _ = take(speaker, *first, JOIN, packet_record(3), answered(3, "q 1"))
+    assert [event.same for event in events if isinstance(event, Replayed)] == [True] * 3
+    assert list(speaker.seen.values()) == [1]
+
+
+def test_only_packets_that_were_answered_are_asked() -> None:
+    speaker = Forgetful()
+    lapsed = [packet_record(1), Heard(TurnExpired(turn=1))]
+    lost = [packet_record(2)]
+    events, replay = take(speaker, JOIN, *lapsed, *lost, JOIN, packet_record(3), answered(3, "q 1"), packet_record(4))
+    assert len(events) == 1
+    assert replay.summary([]).unanswered == 2, "the one that was lost, and the last"
+    assert replay.summary(["cut"]).damage == ("cut",)
+
+
+def test_an_answer_that_was_cancelled_is_not_asked_for_even_where_it_came_too_late() -> None:
+    late = [packet_record(1), Said(Cancel()), answered(1, "x")]
+    events, replay = take(FakeSpeaker(Config()), JOIN, *late, packet_record(2), answered(2, "frame 2 sum 3072"))
+    assert [event.answer for event in events] == [2]  # type: ignore[attr-defined]
+    assert replay.summary([]).unanswered == 1
+
+
+def test_a_packet_that_was_only_looked_at_is_not_asked_for_an_answer() -> None:
+    events, replay = take(
+        FakeSpeaker(Config()), JOIN, packet_record(1, wants_answer=False), looked(1), answered(1, "x")
+    )
+    assert [type(event) for event in events] == [LookedAgain]
+    assert replay.summary([]).unanswered == 0
+    events, replay = take(FakeSpeaker(Config()), JOIN, packet_record(1), looked(1), answered(1, "frame 1 sum 3072"))
+    assert [event.same for event in events] == [True, True]  # type: ignore[attr-defined]
+
+
+def hello(told: Answering) -> Heard:
+    text = msgspec.json.encode(told).decode()
+    return Heard(ServerHello(model_id="m", knows_levels=True, known_world=None, provenance=text))
+
+
+def test_a_recording_that_goes_on_with_another_model_is_refused_from_there() -> None:
+    same = msgspec.structs.replace(TOLD, threads=2, program="9")
+    take(FakeSpeaker(Config()), hello(TOLD), hello(same))
+    for other in (msgspec.structs.replace(TOLD, weights="8 files"), msgspec.structs.replace(TOLD, settings={"a": 1})):
+        with pytest.raises(RecordingError, match=r"another model or by other settings: .*; record it anew"):
+            take(FakeSpeaker(Config()), hello(TOLD), hello(other))
+
+
+def test_a_recording_without_an_answer_stage_is_told(video: str, tmp_path: Path) -> None:
+    record(video, tmp_path)
+    part = tmp_path / "0001.rec"
+    part.write_bytes(part.read_bytes()[:150])
+    with pytest.raises(RecordingError, match=r"nothing was answered in .*: the run ended before its model was there"):
+        answered_by(Recording(tmp_path))
+
+
+def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path) -> None:
+    for name, weights in (("model", b"w"), ("copy", b"w"), ("other", b"x")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(weights)
+    told = read_answering(answering(Config(answer=AnswerConfig(model=str(tmp_path / "model"), max_tokens=7))))
+    for named in (None, str(tmp_path / "copy")):
+        config = replay_config(told, named, "cpu", None)
+        assert config.answer.model == (named or str(tmp_path / "model"))
+        assert (config.answer.device, config.answer.dtype, config.answer.max_tokens) == ("cpu", "auto", 7)
+        assert isinstance(open_recorded(told, config, SPEAKER), FakeSpeaker)
+    other = replay_config(told, str(tmp_path / "other"), None, None)
+    with pytest.raises(RecordingError, match=r"another model than .*other: .*model \(1 file, .*; give --model the"):
+        open_recorded(told, other, SPEAKER)
+
+
+def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = msgspec.structs.replace(TOLD, model="owner/model")
+    found = iter(["unknown", "7 files", "unknown", "8 files"])
+    monkeypatch.setattr("stream.runtime.replay.weights_of", lambda name: next(found))
+    config = Config(answer=AnswerConfig(model="owner/model"))
+    assert isinstance(open_recorded(told, config, SPEAKER), FakeSpeaker)
+    with pytest.raises(RecordingError, match="8 files here"):
+        open_recorded(told, config, SPEAKER)
+
+
+def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_path: Path) -> None:
+    given = supervised_config().model_copy(update={"output": OutputConfig(record=str(tmp_path / "a"))})
+    run = open_supervised(given=given)
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if not isinstance(event, Answer):
+            return
+        restarts = len(seen.of(Restarted))
+        answers_since = sum(isinstance(e, Answer) for e in seen.since(Restarted))
+        if seen.once("answers", restarts == 0 and answers_since == 2):
+            seen.signal("answers")
+        if seen.once("frames", restarts == 1 and answers_since == 2):
+            seen.signal("frames")
+        if restarts == 2 and answers_since == 2:
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert [process for process, _, _ in seen.restarts()] == ["answers", "frames"]
+    recording = Recording(tmp_path / "a")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["0001.rec", "0002.rec"]
+    events, summary = replayed(recording)
+    assert sum(isinstance(record, Said) and isinstance(record.message, Connect) for record in recording.records()) == 3
+    assert summary.answers >= 5, "the last of the one that was killed may be lost with it"
+    assert summary.differing == 0
+    assert isinstance(summary.recorded, Summary), "the run waited for the end of its recording"
+    frames = [event for event in events if isinstance(event, FrameReady)]
+    assert summary.frames == len(frames) >= len(seen.of(FrameReady)) - 5
+    again = [event for event in events if isinstance(event, Replayed)]
+    for told in (frames, again):
+        assert [event.pts_s for event in told] == sorted(event.pts_s for event in told)
+        assert [event.frame_index for event in told] == sorted({event.frame_index for event in told})
+    assert [event.answer for event in again] == sorted({event.answer for event in again})
+
+
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize(("live", "later_s"), [(True, 60.0), (False, 0.0)])
+def test_a_live_source_that_was_opened_again_goes_on_in_time_and_a_file_has_its_own(
+    live: bool, later_s: float, reported: bool
+) -> None:
+    """`reported`: whether the first process lived long enough to report the answer that it had received."""
+    second = 10**9
+
+    def part(opened_ns: int) -> list[AnyRecord]:
+        began = Began("0.1.0", "camera", "2026-01-01", live=live)
+        told = [frame(number, number / 10, capture_ns=opened_ns + number * second // 10) for number in range(3)]
+        return [began, *(Happened(event) for event in told), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
+
+    report = [Happened(answer(0.0, ""))] if reported else []
+    records = [*part(5 * second), *report, *part(65 * second)]  # the second one's answer is 0 again
+    events, replay = take(FakeSpeaker(Config()), *records)
+    times = [(e.frame_index, round(e.pts_s, 3)) for e in events if isinstance(e, FrameReady)]
+    assert times == [(number, round(number % 3 / 10 + (number > 2) * later_s, 3)) for number in range(6)]
+    again = [event for event in events if isinstance(event, Replayed)]
+    assert [(e.answer, e.frame_index, round(e.pts_s, 3), e.same) for e in again] == [
+        (0, 0, 0.0, True),
+        (1, 3, later_s, True),
+    ]
+    assert not any(event.check for event in again)
+    assert (replay.summary([]).frames, replay.summary([]).answers) == (6, 2)

@@ -1,0 +1,315 @@
+"""Which way a configuration is run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stream.config import CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.display.progress import ProgressDisplay
+from stream.errors import OutputError, StageDied
+from stream.events import Event, Summary
+from stream.runtime import pipeline, supervised
+from stream.runtime.session import (
+    ELAPSED,
+    FINISHING,
+    STOPPING,
+    TimeLimit,
+    deliver,
+    expected_frames,
+    open_run,
+    run_session,
+    signals_end,
+)
+from stream.runtime.session import supervised as is_supervised
+from stream.sinks.base import Sink
+from stream.sources import SourceInfo
+from tests.support.events import answer, frame, summary
+from tests.support.runs import INFO, EndlessRun, ScriptedRun
+
+LIVE = ["0", "/dev/video2", "rtsp://camera/stream", "udp://0.0.0.0:5000", "http://host/live.m3u8", "zmq+tcp://host:1"]
+FILES = ["clip.mp4", "folder", "scene:demo", "http://host/clip.mp4"]
+
+
+def config(source: str, *, realtime: bool = False, **pipeline: object) -> Config:
+    return Config(source=source, capture=CaptureConfig(realtime=realtime), pipeline=PipelineConfig(**pipeline))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", LIVE)
+def test_live_sources_are_supervised_unless_told_otherwise(source: str) -> None:
+    assert is_supervised(config(source))
+    assert is_supervised(config(source, restart=True))
+    assert not is_supervised(config(source, restart=False))
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_files_are_only_where_that_is_asked_for_and_frames_may_be_lost(source: str) -> None:
+    assert not is_supervised(config(source))
+    assert not is_supervised(config(source, realtime=True))
+    assert not is_supervised(config(source, restart=True))
+    assert is_supervised(config(source, restart=True, realtime=True))
+
+
+def test_a_single_process_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_supervised(config("0", single_process=True))
+    assert not is_supervised(config("0", single_process=True, restart=True))
+
+
+@pytest.mark.parametrize("source", ["-", "zmq+tcp://host:1?pull"])
+def test_what_can_be_read_once_only_is_not(source: str) -> None:
+    assert not is_supervised(config(source))
+    assert not is_supervised(config(source, restart=True, realtime=True))
+
+
+def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:
+    assert not is_supervised(config("0").model_copy(update={"output": OutputConfig(heatmap="seen.mp4")}))
+
+
+def test_the_run_is_made_accordingly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "Pipeline", lambda given, shared: ("here", given.source))
+    monkeypatch.setattr(supervised, "SupervisedRun", lambda given: ("supervised", given.source))
+    assert open_run(config("clip.mp4")) == ("here", "clip.mp4")
+    assert open_run(config("0")) == ("supervised", "0")
+
+
+class FullSink(Sink):
+    """Takes nothing; `run_was_closed` tells whether the run had been stopped when the sink was closed."""
+
+    def __init__(self, run: ScriptedRun) -> None:
+        self._run = run
+        self.run_was_closed: bool | None = None
+
+    def write(self, event: Event) -> None:
+        raise OutputError("the disk is full")
+
+    def close(self) -> None:
+        self.run_was_closed = self._run.closed
+
+
+def config_of_session(tmp_path: Path) -> Config:
+    return Config(source="a.mp4", output=OutputConfig(paths=(str(tmp_path / "a.jsonl"), str(tmp_path / "a.vtt"))))
+
+
+def test_every_output_gets_every_event(tmp_path: Path) -> None:
+    run = ScriptedRun([frame(0, 0.0), answer(0.0, "hello"), summary()])
+    told = run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run)
+    assert isinstance(told, Summary)
+    assert "hello" in (tmp_path / "a.vtt").read_text(encoding="utf-8")
+    assert len((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_a_run_that_dies_leaves_what_was_said(tmp_path: Path) -> None:
+    run = ScriptedRun([answer(0.0, "hello")], StageDied("answer", "it fell"))
+    with pytest.raises(StageDied):
+        run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run)
+    assert "hello" in (tmp_path / "a.vtt").read_text(encoding="utf-8")
+
+
+def test_a_source_that_cannot_be_opened_destroys_nothing(tmp_path: Path) -> None:
+    old = tmp_path / "a.vtt"
+    old.write_text("yesterday", encoding="utf-8")
+
+    def fail(config_of_session: Config) -> ScriptedRun:
+        raise StageDied("capture", "no such file")
+
+    with pytest.raises(StageDied):
+        run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=fail)
+    assert old.read_text(encoding="utf-8") == "yesterday"
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_an_output_that_fails_stops_the_run_and_closes_the_others(tmp_path: Path) -> None:
+    run = ScriptedRun([answer(0.0, "hello"), summary()])
+    full = FullSink(run)
+    with pytest.raises(OutputError, match="full"):
+        run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), extra=[full], make_run=lambda _: run)
+    assert full.run_was_closed
+    assert "hello" in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_run_without_a_summary_is_impossible() -> None:
+    with pytest.raises(AssertionError, match="summary"):
+        deliver(iter([]), [])
+
+
+def test_the_first_signal_ends_the_second_cancels_the_third_kills(capfd: pytest.CaptureFixture[str]) -> None:
+    run, before = ScriptedRun([]), signal.getsignal(signal.SIGINT)
+    with signals_end(run, ProgressDisplay(captions=False)):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert run.told == ["end"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run.told == ["end", "cancel"]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capfd.readouterr().err == f"{FINISHING[signal.SIGINT]}\n{STOPPING}\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "remark"),
+    [
+        (signal.SIGTERM, "SIGTERM: finishing what is in flight; a second one stops now"),
+        (signal.SIGHUP, "SIGHUP, the terminal is gone: finishing what is in flight; SIGTERM stops now"),
+    ],
+)
+def test_where_nobody_can_press_a_key_none_is_asked_for(
+    number: int, remark: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = ScriptedRun([])
+    with signals_end(run, ProgressDisplay(captions=False)):
+        os.kill(os.getpid(), number)
+    assert run.told == ["end"]
+    assert capfd.readouterr().err == f"{remark}\n"
+
+
+def test_a_terminal_that_is_closed_sends_several_signals_and_ends_the_run_once() -> None:
+    run = ScriptedRun([])
+    with signals_end(run, ProgressDisplay(captions=False)):
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        assert run.told == ["end"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run.told == ["end", "cancel"]
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
+    run, before = ScriptedRun([]), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_end(run, ProgressDisplay(captions=False)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert run.told == []
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert run.told == ["end"]
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:
+    assert expected_frames(INFO, CaptureConfig()) == 50
+    assert expected_frames(INFO, CaptureConfig(max_frames=7)) == 7
+    assert expected_frames(INFO, CaptureConfig(start_s=1.5)) == 12
+    assert expected_frames(INFO, CaptureConfig(start_s=1.0, duration_s=0.4)) == 10
+    assert expected_frames(INFO, CaptureConfig(start_s=9.0)) == 0
+    unknown = SourceInfo("a", 64, 64, None, None, None, False, "h264", "yuv420p")
+    assert expected_frames(unknown, CaptureConfig()) is None
+    assert expected_frames(unknown, CaptureConfig(max_frames=7)) == 7
+
+
+def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
+    run = EndlessRun([frame(0, 0.0)])
+    told = run_session(
+        config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run, limit_s=0.01
+    )
+    assert told.ended == ELAPSED
+    assert run.told == ["end"]
+    assert '"ended":"elapsed"' in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_before_the_time_is_over_is_told_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Limit(TimeLimit):
+        def end(self) -> None:
+            told.append("end")
+            super().end()
+
+    monkeypatch.setattr("stream.runtime.session.TimeLimit", Limit)
+    run = EndlessRun([frame(0, 0.0)])
+    sink = Interrupting()
+    summary = run_session(
+        config_of_session(tmp_path), ProgressDisplay(captions=False), [sink], lambda _: run, limit_s=60.0
+    )
+    assert (told, run.told, summary.ended) == (["end"], ["end"], "interrupted")
+
+
+class Interrupting(Sink):
+    """Presses Ctrl-C at the first event."""
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, Summary):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class FakeTimer:
+    """Goes off when the test says so."""
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        self.seconds, self.call = seconds, call
+        self.told: list[str] = []
+
+    def start(self) -> None:
+        self.told.append("start")
+
+    def cancel(self) -> None:
+        self.told.append("cancel")
+
+
+class Case:
+    """A limited run and its timer."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.run = ScriptedRun(events)
+        self.timers: list[FakeTimer] = []
+        self.limit = TimeLimit(self.run, 60.0, self.timer)
+        self.events = self.limit.events(self.run.run())
+
+    def timer(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
+        self.timers.append(FakeTimer(seconds, call))
+        return self.timers[-1]
+
+
+def ending(event: Event) -> str:
+    assert isinstance(event, Summary)
+    return event.ended
+
+
+def test_the_time_begins_with_the_first_frame() -> None:
+    case = Case([answer(0.0, "a"), frame(0, 0.0), frame(1, 0.1), summary()])
+    (timer,) = case.timers
+    next(case.events)
+    assert timer.told == []
+    next(case.events)
+    assert (timer.seconds, timer.told) == (60, ["start"])
+    assert ending(list(case.events)[-1]) == "finished"
+    assert timer.told == ["start", "cancel"]
+
+
+def test_a_run_that_it_ended_says_so() -> None:
+    case = Case([frame(0, 0.0), summary(ended="interrupted")])
+    next(case.events)
+    case.timers[0].call()
+    assert case.run.told == ["end"]
+    assert ending(next(case.events)) == ELAPSED
+
+
+def test_a_run_that_was_interrupted_before_stays_interrupted() -> None:
+    case = Case([frame(0, 0.0), summary(ended="interrupted")])
+    next(case.events)
+    case.limit.end()
+    case.timers[0].call()
+    assert case.run.told == ["end"]
+    assert ending(next(case.events)) == "interrupted"
+
+
+def test_a_run_that_is_cancelled_while_it_ends_is_cancelled() -> None:
+    case = Case([frame(0, 0.0), summary(ended="cancelled")])
+    next(case.events)
+    case.timers[0].call()
+    case.limit.cancel()
+    assert case.run.told == ["end", "cancel"]
+    assert ending(next(case.events)) == "cancelled"
+
+
+def test_a_run_that_is_given_up_leaves_no_timer() -> None:
+    case = Case([frame(0, 0.0), summary()])
+    next(case.events)
+    case.events.close()
+    assert case.timers[0].told == ["start", "cancel"]

@@ -1,0 +1,73 @@
+"""A terminal that is closed ends a run as well as Ctrl-C does: with its summary, and outputs that are whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import av
+import pytest
+
+from stream.signals import leave_gone_terminal
+from tests.support.network import until
+from tests.support.terminal import Pty
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT_S = 120
+
+
+def start_on(pty: Pty, arguments: list[str]) -> subprocess.Popen[bytes]:
+    """The command with a speaker that needs no model, on a terminal of its own."""
+
+    def own_terminal() -> None:
+        fcntl.ioctl(pty.program, termios.TIOCSCTTY, 0)
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.fake_command", "-1", *arguments],
+        cwd=ROOT,
+        stdin=pty.program,
+        stdout=pty.program,
+        stderr=pty.program,
+        env={**os.environ, "TERM": "xterm-256color"},
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    )
+
+
+@pytest.mark.parametrize("command", ["caption", pytest.param("watch", marks=pytest.mark.slow)])
+def test_a_closed_terminal_ends_the_run_with_a_summary_and_a_whole_video(command: str, tmp_path: Path) -> None:
+    told, video = tmp_path / "a.jsonl", tmp_path / "a.mp4"
+    outputs = ["-o", str(told), "--heatmap", str(video)]
+    pty = Pty(100, 30)
+    with start_on(pty, [command, "scene:demo", "--realtime", "--every", "0.3", *outputs]) as child:
+        pty.until(lambda: told.exists() and '"type":"answer"' in told.read_text("utf-8"), limit_s=LIMIT_S)
+        pty.close()
+        until(lambda: child.poll() is not None, limit_s=LIMIT_S)
+    lines = [json.loads(line) for line in told.read_text("utf-8").splitlines()]
+    assert (lines[-1]["type"], lines[-1]["ended"]) == ("summary", "interrupted")
+    assert child.returncode == 130
+    with av.open(str(video)) as container:
+        assert sum(1 for _ in container.decode(video=0)) > 0
+
+
+def test_only_a_terminal_that_is_gone_is_left(capfd: pytest.CaptureFixture[str]) -> None:
+    assert not leave_gone_terminal()
+    pty = Pty()
+    kept = os.dup(1)
+    try:
+        os.dup2(pty.program, 1)
+        assert not leave_gone_terminal()
+        pty.close()
+        assert leave_gone_terminal()
+        os.write(1, b"into nowhere")
+        assert not leave_gone_terminal()
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    os.write(1, b"shown")
+    assert capfd.readouterr().out == "shown"

@@ -1,0 +1,440 @@
+"""Runs whose processes are killed, stopped and broken: what goes on, what is told, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from arr_coc.errors import BackendMissing, ModelNotFound
+from arr_coc.types import NS_PER_S
+from stream.clock import MonotonicClock
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    CaptureConfig,
+    Config,
+    PipelineConfig,
+    TextureConfig,
+    UntilConfig,
+)
+from stream.errors import SourceNotFound, StageDied, TransportError
+from stream.events import (
+    Answer,
+    Event,
+    FrameReady,
+    Notice,
+    QueryChanged,
+    Restarted,
+    Started,
+    VerdictChanged,
+    YesNoResult,
+)
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.supervised import FRAMES, SupervisedRun
+from stream.runtime.worker_messages import WorkerFailed, pack_report
+from tests.support.network import until
+from tests.support.runs import ENDLESS, Seen, config, open_supervised, watch
+from tests.support.stores import require
+
+HEARTBEAT_S = 3.0
+"""Far longer than a busy machine holds up a thread, so that only what was stopped is silent for so long."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Every run, however it ends, gives back its children and its files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    yield
+    assert psutil.Process().children() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_outlives_both_of_its_processes() -> None:
+    run = open_supervised()
+    pids: list[dict[str, int]] = []
+    killed_ns: dict[str, int] = {}
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("ask", len(seen.of(Answer)) >= 2):
+            run.ask("and now?")
+        if seen.once("frames", bool(seen.of(QueryChanged)) and seen.events[-1].__class__ is FrameReady):
+            pids.append(run.processes())
+            killed_ns["frames"] = seen.signal("frames")
+        if seen.once("answers", bool(seen.of(Restarted)) and isinstance(event, Answer)):
+            pids.append(run.processes())
+            killed_ns["answers"] = seen.signal("answers")
+        if len(seen.of(Restarted)) == 2 and isinstance(event, Answer) and seen.once("end", is_newer(seen, event)):
+            pids.append(run.processes())
+            run.end()
+
+    def is_newer(seen: Seen, answer: Answer) -> bool:
+        """Whether it is about a frame that was captured after the answer process was killed."""
+        frame = next(f for f in seen.of(FrameReady) if f.frame_index == answer.frame_index)
+        return frame.capture_ns > killed_ns["answers"]
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.restarts() == [
+        ("frames", "its process was killed by SIGKILL", 1),
+        ("answers", "its process was killed by SIGKILL", 1),
+    ]
+    assert seen.frames_rise()
+    first, last = (list(map(type, seen.events)).index(Restarted), len(seen.events))
+    assert any(isinstance(event, FrameReady) for event in seen.events[first:last])
+    before, between, after = pids
+    assert before["frames"] != between["frames"] == after["frames"]
+    assert before["answers"] == between["answers"] != after["answers"], "the model was loaded once more"
+    answers = seen.of(Answer)
+    assert [a.answer for a in answers] == sorted({a.answer for a in answers})
+    asked_at = seen.events.index(seen.of(QueryChanged)[0])
+    assert {a.query for a in answers if seen.events.index(a) > asked_at} == {"and now?"}
+    assert [type(event) for event in seen.events[:2]] == [Started, Notice]
+    assert seen.summary.ended == "interrupted"
+    assert seen.summary.frames == len(seen.of(FrameReady))
+
+
+class LateClock(MonotonicClock):
+    """A clock that can be put forward."""
+
+    ahead_s = 0
+
+    def now_ns(self) -> int:
+        return super().now_ns() + self.ahead_s * NS_PER_S
+
+
+def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
+    clock = LateClock()
+    run = SupervisedRun(config(), clock, speaker="tests.support.answer_models:FakeSpeaker")
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", isinstance(event, FrameReady)):
+            seen.signal("frames")
+            clock.ahead_s = 7200
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.summary.ended == "finished"
+
+
+def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    missing = Config(source=str(tmp_path / "missing.mp4"), capture=CaptureConfig(realtime=True))
+    with pytest.raises(SourceNotFound, match=r"missing.mp4 does not exist; check the name"):
+        open_supervised(given=missing)
+
+
+@pytest.mark.slow
+def test_a_spare_process_takes_over() -> None:
+    run = open_supervised()
+    spares: list[int] = []
+
+    def spare() -> int:
+        known = set(run.processes().values())
+        until(lambda: any(child.pid not in known for child in psutil.Process().children()))
+        return next(child.pid for child in psutil.Process().children() if child.pid not in known)
+
+    def on_event(seen: Seen, event: Event) -> None:
+        restarts = len(seen.of(Restarted))
+        if isinstance(event, FrameReady) and restarts < 2 and seen.once(str(restarts), True):
+            spares.append(spare())
+            seen.signal("frames")
+        if restarts == 2 and isinstance(event, FrameReady):
+            spares.append(run.processes()["frames"])
+            run.end()
+        elif restarts == 1 and isinstance(event, FrameReady) and seen.once("first", True):
+            assert run.processes()["frames"] == spares[0]
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.frames_rise()
+    assert len(spares) == 3
+    assert spares[2] == spares[1] != spares[0]
+
+
+class LastWords:
+    """A frame process that says why it ends, and ends, while its parent looks the other way."""
+
+    def __init__(self) -> None:
+        self._dead = False
+        self.child = self
+        self.pid = 1
+
+    def receive(self, timeout_ms: int) -> bytes | None:
+        before, self._dead = self._dead, True
+        return pack_report(WorkerFailed(error="SourceNotFound", message="there is no such file")) if before else None
+
+    def exit_error(self) -> StageDied | None:
+        return StageDied("frame", "its process exited with status 1") if self._dead else None
+
+
+def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None:
+    run = SupervisedRun.__new__(SupervisedRun)
+    words = LastWords()
+    run._config, run._source, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
+    with pytest.raises(SourceNotFound, match="no such file"):
+        run._opened()
+
+
+def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
+    run = SupervisedRun.__new__(SupervisedRun)
+
+    class Adding:
+        @property
+        def child(self) -> LastWords:
+            run._supervisors["answers"] = self  # type: ignore[assignment]
+            return LastWords()
+
+    run._supervisors = {FRAMES: Adding()}  # type: ignore[dict-item]
+    assert set(run.processes()) == {"main", "frames"}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
+    run = open_supervised()
+    assert run.source_info.name == ENDLESS
+    assert set(run.processes()) == {"main", "frames"}
+    run.close()
+    run.close()
+
+
+@pytest.mark.slow
+def test_pictures_stay_in_the_frame_process() -> None:
+    run = open_supervised()
+    with pytest.raises(TransportError, match="the picture 3 lies in another process"):
+        run.take_overlay(3)
+    run.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", ["frames", "answers"])
+def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None:
+    run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("stop", len(seen.of(Answer)) == 2):
+            seen.signal(process, signal.SIGSTOP)
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    [(name, cause, count)] = seen.restarts()
+    assert (name, count) == (process, 1)
+    assert re.fullmatch(r"its process gave no sign of life for \d+\.\d s", cause)
+    assert seen.frames_rise()
+
+
+@pytest.mark.slow
+def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
+    seen = watch(open_supervised("KilledSpeaker", config(restart_limit=2)), lambda seen, event: None)
+    assert isinstance(seen.error, StageDied)
+    assert str(seen.error) == (
+        "the answer stage died: it died 2 times within a minute, the last time because its process was killed by "
+        "SIGKILL; --debug shows what it printed, and pipeline.restart_limit allows more"
+    )
+    assert (seen.summary.ended, seen.summary.error) == ("error", str(seen.error))
+    assert [count for _, _, count in seen.restarts()] == [1]
+
+
+@pytest.mark.slow
+def test_a_frame_process_that_always_dies_is_a_crash_loop() -> None:
+    run = open_supervised(given=config(restart_limit=3))
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if isinstance(event, FrameReady) and seen.once(str(run.processes()["frames"]), True):
+            seen.signal("frames")
+
+    seen = watch(run, on_event)
+    assert isinstance(seen.error, StageDied)
+    assert "the frame stage died: it died 3 times within a minute" in str(seen.error)
+    assert seen.frames_rise()
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_loaded_ends_the_run_with_that() -> None:
+    seen = watch(open_supervised("open_missing"), lambda seen, event: None)
+    assert isinstance(seen.error, ModelNotFound)
+    assert (seen.summary.ended, seen.summary.error) == ("error", "there is no folder nowhere")
+
+
+@pytest.mark.slow
+def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
+    run = open_supervised("HangingSpeaker", config(timeout_s=HEARTBEAT_S))
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.restarts() == [("answers", f"its process gave no sign of life for {HEARTBEAT_S:.1f} s", 1)]
+    assert seen.summary.dropped["answer.lost"] == 1
+
+
+@pytest.mark.slow
+def test_a_slow_reader_loses_nothing_of_a_process_that_died_meanwhile() -> None:
+    run = open_supervised()
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", len(seen.of(FrameReady)) == 10):
+            time.sleep(0.7)  # more is reported meanwhile than has been read
+            seen.signal("frames")
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.cancel()
+
+    seen = watch(run, on_event)
+    assert seen.frames_rise()
+    before = seen.events[: seen.events.index(seen.of(Restarted)[0])]
+    assert len([event for event in before if isinstance(event, FrameReady)]) > 10
+
+
+@pytest.mark.slow
+def test_a_dead_spare_process_is_not_put_to_work() -> None:
+    run = open_supervised()
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", len(seen.of(Answer)) == 2):
+            spare = next(p for p in psutil.Process().children() if p.pid not in run.processes().values())
+            spare.kill()
+            until(lambda: spare.status() == psutil.STATUS_ZOMBIE)
+            seen.signal("frames")
+        if seen.of(Restarted) and isinstance(event, FrameReady):
+            run.cancel()
+
+    assert [count for _, _, count in watch(run, on_event).restarts()] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["end", "cancel"])
+@pytest.mark.parametrize("victim", [None, "frames", "answers"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_it_ends_when_told_by_another_thread_whoever_is_dead(how: str, victim: str | None, number: int) -> None:
+    if victim is None and number == signal.SIGSTOP:
+        pytest.skip("nobody to stop")
+    run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", len(seen.of(Answer)) == 2):
+            if victim is not None:
+                seen.signal(victim, number)
+            teller = threading.Thread(target=getattr(run, how))
+            teller.start()
+            teller.join()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    assert seen.summary.ended == {"end": "interrupted", "cancel": "cancelled"}[how]
+
+
+@pytest.mark.slow
+def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
+    run = open_supervised("PickySpeaker")
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("ask", len(seen.of(Answer)) == 1):
+            run.ask("refuse me")
+        if seen.once("kill", bool(seen.of(QueryChanged))):
+            seen.signal("frames")
+        if seen.of(Restarted) and isinstance(event, Answer):
+            run.end()
+
+    seen = watch(run, on_event)
+    assert seen.error is None
+    [asked] = seen.of(QueryChanged)
+    assert asked.error == "too long"
+    assert {answer.query for answer in seen.of(Answer)} == {"Say what happens."}
+
+
+def watching(*, go_on: bool) -> Config:
+    """The scene has something bright in it all the time, which this speaker takes for what is watched for."""
+    given = config()
+    until = UntilConfig(question="is it there?", go_on=go_on, every_s=0.2)
+    return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})
+
+
+def test_the_answer_that_held_before_a_death_is_not_told_again() -> None:
+    def on_event(seen: Seen, event: Event) -> None:
+        if seen.once("kill", bool(seen.of(VerdictChanged))):
+            seen.signal("frames")
+        if seen.of(Restarted) and isinstance(event, YesNoResult):
+            seen.run.end()
+
+    seen = watch(open_supervised(given=watching(go_on=True)), on_event)
+    assert seen.error is None
+    assert len(seen.restarts()) == 1
+    assert [event.to for event in seen.of(VerdictChanged)] == ["yes"]
+    assert seen.of(YesNoResult)[-1].holds == "yes"
+    assert (seen.summary.ended, seen.summary.found) == ("interrupted", True)
+
+
+def test_a_run_that_watches_ends_when_it_has_found_that() -> None:
+    seen = watch(open_supervised(given=watching(go_on=False)), lambda seen, event: None)
+    assert seen.error is None
+    assert (seen.summary.ended, seen.summary.found) == ("found", True)
+    assert isinstance(seen.of(YesNoResult)[-1], YesNoResult)
+
+
+@pytest.mark.slow
+def test_a_reader_that_stops_reading_stops_everything() -> None:
+    events = open_supervised().run()
+    for event in events:
+        if isinstance(event, Answer):
+            break
+    events.close()
+
+
+@pytest.mark.slow
+def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> None:
+    whole = Config(
+        source="scene:moving",
+        capture=CaptureConfig(size="128x96", max_frames=48),
+        allocate=AllocateConfig(budget=5),
+        answer=AnswerConfig(every_s=0.25),
+        pipeline=PipelineConfig(restart=True),
+    )
+
+    def answers(kill_at: int | None) -> tuple[list[tuple[int, str]], int]:
+        pipeline = Pipeline(whole, speaker="tests.support.answer_models:FakeSpeaker")
+        told: list[Answer] = []
+        restarts = 0
+        for event in pipeline.run():
+            restarts += isinstance(event, Restarted)
+            if isinstance(event, Answer):
+                told.append(event)
+                if len(told) == kill_at:
+                    os.kill(pipeline.processes()["answers"], signal.SIGKILL)
+        return [(answer.frame_index, answer.text) for answer in told], restarts
+
+    undisturbed, none = answers(None)
+    disturbed, one = answers(3)
+    assert (none, one) == (0, 1)
+    assert disturbed == undisturbed
+    assert len(disturbed) > 6
+
+
+def test_a_texture_store_that_cannot_run_here_is_the_users_to_put_right() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here, so that its store runs")
+    with pytest.raises(BackendMissing, match=r"texture\.backend = cuda needs"):
+        open_supervised(given=config().model_copy(update={"texture": TextureConfig(backend="cuda")}))
+
+
+def test_the_frame_process_says_which_store_it_runs() -> None:
+    require("gl")
+    given = config().model_copy(update={"texture": TextureConfig(backend="gl")})
+
+    def end_soon(seen: Seen, event: Event) -> None:
+        if seen.once("end", len(seen.of(FrameReady)) > 3):
+            seen.run.end()
+
+    seen = watch(open_supervised(given=given), end_soon)
+    assert seen.error is None
+    assert (seen.of(Started)[0].backend, seen.summary.backend) == ("gl", "gl")

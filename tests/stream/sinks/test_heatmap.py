@@ -1,0 +1,173 @@
+"""The drawing and its video: right tiles bright, right times, valid however it ends."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from stream.errors import OutputError
+from stream.overlay import Overlay
+from stream.sinks.drawing import draw, draw_allocation, drawn_size
+from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
+from stream.sinks.strip import LEAST_WIDTH_PX, strip_height
+from tests.support.events import answer, frame
+
+GREY = 128
+
+
+def overlay(height: int = 96, width: int = 128, regions: list[tuple[int, int, int]] | None = None) -> Overlay:
+    rows, cols = -(-height // 32), -(-width // 32)
+    usual = [(0, 0, 0), (1, 0, 1)] if cols > 2 else [(0, 0, 0)]
+    return Overlay(
+        image=np.full((height, width, 3), GREY, dtype=np.uint8),
+        regions=np.array(usual if regions is None else regions, dtype=np.int32).reshape(-1, 3),
+        relevance=np.zeros((rows, cols), dtype=np.float32),
+    )
+
+
+class Slots:
+    """Overlays by slot, each of which can be taken once."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Overlay] = {}
+
+    def put(self, item: Overlay) -> int:
+        self.waiting[len(self.waiting)] = item
+        return len(self.waiting) - 1
+
+    def take(self, slot: int) -> Overlay:
+        return self.waiting.pop(slot)
+
+
+def test_finer_tiles_are_brighter_and_unseen_ones_darkest() -> None:
+    drawn = draw(overlay(regions=[(0, 2, 0), (1, 0, 1)]), "", "")
+    tile = 32 * drawn.shape[1] // 128
+    middle = {place: drawn[int((place[0] + 0.5) * tile), int((place[1] + 0.5) * tile), 1] for place in [(2, 0), (2, 3)]}
+    coarse = drawn[int(0.5 * tile), int(2.5 * tile), 1]
+    assert middle[2, 0] == pytest.approx(GREY, abs=2)
+    assert middle[2, 0] > coarse > middle[2, 3]
+
+
+def test_relevance_is_tinted_where_it_is_high() -> None:
+    plain = overlay(regions=[(3, 0, 0)])
+    relevance = plain.relevance.copy()
+    relevance[0, 3] = 0.2
+    drawn, untinted = (draw(Overlay(plain.image, plain.regions, r), "", "") for r in (relevance, plain.relevance))
+    changed = np.abs(drawn.astype(int) - untinted).max(axis=2)
+    assert changed[40, -40] > 20
+    assert changed[-40, 40] == 0
+
+
+def test_caption_and_note_stand_below_the_picture_and_cover_nothing_of_it() -> None:
+    bare, told = draw(overlay(), "", ""), draw(overlay(), "a very long caption " * 8, "64 of 240")
+    rows = np.flatnonzero((bare != told).any(axis=(1, 2)))
+    height = drawn_size(128, 96)[1]
+    assert rows.min() >= height
+    assert rows.max() > height + 40
+    np.testing.assert_array_equal(told[:height], draw_allocation(overlay()))
+
+
+@pytest.mark.parametrize("grey", [0, 128, 255])
+def test_outlines_are_seen_on_any_picture(grey: int) -> None:
+    """Where a sharp tile meets its neighbour, a line differs from what it is drawn on."""
+    plain = overlay(regions=[(0, 1, 1), (0, 1, 2)])
+    drawn = draw_allocation(Overlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
+    tile = 32 * drawn.shape[1] // 128
+    across = drawn[tile + tile // 2, 2 * tile - 6 : 2 * tile + 6].astype(int)
+    assert np.abs(across - grey).max() > 70
+
+
+@pytest.mark.parametrize(
+    ("size", "drawn"),
+    [((1920, 1080), (1280, 720)), ((161, 121), (644, 484)), ((640, 360), (640, 360)), ((1, 1), (640, 640)),
+     ((5000, 3), (1280, 2)), ((1083, 721), (1084, 720))],
+)  # fmt: skip
+def test_drawings_have_even_sides(size: tuple[int, int], drawn: tuple[int, int]) -> None:
+    assert drawn_size(*size) == drawn
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 95), (121, 161), (70, 1500)])
+def test_any_size_is_drawn_at_the_promised_size(height: int, width: int) -> None:
+    item = overlay(height, width)
+    assert draw_allocation(item).shape[1::-1] == drawn_size(width, height)
+    drawn = draw(item, "caption", "note")
+    width_px = max(LEAST_WIDTH_PX, drawn_size(width, height)[0])
+    assert drawn.shape == (drawn_size(width, height)[1] + strip_height(width_px), width_px, 3)
+    assert drawn.shape[0] % 2 == drawn.shape[1] % 2 == 0
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (3, 640), (640, 2)])
+def test_a_tiny_frame_is_drawn_in_little_memory(height: int, width: int) -> None:
+    """Its tile reaches far beyond it, and would be enlarged as much as the frame is."""
+    drawn_bytes = 3 * 640 * 640
+    tracemalloc.start()
+    try:
+        draw(overlay(height, width), "caption", "note")
+        assert tracemalloc.get_traced_memory()[1] < 12 * drawn_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_video_keeps_the_frames_times_through_a_change_of_size(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "out.mp4"
+    sink = HeatmapSink(str(path), slots.take)
+    times_s = [0.0, 0.04, 0.5, 0.5, 2.0]
+    for index, at_s in enumerate(times_s):
+        item = overlay() if index < 3 else overlay(64, 320)
+        sink.write(frame(index, at_s, slot=slots.put(item)))
+    sink.write(frame(9, 3.0, slot=None))
+    sink.close()
+    sink.close()
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        shown_s = [float(picture.time) for picture in container.decode(stream)]
+    assert shown_s == pytest.approx([0.0, 0.04, 0.5, 0.5 + 1 / CLOCK_HZ, 2.0], abs=1e-6)
+
+
+def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "out.mp4"
+    sink = HeatmapSink(str(path), slots.take)
+    sink.write(frame(0, 0.0, slot=slots.put(overlay())))
+    sink.write(answer(0.0, "a long caption that is easily seen at the bottom"))
+    sink.close()
+    with av.open(str(path)) as container:
+        picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    bare = draw(overlay(), "", "64 of 240 tokens · 0:00.0")
+    assert np.abs(picture.astype(int) - bare)[-80:, 20:400].max() > 90
+
+
+def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: Path) -> None:
+    """The file as it is on the disk while the sink is open, which is what `kill -9` leaves."""
+    slots, path, killed = Slots(), tmp_path / "out.mp4", tmp_path / "killed.mp4"
+    sink = HeatmapSink(str(path), slots.take)
+    readable = []
+    for index in range(6):
+        sink.write(frame(index, index / 25, slot=slots.put(overlay())))
+        killed.write_bytes(path.read_bytes())
+        if index >= 2:
+            with av.open(str(killed)) as container:
+                readable.append(sum(1 for _ in container.decode(video=0)))
+    sink.close()
+    assert readable == [1, 2, 3, 4], "the newest frame is not drawn yet, and the one before it not whole"
+
+
+def test_a_run_without_frames_leaves_no_video(tmp_path: Path) -> None:
+    HeatmapSink(str(tmp_path / "out.mp4"), Slots().take).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise ValueError("no libx264 here")
+
+    monkeypatch.setattr(av, "open", refuse)
+    slots = Slots()
+    sink = HeatmapSink(str(tmp_path / "out.mp4"), slots.take)
+    sink.write(frame(0, 0.0, slot=slots.put(overlay())))
+    with pytest.raises(OutputError, match=r"cannot write .*out\.mp4.*no libx264"):
+        sink.close()

@@ -1,0 +1,232 @@
+"""What is published is what docs/robots.md says, and its listeners work as they are printed there."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+import threading
+import typing
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.config import Config, NetworkConfig, OutputConfig
+from stream.errors import ConfigError, OutputError
+from stream.events import (
+    AnswerCancelled,
+    AnswerDeltaEvent,
+    AnyEvent,
+    Cut,
+    Event,
+    Explanation,
+    FrameMap,
+    Notice,
+    Outage,
+    PictureChanged,
+    QueryChanged,
+    Restarted,
+    Skipped,
+    Started,
+)
+from stream.monitor.health import RunMonitor
+from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
+from stream.sinks.publish import KEPT, PublishSink
+from stream.transport import publisher as publisher_module
+from tests.support.events import answer, frame, look, shadow, summary, turned
+from tests.support.network import listening
+from tests.support.runs import WatchedRun
+
+ROBOTS = (Path(__file__).resolve().parents[3] / "docs" / "robots.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", ROBOTS, re.MULTILINE))
+"""The document's row of each topic."""
+
+HEADER = ["topic", "v", "seq", "unix_ns"]
+MAP = FrameMap(
+    rows=2,
+    cols=3,
+    relevance=bytes([0, 51, 0, 0, 0, 255]),
+    regions=np.array([[0, 1, 2], [1, 0, 0]], "<i2").tobytes(),
+)
+EVENTS: list[Event] = [
+    Started(source="camera", model="m", query="What?", backend="cpu"),
+    Notice(code="loading", message="loading m"),
+    frame(0, 0.5, map=MAP, slot=3),
+    AnswerDeltaEvent(answer=0, text="a ", pts_s=0.5),
+    answer(0.5, "a cat"),
+    AnswerCancelled(
+        answer=0, frame_index=0, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=1, by_pts_s=0.75
+    ),
+    look(0.5),
+    turned(0.5),
+    Cut(frame_index=1, pts_s=0.6, score=0.5),
+    PictureChanged(frame_index=1, pts_s=0.6, reason="resolution", width_px=64, height_px=32),
+    QueryChanged(query="Where?"),
+    Skipped(frame_index=1, pts_s=0.6, what="packet 3", reason="bad"),
+    Restarted(process="answers", cause="killed by SIGKILL", count=1),
+    Outage(frame_index=1, pts_s=0.6, reason="timed out"),
+    shadow(0.5),
+    Explanation(frame_index=0, pts_s=0.0, strategy="mixed", weights={}, tokens=[]),
+    summary(),
+]
+
+
+class Output:
+    """A sink, its monitor and the run's statistics, as a run would feed them."""
+
+    def __init__(self, config: Config) -> None:
+        self.monitor = RunMonitor(config)
+        self.run = WatchedRun()
+        self.monitor.follow(self.run)
+        self.sink = PublishSink(config, self.monitor)
+
+    def take(self, *events: Event) -> None:
+        for event in events:
+            self.run.statistics.add(event)
+            self.monitor.add(event)
+            self.sink.write(event)
+
+
+def config(endpoint: str = "tcp://127.0.0.1:*") -> Config:
+    return Config(source="rtsp://user:secret@camera", output=OutputConfig(publish=endpoint))
+
+
+@pytest.fixture
+def output() -> Iterator[Output]:
+    made = Output(config())
+    with closing(made.sink):
+        yield made
+
+
+def test_every_event_is_published_or_told_otherwise() -> None:
+    assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent))
+    untold = {type(event) for event in EVENTS if event_message(event) is None}
+    assert untold == {Started, Skipped, Explanation}
+
+
+def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> None:
+    with listening(output.sink.endpoint) as listener:
+        output.take(EVENTS[0])
+        assert listener.next("status")["state"] == "loading"
+        output.take(*EVENTS[1:])
+        heard = []
+        while not heard or heard[-1]["topic"] != "summary":
+            heard.append(listener.next())
+    topics = [one["topic"] for one in heard if one["topic"] not in ("stats", "status")]
+    told = [
+        "notice",
+        "frame",
+        "text",
+        "answer",
+        "cancelled",
+        "look",
+        "turned",
+        "cut",
+        "discontinuity",
+        "asked",
+        "restarted",
+        "outage",
+        "shadow",
+        "summary",
+    ]
+    assert topics == told
+    assert [one["state"] for one in heard if one["topic"] == "status"][-2:] == ["outage", "ended"]
+    for one in heard:
+        assert list(one)[:4] == HEADER
+        named = re.findall(r"`(\w+)`", ROWS[one["topic"]])
+        assert not [name for name in all_fields(one) if name not in named], one["topic"]
+        assert one["v"] == 1
+        assert one["seq"] >= 1
+    shown = next(one for one in heard if one["topic"] == "frame")
+    assert (shown["rows"], shown["cols"], shown["relevance"], shown["regions"]) == (2, 3, MAP.relevance, MAP.regions)
+    assert "slot" not in shown
+    assert "secret" not in str(heard)
+
+
+def test_a_frame_without_a_map_says_so() -> None:
+    topic, fields = event_message(frame(0, 0.0)) or ("", {})
+    assert topic == "frame"
+    assert {fields[name] for name in ("rows", "cols", "relevance", "regions")} == {None}
+
+
+def test_who_comes_late_gets_the_last_status_answer_frame_and_statistics(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module, "TICK_S", 0.02)
+    output.take(*EVENTS[:6], frame(7, 1.0), answer(1.0, "a dog"))
+    with listening(output.sink.endpoint) as listener:
+        last = {topic: listener.next(topic) for topic in ("status", "answer", "frame")}
+        stats = listener.next("stats")
+    assert last["answer"]["text"] == "a dog"
+    assert last["frame"]["frame_index"] == 7
+    assert (last["status"]["state"], last["status"]["rows"], last["status"]["source"]) == ("running", 2, "camera")
+    assert (stats["frames"], stats["answers"], stats["dropped"]) == (2, 2, {"capture.replaced": 2})
+
+
+def test_no_topic_begins_with_another() -> None:
+    assert not [(a, b) for a in TOPICS for b in TOPICS if a != b and a.startswith(b)]
+    assert set(KEPT) < set(TOPICS)
+
+
+def test_an_address_beyond_this_machine_needs_keys() -> None:
+    with pytest.raises(ConfigError, match="without keys"):
+        PublishSink(config("tcp://0.0.0.0:*"), RunMonitor(config()))
+    open_to_all = Config(output=OutputConfig(publish="tcp://0.0.0.0:*"), network=NetworkConfig(plain_tcp=True))
+    PublishSink(open_to_all, RunMonitor(open_to_all)).close()
+
+
+def test_a_port_in_use(output: Output) -> None:
+    with pytest.raises(OutputError, match="another program uses it"):
+        PublishSink(config(output.sink.endpoint), output.monitor)
+
+
+def test_the_document_names_every_topic_and_field() -> None:
+    """Those of events are compared as they arrive."""
+    assert set(ROWS) == set(TOPICS)
+    for topic, kind in (("status", StatusMessage), ("stats", StatsMessage)):
+        assert {field.name for field in dataclasses.fields(kind)} <= set(re.findall(r"`(\w+)`", ROWS[topic]))
+    for name in HEADER:
+        assert f"`{name}`" in ROBOTS
+    assert "version of the schema (1)" in ROBOTS
+
+
+def all_fields(message: dict[str, Any]) -> Iterator[str]:
+    """The fields of a message, and of what lies in it; processes, queues and the summary's times have names of their
+    own."""
+    for name, value in message.items():
+        if name not in HEADER:
+            yield name
+        if isinstance(value, dict) and name in {"timing", "latency_ms", "jitter"} and message["topic"] != "summary":
+            yield from value
+
+
+def programs(kind: str) -> list[str]:
+    return [program for program in re.findall(r"```python\n(.*?)```", ROBOTS, re.DOTALL) if kind in program]
+
+
+@pytest.mark.parametrize(
+    ("topic", "line"),
+    [("answer", "0.5 s: a cat"), ("frame", "frame 0: most relevant at tile 1, 2; 2 regions")],
+)
+def test_the_listeners_in_the_document_work(output: Output, topic: str, line: str) -> None:
+    (program,) = programs(f'subscribe("{topic}")')
+    assert "tcp://127.0.0.1:5556" in program
+    program = program.replace("tcp://127.0.0.1:5556", output.sink.endpoint)
+    output.take(*EVENTS[:5])
+    child = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(20, child.kill)
+    watchdog.start()
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == line
+    finally:
+        watchdog.cancel()
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()

@@ -1,0 +1,110 @@
+"""Addresses, and the contract that every source keeps."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream.clock import FakeClock
+from stream.config import CaptureConfig
+from stream.errors import ConfigError, SourceError, SourceNotFound
+from stream.sources import Source
+from stream.sources.open import open_source
+from tests.support.video import make_video, moving_square
+
+CLOCK = FakeClock(11)
+
+
+@pytest.fixture(params=["file", "scene"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "scene":
+        return "scene:static"
+    return str(make_video(tmp_path / "clip.mp4", moving_square(12)))
+
+
+def opened(address: str, **capture: object) -> Source:
+    return open_source(address, CaptureConfig.model_validate(capture), CLOCK)
+
+
+class TestContract:
+    def test_it_describes_what_it_gives(self, address: str) -> None:
+        with opened(address) as source:
+            info = source.describe()
+            frames = list(source.frames())
+        assert len(frames) == info.frames
+        assert {(frame.planes.width_px, frame.planes.height_px) for frame in frames} == {
+            (info.width_px, info.height_px)
+        }
+        assert info.fps is not None
+        assert info.duration_ns == pytest.approx(len(frames) / info.fps * 1e9)
+        assert not info.live
+
+    def test_indexes_and_times_rise_from_zero(self, address: str) -> None:
+        with opened(address, max_frames=5) as source:
+            frames = list(source.frames())
+        assert [frame.frame_index for frame in frames] == list(range(5))
+        assert frames[0].media_ns == 0
+        assert all(later.media_ns > earlier.media_ns for earlier, later in itertools.pairwise(frames))
+        assert {frame.capture_ns for frame in frames} == {11}
+        assert [frame.discontinuity for frame in frames] == ["start", None, None, None, None]
+
+    def test_nothing_is_lost(self, address: str) -> None:
+        with opened(address) as source:
+            assert not any(frame.skipped for frame in source.frames())
+            assert source.trailing_skipped() == ()
+
+    def test_it_gives_the_same_twice(self, address: str) -> None:
+        runs = []
+        for _ in range(2):
+            with opened(address, max_frames=4) as source:
+                runs.append([(frame.media_ns, [p.copy() for p in frame.planes.planes]) for frame in source.frames()])
+        for (time, planes), (other_time, other_planes) in zip(*runs, strict=True):
+            assert time == other_time
+            assert all(np.array_equal(a, b) for a, b in zip(planes, other_planes, strict=True))
+
+    def test_the_work_size_is_honoured(self, address: str) -> None:
+        with opened(address, size="96x64", max_frames=1) as source:
+            assert next(source.frames()).planes.planes[0].shape[:2] == (64, 96)
+
+    def test_a_work_size_beyond_measure_is_an_error(self, address: str) -> None:
+        with pytest.raises(ConfigError, match=r"capture\.size"):
+            opened(address, size="99999x10")
+
+    def test_closing_twice_is_fine(self, address: str) -> None:
+        source = opened(address)
+        source.close()
+        source.close()
+
+
+def test_a_scene_is_drawn_in_rgb() -> None:
+    with opened("scene:demo", max_frames=1) as source:
+        frame = next(source.frames())
+    assert frame.planes.layout == "rgb"
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "pattern"),
+    [
+        ("", SourceNotFound, "no source was given; give the path"),
+        ("  ", SourceNotFound, "no source was given; give the path"),
+        ("scene:nowhere", SourceNotFound, "no scene is called 'nowhere'; there are demo"),
+        ("nowhere.mp4", SourceNotFound, "nowhere.mp4 does not exist"),
+        ("n" * 5000, SourceNotFound, "does not exist"),
+        ("null\0.mp4", SourceNotFound, "does not exist"),
+        ("~nobody-of-that-name/a.mp4", SourceNotFound, "~nobody-of-that-name/a.mp4 does not exist"),
+        ("ftp://u:hush@camera/1", SourceError, r"ftp://\*\*\*@camera/1 begins with no scheme that can be read"),
+    ],
+)
+def test_an_address_that_leads_nowhere_says_what_to_do(address: str, kind: type[Exception], pattern: str) -> None:
+    with pytest.raises(kind, match=pattern):
+        opened(address)
+
+
+def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_video(tmp_path / "clip.mp4", moving_square(2))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with opened("~/clip.mp4") as source:
+        assert len(list(source.frames())) == 2

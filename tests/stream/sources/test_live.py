@@ -1,0 +1,290 @@
+"""Live sources over a real RTSP server on loopback, which is cut, stalled and brought back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import psutil
+import pytest
+
+from benchmarks.rtsp_server import RtspServer, encode
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
+from stream.errors import ConfigError, SourceError
+from stream.sources import form
+from stream.sources.base import ArrivingSource, SourceOutage
+from stream.sources.connection import Target
+from stream.sources.live import LiveSource
+from stream.sources.live_time import Waits
+from tests.support.network import LIMIT_S, until
+from tests.support.senders import Reading, opened
+from tests.support.video import make_video, moving_square
+
+FPS = 50
+MS = 1_000_000
+
+STALL_S = 1.5
+"""Far longer than a busy machine holds up a thread, so that only the test's own silences count."""
+
+
+@pytest.fixture(scope="module")
+def units() -> list[bytes]:
+    return encode(list(moving_square(20)), FPS, gop=5)
+
+
+@pytest.fixture
+def server(units: list[bytes]) -> Iterator[RtspServer]:
+    with RtspServer(units, FPS) as made:
+        yield made
+
+
+@pytest.fixture(params=["tcp", "udp"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_frames_come_in_order_at_their_times(server: RtspServer, transport: str) -> None:
+    with opened(server.url, rtsp_transport=transport) as source:
+        info = source.describe()
+        assert (info.name, info.width_px, info.height_px, info.fps) == (server.url, 64, 48, FPS)
+        assert (info.live, info.frames, info.duration_ns, info.codec) == (True, None, None, "h264")
+        frames = Reading(source).frames(8)
+        assert source.repaired_pts() == (0, 0)
+        assert source.trailing_skipped() == ()
+    numbers = [frame.frame_index for frame in frames]  # a busy machine may drop some
+    assert numbers[0] == 0
+    assert numbers == sorted(set(numbers))
+    assert [frame.discontinuity for frame in frames] == ["start", *[None] * 7]
+    assert [frame.media_ns // MS for frame in frames] == [20 * index for index in numbers]
+    assert frames[0].planes.planes[0].shape == (48, 64)
+
+
+def test_the_first_frame_is_there_with_the_first_key_frame(server: RtspServer) -> None:
+    server.stall_after = 15  # three key frames; probing as FFmpeg does it by itself would wait for some eighty units
+    opened(server.url).close()
+
+
+def test_frames_with_b_frames_come_in_the_order_in_which_they_are_shown() -> None:
+    coded = encode(list(moving_square(20)), FPS, gop=10, b_frames=2)
+    with RtspServer(coded, FPS) as server, opened(server.url) as source:
+        frames = Reading(source).frames(30)
+    times = [frame.media_ns for frame in frames]
+    assert times == sorted(times)
+    lefts = [int((frame.planes.planes[0][18] != frame.planes.planes[0][40]).argmax()) for frame in frames[10:]]
+    steps = [after - before for before, after in itertools.pairwise(lefts)]
+    assert sum(step < 0 for step in steps) <= 2, f"the square goes back only where the clip begins again: {lefts}"
+
+
+def test_nothing_old_is_handed_over_to_a_late_reader(server: RtspServer) -> None:
+    with opened(server.url) as source:
+        until(lambda: server.sent > 20)
+        now_ns = MonotonicClock().now_ns()
+        (first,) = Reading(source).frames(1)
+    assert first.capture_ns > now_ns
+    assert (first.frame_index, first.media_ns, first.discontinuity) == (0, 0, "start")
+
+
+def test_a_cut_is_told_and_tried_again_until_the_server_is_back(
+    server: RtspServer, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(Waits, "next_s", lambda self: waits.append(0.02) or waits[-1])
+    with opened(server.url, rtsp_transport=transport, stall_s=STALL_S) as source:
+        reading = Reading(source)
+        before = reading.frames(3)[-1]
+        server.cut()
+        lost = reading.lost()
+        assert lost.attempts == 0
+        assert lost.frame_index >= before.frame_index
+        until(lambda: len(waits) > 3)
+        server.start()
+        back = reading.back()
+        assert back.reason == lost.reason
+        assert back.lasted_s is not None
+        assert back.attempts >= 3
+        after = reading.frames(3)
+    assert after[0].discontinuity == "reconnect"
+    numbers = [lost.frame_index, *(frame.frame_index for frame in after)]  # a busy machine may drop some
+    assert numbers == sorted(set(numbers))
+    assert (after[0].media_ns - lost.media_ns) / 1e9 == pytest.approx(back.lasted_s, abs=0.01)
+    assert [frame.discontinuity for frame in after[1:]] == [None, None]
+
+
+def test_a_stall_without_a_close_is_noticed(server: RtspServer, transport: str) -> None:
+    with opened(server.url, rtsp_transport=transport, stall_s=STALL_S) as source:
+        reading = Reading(source)
+        reading.frames(3)
+        server.stalled = True
+        assert reading.lost().reason == f"no picture for {STALL_S:g} s"
+        server.stalled = False
+        assert reading.back().attempts >= 1
+        assert reading.frames(1)[0].discontinuity == "reconnect"
+
+
+def test_without_reconnecting_a_loss_ends_it(units: list[bytes]) -> None:
+    with RtspServer(units, FPS, ("u", "hush")) as server:
+        address = server.url.replace("//", "//u:hush@")
+        with opened(address, reconnect=False) as source:
+            reading = Reading(source)
+            reading.frames(2)
+            server.cut()
+            with pytest.raises(
+                SourceError, match=r"rtsp://\*\*\*@127.* is lost: .*; capture\.reconnect would"
+            ) as raised:
+                reading.frames(1000)
+    assert "hush" not in str(raised.value)
+
+
+def test_it_stops_while_it_is_lost_stalled_or_running(server: RtspServer) -> None:
+    """Its own time limits are those of a hang, so waiting for one of them would fail."""
+    for trouble in (lambda: None, lambda: setattr(server, "stalled", True), server.cut):
+        server.stalled = False
+        source = opened(server.url)
+        reading = Reading(source)
+        reading.frames(2)
+        trouble()
+        timer = threading.Timer(0.15, setattr, (reading, "stop", True))
+        timer.start()
+        with pytest.raises(StopIteration):
+            reading.frames(10**9)
+        source.close()
+        source.close()
+        timer.join()
+
+
+def test_it_ends_after_as_many_frames_as_were_asked_for(server: RtspServer) -> None:
+    with opened(server.url, max_frames=4) as source:
+        assert [item.frame_index for item in source.frames()] == [0, 1, 2, 3]
+
+
+def test_it_can_be_waited_for_beside_other_things(server: RtspServer) -> None:
+    with opened(server.url) as source:
+        assert isinstance(source, ArrivingSource)
+        assert source.arrived() == []
+        assert source.fileno() >= 0
+        Reading(source).frames(2)
+        assert source.dropped == 0
+
+
+@pytest.mark.parametrize("auth", ["Basic", "Digest"])
+def test_a_login_is_used_and_a_wrong_one_named_without_showing_it(units: list[bytes], auth: str) -> None:
+    with RtspServer(units, FPS, ("me", "p@ss!"), auth) as server:
+        with opened(server.url.replace("//", "//me:p%40ss!@")) as source:
+            assert source.describe().name == f"rtsp://***@127.0.0.1:{server.port}/live"
+        for login in ("", "me:wrong@"):
+            with pytest.raises(SourceError, match="wants another user name or password; write them") as raised:
+                opened(server.url.replace("//", f"//{login}"))
+            assert "wrong" not in str(raised.value)
+
+
+def test_what_cannot_be_opened_says_why(server: RtspServer) -> None:
+    with pytest.raises(SourceError, match="has no such stream; check the path"):
+        opened(server.url.replace("live", "dead"))
+    with pytest.raises(ConfigError, match="size"):
+        opened(server.url, size="99999x10")
+    with pytest.raises(ConfigError, match=r"capture\.start_s = 2 is for files, and rtsp:.* is live"):
+        opened(server.url, start_s=2.0)
+    server.cut()
+    with pytest.raises(SourceError, match="refuses the connection: nothing listens there; check host and port"):
+        opened(server.url)
+
+
+def test_a_server_that_says_nothing_fails_within_the_time_limit() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(SourceError, match=r"does not answer within 0\.3 s; check the address"),
+    ):
+        opened(f"rtsp://127.0.0.1:{silent.getsockname()[1]}/live", open_timeout_s=0.3)
+
+
+def test_a_server_that_sends_nothing_fails_within_the_time_limit(server: RtspServer, transport: str) -> None:
+    server.stalled = True
+    with pytest.raises(SourceError, match=r"(does not answer|gives no picture).* 0\.4 s"):
+        opened(server.url, open_timeout_s=0.4, rtsp_transport=transport)
+
+
+def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
+    released = threading.Event()
+    closed = threading.Event()
+
+    class Container:
+        def close(self) -> None:
+            closed.set()
+
+    def hang(limit_s: float) -> av.container.InputContainer:
+        released.wait(LIMIT_S)
+        return Container()
+
+    with pytest.raises(SourceError, match=r"the camera does not answer within 0\.01 s"):
+        LiveSource(Target("the camera", hang), CaptureConfig(open_timeout_s=0.01), MonotonicClock())
+    released.set()
+    assert closed.wait(LIMIT_S), "what opens too late is closed"
+
+
+def test_what_has_no_picture_says_so(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "clip.mkv", moving_square(3))
+    damaged = path.read_bytes()
+    with av.open(str(path)) as container:
+        first = next(packet for packet in container.demux(video=0) if packet.size)
+        spans = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    for position, size in [(first.pos, first.size), *spans]:
+        damaged = damaged[:position] + bytes(size) + damaged[position + size :]
+    path.write_bytes(damaged)
+    target = Target("the camera", lambda limit_s: av.open(str(path)))
+    with pytest.raises(SourceError, match="the camera gives no picture: the other end closed the stream; check"):
+        LiveSource(target, CaptureConfig(), MonotonicClock())
+
+
+def test_fifty_reconnects_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short file that is opened again whenever it ends."""
+    monkeypatch.setattr(Waits, "next_s", lambda self: 0.0)
+    path = make_video(tmp_path / "clip.avi", moving_square(2), codec="mjpeg", pixel_format="yuvj420p")
+    process, sizes = psutil.Process(), []
+    with LiveSource(Target("loop", lambda limit_s: av.open(str(path))), CaptureConfig(), MonotonicClock()) as source:
+        reading = Reading(source)
+        tracemalloc.start()
+        try:
+            for count in (10, 50):
+                items = reading.until(lambda items, count=count: sum(map(_is_return, items)) == count)
+                del items
+                sizes.append((tracemalloc.get_traced_memory()[0], process.num_fds(), threading.active_count()))
+        finally:
+            tracemalloc.stop()
+    (memory, files, threads), (memory_after, files_after, threads_after) = sizes
+    assert memory_after - memory < 100_000
+    assert files_after <= files + 1
+    assert threads_after <= threads + 1
+
+
+def test_a_whole_life_leaves_no_thread_and_no_descriptor(server: RtspServer) -> None:
+    def readers() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("read ")]
+
+    opened(server.url).close()
+    files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for _ in range(3):
+        with opened(server.url) as source:
+            Reading(source).frames(2)
+    until(lambda: readers() == [])
+    if files:
+        until(lambda: len(os.listdir("/proc/self/fd")) <= files)
+
+
+def _is_return(item: object) -> bool:
+    return isinstance(item, SourceOutage) and item.lasted_s is not None
+
+
+def test_pictures_that_cannot_be_converted_end_it(server: RtspServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(frame: av.VideoFrame) -> None:
+        raise av.error.OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(form, "planes_of", refuse)
+    with opened(server.url) as source, pytest.raises(SourceError, match="has pictures of the format yuv420p, which"):
+        Reading(source).frames(1)

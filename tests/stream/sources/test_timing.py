@@ -1,0 +1,196 @@
+"""Media time of live sources, waits between attempts, and the pace of bursts."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_coc.types import NS_PER_S
+from stream.sources.live_time import LONG_OUTAGE, LiveTimeline, Pace, Waits
+from stream.sources.timeline import DEFAULT_RATE, MediaTimeline
+
+MS = 1_000_000
+TICK = Fraction(1, 1000)
+
+
+def timeline(rate: int | None = 25) -> LiveTimeline:
+    made = LiveTimeline()
+    made.connected(TICK, None if rate is None else Fraction(rate))
+    return made
+
+
+def times(line: LiveTimeline, *frames: tuple[int | None, int]) -> list[int]:
+    """Milliseconds of media time for (PTS, clock) in milliseconds."""
+    return [line.media_ns(pts, now * MS) // MS for pts, now in frames]
+
+
+def test_it_follows_the_pts_from_zero() -> None:
+    line = timeline()
+    assert times(line, (7000, 500), (7040, 543), (7080, 579)) == [0, 40, 80]
+    assert (line.made_pts, line.clamped_pts) == (0, 0)
+
+
+def test_a_burst_keeps_the_spacing_of_its_pts() -> None:
+    assert times(timeline(), (0, 10), (40, 10), (80, 10), (120, 11)) == [0, 40, 80, 120]
+
+
+def test_where_pts_are_missing_it_follows_the_clock() -> None:
+    line = timeline()
+    assert times(line, (None, 100), (None, 150), (5000, 190), (5040, 240)) == [0, 50, 90, 130]
+    assert line.made_pts == 2
+
+
+def test_where_pts_go_back_or_leap_it_follows_the_clock_and_then_the_new_pts() -> None:
+    line = timeline()
+    assert times(line, (0, 0), (40, 40), (0, 80), (40, 120), (900_000, 160), (900_040, 200)) == [
+        0,
+        40,
+        80,
+        120,
+        160,
+        200,
+    ]
+    assert line.clamped_pts == 2
+
+
+def test_over_an_outage_it_goes_on_by_what_has_passed() -> None:
+    line = timeline()
+    assert times(line, (0, 0), (40, 50)) == [0, 40]
+    line.connected(Fraction(1, 90_000), Fraction(30))
+    assert times(line, (3600, 3050), (7200, 3090)) == [3040, 3080]
+
+
+def test_it_never_stands_still() -> None:
+    line = timeline(50)
+    assert times(line, (0, 5), (0, 5), (0, 5)) == [0, 20, 40]
+    line.connected(None, None)
+    assert times(line, (3, 5), (3, 5)) == [80, 120]
+
+
+def test_waits_grow_and_begin_anew() -> None:
+    waits = Waits()
+    given = [waits.next_s() for _ in range(LONG_OUTAGE + 2)]
+    assert given == [0.2, 0.4, *[0.5] * (LONG_OUTAGE - 2), 2.0, 2.0]
+    waits.reset()
+    assert waits.next_s() == 0.2
+
+
+def test_a_burst_is_spread_over_its_time() -> None:
+    pace = Pace()
+    assert [pace.due_ns(media, 1000) for media in (500, 540, 580)] == [1000, 1040, 1080]
+
+
+def test_a_late_frame_moves_all_that_follow() -> None:
+    pace = Pace()
+    assert [pace.due_ns(0, 100), pace.due_ns(40, 200), pace.due_ns(80, 201)] == [100, 200, 240]
+
+
+TIMELINE_MS = NS_PER_S // 1000
+
+
+def at_25_fps(origin: Fraction = Fraction(0)) -> MediaTimeline:
+    """PTS in milliseconds, a period of 40."""
+    return MediaTimeline(Fraction(1, 1000), Fraction(25), origin)
+
+
+def times_ms(timeline: MediaTimeline, pts: list[int | None]) -> list[float]:
+    return [timeline.next_ns(value) / TIMELINE_MS for value in pts]
+
+
+def test_good_pts_are_kept_whatever_their_gaps() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, 40, 41, 1000, 1033]) == [0, 40, 41, 1000, 1033]
+    assert (timeline.made_pts, timeline.clamped_pts) == (0, 0)
+
+
+def test_time_counts_from_the_origin() -> None:
+    assert times_ms(at_25_fps(Fraction(14, 10)), [1400, 1440]) == [0, 40]
+
+
+def test_first_pts_later_than_the_origin_stays_later() -> None:
+    assert times_ms(at_25_fps(), [120, 160]) == [120, 160]
+
+
+def test_missing_pts_are_made_from_the_rate() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [None, None, 80, None]) == [0, 40, 80, 120]
+    assert (timeline.made_pts, timeline.clamped_pts) == (3, 0)
+
+
+@pytest.mark.parametrize("rate", [None, Fraction(0), Fraction(-5), Fraction(90_000)])
+def test_unusable_rate_becomes_the_default(rate: Fraction | None) -> None:
+    timeline = MediaTimeline(Fraction(1, 1000), rate)
+    assert timeline.rate == DEFAULT_RATE
+    assert times_ms(timeline, [None, None]) == [0, 40]
+
+
+@pytest.mark.parametrize("time_base", [None, Fraction(0), Fraction(-1, 25)])
+def test_unusable_time_base_makes_every_pts(time_base: Fraction | None) -> None:
+    timeline = MediaTimeline(time_base, Fraction(25))
+    assert times_ms(timeline, [5, 6]) == [0, 40]
+    assert timeline.made_pts == 2
+
+
+@pytest.mark.parametrize("absurd", [2**62, -(2**62)])
+def test_absurd_pts_count_as_missing(absurd: int) -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, absurd, 80]) == [0, 40, 80]
+    assert timeline.made_pts == 1
+
+
+def test_backward_pts_is_clamped_to_the_last_plus_one_period() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, 40, 20, 120]) == [0, 40, 80, 120]
+    assert timeline.clamped_pts == 1
+
+
+def test_repeated_pts_is_clamped() -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [0, 0, 80]) == [0, 40, 80]
+    assert timeline.clamped_pts == 1
+
+
+@pytest.mark.parametrize("early", [-400, -20])
+def test_times_before_the_origin_are_clamped_to_start_at_zero(early: int) -> None:
+    timeline = at_25_fps()
+    assert times_ms(timeline, [early, 80]) == [0, 80]
+    assert timeline.clamped_pts == 1
+
+
+def test_jump_back_goes_on_at_the_rate() -> None:
+    """As where two recordings were joined: time goes on from where it was."""
+    assert times_ms(at_25_fps(), [1000, 1040, 0, 40, 80]) == [1000, 1040, 1080, 1120, 1160]
+
+
+def test_one_stray_pts_does_not_shift_all_that_follow() -> None:
+    timeline = at_25_fps()
+    pts: list[int | None] = [0, 40, 10, *range(80, 4000, 40)]
+    assert times_ms(timeline, pts)[4:] == list(range(120, 4000, 40))
+    assert timeline.clamped_pts == 2
+
+
+def test_ntsc_rate_gathers_no_error_in_an_hour() -> None:
+    timeline = MediaTimeline(None, Fraction(30_000, 1001))
+    for _ in range(107_892):
+        last_ns = timeline.next_ns(None)
+    assert last_ns == 107_891 * 1001 * NS_PER_S // 30_000
+
+
+def test_time_of_a_pts_without_moving_on() -> None:
+    timeline = at_25_fps(Fraction(1))
+    assert timeline.at_ns(1500) == 500 * TIMELINE_MS
+    assert timeline.at_ns(None) is None
+    assert timeline.at_ns(500) is None
+    assert timeline.next_ns(None) == 0
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(0, 5000)), max_size=60))
+def test_any_pts_give_times_that_rise_from_zero(pts: list[int | None]) -> None:
+    timeline = at_25_fps()
+    times = [timeline.next_ns(value) for value in pts]
+    assert all(later > earlier for earlier, later in itertools.pairwise(times))
+    assert all(time >= 0 for time in times)

@@ -1,0 +1,473 @@
+"""Messages with frames: every format, and every way in which they can be wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zmq
+from PIL import Image
+
+from arr_coc.types import FramePlanes
+from stream.clock import Clock, FakeClock, MonotonicClock
+from stream.config import CaptureConfig, NetworkConfig
+from stream.errors import ConfigError, SourceError
+from stream.sources import Source, SourceFrame
+from stream.sources.base import SourceOutage
+from stream.sources.frame_message import FrameHeader, FrameReader, MessageError
+from stream.sources.open import open_source
+from stream.transport.curve import make_keys
+from tests.support import network as waiting
+from tests.support.network import LIMIT_S
+from tests.support.senders import FrameSender, message
+from tests.support.video import make_video, moving_square
+
+WIDTH, HEIGHT = 32, 16
+
+
+def head(**fields: Any) -> memoryview:
+    whole = {"v": 1, "width": WIDTH, "height": HEIGHT, "format": "rgb24", **fields}
+    return memoryview(msgspec.msgpack.encode({name: value for name, value in whole.items() if value is not None}))
+
+
+def picture() -> npt.NDArray[np.uint8]:
+    rows, cols = np.mgrid[0:HEIGHT, 0:WIDTH]
+    return np.stack([100 + 2 * rows, 80 + cols, 60 + rows], axis=-1).astype(np.uint8)
+
+
+def read(parts: Sequence[memoryview]) -> tuple[FrameHeader, FramePlanes, npt.NDArray[np.uint8]]:
+    header, planes, rgb = FrameReader().read(parts)
+    return header, planes, rgb()
+
+
+def jpeg(image: npt.NDArray[np.uint8]) -> bytes:
+    file = BytesIO()
+    Image.fromarray(image).save(file, "jpeg", quality=95)
+    return file.getvalue()
+
+
+def test_rgb_is_a_view_on_the_message() -> None:
+    data = picture().tobytes()
+    header, planes, rgb = read([head(t_ns=5, seq=7), memoryview(data)])
+    assert (header.t_ns, header.seq) == (5, 7)
+    assert np.array_equal(planes.planes[0], picture())
+    assert np.array_equal(rgb, picture())
+    assert np.shares_memory(planes.planes[0], np.frombuffer(data, np.uint8))
+
+
+def test_bgr_is_turned() -> None:
+    _, planes, rgb = read([head(format="bgr24"), memoryview(picture()[..., ::-1].tobytes())])
+    assert np.array_equal(planes.planes[0], picture())
+    assert np.array_equal(rgb, picture())
+
+
+def test_gray_is_of_full_range() -> None:
+    gray = picture()[..., 0]
+    _, planes, rgb = read([head(format="gray"), memoryview(gray.tobytes())])
+    assert planes.layout == "gray"
+    assert planes.colour.full_range
+    assert np.array_equal(rgb, np.repeat(gray[..., None], 3, -1))
+
+
+def test_yuv_has_its_planes_one_after_the_other() -> None:
+    luma = np.full((HEIGHT, WIDTH), 81, np.uint8)
+    u, v = np.full((8, 16), 90, np.uint8), np.full((8, 16), 240, np.uint8)
+    data = b"".join(plane.tobytes() for plane in (luma, u, v))
+    _, planes, rgb = read([head(format="yuv420p"), memoryview(data)])
+    assert [plane.shape for plane in planes.planes] == [(16, 32), (8, 16), (8, 16)]
+    assert all(np.array_equal(a, b) for a, b in zip(planes.planes, (luma, u, v), strict=True))
+    assert np.abs(rgb[4, 4].astype(int) - (255, 0, 0)).max() <= 3
+
+
+def test_jpeg_is_decoded() -> None:
+    _, planes, rgb = read([head(format="jpeg"), memoryview(jpeg(picture()))])
+    assert planes.layout == "yuv"
+    assert np.abs(rgb.astype(int) - picture()).max() <= 12
+
+
+def test_unknown_fields_are_left_to_later_versions() -> None:
+    header, _, _ = read([head(camera={"name": "left"}), memoryview(picture().tobytes())])
+    assert header.width == WIDTH
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([], r"a frame has 2 parts, header and bytes; this has 0"),
+        ([head()], r"this has 1"),
+        ([head(), b"", b""], r"this has 3"),
+        ([b"\xc1", b""], r"its header is wrong"),
+        ([b"", b""], r"its header is wrong"),
+        ([msgspec.msgpack.encode([1, 2]), b""], r"its header is wrong"),
+        ([b"\x91" * 100_000, b""], r"its header is wrong"),
+        ([b"\x81\xa1x" + b"\x91" * 100_000, b""], r"its header is wrong"),
+        ([b"\x81\xa2\xff\xfe\x01", b""], r"its header is wrong"),
+        ([head(width=None), b""], r"its header is wrong: .*width"),
+        ([head(width="32"), b""], r"its header is wrong: .*width"),
+        ([head(width=0), b""], r"its header is wrong: .*>= 1"),
+        ([head(height=10**9), b""], r"its header is wrong: .*<= 16384"),
+        ([head(format="nv12"), b""], r"its header is wrong: .*nv12"),
+        ([head(t_ns=1.5), b""], r"its header is wrong: .*t_ns"),
+        ([head(v=2), b""], r"version 2; this program reads version 1"),
+        ([head(), b"123"], r"rgb24 of 32x16 has 1536 bytes, got 3"),
+        ([head(format="gray"), b"1" * 513], r"gray of 32x16 has 512 bytes, got 513"),
+        ([head(format="yuv420p"), b"1" * 512], r"yuv420p of 32x16 has 768 bytes, got 512"),
+        ([head(format="yuv420p", width=31), b""], r"yuv420p needs even sides, got 31x16"),
+        ([head(format="jpeg"), b""], r"it holds no JPEG"),
+        ([head(format="jpeg"), b"no jpeg at all"], r"its JPEG cannot be decoded"),
+        ([head(format="jpeg", width=64), jpeg(picture())], r"its JPEG has 32x16 pixels, its header says 64x16"),
+    ],
+)
+def test_what_is_wrong_is_said(parts: Sequence[bytes], why: str) -> None:
+    with pytest.raises(MessageError, match=why):
+        FrameReader().read([memoryview(part) for part in parts])
+
+
+def test_a_bad_jpeg_does_not_spoil_the_next() -> None:
+    reader = FrameReader()
+    for _ in range(3):
+        with pytest.raises(MessageError):
+            reader.read([head(format="jpeg"), memoryview(b"\xff\xd8\xff\xe0 nothing")])
+        _, planes, _ = reader.read([head(format="jpeg"), memoryview(jpeg(picture()))])
+        assert (planes.width_px, planes.height_px) == (WIDTH, HEIGHT)
+
+
+def test_damage_never_raises_anything_else() -> None:
+    random = np.random.default_rng(3)
+    reader = FrameReader()
+    good = [bytes(head(format="jpeg", t_ns=1, seq=2)), jpeg(picture())]
+    refused = 0
+    for _ in range(500):
+        parts = [bytearray(part) for part in good]
+        for part in parts:
+            for place in random.integers(0, len(part), 2):
+                part[place] = random.integers(0, 256)
+        try:
+            reader.read([memoryview(bytes(part)) for part in parts])
+        except MessageError:
+            refused += 1
+    assert refused > 100
+
+
+S = 1_000_000_000
+DOCS = Path(__file__).parents[3] / "docs" / "sources.md"
+
+
+def opened(
+    sender: FrameSender,
+    clock: Clock | None = None,
+    network: NetworkConfig | None = None,
+    end: str = "",
+    **capture: object,
+) -> Source:
+    config = CaptureConfig.model_validate({"open_timeout_s": LIMIT_S, **capture})
+    return open_source(f"zmq+{sender.endpoint}{end}", config, clock or MonotonicClock(), network)
+
+
+def frames_of(source: Source, limit_s: float = LIMIT_S) -> Iterator[SourceFrame | SourceOutage]:
+    """What comes within the time limit, which only a test that fails ever meets."""
+    end = time.monotonic() + limit_s
+    return source.frames(lambda: time.monotonic() > end)
+
+
+def until(
+    items: Iterator[SourceFrame | SourceOutage], wanted: Callable[[SourceFrame | SourceOutage], bool]
+) -> list[SourceFrame | SourceOutage]:
+    """What comes, up to and with the first that is wanted."""
+    seen = []
+    for item in items:
+        seen.append(item)
+        if wanted(item):
+            return seen
+    pytest.fail(f"it never came; {len(seen)} others did")
+
+
+def is_frame(item: SourceFrame | SourceOutage) -> bool:
+    return isinstance(item, SourceFrame)
+
+
+def is_outage(item: SourceFrame | SourceOutage) -> bool:
+    return isinstance(item, SourceOutage)
+
+
+def test_it_gives_what_is_sent() -> None:
+    with FrameSender(message(77, format="rgb24")) as sender, opened(sender, max_frames=5) as source:
+        info = source.describe()
+        frames = list(frames_of(source))
+        assert source.trailing_skipped() == ()
+    assert (info.name, info.codec, info.pixel_format) == (f"zmq+{sender.endpoint}", "zmq", "rgb24")
+    assert (info.live, info.width_px, info.height_px, info.fps, info.frames) == (True, 64, 48, None, None)
+    assert [frame.frame_index for frame in frames] == [0, 1, 2, 3, 4]
+    assert all(isinstance(frame, SourceFrame) and (frame.planes.planes[0] == 77).all() for frame in frames)
+    assert [frame.discontinuity for frame in frames if isinstance(frame, SourceFrame)] == ["start", *[None] * 4]
+    times = [frame.media_ns for frame in frames]
+    assert times[0] == 0
+    assert times == sorted(set(times))
+
+
+def test_over_ipc_too(tmp_path: Path) -> None:
+    with FrameSender(message(), endpoint=f"ipc://{tmp_path}/frames") as sender, opened(sender, max_frames=2) as source:
+        assert len(list(frames_of(source))) == 2
+
+
+def test_the_work_size_is_honoured() -> None:
+    with FrameSender(message()) as sender, opened(sender, size="96x64", max_frames=1) as source:
+        (frame,) = frames_of(source)
+        assert isinstance(frame, SourceFrame)
+        assert frame.planes.planes[0].shape == (64, 96, 3)
+
+
+def test_another_size_or_format_is_a_discontinuity() -> None:
+    with FrameSender(message()) as sender, opened(sender) as source:
+        items = frames_of(source)
+        until(items, is_frame)
+        for sent, change in (
+            (message(width=32), "resolution"),
+            ([message(width=32, format="gray")[0], bytes(32 * 48)], "format"),
+        ):
+            sender.now = sent
+            frame = until(items, lambda item: getattr(item, "discontinuity", None) not in ("start", None))[-1]
+            assert isinstance(frame, SourceFrame)
+            assert frame.discontinuity == change
+
+
+def test_times_are_the_senders_where_it_tells_them() -> None:
+    """Its clock has another zero; only the differences count."""
+    clock = FakeClock(50 * S)
+    with FrameSender(message(t_ns=9 * S)) as sender, opened(sender, clock) as source:
+        items = frames_of(source)
+        first = until(items, is_frame)[0]
+        clock.advance(S)
+        sender.now = message(t_ns=9 * S + S // 4)
+        later = until(items, lambda item: item.media_ns >= S // 4)[-1]
+        assert first.media_ns == 0
+        assert later.media_ns == S // 4
+
+
+@pytest.mark.parametrize(("t_ns", "captured_ns"), [(49 * S, 49 * S), (51 * S, 50 * S), (4 * S, 50 * S), (None, 50 * S)])
+def test_a_capture_time_is_believed_where_it_can_be_true(t_ns: int | None, captured_ns: int) -> None:
+    with FrameSender(message(t_ns=t_ns)) as sender, opened(sender, FakeClock(50 * S), max_frames=1) as source:
+        (frame,) = frames_of(source)
+        assert isinstance(frame, SourceFrame)
+        assert frame.capture_ns == captured_ns
+
+
+def test_frames_that_nobody_had_time_for_are_counted() -> None:
+    with FrameSender(message(seq=1)) as sender, opened(sender) as source:
+        items = frames_of(source)
+        until(items, is_frame)
+        sender.now = message(200, seq=101)
+        until(items, lambda item: isinstance(item, SourceFrame) and int(item.planes.planes[0][0, 0, 0]) == 200)
+        assert source.dropped >= 99  # type: ignore[attr-defined]
+
+
+def test_pulled_frames_come_every_one_and_their_sender_waits() -> None:
+    large = message(width=1280, height=720)
+    with FrameSender(large, kind=zmq.PUSH) as sender, opened(sender, end="?pull", max_frames=25) as source:
+        assert not source.describe().live
+        time.sleep(0.2)
+        assert sender.sent < 20
+        assert len(list(frames_of(source))) == 25
+        assert source.dropped == 0  # type: ignore[attr-defined]
+
+
+def test_messages_that_cannot_be_read_are_skipped_and_told() -> None:
+    with FrameSender(message()) as sender, opened(sender) as source:
+        items = frames_of(source)
+        until(items, is_frame)
+        sender.now = [b"\xc1", b"nonsense"]
+        begin = sender.sent
+        waiting.until(lambda: sender.sent >= begin + 5)
+        sender.now = message(1)
+        frame = until(items, lambda item: isinstance(item, SourceFrame) and bool(item.skipped))[-1]
+        assert isinstance(frame, SourceFrame)
+        (item,) = frame.skipped
+        assert re.fullmatch(r"message \d+ to \d+", item.what)
+        assert item.count >= 2
+        assert item.reason.startswith("its header is wrong")
+
+
+def silence(clock: FakeClock, seconds: float) -> None:
+    """Lets the reader see that nothing has come for so long."""
+    time.sleep(0.02)
+    clock.advance(int(seconds * S))
+
+
+class TestSilence:
+    def test_it_is_an_outage_and_its_end_is_told(self) -> None:
+        clock = FakeClock()
+        with FrameSender(message()) as sender, opened(sender, clock, stall_s=5.0) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.now = None
+            silence(clock, 6)
+            gone = until(items, is_outage)[-1]
+            assert isinstance(gone, SourceOutage)
+            assert (gone.reason, gone.lasted_s) == ("no frame for 5 s", None)
+            clock.advance(4 * S)
+            sender.now = message()
+            *_, back, frame = until(items, is_frame)
+            assert isinstance(back, SourceOutage)
+            assert isinstance(frame, SourceFrame)
+            assert back.lasted_s == pytest.approx(10, abs=0.1)
+            assert frame.discontinuity == "reconnect"
+            assert frame.frame_index == gone.frame_index + 1
+            assert frame.media_ns - gone.media_ns == pytest.approx(10 * S, abs=S / 10)
+
+    def test_another_size_afterwards_is_told_as_that(self) -> None:
+        clock = FakeClock()
+        with FrameSender(message()) as sender, opened(sender, clock, stall_s=5.0) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.now = None
+            silence(clock, 6)
+            until(items, is_outage)
+            sender.now = message(width=32)
+            frame = until(items, is_frame)[-1]
+            assert isinstance(frame, SourceFrame)
+            assert frame.discontinuity == "resolution"
+
+    def test_nonsense_is_silence_too(self) -> None:
+        clock = FakeClock()
+        with FrameSender(message()) as sender, opened(sender, clock) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.now = [b"x"]
+            silence(clock, 6)
+            gone = until(items, is_outage)[-1]
+            assert isinstance(gone, SourceOutage)
+            assert gone.reason.startswith("no frame for 5 s, only messages that cannot be read: a frame has 2 parts")
+
+    def test_it_ends_the_run_where_that_is_asked_for(self) -> None:
+        clock = FakeClock()
+        with FrameSender(message()) as sender, opened(sender, clock, reconnect=False) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.now = None
+            silence(clock, 6)
+            with pytest.raises(SourceError, match=r"is lost: no frame for 5 s; capture\.reconnect would wait for it"):
+                list(frames_of(source))
+
+    def test_a_sender_that_is_started_again_is_heard_again(self) -> None:
+        with FrameSender(message(), endpoint="tcp://127.0.0.1:*") as sender, opened(sender, stall_s=0.2) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.__exit__(None, None, None)
+            until(items, is_outage)
+            with FrameSender(message(5), endpoint=sender.endpoint):
+                back = until(items, is_frame)[-2]
+                assert isinstance(back, SourceOutage)
+                assert back.lasted_s is not None
+
+
+class TestCountsAfterSilence:
+    def test_what_was_numbered_meanwhile_was_not_dropped(self) -> None:
+        clock = FakeClock()
+        with FrameSender(message(seq=1)) as sender, opened(sender, clock) as source:
+            items = frames_of(source)
+            until(items, is_frame)
+            sender.now = None
+            silence(clock, 6)
+            until(items, is_outage)
+            before = source.dropped  # type: ignore[attr-defined]
+            sender.now = message(seq=1001)
+            until(items, is_frame)
+            assert source.dropped - before < 900  # type: ignore[attr-defined]
+
+
+class TestNoSender:
+    def fails(self, address: str, pattern: str, network: NetworkConfig | None = None, limit_s: float = 0.3) -> None:
+        with pytest.raises((SourceError, ConfigError), match=pattern):
+            open_source(address, CaptureConfig(open_timeout_s=limit_s), MonotonicClock(), network)
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("receive")]
+
+    def test_nobody_there(self) -> None:
+        self.fails("zmq+tcp://127.0.0.1:9", r"gave no sign of life within 0\.3 s; start the sender, check the address$")
+
+    def test_somebody_who_sends_nothing(self) -> None:
+        with FrameSender(None) as sender:
+            self.fails(f"zmq+{sender.endpoint}", r"is there, but sent no frame within 0\.3 s; .* on a PUB socket\?")
+        with FrameSender(None, kind=zmq.PUSH) as sender:
+            self.fails(f"zmq+{sender.endpoint}?pull", r"on a PUSH socket\?")
+
+    def test_somebody_who_sends_other_things(self) -> None:
+        with FrameSender([msgspec.msgpack.encode({"v": 9}), b""]) as sender:
+            self.fails(f"zmq+{sender.endpoint}", r"sends nothing that can be read: its header is wrong: .*; docs/")
+
+    @pytest.mark.parametrize("address", ["zmq+tcp://nowhere", "zmq+tcp://host:port", "zmq+udp://h:1", "zmq+ipc://"])
+    def test_an_address_that_is_none(self, address: str) -> None:
+        self.fails(address, "is no address for a socket; write tcp://HOST:PORT or ipc://PATH")
+
+    def test_an_address_that_zeromq_refuses(self) -> None:
+        self.fails("zmq+tcp://no host:5", "cannot connect to tcp://no host:5", NetworkConfig(plain_tcp=True), 5.0)
+
+    def test_another_machine_without_keys(self) -> None:
+        self.fails("zmq+tcp://192.0.2.1:5558", "leaves this machine without keys")
+
+    def test_a_beginning(self) -> None:
+        with pytest.raises(ConfigError, match=r"capture\.start_s = 2 is for files, and zmq\+tcp:.* is live"):
+            open_source("zmq+tcp://127.0.0.1:9", CaptureConfig(start_s=2.0), FakeClock())
+
+    def test_a_work_size_beyond_measure(self) -> None:
+        with pytest.raises(ConfigError, match=r"capture\.size"):
+            open_source("zmq+tcp://127.0.0.1:9", CaptureConfig(size="99999x1"), FakeClock())
+
+
+class TestKeys:
+    def server_pair(self, folder: Path) -> tuple[bytes, bytes]:
+        public, secret = zmq.auth.load_certificate(folder / "server" / "server.key_secret")
+        assert secret is not None
+        return secret, public
+
+    def test_with_the_right_keys_frames_come(self, tmp_path: Path) -> None:
+        make_keys(tmp_path / "keys")
+        network = NetworkConfig(keys=str(tmp_path / "keys"))
+        with (
+            FrameSender(message(), curve=self.server_pair(tmp_path / "keys")) as sender,
+            opened(sender, network=network, max_frames=2) as source,
+        ):
+            assert len(list(frames_of(source))) == 2
+
+    def test_without_keys_or_with_others_nothing_is_seen(self, tmp_path: Path) -> None:
+        for name in ("keys", "others"):
+            make_keys(tmp_path / name)
+        with FrameSender(message(), curve=self.server_pair(tmp_path / "keys")) as sender:
+            with pytest.raises(
+                SourceError, match=r"refuses this end: its keys and those of --keys do not fit|no sign of"
+            ):
+                opened(sender, open_timeout_s=2.0)
+            with pytest.raises(SourceError, match=r"or has other keys|do not fit together"):
+                opened(sender, network=NetworkConfig(keys=str(tmp_path / "others")), open_timeout_s=0.5)
+
+
+def test_the_documented_sender_is_understood(tmp_path: Path) -> None:
+    """The example of docs/sources.md runs as it stands, but for its clip, its port and its pace."""
+    (example,) = re.findall(r"```python\n(import time\n.*?send_multipart.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    clip = make_video(tmp_path / "clip.mkv", moving_square(25), codec="ffv1")
+    endpoint = f"ipc://{tmp_path}/frames"
+    program = example.replace("tcp://127.0.0.1:5558", endpoint).replace("clip.mp4", str(clip))
+    assert program != example
+    looped = program + "socket.close(linger=0)\n"
+    sender = subprocess.Popen([sys.executable, "-c", looped], stderr=subprocess.PIPE)
+    try:
+        with open_source(
+            f"zmq+{endpoint}", CaptureConfig(max_frames=3, open_timeout_s=LIMIT_S), MonotonicClock()
+        ) as source:
+            frames = [item for item in frames_of(source) if isinstance(item, SourceFrame)]
+        assert len(frames) == 3
+        red = frames[-1].planes.planes[0].astype(np.int64)
+        assert (red[20, :, 0] - red[20, :, 2]).max() > 100
+    finally:
+        _, error = sender.communicate(timeout=LIMIT_S)
+    assert (sender.returncode, error) == (0, b"")

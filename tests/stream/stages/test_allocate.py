@@ -1,0 +1,496 @@
+"""Allocate: greeting, answer points, and the order of what it tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.errors import StoreError
+from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding
+from arr_coc.updater import TextureUpdater
+from stream.answer.latency import LatencyController
+from stream.answer.request import ClientOptions
+from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
+from stream.answer.triggers import AnswerTriggerOptions
+from stream.clock import FakeClock
+from stream.errors import StageDied
+from stream.event_forms import unpack_event
+from stream.events import Answer, Cut, Event, FrameReady, Notice, Outage, PictureChanged, QueryChanged, Skipped
+from stream.messages import (
+    AnswerReply,
+    Cancel,
+    Connect,
+    Credit,
+    Disconnect,
+    End,
+    ErrorReply,
+    FramePacketMessage,
+    Message,
+    QueryAccepted,
+    ServerHello,
+    SetQuery,
+    SourceLost,
+    TextureUpdated,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+)
+from stream.overlay import Overlay
+from stream.packets import frame_packet, specs_of, token_packet
+from stream.slots import Slots
+from stream.sources.base import SkippedItem
+from stream.stages.allocate import AllocatePolicy, AllocateStage, AllocateWiring
+from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
+from stream.transport import Received
+from tests.support.network import LIMIT_MS
+from tests.support.runs import StageRunner, expect, stage_runner
+
+POLICY = AllocatePolicy(live=False, whole_frames=False)
+SPEAK = SchedulePolicy(
+    rules=AnswerTriggerOptions(every_ns=10), query="what?", lockstep=True, knows_scenes=False, silence_limit_s=60
+)
+NEWEST = replace(SPEAK, lockstep=False)
+REPEAT = ClientOptions(repeat=True)
+
+M = TypeVar("M", bound=Message)
+
+
+@pytest.fixture
+def runner() -> Iterator[StageRunner]:
+    with stage_runner() as made:
+        yield made
+
+
+class Fixture:
+    """Plays the texture stage, the answer stage and the sinks."""
+
+    def __init__(
+        self,
+        runner: StageRunner,
+        policy: AllocatePolicy = POLICY,
+        speak: SchedulePolicy = SPEAK,
+        manners: ClientOptions = REPEAT,
+        *,
+        overlays: Slots[Overlay] | None = None,
+        target: LatencyController | None = None,
+    ) -> None:
+        self.updater = TextureUpdater()
+        self.hello: ServerHello | None = None
+        self.queries: list[str] = []
+        self.turn = 0
+        self.texture = runner.link(TEXTURE_ALLOCATE, bind=True)
+        self.answers = runner.transport.port(ALLOCATE_ANSWER)
+        runner.closing(self.answers)
+        self.events = runner.transport.event_source(EVENTS)
+        runner.closing(self.events)
+        wiring = AllocateWiring(
+            transport=runner.transport,
+            answer=AnswerEndpoint(ALLOCATE_ANSWER),
+            speak=speak,
+            manners=manners,
+            overlays=overlays,
+            lease=self.updater.lease,
+            make_allocator=self._make_allocator,
+            target=target,
+        )
+        self.clock = FakeClock()
+        self.stage = AllocateStage(policy, wiring, runner.control, self.clock)
+        runner.start(self.stage)
+
+    def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
+        self.hello = hello
+        allocator = StreamAllocator(AllocatorOptions(budget=4, levels=hello.knows_levels))
+        set_query = allocator.set_query
+
+        def noting(embedding: QueryEmbedding) -> None:
+            self.queries.append(embedding.text)
+            set_query(embedding)
+
+        allocator.set_query = noting  # type: ignore[method-assign]
+        return allocator
+
+    def heard_whole(self, kind: type[M], timeout_ms: int = LIMIT_MS) -> tuple[M, Received]:
+        """What the answer stage hears next, which must be of this kind."""
+        heard = self.answers.receive(timeout_ms)
+        assert heard is not None, f"no {kind.__name__} came"
+        self.client, received = heard
+        assert isinstance(received.message, kind), f"{received.message} came"
+        return received.message, received
+
+    def heard(self, kind: type[M]) -> M:
+        return self.heard_whole(kind)[0]
+
+    def say(self, message: Message, *arrays: np.ndarray) -> None:
+        """Says it as the answer stage, to whoever spoke last."""
+        assert self.answers.send(self.client, message, arrays)
+
+    def greet(self, model_id: str = "m") -> None:
+        self.heard(Connect)
+        self.say(ServerHello(model_id=model_id, knows_levels=False, known_world=None))
+        self.hold("what?")
+
+    def hold(self, query: str) -> None:
+        embedding = np.zeros((2, 8), np.float32)
+        self.say(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), embedding)
+
+    def begin(self) -> None:
+        self.greet()
+        expect(self.texture, Credit)
+
+    def grant(self) -> None:
+        """A turn, which was wanted."""
+        self.heard(TurnRequest)
+        self.turn += 1
+        self.say(TurnGrant(turn=self.turn))
+
+    def packet(self, kind: type[M]) -> tuple[M, Received]:
+        """The packet that is sent for the next turn."""
+        self.grant()
+        return self.heard_whole(kind)
+
+    def frame_asked(self) -> int:
+        """The frame whose packet is sent for the next turn."""
+        return self.packet(TokenPacketMessage)[0].stamp.frame_index
+
+    def pass_time(self, runner: StageRunner) -> None:
+        """Half a second after the other, until the stage has had enough."""
+        for _ in range(1000):
+            if runner.control.failure is not None:
+                return
+            self.clock.advance(NS_PER_S // 2)
+            time.sleep(0.01)
+
+    def reply(self, number: int) -> None:
+        figures = {"tokens_used": 4, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
+        self.say(AnswerReply(answer=number, query="what?", text="t", **figures))  # type: ignore[arg-type]
+
+    def show(self, index: int, **fields: object) -> None:
+        """Writes a frame into the texture and tells of it."""
+        image = np.random.default_rng(index).integers(0, 256, (96, 128, 3), dtype=np.uint8)
+        update = self.updater.process(FramePlanes("rgb", (image,)), FrameStamp(index, index, 1000 + index))
+        stamp = update.change.stamp
+        self.texture.send(TextureUpdated(stamp=stamp, texture_ms=0.5, dirty_share=1.0, **fields))  # type: ignore[arg-type]
+
+    def next_event(self) -> Event:
+        data = self.events.receive(LIMIT_MS)
+        assert data is not None
+        return unpack_event(data)
+
+
+def test_no_frame_is_wanted_before_the_model_is_known(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    assert fixture.texture.receive(30) is None
+    fixture.greet()
+    expect(fixture.texture, Credit)
+    assert fixture.hello is not None
+    assert fixture.hello.model_id == "m"
+    assert fixture.queries == ["what?"]
+
+
+def test_in_lockstep_the_next_frame_waits_for_the_answer(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    fixture.show(0)
+    message, received = fixture.packet(TokenPacketMessage)
+    packet = token_packet(message, received.parts)
+    assert (message.turn, len(packet.regions)) == (1, 4)
+    with fixture.updater.lease() as view:
+        assert packet.stamp == view.stamp
+        np.testing.assert_array_equal(packet.pixels, view.gather(packet.regions))
+    assert fixture.texture.receive(30) is None
+    fixture.reply(0)
+    expect(fixture.texture, Credit)
+
+
+def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    fixture.show(0)
+    assert fixture.frame_asked() == 0
+    for index in (10, 20, 30):
+        expect(fixture.texture, Credit)
+        fixture.show(index)
+    expect(fixture.texture, Credit)
+    assert fixture.answers.receive(30) is None
+    fixture.reply(0)
+    assert fixture.frame_asked() == 30
+    fixture.texture.send(End(reason="finished"))
+    fixture.reply(1)
+    fixture.heard(Disconnect)
+    assert runner.join() is None
+    assert fixture.stage.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0, "allocate.failed": 0}
+
+
+def test_a_turn_that_comes_between_two_frames_is_taken_at_once(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    fixture.show(0)
+    expect(fixture.texture, Credit)
+    assert fixture.frame_asked() == 0
+
+
+def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    fixture.show(0)
+    expect(fixture.texture, Credit)
+    image = np.zeros((96, 128, 3), np.uint8)
+    update = fixture.updater.process(FramePlanes("rgb", (image,)), FrameStamp(1, 1, 1))
+    fixture.grant()
+    assert fixture.answers.receive(30) is None
+    fixture.texture.send(TextureUpdated(stamp=update.change.stamp, texture_ms=0.0, dirty_share=1.0))
+    assert fixture.heard(TokenPacketMessage).stamp.frame_index == 1
+
+
+def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
+    fixture = Fixture(runner, replace(POLICY, live=True), replace(SPEAK, rules=AnswerTriggerOptions(every_ns=5)))
+    fixture.begin()
+    asked = []
+    for index in (0, 4, 5):
+        fixture.show(index)
+        if index != 4:
+            asked.append(fixture.frame_asked())
+            fixture.reply(len(asked) - 1)
+        expect(fixture.texture, Credit)
+        assert fixture.answers.receive(0) is None
+    assert asked == [0, 5]
+
+
+def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    lost = (SkippedItem("packet 3", "bad", None, 2), SkippedItem("packet 6", "bad", 500_000_000))
+    fixture.show(8, skipped=lost, cut_score=0.5)
+    assert fixture.frame_asked() == 8
+    fixture.reply(0)
+    events = [fixture.next_event() for _ in range(5)]
+    assert [type(event) for event in events] == [Skipped, Skipped, Cut, FrameReady, Answer]
+    assert events[0] == Skipped(frame_index=8, pts_s=8e-9, what="packet 3", reason="bad", count=2)
+    assert events[1] == Skipped(frame_index=8, pts_s=0.5, what="packet 6", reason="bad")
+    assert events[2] == Cut(frame_index=8, pts_s=8e-9, score=0.5)
+    frame = events[3]
+    assert isinstance(frame, FrameReady)
+    assert (frame.frame_index, frame.capture_ns, frame.tokens, frame.tiles) == (8, 1008, 4, 12)
+    assert (frame.texture_ms, frame.dirty_share, frame.slot, frame.map) == (0.5, 1.0, None, None)
+
+
+def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=replace(SPEAK, rules=AnswerTriggerOptions()))
+    fixture.begin()
+    fixture.show(0, discontinuity="resolution")
+    assert fixture.frame_asked() == 0
+    fixture.reply(0)
+    fixture.show(1, discontinuity="resolution")
+    assert fixture.frame_asked() == 1
+    fixture.reply(1)
+    fixture.show(2, discontinuity="reconnect")
+    assert fixture.frame_asked() == 2
+    fixture.reply(2)
+    events = [fixture.next_event() for _ in range(7)]
+    kinds = [FrameReady, Answer, PictureChanged, FrameReady, Answer, FrameReady, Answer]
+    assert [type(event) for event in events] == kinds, "an outage tells of itself"
+    assert events[2] == PictureChanged(frame_index=1, pts_s=1e-9, reason="resolution", width_px=128, height_px=96)
+    assert [event.trigger for event in events if isinstance(event, Answer)] == ["start", *["discontinuity"] * 2]
+
+
+def test_an_outage_is_told_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable"))
+    fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable", lasted_s=1.5, attempts=3))
+    away = Outage(frame_index=4, pts_s=0.5, reason="the cable")
+    back = Outage(frame_index=4, pts_s=0.5, reason="the cable", lasted_s=1.5, attempts=3)
+    assert [fixture.next_event(), fixture.next_event()] == [away, back]
+    assert fixture.texture.receive(30) is None
+
+
+def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner) -> None:
+    fixture = Fixture(runner, replace(POLICY, with_maps=True))
+    fixture.begin()
+    fixture.show(0)
+    frame = fixture.next_event()
+    assert isinstance(frame, FrameReady)
+    assert frame.map is not None
+    message, received = fixture.packet(TokenPacketMessage)
+    regions = token_packet(message, received.parts).regions
+    assert (frame.map.rows, frame.map.cols, len(frame.map.relevance)) == (3, 4, 12)
+    np.testing.assert_array_equal(np.frombuffer(frame.map.regions, "<i2").reshape(-1, 3), regions)
+
+
+def test_a_picture_goes_with_each_frame_where_somebody_draws_it(runner: StageRunner) -> None:
+    overlays: Slots[Overlay] = Slots(1)
+    fixture = Fixture(runner, speak=NEWEST, overlays=overlays)
+    fixture.begin()
+    fixture.show(0)
+    frame = fixture.next_event()
+    assert isinstance(frame, FrameReady)
+    assert frame.slot is not None
+    expect(fixture.texture, Credit)
+    fixture.show(1)
+    assert fixture.texture.receive(30) is None
+    assert overlays.take(frame.slot).image.shape == (96, 128, 3)
+    expect(fixture.texture, Credit)
+
+
+def test_whole_frames_are_sent_where_the_model_encodes_them(runner: StageRunner) -> None:
+    fixture = Fixture(runner, replace(POLICY, whole_frames=True))
+    fixture.begin()
+    fixture.show(0)
+    message, received = fixture.packet(FramePacketMessage)
+    packet = frame_packet(message, received.parts)
+    with fixture.updater.lease() as view:
+        np.testing.assert_array_equal(packet.image, view.read(0))
+
+
+def test_the_last_frame_is_answered_unless_it_was(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    for index in (0, 3):
+        fixture.show(index)
+        if index == 0:
+            assert fixture.frame_asked() == 0
+            fixture.reply(0)
+        expect(fixture.texture, Credit)
+    fixture.texture.send(End(reason="finished"))
+    assert fixture.frame_asked() == 3
+    fixture.reply(1)
+    fixture.heard(Disconnect)
+    assert runner.join() is None
+
+
+def test_after_ctrl_c_no_answer_is_asked_for(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    fixture.show(0)
+    expect(fixture.texture, Credit)
+    assert fixture.frame_asked() == 0
+    fixture.show(3)
+    expect(fixture.texture, Credit)
+    fixture.texture.send(End(reason="interrupted"))
+    assert fixture.answers.receive(30) is None
+    fixture.reply(0)
+    fixture.heard(Disconnect)
+    assert runner.join() is None
+
+
+def test_a_source_without_a_frame_ends_without_an_answer(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    lost = (SkippedItem("packet 1", "bad"),)
+    fixture.texture.send(End(reason="finished", skipped=lost, made_pts=2, clamped_pts=1))
+    fixture.heard(Disconnect)
+    assert runner.join() is None
+    assert fixture.next_event() == Skipped(frame_index=0, pts_s=0.0, what="packet 1", reason="bad")
+    notice = fixture.next_event()
+    assert isinstance(notice, Notice)
+    assert notice.message == "repaired 3 frame times from the frame rate (2 missing, 1 going back)"
+
+
+def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    fixture.show(0)
+    assert fixture.frame_asked() == 0
+    fixture.reply(0)
+    expect(fixture.texture, Credit)
+    runner.control.ask("who?")
+    assert fixture.heard(SetQuery).query == "who?"
+    fixture.hold("who?")
+    assert fixture.frame_asked() == 0
+    assert fixture.queries == ["what?", "who?"]
+    assert [type(fixture.next_event()) for _ in range(3)] == [FrameReady, Answer, QueryChanged]
+
+
+def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST, manners=ClientOptions(rejoin=True))
+    fixture.begin()
+    fixture.show(0)
+    expect(fixture.texture, Credit)
+    assert fixture.frame_asked() == 0
+    first = fixture.hello
+    for model_id, same in (("m", True), ("another", False)):
+        fixture.say(ErrorReply(error="ValueError", message="bent", details=""))
+        fixture.greet(model_id)
+        assert fixture.frame_asked() == 0
+        assert (fixture.hello is first) == same
+    assert fixture.queries == ["what?"] * 3
+    assert fixture.stage.drops["answer.lost"] == 2
+
+
+def test_an_allocation_that_fails_shows_all_tokens_and_is_told_once(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*what: object) -> None:
+        raise ArithmeticError("the spoon is bent")
+
+    monkeypatch.setattr(StreamAllocator, "allocate", fail)
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    for index in (0, 1):
+        fixture.show(index)
+        expect(fixture.texture, Credit)
+    notice, frame, another = (fixture.next_event() for _ in range(3))
+    assert isinstance(notice, Notice)
+    assert notice.message == (
+        "allocation failed (ArithmeticError: the spoon is bent); such frames are shown with all their tokens"
+    )
+    assert isinstance(frame, FrameReady)
+    assert frame.tokens == frame.tiles == 12
+    assert isinstance(another, FrameReady)
+    assert fixture.stage.drops["allocate.failed"] == 2
+
+
+def test_a_texture_that_fails_ends_the_run(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*what: object) -> None:
+        raise StoreError("no texture")
+
+    monkeypatch.setattr(StreamAllocator, "allocate", fail)
+    fixture = Fixture(runner)
+    fixture.begin()
+    fixture.show(0)
+    failure = runner.join()
+    assert isinstance(failure, StageDied)
+    assert str(failure) == "the allocate stage died: no texture"
+    fixture.heard(Cancel)
+
+
+def test_silence_is_counted_while_something_is_awaited(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=replace(SPEAK, silence_limit_s=0.1))
+    fixture.begin()
+    fixture.show(0)
+    assert fixture.frame_asked() == 0
+    fixture.pass_time(runner)
+    failure = runner.join()
+    assert isinstance(failure, StageDied)
+    assert str(failure) == "the answer stage died: silent for 0.1 s; raise pipeline.timeout_s for slow models"
+    fixture.heard(Cancel)
+
+
+def test_an_answer_that_never_comes_is_noticed_while_frames_go_on(runner: StageRunner) -> None:
+    fixture = Fixture(runner, speak=NEWEST)
+    fixture.begin()
+    fixture.clock.advance(500 * 1_000_000_000)
+    fixture.show(0)
+    assert fixture.frame_asked() == 0
+    expect(fixture.texture, Credit)
+    fixture.show(1)
+    expect(fixture.texture, Credit)
+    fixture.pass_time(runner)
+    failure = runner.join()
+    assert isinstance(failure, StageDied)
+    assert "silent for 60 s" in str(failure)
+
+
+def test_cancelling_tells_the_answer_stage(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    runner.control.cancel()
+    assert runner.join() is None
+    fixture.heard(Cancel)
+    fixture.heard(Disconnect)

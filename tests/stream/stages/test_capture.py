@@ -1,0 +1,324 @@
+"""Capture: pace, credits, drops, and the end of a source."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from arr_coc.types import FramePlanes
+from stream.clock import Clock, FakeClock
+from stream.errors import SourceError
+from stream.messages import Credit, End, FrameCaptured, SourceLost
+from stream.slots import Slots
+from stream.sources.base import SkippedItem, SourceFrame, SourceOutage
+from stream.sources.handover import Handover
+from stream.stages import capture as capture_module
+from stream.stages.base import CAPTURE_TEXTURE
+from stream.stages.capture import CapturePolicy, CaptureStage
+from stream.transport import Link
+from tests.support.network import LIMIT_MS, until
+from tests.support.runs import StageRunner, expect, stage_runner
+
+MS = 1_000_000
+
+
+class ListedSource:
+    """Gives the frames of a list; `read` is set for each one that has been asked for."""
+
+    def __init__(self, frames: list[SourceFrame], trailing: tuple[SkippedItem, ...] = ()) -> None:
+        self._frames = frames
+        self._trailing = trailing
+        self.asked = 0
+        self.exhausted = threading.Event()
+        self.closed = False
+        self.repaired = (0, 0)
+
+    def frames(self, should_stop: object = None) -> Iterator[SourceFrame]:
+        for frame in self._frames:
+            self.asked += 1
+            yield frame
+        self.exhausted.set()
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        return self._trailing
+
+    def repaired_pts(self) -> tuple[int, int]:
+        return self.repaired
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def frame(index: int, **fields: object) -> SourceFrame:
+    planes = FramePlanes("gray", (np.full((4, 4), index, np.uint8),))
+    values = {"media_ns": index * 10 * MS, "capture_ns": 1000 + index, **fields}
+    return SourceFrame(frame_index=index, planes=planes, **values)  # type: ignore[arg-type]
+
+
+class Fixture:
+    def __init__(
+        self, runner: StageRunner, source: ListedSource, policy: CapturePolicy, clock: Clock | None = None
+    ) -> None:
+        self.planes: Slots[FramePlanes] = Slots(8)
+        self.link: Link = runner.link(CAPTURE_TEXTURE)
+        self.stage = CaptureStage(
+            source,
+            policy,
+            self.planes,
+            runner.transport,
+            runner.control,
+            clock or FakeClock(),  # type: ignore[arg-type]
+        )
+        runner.start(self.stage)
+
+    def next(self) -> FrameCaptured:
+        self.link.send(Credit())
+        return expect(self.link, FrameCaptured)
+
+
+@pytest.fixture
+def runner() -> Iterator[StageRunner]:
+    with stage_runner() as made:
+        yield made
+
+
+def test_nothing_is_read_before_the_first_credit(runner: StageRunner) -> None:
+    source = ListedSource([frame(0)])
+    Fixture(runner, source, CapturePolicy())
+    assert not source.exhausted.wait(0.05)
+    assert source.asked == 0
+
+
+def test_every_frame_waits_for_its_credit_and_none_is_lost(runner: StageRunner) -> None:
+    source = ListedSource([frame(index) for index in range(5)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    frames = [fixture.next() for _ in range(5)]
+    assert [f.frame_index for f in frames] == [0, 1, 2, 3, 4]
+    assert [(f.media_ns, f.capture_ns) for f in frames] == [(index * 10 * MS, 1000 + index) for index in range(5)]
+    assert [int(fixture.planes.take(f.slot).planes[0][0, 0]) for f in frames] == [0, 1, 2, 3, 4]
+    assert expect(fixture.link, End) == End(reason="finished")
+    assert runner.join() is None
+    assert fixture.stage.drops == {"capture.replaced": 0}
+    assert source.closed
+
+
+def test_it_reads_at_most_one_frame_ahead_of_its_credits(runner: StageRunner) -> None:
+    source = ListedSource([frame(index) for index in range(5)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    assert fixture.link.receive(30) is None
+    assert source.asked <= 3
+
+
+def test_newest_wins_and_what_must_be_told_is_carried_over(runner: StageRunner) -> None:
+    lost = [SkippedItem("packet 2", "bad"), SkippedItem("packet 4", "worse")]
+    source = ListedSource(
+        [
+            frame(0),
+            frame(1, discontinuity="resolution", skipped=(lost[0],)),
+            frame(2, skipped=(lost[1],)),
+            frame(3),
+        ]
+    )
+    fixture = Fixture(runner, source, CapturePolicy(newest=True))
+    assert fixture.next().frame_index == 0
+    assert source.exhausted.wait(10)
+    newest = fixture.next()
+    assert (newest.frame_index, newest.discontinuity, newest.skipped) == (3, "resolution", tuple(lost))
+    assert expect(fixture.link, End).reason == "finished"
+    runner.join()
+    assert fixture.stage.drops == {"capture.replaced": 2}
+
+
+def test_the_last_frame_is_sent_however_late_its_credit_comes(runner: StageRunner) -> None:
+    source = ListedSource([frame(0), frame(1)])
+    fixture = Fixture(runner, source, CapturePolicy(newest=True))
+    fixture.next()
+    assert source.exhausted.wait(10)
+    assert fixture.link.receive(30) is None
+    assert fixture.next().frame_index == 1
+
+
+class SteppingClock:
+    """Moves on by 1 ms whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 500 * MS
+
+    def now_ns(self) -> int:
+        self.now += MS
+        return self.now
+
+
+def test_a_realtime_file_is_released_at_the_pace_of_its_media_time(runner: StageRunner) -> None:
+    source = ListedSource([frame(index, media_ns=70 * MS + index * 10 * MS) for index in range(4)])
+    fixture = Fixture(runner, source, CapturePolicy(realtime=True), SteppingClock())
+    fixture.link.send(Credit(count=4))
+    released_ns = [expect(fixture.link, FrameCaptured).capture_ns for _ in range(4)]
+    assert [(at - released_ns[0]) // MS for at in released_ns] == [0, 10, 20, 30]
+
+
+def test_what_was_lost_after_the_last_frame_comes_with_the_end(runner: StageRunner) -> None:
+    lost = (SkippedItem("packets 7-9", "bad", None, 3),)
+    fixture = Fixture(runner, ListedSource([frame(0)], lost), CapturePolicy())
+    fixture.next()
+    assert expect(fixture.link, End) == End(reason="finished", skipped=lost)
+
+
+def test_repaired_times_are_counted_in_the_end(runner: StageRunner) -> None:
+    source = ListedSource([frame(0)])
+    source.repaired = (3, 2)
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    assert expect(fixture.link, End) == End(reason="finished", made_pts=3, clamped_pts=2)
+
+
+def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) -> None:
+    source = ListedSource([frame(index) for index in range(100)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    runner.control.end()
+    fixture.link.send(Credit(count=100))
+    received, last = [], None
+    while not isinstance(last, End):
+        got = fixture.link.receive(10_000)
+        assert got is not None
+        last = got.message
+        received += [last.frame_index] if isinstance(last, FrameCaptured) else []
+    assert last.reason == "interrupted"
+    assert received == list(range(1, 1 + len(received)))
+    assert len(received) <= 3
+
+
+def test_ending_before_the_first_credit_reads_nothing(runner: StageRunner) -> None:
+    source = ListedSource([frame(0)])
+    runner.control.end()
+    fixture = Fixture(runner, source, CapturePolicy())
+    assert expect(fixture.link, End).reason == "interrupted"
+    assert source.asked == 0
+
+
+def test_cancelling_ends_it_while_it_waits_for_a_credit(runner: StageRunner) -> None:
+    source = ListedSource([frame(0), frame(1), frame(2)])
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.next()
+    runner.control.cancel()
+    assert runner.join() is None
+    assert source.closed
+
+
+def test_a_source_that_fails_is_reported_and_closed(runner: StageRunner) -> None:
+    source = ListedSource([])
+
+    def frames(should_stop: object) -> Iterator[SourceFrame]:
+        yield frame(0)
+        raise SourceError("the disk is gone")
+
+    source.frames = frames  # type: ignore[method-assign]
+    fixture = Fixture(runner, source, CapturePolicy())
+    fixture.link.send(Credit(count=2))
+    failure = runner.join()
+    assert isinstance(failure, SourceError)
+    assert source.closed
+
+
+class CameraSource(ListedSource):
+    """Gives what the test puts into `handover`, when it does."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.handover = Handover()
+
+    def fileno(self) -> int:
+        return self.handover.fileno()
+
+    def arrived(self) -> list[SourceFrame | SourceOutage] | None:
+        self.asked += 1
+        return self.handover.take()
+
+    @property
+    def dropped(self) -> int:
+        return self.handover.dropped
+
+    def close(self) -> None:
+        super().close()
+        self.handover.close()
+
+
+class TestSourcesThatComeInTheirOwnTime:
+    def test_a_waiting_frame_goes_out_with_its_credit_though_no_other_frame_comes(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        source.handover.put(frame(0))
+        assert fixture.next().frame_index == 0
+        source.handover.put(frame(1))
+        source.handover.put(frame(2))
+        assert fixture.link.receive(30) is None
+        assert fixture.next().frame_index == 2
+
+    def test_a_frame_goes_out_as_it_comes_where_it_is_awaited(
+        self, runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A stage that slept through its turn would not be heard within the limit of this test."""
+        monkeypatch.setattr(capture_module, "WAIT_MS", 2 * LIMIT_MS)
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture.link.send(Credit(count=6))
+        for index in range(5):
+            assert fixture.link.receive(20) is None
+            source.handover.put(frame(index))
+            assert expect(fixture.link, FrameCaptured).frame_index == index
+        runner.control.end()
+        source.handover.put(frame(5))
+
+    def test_outages_are_told_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        source.handover.put(frame(0))
+        assert fixture.next().frame_index == 0
+        source.handover.put(SourceOutage(0, 5, "gone"))
+        assert expect(fixture.link, SourceLost) == SourceLost(frame_index=0, media_ns=5, reason="gone")
+        source.handover.put(SourceOutage(0, 5, "gone", 2.5, 3))
+        assert expect(fixture.link, SourceLost) == SourceLost(
+            frame_index=0, media_ns=5, reason="gone", lasted_s=2.5, attempts=3
+        )
+        source.handover.put(frame(1, discontinuity="reconnect"))
+        assert fixture.next().discontinuity == "reconnect"
+
+    def test_what_was_dropped_is_counted_by_its_cause(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        for index in range(6):
+            source.handover.put(frame(index))
+        source.handover.finish()
+        assert fixture.next().frame_index == 5
+        assert expect(fixture.link, End).reason == "finished"
+        runner.join()
+        assert fixture.stage.drops == {"capture.replaced": 3, "capture.late": 2}
+        assert source.closed
+
+    def test_nothing_is_asked_for_before_the_first_credit(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        Fixture(runner, source, CapturePolicy(newest=True))
+        assert not source.handover.wait(0.03)
+        assert source.asked == 0
+
+    def test_ending_ends_it_while_nothing_comes(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture.link.send(Credit())
+        until(lambda: source.asked)
+        runner.control.end()
+        assert expect(fixture.link, End).reason == "interrupted"
+
+    def test_a_failure_is_reported(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        source.handover.finish(SourceError("the camera is gone"))
+        fixture.link.send(Credit())
+        failure = runner.join()
+        assert isinstance(failure, SourceError)
+        assert source.closed

@@ -1,0 +1,170 @@
+"""Texture: a frame is written for a credit, and only then; newest wins while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import StoreError
+from arr_coc.types import FramePlanes
+from arr_coc.updater import TextureUpdater
+from stream.errors import StageDied, TransportError
+from stream.messages import Credit, End, FrameCaptured, TextureUpdated
+from stream.slots import Slots
+from stream.sources.base import SkippedItem
+from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
+from stream.stages.texture import LOSSLESS_CREDITS, TextureStage
+from tests.support.runs import StageRunner, expect, stage_runner
+from tests.support.stores import GONE, use_failing_stores
+
+
+@pytest.fixture
+def runner() -> Iterator[StageRunner]:
+    with stage_runner() as made:
+        yield made
+
+
+class Fixture:
+    def __init__(self, runner: StageRunner, *, newest: bool = False) -> None:
+        self.planes: Slots[FramePlanes] = Slots(8)
+        self.capture = runner.link(CAPTURE_TEXTURE, bind=True)
+        self.allocate = runner.link(TEXTURE_ALLOCATE)
+        self.updater = TextureUpdater()
+        self.stage = TextureStage(self.updater, self.planes, runner.transport, runner.control, newest=newest)
+        runner.start(self.stage)
+
+    def begin(self) -> int:
+        """Grants the first credit; how many frames the stage then wants."""
+        self.allocate.send(Credit())
+        return expect(self.capture, Credit).count
+
+    def send(self, index: int, **fields: object) -> None:
+        image = np.full((64, 64, 3), 40 + index % 2 * 100, np.uint8)
+        slot = self.planes.put(FramePlanes("rgb", (image,)))
+        assert slot is not None
+        self.capture.send(
+            FrameCaptured(slot=slot, frame_index=index, media_ns=index, capture_ns=7 + index, **fields)  # type: ignore[arg-type]
+        )
+
+
+def test_it_wants_nothing_before_the_allocate_stage_does(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    assert fixture.capture.receive(30) is None
+    assert fixture.begin() == LOSSLESS_CREDITS
+
+
+def test_a_frame_is_written_and_told_for_its_credit(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    fixture.send(0)
+    first = expect(fixture.allocate, TextureUpdated)
+    assert (first.stamp.frame_index, first.stamp.media_ns, first.stamp.capture_ns) == (0, 0, 7)
+    assert first.dirty_share == 1.0
+    assert expect(fixture.capture, Credit).count == 1
+    fixture.send(1)
+    assert fixture.allocate.receive(30) is None
+    with fixture.updater.lease() as view:
+        assert view.stamp.frame_index == 0
+    fixture.allocate.send(Credit())
+    second = expect(fixture.allocate, TextureUpdated)
+    assert second.stamp.frame_index == 1
+    assert second.stamp.epoch >= first.stamp.epoch
+    with fixture.updater.lease() as view:
+        assert view.stamp == second.stamp
+        assert int(view.read(0)[0, 0, 0]) == 140
+
+
+def test_frames_that_must_not_be_lost_wait_in_line(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    for index in range(3):
+        fixture.send(index)
+    fixture.capture.send(End(reason="finished"))
+    seen = [expect(fixture.allocate, TextureUpdated).stamp.frame_index]
+    for _ in range(2):
+        fixture.allocate.send(Credit())
+        seen.append(expect(fixture.allocate, TextureUpdated).stamp.frame_index)
+    assert seen == [0, 1, 2]
+    assert expect(fixture.allocate, End) == End(reason="finished")
+    assert runner.join() is None
+    assert fixture.stage.drops == {"texture.replaced": 0, "texture.fallbacks": 0}
+
+
+def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRunner) -> None:
+    lost = [SkippedItem("packet 2", "bad"), SkippedItem("packet 3", "bad")]
+    fixture = Fixture(runner, newest=True)
+    assert fixture.begin() == 1
+    fixture.send(0)
+    expect(fixture.allocate, TextureUpdated)
+    fixture.send(1, discontinuity="resolution", skipped=(lost[0],))
+    fixture.send(2, skipped=(lost[1],))
+    for _ in range(3):
+        expect(fixture.capture, Credit)
+    fixture.allocate.send(Credit())
+    newest = expect(fixture.allocate, TextureUpdated)
+    assert newest.stamp.frame_index == 2
+    assert newest.skipped == tuple(lost)
+    assert newest.discontinuity == "resolution", "that of the frame which it replaced"
+    assert newest.dirty_share == 1.0
+    fixture.capture.send(End(reason="interrupted"))
+    assert expect(fixture.allocate, End).reason == "interrupted"
+    runner.join()
+    assert fixture.stage.drops == {"texture.replaced": 1, "texture.fallbacks": 0}
+
+
+def test_a_discontinuity_begins_an_epoch(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    fixture.send(0)
+    first = expect(fixture.allocate, TextureUpdated)
+    fixture.allocate.send(Credit())
+    assert first.discontinuity is None
+    fixture.send(2, discontinuity="format")
+    second = expect(fixture.allocate, TextureUpdated)
+    assert second.discontinuity == "format"
+    assert second.stamp.epoch != first.stamp.epoch
+    assert second.dirty_share == 1.0
+
+
+def test_a_slot_that_holds_nothing_is_named(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    fixture.capture.send(FrameCaptured(slot=99, frame_index=0, media_ns=0, capture_ns=0))
+    failure = runner.join()
+    assert isinstance(failure, StageDied)
+    assert str(failure) == "the texture stage died: slot 99 holds nothing: it was never filled, or taken before"
+    assert isinstance(failure.__cause__, TransportError)
+
+
+def test_a_texture_that_fails_is_named(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.updater.close()
+    fixture.begin()
+    fixture.send(0)
+    failure = runner.join()
+    assert isinstance(failure, StageDied)
+    assert isinstance(failure.__cause__, StoreError)
+
+
+def test_cancelling_ends_it_while_it_waits(runner: StageRunner) -> None:
+    Fixture(runner)
+    runner.control.cancel()
+    assert runner.join() is None
+
+
+def test_hardware_that_gives_up_is_told_with_the_frame_and_counted(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_failing_stores(monkeypatch, fails_writing=1)
+    fixture = Fixture(runner)
+    fixture.begin()
+    told = []
+    for index in range(3):
+        fixture.send(index)
+        told.append(expect(fixture.allocate, TextureUpdated))
+        fixture.allocate.send(Credit())
+    assert [changed.fallback for changed in told] == [None, GONE, None]
+    assert told[1].stamp.epoch != told[0].stamp.epoch
+    assert fixture.stage.drops == {"texture.replaced": 0, "texture.fallbacks": 1}

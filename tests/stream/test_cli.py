@@ -1,0 +1,290 @@
+"""The command as a user meets it: help, documentation, one-line errors, exit statuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+import webvtt
+
+from arr_coc.errors import BackendMissing
+from stream.cli import app, main
+from stream.layers import known_keys
+from tests.support.models import tiny_folder
+from tests.support.video import make_video, moving_square
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+OPTIONS = [(name, option) for name, command in COMMANDS.items() for option in command.params]
+
+
+@pytest.fixture(autouse=True)
+def _quiet_loggers() -> Iterator[None]:
+    yield
+    for name in ("arr_coc", "stream"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> str:
+    return str(make_video(tmp_path / "clip.mp4", moving_square(12), fps=10))
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit status and the error, which is the last line and the only one that says so."""
+    status = main(list(arguments))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("error: ") for line in lines].count(True) == 1, lines
+    assert not any("Traceback" in line for line in lines)
+    return status, lines[-1]
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS, ids=lambda item: getattr(item, "name", item))
+def test_every_option_has_help_that_fits(command: str, option: Any) -> None:
+    assert option.help, f"{command} {option.name}"
+    assert len(option.help) <= 100
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name, command in COMMANDS.items():
+        assert f"## {name}" in text
+        assert command.help
+    missing = {spelling for _, option in OPTIONS for spelling in option.opts if spelling.startswith("-")}
+    missing -= {spelling for spelling in missing if f"`{spelling}" in text}
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("option", "key"), [("strategy", "allocate.strategy"), ("encode", "answer.encode"), ("backend", "texture.backend")]
+)
+def test_help_and_documentation_name_every_choice(option: str, key: str) -> None:
+    choices = set(get_args(known_keys()[key].annotation)) - {"auto"}
+    help_text = next(parameter.help for _, parameter in OPTIONS if parameter.name == option)
+    line = next(line for line in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").splitlines() if key in line)
+    assert all(choice in help_text and f"`{choice}`" in line for choice in choices)
+
+
+def test_alone_it_explains_itself_in_a_screenful(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert all(any(f" {name} " in f"{line} " for line in lines) for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("arr-coc-stream 0.")
+
+
+def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in COMMANDS:
+        assert main([name, "--help"]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_the_list_of_commands_is_cut_off_nowhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    told = capsys.readouterr().out.partition("Commands:")[2]
+    assert all(f"  {name} " in told for name in COMMANDS)
+    assert "..." not in told
+
+
+def test_help_leaves_out_what_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file is played at its own pace by `watch` in any case; the option is still taken."""
+    assert main(["watch", "--help"]) == 0
+    assert "--realtime" not in capsys.readouterr().out
+    assert main(["caption", "--help"]) == 0
+    assert "--realtime" in capsys.readouterr().out
+    assert "no SOURCE to watch" in error_of(capsys, "watch", "--realtime")[1]
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; sys.argv = ['run_stream.py', 'caption', '--help']; from stream.cli import main; main();"
+        "heavy = {'torch', 'transformers', 'cv2', 'av', 'zmq', 'matplotlib', 'rich.progress'} & set(sys.modules);"
+        "sys.exit(' '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["capton"], "no such command 'capton'. Did you mean 'caption'? (see "),
+        (["caption", "x.mp4", "--bugdet", "3"], "no such option: --bugdet; did you mean --budget? (see "),
+        (["caption", "-o"], "ption '-o' requires an argument"),
+        (["demo", "b.mp4"], "too many arguments: 'b.mp4' (see "),
+        (["caption"], "no FILE to caption"),
+        (["demo", "--stream", "1"], "no such option: --stream"),
+        (["demo", "--realtime"], "no such option: --realtime"),
+        (["watch", "0", "--server", "tcp://127.0.0.1:5555", "-m", "tiny"], "-m tiny has no effect with --server: the "),
+        (["caption", "x.mp4", "--device", "cpu", "--server", "ipc:///s"], "out, or give it to `serve-answers` there"),
+        (["bench"], "no SOURCE to measure"),
+        (["watch"], "no SOURCE to watch"),
+        (["bench", "x.mp4", "--record", "r", "--runs", "2"], "a folder takes the recording of one run, not of 2"),
+        (["bench", "x.mp4", "--record", "r", "--against-set", "allocate.budget=64"], "not of 10; leave --record out"),
+        (["caption", "x.mp4", "--record", "/no/such/r"], "cannot record into '/no/such/r': No such file or directory"),
+        (["watch", "x.mp4", "--for", "0s"], "--for needs a length of time above 0"),
+        (["watch", "x.mp4", "--stats-every", "often"], "--stats-every needs a length of time above 0"),
+        (["watch", "-", "--ask-stdin"], "the source reads it"),
+        (["caption", "x.mp4", "--budget", "0"], "--budget: allocate.budget should be greater than or equal to 1"),
+        (["caption", "x.mp4", "--budget", "many"], "or be text such as 27%, got 'many'"),
+        (["caption", "x.mp4", "--strategy", "best"], "should be 'auto', 'topk', 'mixed', "),
+        (["caption", "x.mp4", "--encode", "none"], "should be 'full', 'prune', 'sparse', 'incremental' or 'weighted'"),
+        (["caption", "x.mp4", "--every", "0"], "should be greater than 0, or be none"),
+        (["caption", "x.mp4", "--max-frames", "-1"], "should be greater than or equal to 1, or be none"),
+        (["caption", "x.mp4", "--query", "x" * 10_000], "at most 4000 characters, got 10000 characters"),
+        (["caption", "x.mp4", "--set", "allocate"], "--set needs KEY=VALUE"),
+        (["caption", "x.mp4", "--set", "capture.fits=pad"], "did you mean capture.fit?"),
+        (["caption", "x.mp4", "--config", "absent.toml"], "no configuration file 'absent.toml'"),
+        (["caption", "x.mp4", "-o", "x.txt"], "captions can be .vtt, .srt, .jsonl"),
+        (["caption", "x.mp4", "-o", "/no/such/x.vtt"], "there is no folder '/no/such'"),
+        (["caption", "x.mp4", "--heatmap", "x.avi"], "the heat map can be .mp4"),
+        (["caption", "scene:demo", "-m", "/no/such/model"], "/no/such/model"),
+        (["bench", "x.mp4", "--json", "/no/such/x.json"], "there is no folder '/no/such'"),
+        (["demo", "-o", "/dev/null/x"], "cannot make the folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, error = error_of(capsys, *arguments)
+    assert status == 2
+    assert message in error
+
+
+def test_sources_that_are_none_are_told(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, text = tmp_path / "empty.mp4", tmp_path / "text.mp4"
+    empty.touch()
+    text.write_text("no video", encoding="utf-8")
+    for source in (tmp_path / "absent.mp4", empty, text):
+        status, error = error_of(capsys, "caption", str(source), "-m", model)
+        assert status == 2
+        assert str(source) in error
+
+
+def test_a_texture_store_that_cannot_run_here_is_told_with_the_remedy(
+    clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(backend: str) -> str:
+        raise BackendMissing(f"no {backend} here; install it")
+
+    monkeypatch.setattr("stream.runtime.pipeline.try_store", missing)
+    for command in ("caption", "watch", "bench"):
+        assert error_of(capsys, command, clip, "--backend", "gl", "--no-restart") == (
+            2,
+            "error: no gl here; install it",
+        )
+
+
+def test_a_model_folder_without_weights_is_told(tmp_path: Path, clip: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3_vl"}', encoding="utf-8")
+    status, error = error_of(capsys, "caption", clip, "-m", str(tmp_path / "model"))
+    assert status == 2
+    assert str(tmp_path / "model") in error
+
+
+def test_the_input_is_never_overwritten(clip: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(clip).read_bytes()
+    for arguments in (["caption", clip, "--heatmap", clip], ["bench", clip, "--png", clip]):
+        status, error = error_of(capsys, *arguments)
+        assert status == 2
+        assert "is the input" in error
+    assert Path(clip).read_bytes() == before
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["caption", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("error: no FILE")
+
+
+def test_a_fault_of_the_program_is_one_line_too(
+    clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr("stream.runtime.session.run_session", fail)
+    status, error = error_of(capsys, "caption", clip)
+    assert status == 1
+    assert "unexpected KeyError: 'oops'" in error
+
+
+def test_ctrl_c_before_the_run_has_a_status_and_no_traceback(
+    clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stream.runtime.session.run_session", interrupt)
+    assert main(["caption", clip]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_captions_of_two_runs_are_the_same_bytes(tmp_path: Path, clip: str, model: str) -> None:
+    written = []
+    for number in range(2):
+        paths = [tmp_path / f"{number}.{suffix}" for suffix in ("jsonl", "vtt", "srt")]
+        outputs = [argument for path in paths for argument in ("-o", str(path))]
+        options = ["-m", model, "--no-timing", "--single-process", "--every", "0.5", "--set", "answer.max_tokens=8"]
+        assert main(["caption", clip, *outputs, *options]) == 0
+        written.append([path.read_bytes() for path in paths])
+    assert written[0] == written[1]
+    lines = [json.loads(line) for line in written[0][0].splitlines()]
+    assert lines[0]["type"] == "started"
+    assert lines[-1]["type"] == "summary"
+    assert sum(line["type"] == "answer" for line in lines) >= 3
+    webvtt.read(str(tmp_path / "0.vtt"))
+
+
+def test_demo_leaves_captions_summary_and_video(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "results"
+    options = ["-m", model, "--max-frames", "8", "--single-process", "--set", "answer.max_tokens=4"]
+    assert main(["demo", "-o", str(folder), *options]) == 0
+    names = [".arr-coc-demo", "captions.jsonl", "captions.vtt", "heatmap.mp4", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["frames"] == 8
+    told = capsys.readouterr().err
+    assert all(str(folder / name) in told for name in names[1:])
+    assert main(["demo", "-o", str(folder), *options]) == 0, "its own results it writes anew"
+
+
+def test_demo_overwrites_no_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "summary.json"
+    mine.write_text("mine")
+    status, error = error_of(capsys, "demo", "-o", str(tmp_path))
+    assert (status, mine.read_text()) == (2, "mine")
+    assert "summary.json' is there already, and no demo wrote it; name another folder with -o" in error
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_bench_measures_and_writes(tmp_path: Path, clip: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told, drawn = tmp_path / "b.json", tmp_path / "b.png"
+    options = ["-m", model, "--single-process", "--set", "answer.max_tokens=4"]
+    assert main(["bench", clip, "--json", str(told), "--png", str(drawn), *options]) == 0
+    (series,) = json.loads(told.read_text(encoding="utf-8"))["series"]
+    assert series["runs"][0]["figures"]["fps"]["value"] > 0
+    assert drawn.stat().st_size > 1000
+    assert "fps" in capsys.readouterr().out

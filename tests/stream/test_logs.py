@@ -1,0 +1,163 @@
+"""With --log-json stderr is one JSON object a line, whoever writes."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stream import logs
+from stream.commands.outcome import report_error, report_note, report_written
+from stream.display import open_display
+from stream.display.lines import JsonDisplay, LinesDisplay, level_of
+from stream.display.progress import ProgressDisplay
+from stream.events import (
+    AnswerDeltaEvent,
+    Cut,
+    Event,
+    Notice,
+    Outage,
+    QueryChanged,
+    Restarted,
+    Skipped,
+    Started,
+    Summary,
+)
+from tests.support.events import answer, frame, summary
+
+
+@pytest.fixture
+def machine() -> Iterator[None]:
+    logs.set_up(debug=False, as_json=True)
+    yield
+    logs.set_up(debug=False, as_json=False)
+
+
+def lines(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+
+
+@pytest.mark.usefixtures("machine")
+def test_records_of_the_log_are_objects(capfd: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("stream.x").warning("lost %d\nlines", 3)
+    try:
+        raise KeyError("oops")
+    except KeyError:
+        logging.getLogger("stream.y").exception("failed")
+    first, second = lines(capfd)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("ts"))
+    assert first == {"level": "warning", "logger": "stream.x", "message": "lost 3\nlines"}
+    assert (second["level"], second["message"]) == ("error", "failed")
+    assert "KeyError: 'oops'" in second["exception"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_events_are_objects_but_frames_and_pieces_of_text(capfd: pytest.CaptureFixture[str]) -> None:
+    sink = open_display(captions=True)
+    assert isinstance(sink, JsonDisplay)
+    for event in (
+        Started(source="camera", model="m", query="?", backend="cpu"),
+        frame(0, 0.0),
+        AnswerDeltaEvent(answer=0, text="a "),
+        answer(0.5, "a cat"),
+        answer(0.6, "  "),
+        summary(),
+    ):
+        sink.write(event)
+    sink.show_message("finishing")
+    sink.close()
+    told = capfd.readouterr()
+    objects = [json.loads(line) for line in told.err.splitlines()]
+    assert [one["event"] for one in objects] == ["started", "answer", "answer", "summary", "signal"]
+    assert objects[1]["text"] == "a cat"
+    assert objects[-1]["message"] == "finishing"
+    assert all(list(one)[:3] == ["ts", "level", "event"] for one in objects)
+    assert told.out == "0:00.5  a cat\n"
+
+
+@pytest.mark.usefixtures("machine")
+def test_captions_that_go_to_a_file_are_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    open_display(captions=False).write(answer(0.5, "a cat"))
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str]) -> None:
+    report_error("cannot\nread")
+    report_note("note: starting afresh")
+    report_written(["a.vtt"])
+    told = lines(capfd)
+    assert [(one["level"], one["event"]) for one in told] == [("error", "error"), ("info", "note"), ("info", "wrote")]
+    assert (told[0]["message"], told[1]["message"], told[2]["path"]) == ("cannot read", "starting afresh", "a.vtt")
+
+
+def test_people_are_told_in_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(debug=False, as_json=False)
+    report_error("cannot\nread")
+    report_note("note: starting afresh")
+    report_written(["a.vtt"])
+    logs.NotesHandler().emit(logging.makeLogRecord({"msg": "careful"}))
+    assert capfd.readouterr().err == "error: cannot read\nnote: starting afresh\nwrote a.vtt\nnote: careful\n"
+    display = open_display(captions=False)
+    assert isinstance(display, ProgressDisplay)
+    display.close()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_nobody_has_to_read_stderr(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb", buffering=0) as gone:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(gone, write_through=True))
+        logs.set_up(debug=False, as_json=as_json)
+        try:
+            logging.getLogger("stream.x").warning("lost")
+            report_note("wrote it")
+            sink = open_display(captions=False)
+            sink.write(Notice(code="pts-repaired", message="repaired"))
+            sink.write(summary())
+            sink.close()
+        finally:
+            logs.set_up(debug=False, as_json=False)
+
+
+def test_ctrl_c_is_obeyed_where_nobody_reads_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(logs, "STDERR", writer)
+    for sink in (JsonDisplay(captions=False), ProgressDisplay(captions=False), LinesDisplay(None)):
+        sink.show_message("stopping now")
+    os.close(writer)
+
+
+def test_stderr_that_is_no_file_is_written_too(machine: None, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.say("hello")
+    assert json.loads(capsys.readouterr().err)["message"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (Notice(code="loading", message="loading m"), "info"),
+        (Notice(code="model-world", message="only drawn scenes"), "warning"),
+        (Cut(frame_index=1, pts_s=0.1, score=0.5), "info"),
+        (Skipped(frame_index=1, pts_s=0.1, what="packet 1", reason="bad"), "warning"),
+        (Outage(frame_index=1, pts_s=0.1, reason="timed out"), "warning"),
+        (Outage(frame_index=1, pts_s=0.1, reason="timed out", lasted_s=2.0), "info"),
+        (Restarted(process="answers", cause="killed", count=1), "warning"),
+        (QueryChanged(query="?"), "info"),
+        (QueryChanged(query="?", error="too long"), "warning"),
+        (summary(), "info"),
+        (summary(ended="error", error="it fell"), "error"),
+    ],
+)
+def test_levels(event: Event, level: str) -> None:
+    assert level_of(event) == level
+    assert isinstance(event, Summary) or level != "error"

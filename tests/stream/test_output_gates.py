@@ -1,0 +1,86 @@
+"""Every text reaches a terminal through few functions, which make it printable: nobody else prints."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(path for package in ("arr_coc", "stream") for path in (ROOT / package).rglob("*.py"))
+
+PRINTS = {"print", "typer.echo", "typer.secho", "click.echo", "traceback.print_exc", "traceback.print_exception"}
+PRINTS |= {
+    f"sys.{name}.{method}" for name in ("stdout", "stderr") for method in ("write", "writelines", "buffer.write")
+}
+PRINTS |= {"Console", "rich.print", "logging.StreamHandler", "os.write", "warnings.warn"}
+
+SHOWN_BY = ("stream.cli", "stream.commands", "stream.logs", "stream.sinks", "stream.display")
+"""Where `os.write` may lead to a terminal; elsewhere it writes files and pipes."""
+
+GATES = {
+    ("stream.logs", "show", "print"),
+    ("stream.logs", "write_line", "os.write"),
+    ("stream.logs", "write_now", "os.write"),
+    ("stream.logs", "set_up", "logging.StreamHandler"),
+    ("stream.logs", "print_line", "print"),
+    ("stream.display.live", "_write", "os.write"),
+}
+"""Where text becomes output: each makes it printable, and a test of its own sees to that."""
+
+CONSTANT = {
+    ("stream.cli", "_print_version", "typer.echo"),
+    ("stream.cli", "root", "typer.echo"),
+    ("stream.display.live", "__init__", "print"),
+    ("stream.display.live", "_waited", "print"),
+}
+"""They print what the program itself says, and nobody else's words."""
+
+ELSEWHERE = {
+    ("arr_coc.ops.backends", "main", "print"),
+    ("stream.runtime.answer_worker", "main", "traceback.print_exc"),
+    ("stream.runtime.frame_worker", "_run", "traceback.print_exc"),
+    ("stream.display.live", "close", "os.write"),
+    ("stream.sinks.output_file", "_write_all", "os.write"),
+}
+"""Files, pipes, and what a child prints for its parent, which shows it through a gate."""
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def printing(node: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
+    """Each call that prints: the function that it stands in, and what is called."""
+    for child in ast.iter_child_nodes(node):
+        inside = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
+        if isinstance(child, ast.Call) and dotted(child.func) in PRINTS:
+            yield inside, dotted(child.func)
+        yield from printing(child, inside)
+
+
+def found() -> set[tuple[str, str, str]]:
+    calls: set[tuple[str, str, str]] = set()
+    for path in SOURCES:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for function, called in printing(ast.parse(path.read_text(encoding="utf-8"))):
+            if called != "os.write" or module.startswith(SHOWN_BY):
+                calls.add((module, function, called))
+    return calls
+
+
+def test_only_the_gates_print() -> None:
+    known = GATES | CONSTANT | ELSEWHERE
+    assert not found() - known, "print through stream.logs.say or stream.logs.print_line, PlainConsole for rich"
+    assert not known - found(), "these do not print any more; take them out of the list"
+
+
+@pytest.mark.parametrize(
+    "source", ["print('x')", "def f():\n    typer.echo('x')", "sys.stderr.write('x')", "Console()"]
+)
+def test_what_prints_is_found(source: str) -> None:
+    assert list(printing(ast.parse(source)))

@@ -1,0 +1,694 @@
+"""Links between threads: whole messages in order, waits with limits, nothing that hangs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+import zmq.auth
+
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.config import NetworkConfig
+from stream.errors import ConnectionRefused, TransportError
+from stream.messages import (
+    AnswerDelta,
+    AnyMessage,
+    Cancel,
+    Connect,
+    Credit,
+    End,
+    KeepAlive,
+    Message,
+    TokenPacketMessage,
+    TurnRequest,
+    encode,
+)
+from stream.packets import token_message, token_packet
+from stream.transport import Client, Link, Port, Received, Transport, Waiter, ipc_endpoint, private_directory
+from stream.transport import bus as bus_module
+from stream.transport import link as link_module
+from stream.transport import port as port_module
+from stream.transport.curve import ClientCurve, client_curve, make_keys, server_curve
+from stream.transport.frames import QUEUE_MESSAGES, FrameSocket
+from tests.support.network import LIMIT_MS
+
+
+@contextmanager
+def linked(endpoint: str = "inproc://test") -> Iterator[tuple[Link, Link]]:
+    transport = Transport()
+    ends = transport.link(endpoint, bind=True), transport.link(endpoint)
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            end.close()
+        transport.close()
+
+
+@pytest.fixture(params=["inproc", "ipc"])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[Link, Link]]:
+    with private_directory() as directory:
+        endpoint = "inproc://test" if request.param == "inproc" else ipc_endpoint(directory)
+        with linked(endpoint) as pair:
+            yield pair
+
+
+def test_messages_go_both_ways_in_order(ends: tuple[Link, Link]) -> None:
+    bound, connected = ends
+    for number in range(3):
+        connected.send(AnswerDelta(answer=number, text="x"))
+    for number in range(3):
+        received = bound.receive(LIMIT_MS)
+        assert received is not None
+        assert received.message == AnswerDelta(answer=number, text="x")
+    bound.send(Cancel())
+    received = connected.receive(LIMIT_MS)
+    assert received is not None
+    assert received.message == Cancel()
+
+
+class Notes:
+    """A tap that notes kinds of messages and the sizes of their arrays."""
+
+    def __init__(self) -> None:
+        self.said_to: list[tuple[object, list[int]]] = []
+        self.heard_from: list[tuple[object, list[int]]] = []
+
+    def said(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
+        self.said_to.append((message, [array.nbytes for array in arrays]))
+
+    def heard(self, received: Received) -> None:
+        self.heard_from.append((received.message, [part.nbytes for part in received.parts]))
+
+
+def test_a_tap_learns_what_was_sent_and_received_and_nothing_else() -> None:
+    transport, notes = Transport(), Notes()
+    lonely = transport.link("inproc://test", bind=True, tap=notes)
+    assert not lonely.offer(Cancel()), "nobody is there to take it"
+    other = transport.link("inproc://test")
+    lonely.send(Credit(), [np.zeros(3, np.float32)])
+    other.send(AnswerDelta(answer=0, text="x"), [np.zeros(5, np.uint8)])
+    other.send(Cancel())
+    assert lonely.receive(LIMIT_MS) is not None
+    lonely.close()
+    other.close()
+    transport.close()
+    assert notes.said_to == [(Credit(), [12])]
+    assert notes.heard_from == [(AnswerDelta(answer=0, text="x"), [5])]
+
+
+def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
+    bound, connected = ends
+    rng = np.random.default_rng(0)
+    packet = TokenPacket(
+        FrameStamp(1, 2, 3, 4),
+        TileGrid.of(1080, 1920),
+        rng.integers(0, (6, 2, 2), (273, 3), dtype=np.int32),
+        rng.random(273, dtype=np.float32),
+        rng.integers(0, 256, (273, 3, 32, 32), dtype=np.uint8),
+    )
+    message, arrays = token_message(0, 0, packet)
+    connected.send(message, arrays)
+    received = bound.receive(LIMIT_MS)
+    assert received is not None
+    assert isinstance(received.message, TokenPacketMessage)
+    np.testing.assert_array_equal(token_packet(received.message, received.parts).pixels, packet.pixels)
+
+
+def test_arrays_that_are_not_contiguous_arrive_as_they_look(ends: tuple[Link, Link]) -> None:
+    bound, connected = ends
+    backwards = np.arange(12, dtype=np.float32)[::-2]
+    connected.send(Cancel(), [backwards])
+    received = bound.receive(LIMIT_MS)
+    assert received is not None
+    np.testing.assert_array_equal(np.frombuffer(received.parts[0], np.float32), backwards)
+
+
+def test_receiving_waits_no_longer_than_its_limit() -> None:
+    with linked() as (bound, _):
+        assert bound.receive() is None
+        assert bound.receive(1) is None
+
+
+def test_waiting_for_any_of_several_links() -> None:
+    with linked("inproc://one") as (first, _), linked("inproc://two") as (second, sender):
+        waiter = Waiter(first, second)
+        assert not waiter.wait(1)
+        sender.send(Cancel())
+        assert waiter.wait(LIMIT_MS)
+        assert first.receive() is None
+        assert second.receive() is not None
+
+
+def test_what_was_sent_before_closing_arrives() -> None:
+    transport = Transport()
+    bound = transport.link("inproc://test", bind=True)
+
+    def send_and_leave() -> None:
+        link = transport.link("inproc://test")
+        for _ in range(10):
+            link.send(Credit())
+        link.send(End(reason="finished"))
+        link.close()
+
+    thread = threading.Thread(target=send_and_leave)
+    thread.start()
+    thread.join(LIMIT_MS / 1000)
+    kinds = [type(received.message) for _ in range(11) if (received := bound.receive(LIMIT_MS)) is not None]
+    bound.close()
+    transport.close()
+    assert kinds == [Credit] * 10 + [End]
+
+
+def test_a_peer_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
+    monkeypatch.setattr(link_module, "SEND_SLICE_MS", 1)
+    transport = Transport()
+    lonely = transport.link("inproc://nobody", bind=True)
+    with pytest.raises(TransportError, match="nobody takes messages from inproc://nobody"):
+        lonely.send(Cancel())
+    with pytest.raises(TransportError, match="nobody takes messages"):
+        lonely.send(Cancel(), [np.zeros(1, np.uint8)])
+    assert not lonely.offer(Credit())
+    lonely.close()
+    transport.close()
+
+
+def test_a_sender_waits_for_room_until_its_owner_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "SEND_SLICE_MS", 1)
+    monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
+    patience = iter([None, None, None])
+
+    def check() -> None:
+        if next(patience, "over") == "over":
+            raise InterruptedError
+
+    transport = Transport()
+    lonely = transport.link("inproc://nobody", bind=True, check=check)
+    with pytest.raises(InterruptedError):
+        lonely.send(Cancel())
+    lonely.close()
+    transport.close()
+
+
+def test_an_offer_is_taken_where_somebody_is_there() -> None:
+    with linked() as (bound, connected):
+        assert bound.offer(Credit(count=2))
+        received = connected.receive(LIMIT_MS)
+        assert received is not None
+        assert received.message == Credit(count=2)
+
+
+def test_what_is_no_message_is_refused_whole() -> None:
+    with linked() as (bound, connected):
+        connected._socket.send_multipart([b"nonsense", b"and more"])
+        connected.send(Cancel())
+        with pytest.raises(TransportError, match="cannot be read"):
+            bound.receive(LIMIT_MS)
+        received = bound.receive(LIMIT_MS)
+        assert received is not None
+        assert received.message == Cancel()
+
+
+def test_an_address_that_is_taken_is_refused() -> None:
+    with linked() as _:
+        transport = Transport()
+        first = transport.link("inproc://same", bind=True)
+        with pytest.raises(TransportError, match="cannot open inproc://same"):
+            transport.link("inproc://same", bind=True)
+        with pytest.raises(TransportError, match="cannot reach nonsense"):
+            transport.link("nonsense")
+        first.close()
+        transport.close()
+
+
+def test_events_arrive_in_order_and_the_sender_waits_for_room() -> None:
+    transport = Transport()
+    source, sink = transport.event_source("inproc://events"), transport.event_sink("inproc://events")
+    sent = 0
+    while sink.send(str(sent).encode(), 1):
+        sent += 1
+        assert sent <= bus_module.EVENT_QUEUE + 2
+    assert sent >= bus_module.EVENT_QUEUE - 2
+    assert [source.receive(LIMIT_MS) for _ in range(sent)] == [str(number).encode() for number in range(sent)]
+    assert source.receive(1) is None
+    sink.close()
+    source.close()
+    transport.close()
+
+
+def test_the_directory_of_sockets_is_private_and_goes() -> None:
+    with private_directory() as directory:
+        assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+        assert os.stat(directory).st_uid == os.getuid()
+    assert not os.path.exists(directory)
+
+
+def test_a_temporary_directory_with_too_long_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with pytest.raises(TransportError, match="set TMPDIR to a shorter path"), private_directory():
+        pass
+    assert not list(long.iterdir())
+
+
+@contextmanager
+def bound(kind: int) -> Iterator[tuple[zmq.Socket[bytes], str]]:
+    context = zmq.Context()
+    socket = context.socket(kind)
+    try:
+        socket.bind("tcp://127.0.0.1:*")
+        yield socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    finally:
+        socket.close(linger=0)
+        context.term()
+
+
+@contextmanager
+def frame_socket(endpoint: str, *, pull: bool = False, curve: ClientCurve | None = None) -> Iterator[FrameSocket]:
+    socket = FrameSocket(endpoint, pull=pull, curve=curve)
+    try:
+        yield socket
+    finally:
+        socket.close()
+
+
+def await_subscriber(publisher: zmq.Socket[bytes], subscriber: FrameSocket) -> None:
+    for _ in range(500):
+        publisher.send(b"hello")
+        if subscriber.receive(10)[0] is not None:
+            return
+    pytest.fail("the subscriber never heard anything")
+
+
+def received(socket: FrameSocket) -> tuple[list[bytes], int]:
+    for _ in range(100):
+        parts, passed = socket.receive(50)
+        if parts is not None:
+            return [bytes(part) for part in parts], passed
+    pytest.fail("nothing came")
+
+
+def test_of_several_the_newest_is_given_whole() -> None:
+    with bound(zmq.XPUB) as (publisher, endpoint), frame_socket(endpoint) as socket:
+        await_subscriber(publisher, socket)
+        while socket.receive(20)[0] is not None:
+            pass
+        for number in range(QUEUE_MESSAGES - 1):
+            publisher.send_multipart([b"head %d" % number, b"body %d" % number])
+        publisher.send_multipart([b"last head", b"last body"])
+        taken = 0
+        parts: list[bytes] = []
+        while not parts or parts[0] != b"last head":
+            parts, passed = received(socket)
+            taken += 1 + passed
+        assert parts == [b"last head", b"last body"]
+        assert taken == QUEUE_MESSAGES
+        assert socket.receive(0) == (None, 0)
+        assert socket.met
+        assert not socket.refused
+
+
+def test_what_is_pulled_comes_one_by_one() -> None:
+    with bound(zmq.PUSH) as (sender, endpoint), frame_socket(endpoint, pull=True) as socket:
+        for number in range(4):
+            assert sender.poll(2000, zmq.POLLOUT)
+            sender.send_multipart([b"%d" % number, b"x"])
+        assert [received(socket) for _ in range(4)] == [([b"%d" % number, b"x"], 0) for number in range(4)]
+
+
+def test_nobody_there_is_no_error_yet() -> None:
+    with frame_socket("tcp://127.0.0.1:9") as socket:
+        assert socket.receive(20) == (None, 0)
+        assert not socket.met
+
+
+def test_an_address_that_is_none_is_an_error() -> None:
+    with pytest.raises(TransportError, match=r"cannot connect to tcp://no host:5: Invalid argument; check the address"):
+        FrameSocket("tcp://no host:5")
+
+
+def test_keys_that_the_sender_has_no_use_for_are_a_refusal(tmp_path: Path) -> None:
+    pairs = [zmq.auth.load_certificate(zmq.auth.create_certificates(tmp_path, name)[1]) for name in ("a", "b")]
+    (public, secret), (server, _) = pairs
+    assert secret is not None
+    with bound(zmq.PUB) as (_, endpoint), frame_socket(endpoint, curve=ClientCurve(secret, public, server)) as socket:
+        limit = time.monotonic() + 10
+        while not socket.refused and time.monotonic() < limit:
+            assert socket.receive(20) == (None, 0)
+        assert socket.refused
+        assert not socket.met
+
+
+STEP_MS = 5
+LOOPBACK = "tcp://127.0.0.1:*"
+
+
+class Places:
+    """Makes ports and links, and closes them."""
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._stack = stack
+        self.transport = Transport()
+        stack.callback(self.transport.close)
+        self.ipc = ipc_endpoint(directory)
+
+    def port(self, endpoint: str, keys: Path | None = None) -> Port:
+        curve = None if keys is None else server_curve(NetworkConfig(keys=str(keys)), endpoint)
+        return self._stack.enter_context(closing(self.transport.port(endpoint, curve)))
+
+    def link(self, endpoint: str, curve: ClientCurve | None = None, *, watched: bool = True) -> Link:
+        return self._stack.enter_context(closing(self.transport.link(endpoint, curve=curve, watched=watched)))
+
+    def raw(self, endpoint: str) -> zmq.Socket[bytes]:
+        made = self.transport.context.socket(zmq.DEALER)
+        self._stack.callback(made.close, linger=0)
+        made.connect(endpoint)
+        return made
+
+
+@pytest.fixture
+def places() -> Iterator[Places]:
+    with ExitStack() as stack:
+        yield Places(stack, stack.enter_context(private_directory()))
+
+
+def until(done: Callable[[], bool], link: Link) -> None:
+    """Waits for what becomes of a link that nothing comes over."""
+    for _ in range(LIMIT_MS // STEP_MS):
+        if done():
+            return
+        assert link.receive(STEP_MS) is None
+    raise AssertionError("it never came to that")
+
+
+def heard(port: Port) -> tuple[Client, AnyMessage]:
+    received = port.receive(LIMIT_MS)
+    assert received is not None
+    return received[0], received[1].message
+
+
+def met(port: Port, link: Link) -> Client:
+    """What the port calls this link."""
+    link.send(TurnRequest())
+    return heard(port)[0]
+
+
+@pytest.mark.parametrize("scheme", ["inproc", "ipc", "tcp"])
+def test_every_client_is_told_apart_and_answered_alone(places: Places, scheme: str) -> None:
+    port = places.port({"inproc": "inproc://answers", "ipc": places.ipc, "tcp": LOOPBACK}[scheme])
+    links = [places.link(port.endpoint, watched=scheme != "inproc") for _ in range(2)]
+    clients = [met(port, link) for link in links]
+    assert clients[0] != clients[1]
+    array = np.arange(5, dtype=np.uint8)
+    for number, client in enumerate(clients):
+        assert port.send(client, AnswerDelta(answer=number, text="x"), [array])
+    for number, link in enumerate(links):
+        received = link.receive(LIMIT_MS)
+        assert received is not None
+        assert received.message == AnswerDelta(answer=number, text="x")
+        assert bytes(received.parts[0]) == array.tobytes()
+        assert link.receive() is None
+    assert port.receive() is None
+
+
+def test_a_port_that_was_left_open_is_a_number_once_it_is_bound(places: Places) -> None:
+    assert int(places.port(LOOPBACK).endpoint.rpartition(":")[2]) > 0
+
+
+def test_what_cannot_be_read_is_counted_and_the_next_message_comes(places: Places) -> None:
+    port = places.port(places.ipc)
+    bad = places.raw(places.ipc)
+    for parts in ([b"nonsense"], [b""], [b"\xc1", b"more"], [encode(TurnRequest())[:-1]]):
+        bad.send_multipart(parts)
+        assert port.receive(LIMIT_MS) is None
+    bad.send(encode(TurnRequest()))
+    assert heard(port)[1] == TurnRequest()
+    assert port.unreadable == 4
+
+
+@pytest.mark.parametrize("scheme", ["inproc", "ipc"])
+def test_whoever_is_gone_gets_nothing(places: Places, scheme: str) -> None:
+    port = places.port("inproc://answers" if scheme == "inproc" else places.ipc)
+    link = places.link(port.endpoint, watched=False)
+    client, other = met(port, link), places.link(port.endpoint, watched=False)
+    stays = met(port, other)
+    link.close()
+    for _ in range(LIMIT_MS // STEP_MS):
+        if not port.send(client, KeepAlive()):
+            break
+        assert port.receive(STEP_MS) is None
+    assert not port.send(client, KeepAlive())
+    assert not port.send(client, AnswerDelta(answer=0, text="x"), [np.zeros(3, np.uint8)])
+    assert not port.send(b"never seen", KeepAlive())
+    assert port.send(stays, AnswerDelta(answer=1, text="y"))
+    received = other.receive(LIMIT_MS)
+    assert received is not None
+    assert received.message == AnswerDelta(answer=1, text="y")
+
+
+def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_module, "SEND_WAIT_MS", 1)
+    port = places.port("inproc://answers")
+    idle = places.link("inproc://answers", watched=False)
+    client = met(port, idle)
+    sent = 0
+    while port.send(client, AnswerDelta(answer=sent, text="x")):
+        sent += 1
+        assert sent <= 2 * link_module.QUEUE_MESSAGES
+    texts = [idle.receive() for _ in range(sent)]
+    assert [text is not None and text.message for text in texts] == [
+        AnswerDelta(answer=n, text="x") for n in range(sent)
+    ]
+
+
+def test_a_message_that_is_too_large_closes_its_senders_connection_only(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_module, "PART_BYTES_MAX", 1000)
+    port = places.port(places.ipc)
+    large, small = places.link(places.ipc), places.link(places.ipc)
+    client = met(port, small)
+    large.send(TurnRequest(), [np.zeros(1001, np.uint8)])
+    until(lambda: large.lost, large)
+    small.send(Connect(query="x" * 900))
+    assert heard(port) == (client, Connect(query="x" * 900))
+    assert not small.lost
+
+
+@pytest.mark.parametrize("endpoint", ["inproc://answers", LOOPBACK])
+def test_an_address_that_is_taken_is_refused_port(places: Places, endpoint: str) -> None:
+    taken = places.port(endpoint).endpoint
+    with pytest.raises(TransportError, match=f"cannot open {taken}: another program uses it"):
+        places.transport.port(taken)
+
+
+def test_a_socket_of_another_program_is_not_taken_from_it(places: Places) -> None:
+    port = places.port(places.ipc)
+    with pytest.raises(TransportError, match="another program uses it"):
+        places.transport.port(places.ipc)
+    met(port, places.link(places.ipc))
+
+
+def test_a_file_that_lies_at_the_address_is_left_there(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine", encoding="utf-8")
+    with pytest.raises(TransportError, match="there is something else at that path"):
+        places.transport.port(f"ipc://{tmp_path / 'notes'}")
+    assert (tmp_path / "notes").read_text(encoding="utf-8") == "mine"
+
+
+def test_the_socket_of_a_process_that_died_is_taken_over(places: Places) -> None:
+    path = places.ipc.removeprefix("ipc://")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    assert os.path.exists(path)
+    port = places.port(places.ipc)
+    met(port, places.link(places.ipc))
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://203.0.113.7:5555", "ipc:///nowhere/at/all", "tcp://127.0.0.1:99999"])
+def test_an_address_that_cannot_be_is_refused(places: Places, endpoint: str) -> None:
+    with pytest.raises(TransportError, match=f"cannot open {endpoint}: "):
+        places.transport.port(endpoint)
+
+
+def test_errors_that_do_not_say_that_a_client_is_gone_are_not_hidden(places: Places) -> None:
+    port = places.transport.port("inproc://answers")
+    port.close()
+    with pytest.raises(zmq.ZMQError):
+        port.send(b"x", KeepAlive())
+
+
+def test_a_link_is_connected_once_it_has_met_its_peer_which_may_come_later(places: Places) -> None:
+    link = places.link(places.ipc)
+    assert link.receive(1) is None
+    assert not link.connected
+    port = places.port(places.ipc)
+    until(lambda: link.connected, link)
+    met(port, link)
+    assert link.connected
+    assert not link.lost
+
+
+def test_a_link_is_lost_when_its_peer_closes_and_stays_so(places: Places) -> None:
+    port = places.transport.port(places.ipc)
+    link = places.link(places.ipc)
+    met(port, link)
+    until(lambda: link.connected, link)
+    port.close()
+    until(lambda: link.lost, link)
+    again = places.port(places.ipc)
+    met(again, places.link(places.ipc))
+    assert link.lost
+
+
+def test_a_link_within_the_process_is_connected_and_never_lost(places: Places) -> None:
+    port = places.transport.port("inproc://answers")
+    link = places.link("inproc://answers", watched=False)
+    port.close()
+    assert link.connected
+    assert not link.lost
+
+
+def test_a_peer_that_leaves_its_messages_waiting_takes_nobody_with_it() -> None:
+    """With ZeroMQ's heartbeats libzmq 4.3.5 aborts the process here."""
+    code = """
+import time, zmq
+from stream.transport import Transport, ipc_endpoint, private_directory
+with private_directory() as directory:
+    transport = Transport()
+    port = transport.port(ipc_endpoint(directory, "answers"))
+    with transport.context.socket(zmq.DEALER) as peer:
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.setsockopt(zmq.SNDTIMEO, 200)
+        peer.connect(port.endpoint)
+        try:
+            while True:
+                peer.send(bytes(1000))
+        except zmq.Again:
+            pass
+    time.sleep(1.5)
+    port.close()
+    transport.close()
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT_MS / 1000 + 20).returncode == 0
+
+
+def test_a_host_that_is_gone_is_noticed(places: Places) -> None:
+    port, link = places.transport.port(places.ipc), places.link(places.ipc)
+    for end in (port._socket, link._socket):
+        assert end.getsockopt(zmq.TCP_KEEPALIVE) == 1
+        assert end.getsockopt(zmq.TCP_MAXRT) == 5000
+    port.close()
+
+
+def test_what_is_no_answer_stage_turns_a_link_away(places: Places) -> None:
+    """A listener that closes every connection, as a web server does that is spoken to in another language."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def close_each() -> None:
+            for _ in range(link_module.TURNED_AWAY_MAX):
+                listener.accept()[0].close()
+
+        thread = threading.Thread(target=close_each)
+        thread.start()
+        link = places.link(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(ConnectionRefused, match="turns this end away: give --keys the folder"):
+            until(lambda: link.lost, link)
+        thread.join(LIMIT_MS / 1000)
+    with pytest.raises(ConnectionRefused, match="check that it is an answer stage"):
+        link.lost  # noqa: B018
+    assert not link.connected
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ours")
+    make_keys(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("theirs")
+    make_keys(folder)
+    return folder
+
+
+def key(folder: Path, endpoint: str) -> ClientCurve:
+    made = client_curve(NetworkConfig(keys=str(folder)), endpoint)
+    assert made is not None
+    return made
+
+
+def test_whoever_holds_a_key_is_heard(places: Places, ours: Path) -> None:
+    port = places.port(LOOPBACK, ours)
+    link = places.link(port.endpoint, key(ours, port.endpoint))
+    client = met(port, link)
+    assert port.send(client, KeepAlive())
+    received = link.receive(LIMIT_MS)
+    assert received is not None
+    assert received.message == KeepAlive()
+    assert link.connected
+    assert not link.lost
+
+
+@pytest.mark.parametrize("who", ["without", "another server", "unknown client"])
+def test_whoever_holds_no_key_is_not_heard_and_hears_nothing(
+    places: Places, ours: Path, theirs: Path, who: str
+) -> None:
+    port = places.port(LOOPBACK, ours)
+    good = places.link(port.endpoint, key(ours, port.endpoint))
+    client = met(port, good)
+    stranger = key(theirs, port.endpoint)
+    curve = {
+        "without": None,
+        "another server": stranger,
+        "unknown client": ClientCurve(stranger.secret, stranger.public, key(ours, port.endpoint).server),
+    }[who]
+    link = places.link(port.endpoint, curve)
+    link.offer(Connect(query="may I?"))
+    with pytest.raises(ConnectionRefused, match="turns this end away"):
+        until(lambda: link.lost, link)
+    assert not link.connected
+    assert port.receive(30) is None
+    assert port.send(client, KeepAlive())
+    assert good.receive(LIMIT_MS) is not None
+    assert not good.lost
+
+
+def test_a_key_is_of_no_use_where_none_is_asked_for(places: Places, ours: Path) -> None:
+    port = places.port(LOOPBACK)
+    link = places.link(port.endpoint, key(ours, port.endpoint))
+    with pytest.raises(ConnectionRefused, match="or none where it has none"):
+        until(lambda: link.lost, link)
+    assert port.receive() is None
+
+
+def test_a_waiter_wakes_for_descriptors_too(places: Places) -> None:
+    port = places.port("inproc://answers")
+    link = places.link("inproc://answers", watched=False)
+    reader, writer = os.pipe()
+    try:
+        waiter = Waiter(link, descriptors=(reader,))
+        assert not waiter.wait(1)
+        os.write(writer, b"x")
+        assert waiter.wait(LIMIT_MS)
+        os.read(reader, 1)
+        assert port.send(met(port, link), KeepAlive())
+        assert waiter.wait(LIMIT_MS)
+    finally:
+        os.close(reader)
+        os.close(writer)

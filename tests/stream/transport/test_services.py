@@ -1,0 +1,256 @@
+"""A control socket answers everybody, whoever dies in between; a client says plainly that nobody answers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import zmq
+
+from stream.config import NetworkConfig
+from stream.errors import OutputError, TransportError
+from stream.transport import publisher as publisher_module
+from stream.transport import served as served_module
+from stream.transport.control import REQUEST_BYTES_MAX, ControlServer, request
+from stream.transport.curve import client_curve, make_keys, server_curve
+from stream.transport.publisher import Publisher
+from tests.support.network import LIMIT_MS, listening
+
+ANYWHERE = "tcp://127.0.0.1:*"
+
+
+def shouting(body: bytes) -> bytes:
+    return body.upper()
+
+
+@pytest.fixture
+def server() -> Iterator[ControlServer]:
+    with closing(ControlServer(ANYWHERE, None, shouting)) as made:
+        yield made
+
+
+@contextmanager
+def client(kind: int, endpoint: str) -> Iterator[zmq.Socket[bytes]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(kind)
+    socket.connect(endpoint)
+    try:
+        yield socket
+    finally:
+        socket.close(linger=0)
+        context.term()
+
+
+def test_requests_are_answered_one_after_the_other(server: ControlServer) -> None:
+    assert request(server.endpoint, None, b"one") == b"ONE"
+    assert request(server.endpoint, None, b"two") == b"TWO"
+
+
+def test_a_client_without_an_envelope_is_answered_too(server: ControlServer) -> None:
+    with client(zmq.DEALER, server.endpoint) as dealer:
+        dealer.send(b"bare")
+        assert dealer.poll(LIMIT_MS)
+        assert dealer.recv_multipart() == [b"BARE"]
+
+
+def test_a_client_that_dies_in_the_middle_holds_up_nobody(server: ControlServer) -> None:
+    with client(zmq.REQ, server.endpoint) as dying:
+        dying.send(b"never mind")
+    assert request(server.endpoint, None, b"next") == b"NEXT"
+
+
+def test_a_request_that_is_too_large_closes_only_its_senders_connection(server: ControlServer) -> None:
+    with pytest.raises(TransportError, match="nobody answers"):
+        request(server.endpoint, None, bytes(REQUEST_BYTES_MAX + 1), limit_s=0.2)
+    assert request(server.endpoint, None, b"next") == b"NEXT"
+
+
+def test_a_port_in_use_is_said_in_one_line(server: ControlServer) -> None:
+    with pytest.raises(OutputError, match="another program uses it"):
+        ControlServer(server.endpoint, None, shouting)
+
+
+def test_closing_twice_is_once(server: ControlServer) -> None:
+    server.close()
+    server.close()
+    with pytest.raises(TransportError, match=r"nobody answers at .* within 0.1 s; see that a run with --control"):
+        request(server.endpoint, None, b"too late", limit_s=0.1)
+
+
+def test_an_address_that_is_none() -> None:
+    with pytest.raises(TransportError, match="no address for a socket"):
+        request("nonsense", None, b"x")
+
+
+def test_only_who_has_the_key_is_answered(tmp_path: Path) -> None:
+    make_keys(tmp_path)
+    network = NetworkConfig(keys=str(tmp_path))
+    with closing(ControlServer(ANYWHERE, server_curve(network, ANYWHERE), shouting)) as guarded:
+        assert request(guarded.endpoint, client_curve(network, guarded.endpoint), b"friend") == b"FRIEND"
+        with pytest.raises(TransportError, match="nobody answers"):
+            request(guarded.endpoint, None, b"stranger", limit_s=0.2)
+
+
+PUBLISHER_ANYWHERE = "tcp://127.0.0.1:*"
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with closing(Publisher(PUBLISHER_ANYWHERE, None, kept=("state", "frame"))) as made:
+        yield made
+
+
+def body(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def test_whoever_comes_late_gets_the_last_state_of_its_topics_only(publisher: Publisher) -> None:
+    for number in range(3):
+        publisher.publish("state", body(number))
+        publisher.publish("frame", body(number + 10))
+        publisher.publish("word", body(number + 20))
+    with listening(publisher.endpoint, "state") as one:
+        assert one.next() == 2
+        with listening(publisher.endpoint) as all_topics:
+            assert sorted([all_topics.next(), all_topics.next()]) == [2, 12]
+            publisher.publish("word", body("now"))
+            assert all_topics.next() == "now"
+        assert one.next_or_none("word", 0.05) is None
+
+
+def test_a_newcomer_to_a_topic_that_has_no_state_gets_nothing(publisher: Publisher) -> None:
+    with listening(publisher.endpoint, "word", "fra") as listener:
+        assert listener.next_or_none(limit_s=0.1) is None
+        publisher.publish("frame", body(1))
+        assert listener.next() == 1
+
+
+def test_ticks_come_although_nothing_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "TICK_S", 0.02)
+    ticks = iter(range(1000))
+
+    def tick() -> list[tuple[str, bytes]]:
+        number = next(ticks)
+        if number == 1:
+            raise KeyError("a figure that fails")
+        return [("stats", body(number))]
+
+    with closing(Publisher(PUBLISHER_ANYWHERE, None, ("stats",), tick)) as made, listening(made.endpoint) as listener:
+        first, later = listener.next(), listener.next()
+        assert later > first
+        while later < 3:
+            later = listener.next()
+
+
+def test_the_last_message_reaches_a_live_subscriber(publisher: Publisher) -> None:
+    with listening(publisher.endpoint) as listener:
+        publisher.publish("state", body("begin"))
+        assert listener.next() == "begin"
+        for number in range(20):
+            publisher.publish("word", body(number))
+        publisher.close()
+        publisher.close()
+        told = iter(listener.next, 19)
+        assert [word for word in told if word != "begin"] == list(range(19)), "the state may be told once more"
+
+
+def test_a_subscriber_that_stalls_costs_nothing() -> None:
+    """It never reads; the other one gets every message, and memory does not grow."""
+    payload = body(bytes(8000))
+
+    def stall(socket: zmq.Socket[bytes]) -> None:
+        socket.setsockopt(zmq.RCVHWM, 1)
+        socket.setsockopt(zmq.RCVBUF, 16384)
+
+    with (
+        closing(Publisher(PUBLISHER_ANYWHERE, None, kept=("frame",))) as made,
+        listening(made.endpoint, prepare=stall),
+        listening(made.endpoint) as live,
+    ):
+        made.publish("frame", payload)
+        live.next()
+        memory = psutil.Process().memory_info().rss
+        for _ in range(2000):
+            made.publish("frame", payload)
+            live.next()
+        assert made.dropped == 0
+        assert psutil.Process().memory_info().rss - memory < 8 * 2**20
+        made.close()
+
+
+def test_a_port_in_use_is_said_in_one_line_publisher(publisher: Publisher) -> None:
+    with pytest.raises(OutputError, match=r"cannot open tcp://127.0.0.1:\d+: another program uses it; stop that one"):
+        Publisher(publisher.endpoint, None)
+
+
+def test_an_address_that_is_none_here(tmp_path: Path) -> None:
+    for endpoint, reason in [
+        ("tcp://203.0.113.9:5556", "this machine has no such address"),
+        (f"ipc://{tmp_path}/no/socket", "there is no such folder"),
+        (f"ipc://{tmp_path}/{'x' * 200}", "too long"),
+        ("tcp://127.0.0.1:99999", "ports end at 65535"),
+        ("tcp://nonsense!:5556", "this machine has no such address"),
+    ]:
+        with pytest.raises(OutputError, match=reason):
+            Publisher(endpoint, None)
+
+
+def test_a_thread_that_does_not_start_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(self: served_module.ServedSocket, endpoint: str) -> zmq.Socket[bytes]:
+        time.sleep(0.2)
+        return self._transport.context.socket(self._kind)
+
+    monkeypatch.setattr(served_module.ServedSocket, "_opened", slowly)
+    monkeypatch.setattr(served_module, "START_LIMIT_S", 0.01)
+    with pytest.raises(OutputError, match="nothing happens"):
+        Publisher(PUBLISHER_ANYWHERE, None)
+
+
+def test_an_ipc_path_is_never_taken_from_somebody_else(tmp_path: Path) -> None:
+    precious = tmp_path / "notes.txt"
+    precious.write_text("precious", encoding="utf-8")
+    with pytest.raises(OutputError, match="something else at that path"):
+        Publisher(f"ipc://{precious}", None)
+    assert precious.read_text(encoding="utf-8") == "precious"
+    endpoint = f"ipc://{tmp_path}/socket"
+    with closing(Publisher(endpoint, None, kept=("state",))) as first:
+        with pytest.raises(OutputError, match="another program uses it"):
+            Publisher(endpoint, None)
+        first.publish("state", body(1))
+        with listening(endpoint) as listener:
+            assert listener.next() == 1
+
+
+def test_a_socket_that_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "socket"))
+    left.close()
+    Publisher(f"ipc://{tmp_path}/socket", None).close()
+
+
+def test_only_who_has_the_key_hears_anything(tmp_path: Path) -> None:
+    make_keys(tmp_path / "ours")
+    make_keys(tmp_path / "theirs")
+    ours, theirs = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "theirs"))
+    stranger = client_curve(theirs, "tcp://127.0.0.1:1")
+    friend = client_curve(ours, "tcp://127.0.0.1:1")
+    assert stranger is not None
+    assert friend is not None
+    with closing(Publisher(PUBLISHER_ANYWHERE, server_curve(ours, PUBLISHER_ANYWHERE), kept=("state",))) as made:
+        made.publish("state", body(1))
+        with (
+            listening(made.endpoint, prepare=friend.apply) as invited,
+            listening(made.endpoint, prepare=stranger.apply) as wrong_key,
+            listening(made.endpoint) as no_key,
+        ):
+            assert invited.next() == 1
+            made.publish("state", body(2))
+            assert invited.next() == 2
+            assert wrong_key.next_or_none(limit_s=0.1) is None
+            assert no_key.next_or_none(limit_s=0.1) is None

@@ -1,0 +1,32 @@
+"""The command with a speaker that needs no model: `python -m tests.support.fake_command FRAME ARGUMENTS…`.
+
+With `--single-process` it is killed while it speaks about that frame.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    from stream import cli
+    from stream.runtime.pipeline import Pipeline
+    from stream.runtime.supervised import SupervisedRun
+    from tests.support import answer_models as fake_speaker
+
+    def die(frame_index: int) -> None:
+        if frame_index == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fake_speaker.heard = die
+    for run in (Pipeline, SupervisedRun):
+        defaults = run.__init__.__kwdefaults__
+        assert defaults is not None
+        defaults["speaker"] = "tests.support.answer_models:FakeSpeaker"
+    return cli.main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Waiting for what other processes and threads do, with a limit, and where they may meet."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import zmq
+
+LIMIT_S = 120.0
+"""Only what hangs takes this long: a test that waits for an event never measures the machine's speed."""
+
+LIMIT_MS = int(LIMIT_S * 1000)
+
+
+def until(seen: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Looks again and again until `seen` says so; fails where that takes too long."""
+    deadline_s = time.monotonic() + limit_s
+    while not seen():
+        assert time.monotonic() < deadline_s, f"nothing came of it within {limit_s:g} s"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nobody listens at."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+class Listener:
+    """Hears one publisher."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.socket = socket
+
+    def next(self, topic: str = "", limit_s: float = LIMIT_S) -> Any:
+        """The next message of a topic, as a robot would see it. Fails where none comes."""
+        said = self.next_or_none(topic, limit_s)
+        assert said is not None, f"no {topic or 'message'} within {limit_s} s"
+        return said
+
+    def next_or_none(self, topic: str = "", limit_s: float = LIMIT_S) -> Any:
+        end_s = time.monotonic() + limit_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            if self.socket.poll(int(left_s * 1000) + 1):
+                heard, body = self.socket.recv_multipart()
+                if not topic or heard.decode() == topic:
+                    return msgspec.msgpack.decode(body)
+        return None
+
+
+@contextmanager
+def listening(
+    endpoint: str,
+    *topics: str,
+    prepare: Callable[[zmq.Socket[bytes]], None] = lambda socket: None,
+) -> Iterator[Listener]:
+    """A subscriber to the topics, or to all of them; `prepare` is given the socket before it connects."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.SUB)
+    prepare(socket)
+    for topic in topics or ("",):
+        socket.setsockopt_string(zmq.SUBSCRIBE, topic)
+    socket.connect(endpoint)
+    try:
+        yield Listener(socket)
+    finally:
+        socket.close(linger=0)
+        context.term()

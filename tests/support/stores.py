@@ -1,0 +1,147 @@
+"""Which texture stores a test can use here."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from arr_coc import updater
+from arr_coc.errors import DeviceLost, StoreError
+from arr_coc.ops.backends import open_store, try_store
+from arr_coc.ops.cpu import CpuStore
+from arr_coc.ops.gl.device import Device, find_device, open_device
+from arr_coc.ops.gl.owned import MappedBuffer
+from arr_coc.ops.planes import Plane, PlaneFormat, Rectangle
+from arr_coc.ops.store import Backend, TextureStore
+from arr_coc.ops.view import Texels
+from arr_coc.types import FramePlanes
+
+BACKENDS: tuple[Backend, ...] = ("cpu", "gl", "cuda")
+
+MUST_WORK_IN_CI = ("cpu", "gl")
+
+
+def require(backend: Backend) -> None:
+    """Skips the test where the store cannot run here, saying what to install; fails it where continuous integration
+    must have it."""
+    problem = _problem(backend)
+    if problem is None:
+        return
+    if os.environ.get("CI") == "true" and backend in MUST_WORK_IN_CI:
+        pytest.fail(f"the {backend} store must work in CI: {problem}")
+    pytest.skip(f"no {backend} store here: {problem}")
+
+
+def working() -> tuple[Backend, ...]:
+    """Those that work here."""
+    return tuple(backend for backend in BACKENDS if _problem(backend) is None)
+
+
+@lru_cache(None)
+def _problem(backend: Backend) -> str | None:
+    try:
+        try_store(backend)
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+def prepare(backend: Backend, request: pytest.FixtureRequest) -> None:
+    """As `require`; but where no CUDA device is, its store runs on one that the tests make of the CPU."""
+    if backend == "cuda":
+        request.getfixturevalue("cuda")
+    else:
+        require(backend)
+
+
+GONE = "the GPU has fallen off the bus"
+
+
+class FailingStore(CpuStore):
+    """Gives up with its write number `fails_writing` (counted from 0), or its read number `fails_reading`."""
+
+    def __init__(
+        self,
+        fmt: PlaneFormat,
+        backend: str = "cuda",
+        *,
+        fails_writing: int | None = None,
+        fails_reading: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(fmt, options["thresholds"], options["lease_timeout_ms"])
+        self.backend = backend
+        self.closed = 0
+        self._writes_left = fails_writing
+        self.reads_left = fails_reading
+
+    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        super()._repaint(planes, rectangles)
+        if self._writes_left is not None:
+            self._writes_left -= 1
+            if self._writes_left < 0:
+                raise DeviceLost(GONE)
+
+    def _texels(self) -> Texels:  # type: ignore[override]
+        return FailingTexels(self, super()._texels())
+
+    def close(self) -> None:
+        super().close()
+        self.closed += 1
+
+
+class FailingTexels:
+    def __init__(self, store: FailingStore, texels: Texels) -> None:
+        self._store, self._texels = store, texels
+
+    def read(self, level: int) -> Plane:
+        self._count()
+        return self._texels.read(level)
+
+    def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
+        self._count()
+        return self._texels.gather(regions)
+
+    def _count(self) -> None:
+        if self._store.reads_left is not None:
+            self._store.reads_left -= 1
+            if self._store.reads_left < 0:
+                raise DeviceLost(GONE)
+
+
+def use_failing_stores(monkeypatch: pytest.MonkeyPatch, **fails: int) -> list[TextureStore]:
+    """Every store but the CPU's gives up like that; returns those that get opened."""
+    opened: list[TextureStore] = []
+
+    def open_one(fmt: PlaneFormat, backend: str, **options: Any) -> TextureStore:
+        chosen = "cuda" if backend == "auto" else backend
+        store = open_store(fmt, "cpu", **options) if chosen == "cpu" else FailingStore(fmt, chosen, **fails, **options)
+        opened.append(store)
+        return store
+
+    monkeypatch.setattr(updater, "open_store", open_one)
+    return opened
+
+
+def shared_device() -> Device:
+    """The device that stores use. Skips the test where there is none."""
+    require("gl")
+    return open_device()
+
+
+def seen_by(device: Device, buffer: MappedBuffer) -> npt.NDArray[np.uint8]:
+    """A buffer as the device sees it. Its context must be current."""
+    seen = np.empty_like(buffer.memory)
+    device.library.gl.glGetNamedBufferSubData(buffer.name, 0, seen.nbytes, seen)
+    return seen
+
+
+def own_device() -> Device:
+    """One that a test may lose."""
+    require("gl")
+    return find_device()

@@ -1,0 +1,324 @@
+"""Training an allocator: what it learns from, that it learns, and that nothing is lost when it is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer import Exit
+
+from arr_coc.errors import ModelError, ModelNotFound, OptionError
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding
+from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.prompt import prompt_ids
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.relevance import RelevanceRealiser
+from arr_coc.texture import image_texture
+from arr_coc.types import FramePacket, FrameStamp, TileGrid
+from arr_coc.weights import bundled_realiser
+from tests.support.models import tiny_folder, tiny_qwen
+from training import allocator as allocator_module
+from training.allocator import Recipe, Trainer, answer_objective, boxes_objective, new_layer, train
+from training.allocator_answers import AnswerLoss, gumbel_topk, last_layers
+from training.allocator_attention import attended
+from training.allocator_cases import Batches, Case, Embedder, cases_of, random_samples
+from training.allocator_compare import main as compare_main
+from training.allocator_losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
+from training.allocator_measure import found, measure
+from training.course import CHECKPOINT
+from training.coverage import tile_shares
+from training.truth import Clip, Sample
+
+CLIPS = 8
+
+
+@pytest.fixture(scope="module")
+def qwen() -> QwenVL:
+    return tiny_qwen()
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return list(cases_of(random_samples("train", 0, CLIPS)))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_samples_are_the_same_on_every_call_and_others_in_each_split() -> None:
+    first, again, other = (
+        [(sample.question, sample.boxes) for sample in random_samples(split, 0, 3)]
+        for split in ("train", "train", "test")
+    )
+    assert first == again
+    assert first != other
+    assert len({question for question, _ in first}) > 3
+
+
+def test_what_is_wanted_of_a_tile_is_the_share_of_it_that_is_asked_about() -> None:
+    shares = tile_shares([(16, 0, 48, 32), (90, 40, 200, 50)], (2, 4), (32, 32))
+    assert shares.tolist() == [[0.5, 0.5, 0, 0], [0, 0, pytest.approx(60 / 1024), pytest.approx(320 / 1024)]]
+
+
+def test_cases_are_frames_in_which_what_is_asked_is_to_be_seen() -> None:
+    frames = tuple(np.full((64, 96, 3), level, np.uint8) for level in (10, 200, 90))
+    everywhere = ((0.0, 0.0, 96.0, 64.0),)
+    boxes = (((33.0, 0.0, 60.0, 30.0),), (), everywhere)
+    sample = Sample(Clip(frames, (0.0, 0.5, 1.0), ((), (), ())), "event", "What left?", "a star.", boxes)
+    (case,) = cases_of([sample])
+    assert case.wanted.shape == case.texture.entropy.shape == (2, 3)
+    assert (case.wanted > 0).nonzero().tolist() == [[0, 1]]
+    assert case.texture.channels[0, 0, 0] == pytest.approx(10 / 255)
+    assert case.image is None
+    (kept,) = cases_of([sample], with_images=True)
+    assert kept.image is frames[0]
+
+
+def test_batches_hold_one_grid_and_pad_questions_with_zeros(qwen: QwenVL, cases: list[Case]) -> None:
+    batches = Batches(cases, Embedder(qwen), np.random.default_rng(0), tiles=1024)
+    for _ in range(5):
+        picked = batches.pick()
+        batch = batches.collate(picked)
+        assert batch.texture.channels.shape[2:] == batch.wanted.shape[1:] == batch.texture.entropy.shape[1:]
+        for case, query in zip(picked, batch.query, strict=True):
+            words = torch.from_numpy(qwen.embed_query(case.question).tokens)
+            assert torch.equal(query[: len(words)], words)
+            assert not query[len(words) :].any()
+
+
+@pytest.mark.parametrize("loss", [box_loss, attention_loss])
+def test_losses_are_least_where_relevance_is_what_is_wanted(loss: object) -> None:
+    wanted = torch.zeros(2, 4, 5)
+    wanted[:, 1, 2:4] = 1
+    right, blank = wanted.clone(), torch.full_like(wanted, 0.1)
+    half, wrong = wanted.clone(), wanted.flip(1)
+    half[:, 1, 3] = 0.3
+    values = [loss(relevance, wanted).item() for relevance in (right, half, blank, wrong)]  # type: ignore[operator]
+    assert values == sorted(values)
+    assert values[0] < 0.3 < values[3] < 20
+
+
+def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[Case]) -> None:
+    batches = Batches(cases, Embedder(qwen), np.random.default_rng(0), tiles=64)
+    batch = batches.next()
+    torch.manual_seed(0)
+    realiser = new_layer(qwen).realiser
+    optimiser = torch.optim.Adam(realiser.parameters(), lr=3e-3)
+    for _ in range(200):
+        realised = realiser(batch.texture, batch.query)
+        optimiser.zero_grad()
+        realised_loss(realised, batch.wanted, box_loss).backward()
+        optimiser.step()
+    matched = []
+    for found_map, wanted in zip(realised.relevance.detach(), batch.wanted, strict=True):
+        assert wanted.flatten()[found_map.argmax()] > LEAST_SHARE
+        matched.append(found(found_map, wanted, levels=False).matched_iou)
+    assert np.mean(matched) > 0.6, matched
+
+
+def test_training_makes_an_allocator_that_its_model_uses_and_that_finds_more(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny", tie_word_embeddings=True)
+    layer = train(folder, Recipe(steps=160, clips=40), tmp_path / "run")
+    (tmp_path / "run" / "arr_coc").rename(folder / "arr_coc")
+    qwen = tiny_qwen(tie_word_embeddings=True)
+    bundled = bundled_realiser(folder, qwen.model.get_input_embeddings().weight, "tiny")
+    assert bundled is not None
+    unseen, embed = list(cases_of(random_samples("train", 1000, 12))), Embedder(qwen)
+    untrained = measure(RelevanceRealiser(), unseen, embed, levels=True)["all"]
+    trained = measure(bundled, unseen, embed, levels=True)["all"]
+    assert trained["cases"] == untrained["cases"] > 30
+    assert trained["recall"] > untrained["recall"]
+    saved = ARRCOCLayer.from_pretrained(folder / "arr_coc")
+    assert saved.config == layer.config
+    lines = (tmp_path / "run" / "loss.jsonl").read_text().splitlines()
+    assert all(json.loads(line).keys() == {"step", "minutes", "loss"} for line in lines)
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(
+    qwen: QwenVL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator_module, "SAVE_S", 0.0)
+    recipe = Recipe(steps=100, clips=CLIPS)
+    killed = Trainer(recipe, new_layer(qwen), tmp_path)
+    objective = boxes_objective(recipe, qwen, np.random.default_rng(0))
+
+    def dying(realiser: RelevanceRealiser) -> torch.Tensor:
+        if killed.course.steps == 5:
+            raise KeyboardInterrupt
+        return objective(realiser)
+
+    with pytest.raises(KeyboardInterrupt):
+        killed.run(dying)
+    resumed = Trainer(recipe, new_layer(qwen), tmp_path)
+    resumed.course.resume()
+    assert resumed.course.steps == 5
+    assert resumed.course.spent_s == killed.course.spent_s > 0
+    for name, value in killed.layer.state_dict().items():
+        assert torch.equal(resumed.layer.state_dict()[name], value)
+    before = resumed.step(objective)
+    assert np.isfinite(before)
+    assert resumed.course.steps == 6
+
+
+def test_checkpoints_that_do_not_fit_say_so_in_one_line(qwen: QwenVL, tmp_path: Path) -> None:
+    recipe = Recipe(clips=1)
+    with pytest.raises(ModelNotFound, match="leave out --resume"):
+        Trainer(recipe, new_layer(qwen), tmp_path).course.resume()
+    Trainer(recipe, new_layer(qwen), tmp_path).save()
+    for other, layer in (
+        (Recipe(how="answer"), new_layer(qwen)),
+        (recipe, new_layer(tiny_qwen(seed=9))),
+    ):
+        with pytest.raises(ModelError, match="another way, or for other weights of the model; begin anew") as error:
+            Trainer(other, layer, tmp_path).course.resume()
+        assert "\n" not in str(error.value)
+    (tmp_path / CHECKPOINT).write_bytes(b"noise")
+    with pytest.raises(ModelError, match=r"does not fit: .*; begin anew in another folder") as broken:
+        Trainer(recipe, new_layer(qwen), tmp_path).course.resume()
+    assert "\n" not in str(broken.value)
+
+
+def test_a_way_of_training_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="unknown way of training 'luck'; there are boxes"):
+        train(tmp_path, Recipe(how="luck"), tmp_path)  # type: ignore[arg-type]
+
+
+def test_what_is_measured() -> None:
+    wanted = torch.zeros(8, 8)
+    wanted[2:4, 4:6] = 1
+    right = found(wanted * 0.9, wanted, levels=False)
+    assert (right.recall, right.recall_small, right.matched_iou) == (1, 1, 1)
+    assert right.iou == right.iou_bound == 4 / 16
+    wrong = found((1 - wanted) * torch.linspace(0.5, 0.9, 64).view(8, 8), wanted, levels=False)
+    assert wrong.matched_iou == 0
+    assert wrong.recall < 0.5
+    assert wrong.iou < wrong.iou_bound
+
+
+def test_attention_is_that_on_the_last_frame_of_all_tokens(qwen: QwenVL) -> None:
+    samples = [sample for sample in random_samples("train", 0, 12, 2) if sample.clip.size_px[0] <= 512]
+    stills = [sample for sample in samples if len(sample.clip.frames) == 1][:2]
+    films = [sample for sample in samples if len(sample.clip.frames) > 1 and any(sample.boxes[-1])][:1]
+    looked = list(attended([*stills, *films], qwen))
+    assert len(looked) == 3
+    for case, sample in zip(looked, [*stills, *films], strict=True):
+        assert case.wanted.shape == case.texture.entropy.shape
+        assert case.wanted.max() == pytest.approx(1)
+        assert case.wanted.min() >= 0
+        last = torch.from_numpy(sample.clip.frames[-1]).permute(2, 0, 1)[None]
+        assert torch.equal(case.texture.channels, image_texture(last).channels[0])
+    session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=8)))
+    sample = stills[0]
+    grid = TileGrid.of(*sample.clip.frames[0].shape[:2])
+    regions, blank = grid_regions(grid).numpy().astype(np.int32), np.zeros(grid.shape, np.float32)
+    packet = FramePacket(FrameStamp(0, 0, 0), grid, regions, blank, sample.clip.frames[0])
+    assert "".join(session.answer(packet, sample.question)) is not None
+    told = session.last.feedback.attention.reshape(grid.shape)
+    assert np.allclose(looked[0].wanted.numpy(), told, atol=1e-5)
+
+
+def test_a_choice_by_chance_prefers_what_is_relevant_and_repeats_nothing() -> None:
+    relevance = torch.full((2, 4, 5), 0.02)
+    relevance[:, 2, 3] = 0.99
+    rng = np.random.default_rng(0)
+    draws = torch.stack([gumbel_topk(relevance, 4, rng) for _ in range(50)])
+    assert draws.shape == (50, 2, 4)
+    assert (draws[..., 1:] > draws[..., :-1]).all()
+    hits = (draws == 2 * 5 + 3).any(dim=-1).float().mean()
+    assert hits > 0.95
+    assert len(draws.unique()) > 15
+
+
+def test_the_answer_s_loss_is_the_model_s_own(qwen: QwenVL) -> None:
+    """Shown all tiles, the loss is that of the logits which answering itself gives."""
+    cases = list(cases_of(random_samples("train", 0, 3), with_images=True))[:2]
+    loss = AnswerLoss(qwen, Batches(cases, Embedder(qwen), np.random.default_rng(0)), np.random.default_rng(0))
+    for case in cases:
+        every = torch.arange(case.wanted.numel())[None]
+        got = loss._loss([case], torch.full((1, *case.wanted.shape), 0.3), every)
+        said = [*qwen.plain_token_ids(case.answer), qwen.tokenizer.eos_token_id]
+        assert case.image is not None
+        grid = TileGrid.of(*case.image.shape[:2])
+        packet = FramePacket(FrameStamp(0, 0, 0), grid, every.numpy(), case.wanted.numpy(), case.image)
+        ids, part, kv = prompt_ids(qwen, None), PromptPart(qwen, 0, 0), PrefixCache[object]().kv
+        part.text([*ids.head, *ids.frame_open])
+        part.frame(encode_packet(qwen, packet, "full"))
+        part.text([*ids.frame_close, *ids.before_query, *qwen.plain_token_ids(case.question), *ids.after_query])
+        logits = [prefill(qwen, part, kv)]
+        for index, token in enumerate(said[:-1]):
+            logits.append(decode_one_token(qwen, torch.tensor(token), part.position + index, kv))
+        wanted = torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(said))
+        assert got.item() == pytest.approx(wanted.item(), abs=1e-4)
+
+
+def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_path: Path) -> None:
+    qwen = tiny_qwen()
+    recipe = Recipe("answer", steps=4, clips=60)
+    trainer = Trainer(recipe, new_layer(qwen), tmp_path, last_layers(qwen))
+    objective = answer_objective(recipe, qwen, np.random.default_rng(0))
+    before = {name: value.clone() for name, value in qwen.model.state_dict().items()}
+    asked = trainer.layer.realiser.participation.asked
+    assert asked is not None
+    first = asked.near.weight.clone()
+    trainer.step(objective)
+    assert not torch.equal(asked.near.weight, first)
+    assert all(torch.equal(value, before[name]) for name, value in qwen.model.state_dict().items())
+    trainer.course.steps = 3
+    trainer.step(objective)
+    moved = {name for name, value in qwen.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".layers.2." in name for name in moved)
+
+
+def test_an_earlier_models_layer_is_begun_with_and_becomes_this_models(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    own = new_layer(load_qwen(folder))
+    earlier = ARRCOCLayer(replace(own.config, trained_for="sha256:another"))
+    earlier.save_pretrained(tmp_path / "earlier")
+    recipe = Recipe(steps=1, rate=1e-12, clips=4)
+    layer = train(folder, recipe, tmp_path / "run", begin_with=tmp_path / "earlier")
+    assert layer.config == own.config
+    torch.testing.assert_close(layer.state_dict(), earlier.state_dict())
+    embeddings = load_qwen(folder).model.get_input_embeddings().weight
+    assert bundled_realiser(tmp_path / "run", embeddings, "tiny") is not None
+    ARRCOCLayer(replace(own.config, query_dim=own.config.query_dim + 8)).save_pretrained(tmp_path / "wide")
+    with pytest.raises(ModelError, match="embeddings are"):
+        train(folder, recipe, tmp_path / "other", begin_with=tmp_path / "wide")
+
+
+def test_the_comparison_ships_the_best_and_says_what_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs, out = tiny_folder(tmp_path / "tiny"), tmp_path / "runs", tmp_path / "results" / "allocator.json"
+    layers = {name: new_layer(load_qwen(folder)) for name in ("boxes", "attention", "answer", "answer-after-boxes")}
+    for name, layer in layers.items():
+        recipe = Recipe("answer" if name.startswith("answer") else name, minutes=0.0)  # type: ignore[arg-type]
+        along = last_layers(load_qwen(folder)) if recipe.how == "answer" else None
+        trainer = Trainer(recipe, layer, runs / name, along)
+        trainer.course.spent_s = 1.0
+        trainer.save()
+    compare_main(runs, str(folder), ",".join(layers), 0.01, 1, 4, out, ship=True)
+    written = json.loads(out.read_text())
+    assert set(written["test"]) == {"untrained", *layers, "the boxes themselves"}
+    assert written["best"] in layers
+    assert written["test"]["the boxes themselves"]["all"]["matched_iou"] == 1
+    assert load_qwen(folder).realiser is not None
+    with pytest.raises(Exit):
+        compare_main(runs, str(folder), "luck")
+    assert "error: unknown way of training 'luck'; there are boxes, attention" in capsys.readouterr().err
