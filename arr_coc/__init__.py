@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from arr_coc.allocator import StreamAllocator
-    from arr_coc.attending import allocate
+    from arr_coc.allocation.allocator import StreamAllocator
+    from arr_coc.allocation.attending import allocate
     from arr_coc.layer import ARRCOCLayer
     from arr_coc.model import ARRCOCQwen
 
@@ -20,8 +20,8 @@ __all__ = ["ARRCOCLayer", "ARRCOCQwen", "StreamAllocator", "allocate"]
 _HOMES = {
     "ARRCOCLayer": "arr_coc.layer",
     "ARRCOCQwen": "arr_coc.model",
-    "StreamAllocator": "arr_coc.allocator",
-    "allocate": "arr_coc.attending",
+    "StreamAllocator": "arr_coc.allocation.allocator",
+    "allocate": "arr_coc.allocation.attending",
 }
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Each error is also the builtin that fits it.
+"""Exception tree of the package, and counted nouns for its messages.
 
 ArrCocError
 ├── BudgetError (ValueError)          a token budget that is no number of at least 1 and no share
@@ -105,3 +105,13 @@ class ContextLengthError(ArrCocError, ValueError):
     """Prompt and answer do not fit the model's context."""
 
     user_fixable = True
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """The number and the noun in the form that goes with it; `plural` where that is not the noun and an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def of_counted(number: int, whole: int, noun: str) -> str:
+    """So many of a whole: `1 of 4 tokens`, `1 of 1 token`."""
+    return f"{number} of {counted(whole, noun)}"

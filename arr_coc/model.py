@@ -1,7 +1,8 @@
-"""ARR-COC as a library: a Qwen-VL model that looks at the tokens that matter for the question."""
+"""`ARRCOCQwen.generate` and the `PictureAllocator` behind it."""
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Sequence
@@ -11,23 +12,54 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from arr_coc.allocator import AllocatorOptions
+from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
-from arr_coc.counting import counted
-from arr_coc.errors import OptionError
-from arr_coc.gaze import PictureAllocator
-from arr_coc.heat_picture import heat_picture, png
-from arr_coc.qwen.incremental import VisionReport
+from arr_coc.errors import OptionError, counted
+from arr_coc.qwen.encoding import VisionReport
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding, Frames
-from arr_coc.qwen.pictures import Picture, Rgb, to_frames
+from arr_coc.qwen.preprocess import Picture, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp
+from arr_coc.video.picture_allocator import PictureAllocator
+
+LONGEST_PX = 1024
+"""A larger picture is shown smaller."""
+
+OPACITY = 0.6
+"""Of the colour where relevance is 1; where it is 0, the picture shows as it is."""
+
+Rgb = npt.NDArray[np.uint8]
+
+
+def heat_picture(picture: Rgb, heatmap: npt.NDArray[np.float32]) -> Rgb:
+    """The picture uint8 [H, W, 3] with colours over it where `heatmap` [gh, gw], in [0, 1], is high.
+
+    The map is spread over the whole picture, however it is divided. At most 1024 pixels a side; memory of its own.
+    """
+    height_px, width_px = picture.shape[:2]
+    shrink = min(1.0, LONGEST_PX / max(height_px, width_px))
+    size = max(1, round(width_px * shrink)), max(1, round(height_px * shrink))
+    shown = cv2.resize(picture, size, interpolation=cv2.INTER_AREA).astype(np.float32)
+    heat = cv2.resize(heatmap.clip(0, 1).astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
+    colours = cv2.applyColorMap(np.rint(heat * 255).astype(np.uint8), cv2.COLORMAP_TURBO)[..., ::-1]
+    share = OPACITY * heat[..., None]
+    return np.asarray(np.rint(shown * (1 - share) + colours * share), np.uint8)
+
+
+def png(image: Rgb) -> bytes:
+    """An image uint8 [H, W, 3] as the bytes of a PNG file."""
+    written = io.BytesIO()
+    Image.fromarray(image).save(written, "PNG")
+    return written.getvalue()
+
 
 FRAMES_PER_S = 2.0
 """How far apart frames are taken to be whose times are not given; as Qwen3-VL's processor samples video."""

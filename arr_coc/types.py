@@ -186,7 +186,8 @@ class Allocation:
 class TokenReason:
     """One region of an allocation and what speaks for it; all but `rank` are means over its tiles.
 
-    `scores` in [0, 1], by their names in `arr_coc.why`; `shares`: how much of `now` each gave, 1 in all (0 where `now`
+    `scores` in [0, 1], by their names in `arr_coc.allocation.packets`; `shares`: how much of `now` each gave, 1 in
+    all (0 where `now`
     is 0). `now` is this frame's relevance, the scores balanced by their weights; `memory` what the past adds to it, by
     answers and by blending over time, and `relevance` the two together. `rank`: 1 for the most relevant token of the
     frame; equals in token order.

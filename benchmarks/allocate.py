@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "allocate.json"

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from arr_coc.qwen.loading import DTYPES, load_qwen
-from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from benchmarks.answer_memory import peak_mib
 from benchmarks.answer_plot import plot

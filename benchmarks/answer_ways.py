@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 import torch
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import PictureAllocator
-from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import Encode, FrameStamp
+from arr_coc.video.picture_allocator import PictureAllocator
 
 TEXT_TOKENS = 12
 QUERY = "What do you see?"

@@ -28,10 +28,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.cuts import SceneCutDetector
-from arr_coc.thumbnail import Thumbnail
 from arr_coc.types import FramePlanes, FrameStamp
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.cuts import SceneCutDetector
+from arr_coc.video.motion import Thumbnail
+from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.cut_grounds import Part, decoded
 from benchmarks.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
 from stream.bench.report import machine

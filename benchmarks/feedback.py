@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import PictureAllocator
+from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
 from arr_coc.qwen.loading import DTYPES, load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp
+from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.answer import pictures
 from benchmarks.answer_ways import QUERY, TEXT_TOKENS, speak_on
 from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b

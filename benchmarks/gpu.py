@@ -30,15 +30,14 @@ import numpy as np
 import psutil
 import torch
 
-from arr_coc.knowing import InformationScorer
-from arr_coc.ops.cuda import compiling
-from arr_coc.ops.cuda.device import Device, find_device
-from arr_coc.ops.cuda.driver import call
+from arr_coc.ops.cuda import device as compiling
+from arr_coc.ops.cuda.device import Device, call, find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.difference import Difference, Thresholds
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.texture import TextureArray
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.knowing import InformationScorer
 from arr_coc.types import FramePlanes, FrameStamp
 from stream.bench.report import machine
 

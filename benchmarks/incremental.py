@@ -19,17 +19,15 @@ import numpy as np
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import FrameAllocator
-from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.families import family_of
-from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.qwen.checkpoint import family_of
+from arr_coc.qwen.encoding import IncrementalEncoder, encode_packet
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
-from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.preprocess import PixelScale, Preprocessing, grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
+from arr_coc.video.picture_allocator import FrameAllocator
 from benchmarks.qwen_2b import VISION
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig

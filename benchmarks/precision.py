@@ -22,16 +22,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.ops.mipmaps import allocate_levels, refresh
-from arr_coc.packets import packet_from
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.packets import packet_from
+from arr_coc.ops.store.raster import allocate_levels, refresh
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TokenPacket
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.bench.report import machine
 from stream.config import DEFAULT_QUERY
 from stream.scenes import load_scene

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from arr_coc.qwen.families import family_of
+from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import PixelScale, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL

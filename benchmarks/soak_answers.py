@@ -34,12 +34,12 @@ from typing import Any
 import psutil
 import torch
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import FrameAllocator
-from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.hub import bundled_model_path
+from arr_coc.layer import unpack_realiser
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
-from arr_coc.updater import TextureOptions
-from arr_coc.weights import unpack_realiser
+from arr_coc.video.picture_allocator import FrameAllocator
+from arr_coc.video.texture_updater import TextureOptions
 from benchmarks.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
 from stream.answer.model import AnswerModel, load_qwen_model

@@ -36,9 +36,9 @@ import torch
 
 from arr_coc.errors import StoreError
 from arr_coc.ops.backends import open_store, try_store
-from arr_coc.ops.difference import Difference
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, TextureStore
+from arr_coc.ops.store.base import Backend, TextureStore
+from arr_coc.ops.store.difference import Difference
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks.texture_crossing import crossing
 from benchmarks.texture_frames import CASES, NOISY, SIZES, Case, changing_tiles, make_frames, planes_of, rgb_of

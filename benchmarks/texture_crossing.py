@@ -10,11 +10,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
-from arr_coc.ops import repaint
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.difference import Difference
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, TextureStore
+from arr_coc.ops.store import raster as repaint
+from arr_coc.ops.store.base import Backend, TextureStore
+from arr_coc.ops.store.difference import Difference
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import FramePlanes, FrameStamp
 from benchmarks.texture_frames import Case, changing_tiles
 

@@ -30,7 +30,7 @@ from typing import Any
 import av
 import torch
 
-from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.hub import bundled_model_path
 from stream.bench.report import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, UntilConfig
 from stream.events import VerdictChanged, YesNoResult

@@ -23,12 +23,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import FrameAllocator
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.attending import picture_structure
 from arr_coc.qwen.loading import load_qwen
-from arr_coc.relevance import RelevanceRealiser
-from arr_coc.structure import picture_structure
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
+from arr_coc.video.picture_allocator import FrameAllocator
 from stream.bench.report import machine
 from stream.scenes.draw import draw_thing, gradient, page
 from stream.scenes.shapes import RGB

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from arr_coc.qwen.calibration import NEUTRAL, Calibration
-from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from stream.bench.report import machine
 from stream.config import UntilConfig
 from stream.identity import fingerprint

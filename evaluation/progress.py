@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from arr_coc.counting import counted
+from arr_coc.errors import counted
 from evaluation.question import Question
 
 EVERY_S = 1.0

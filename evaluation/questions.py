@@ -22,7 +22,7 @@ from PIL import Image as Pillow
 
 from arr_coc.errors import ShapeError
 from arr_coc.model import FRAMES_PER_S
-from arr_coc.qwen.pictures import to_rgb
+from arr_coc.qwen.preprocess import to_rgb
 from evaluation.errors import QuestionsError
 from evaluation.question import Question
 from evaluation.video import frames_of

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from arr_coc.qwen.attention import attention_weights, last_query
-from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.qwenvl import QwenVL
 
 

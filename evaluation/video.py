@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.sources.base import SourceFrame

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.qwen.pictures import Rgb
-from arr_coc.qwen.preprocess import Preprocessing, to_tiles
+from arr_coc.qwen.preprocess import Preprocessing, Rgb, to_tiles
 from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.types import TILE_PX, FramePacket, FrameStamp, TileGrid, TokenPacket
 

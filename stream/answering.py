@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from arr_coc.errors import ModelNotFound
-from arr_coc.qwen.hub import local_folder
+from arr_coc.hub import local_folder
 from stream.config import Config
 from stream.errors import RecordingError
 from stream.identity import weights_of

@@ -64,7 +64,7 @@ class CaptureConfig(Section):
 
 
 class CutConfig(Section):
-    """The scene-cut verdict; thresholds are documented with `arr_coc.cuts.SceneCutDetector`."""
+    """The scene-cut verdict; thresholds are documented with `arr_coc.video.cuts.SceneCutDetector`."""
 
     enabled: bool = True
 

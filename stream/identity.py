@@ -13,9 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from arr_coc.counting import counted
-from arr_coc.errors import ModelNotFound
-from arr_coc.qwen.hub import ALLOCATOR_FOLDER, WANTED_FILES, bundled_model_path, cached_folder, local_folder
+from arr_coc.errors import ModelNotFound, counted
+from arr_coc.hub import ALLOCATOR_FOLDER, WANTED_FILES, bundled_model_path, cached_folder, local_folder
 from stream.config import Config
 
 SCENE_PREFIX = "scene:"

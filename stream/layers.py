@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from arr_coc.shipped import preset_folder
+from arr_coc.resources import preset_folder
 from arr_coc.types import SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError

@@ -167,7 +167,7 @@ class Connect(Message, frozen=True, tag="connect"):
 class ServerHello(Message, frozen=True, tag="server_hello"):
     """Answer server to client: the model is ready.
 
-    `allocator` holds the weights that its allocator was trained to, as `arr_coc.weights` packs them; empty where there
+    `allocator` holds the weights that its allocator was trained to, as `arr_coc.layer` packs them; empty where there
     are none. `provenance`: model and settings that answers depend on, as `stream.answering` writes them.
     `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
     """

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arr_coc.qwen.checkpoint import read_config
-from arr_coc.qwen.hub import bundled_model_path, local_folder
-from arr_coc.qwen.known_words import folder_token_ids, unseen_words
+from arr_coc.hub import bundled_model_path, local_folder
+from arr_coc.qwen.checkpoint import folder_token_ids, read_config, unseen_words
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.identity import SCENE_PREFIX

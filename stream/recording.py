@@ -18,7 +18,7 @@ import msgspec
 import numpy.typing as npt
 from msgspec import Meta
 
-from arr_coc.counting import counted
+from arr_coc.errors import counted
 from stream.errors import OutputError, RecordingError, TransportError
 from stream.events import AnyEvent
 from stream.framing import framed, open_regular, read_framed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arr_coc.counting import counted
+from arr_coc.errors import counted
 from stream.clock import clock_text
 from stream.event_forms import encode_event
 from stream.events import Event, Explanation, FrameReady

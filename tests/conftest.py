@@ -78,7 +78,8 @@ def cuda_on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here, which the other tests use; this one looks into a device on the CPU")
-    from arr_coc.ops.cuda import compiling, device
+    from arr_coc.ops.cuda import device
+    from arr_coc.ops.cuda import device as compiling
 
     on_cpu = request.getfixturevalue("_cuda_machine")
     monkeypatch.setattr(torch.version, "cuda", "on the CPU")

@@ -60,10 +60,10 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
         refuse(training_only)
     if within(name, "arr_coc"):
         refuse("stream")
-    if name in {"arr_coc.types", "arr_coc.errors", "arr_coc.shipped", "stream.errors", "stream.clock"}:
+    if name in {"arr_coc.types", "arr_coc.errors", "arr_coc.resources", "stream.errors", "stream.clock"}:
         assert not local(names), f"{name} imports {sorted(local(names))}"
     if within(name, "arr_coc.ops"):
-        allowed = ("arr_coc.types", "arr_coc.errors", "arr_coc.budget", "arr_coc.shipped", "arr_coc.ops")
+        allowed = ("arr_coc.types", "arr_coc.errors", "arr_coc.budget", "arr_coc.resources", "arr_coc.ops")
         breach = {used for used in local(names) if used != "arr_coc" and not any(within(used, a) for a in allowed)}
         assert not breach, f"{name} imports {sorted(breach)}"
     if within(name, "stream.stages") and name != "stream.stages.base":

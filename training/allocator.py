@@ -26,12 +26,11 @@ import typer
 from torch import nn
 
 from arr_coc.errors import ArrCocError, ModelError, OptionError
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
-from arr_coc.qwen.hub import ALLOCATOR_FOLDER
+from arr_coc.hub import ALLOCATOR_FOLDER
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, fingerprint
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.relevance import RelevanceRealiser
-from arr_coc.weights import fingerprint
+from arr_coc.relevance.balancing import RelevanceRealiser
 from training.allocator_answers import AnswerLoss, last_layers
 from training.allocator_attention import attended
 from training.allocator_cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples

@@ -14,12 +14,11 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.cache_utils import DynamicCache
 
-from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
-from arr_coc.qwen.preprocess import to_tiles
+from arr_coc.qwen.preprocess import after_frame, text_positions, to_tiles, visual_positions
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import VisualTokens, encode_regions
-from arr_coc.relevance import RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import TILE_PX, TileGrid
 from training.allocator_cases import Batches, Case
 from training.allocator_losses import logit

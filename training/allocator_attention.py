@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import PictureAllocator
+from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.ops.regions import paint
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp
+from arr_coc.video.picture_allocator import PictureAllocator
 from training.allocator_cases import Case, cases_of
 from training.truth import Sample
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.texture import TextureArray, image_texture
+from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.types import TILE_PX, TileGrid
 from training.coverage import tile_shares
 from training.fonts import Split

@@ -17,11 +17,11 @@ import torch
 import typer
 
 from arr_coc.errors import ArrCocError, OptionError
+from arr_coc.hub import ALLOCATOR_FOLDER
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.hub import ALLOCATOR_FOLDER
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.relevance import RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceRealiser
 from training.allocator import OBJECTIVES, Recipe, train
 from training.allocator_cases import FIRST_CHOSEN_BY, Case, Embedder, cases_of, random_samples
 from training.allocator_measure import measure, measure_map

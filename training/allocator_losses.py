@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from arr_coc.relevance import Realised
+from arr_coc.relevance.balancing import Realised
 
 LEAST_SHARE = 0.04
 """A tile holds what is asked from this share of its area on."""

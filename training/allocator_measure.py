@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.attending import allocate
+from arr_coc.allocation.attending import allocate
 from arr_coc.ops.regions import level_map
-from arr_coc.relevance import RelevanceRealiser
-from arr_coc.texture import TextureArray
+from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.channels import TextureArray
 from training.allocator_cases import Case, Embedder
 from training.allocator_losses import LEAST_SHARE
 

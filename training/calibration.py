@@ -23,15 +23,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import PictureAllocator
-from arr_coc.qwen.calibration import CONFIG_KEY, Calibration
-from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.types import FrameStamp
+from arr_coc.video.picture_allocator import PictureAllocator
 from training.presence import KINDS, Kind, PresenceScene, presence_scenes
 
 SEED = 31

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
+from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.vision import VisualTokens, encode_regions
 from training.batches import ASKED_THINGS, IGNORED, Batch, Prompter
 from training.tokenizer import SPECIAL_TOKENS, special_ids

@@ -14,10 +14,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.attending import Memory, Request, allocate_frame
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.attending import Memory, Request, allocate_frame
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.scenes.shapes import SHAPE_NAMES
 from stream.scenes.world import MOVEMENTS
 from training.casting import COLOUR_NAMES

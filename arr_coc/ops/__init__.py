@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from arr_coc.ops.backends import open_store
-    from arr_coc.ops.composite import Composite, foveate
-    from arr_coc.ops.foveation import Foveation
-    from arr_coc.ops.hierarchical import hierarchical_attention, multiply_adds
-    from arr_coc.ops.layout import Placement
-    from arr_coc.ops.mipmap_tensor import generate_mipmaps
-    from arr_coc.ops.store import TextureStore
-    from arr_coc.ops.texture import Texture
-    from arr_coc.ops.video import VideoStream
+    from arr_coc.ops.store.base import TextureStore
+    from arr_coc.ops.texturevlm.attention import hierarchical_attention, multiply_adds
+    from arr_coc.ops.texturevlm.composite import Composite, Placement, foveate
+    from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
+    from arr_coc.ops.texturevlm.texture import Foveation, Texture
+    from arr_coc.ops.texturevlm.video import VideoStream
 
 __all__ = [
     "Composite",
@@ -34,16 +32,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Composite": "arr_coc.ops.composite",
-    "Foveation": "arr_coc.ops.foveation",
-    "Placement": "arr_coc.ops.layout",
-    "Texture": "arr_coc.ops.texture",
-    "TextureStore": "arr_coc.ops.store",
-    "VideoStream": "arr_coc.ops.video",
-    "foveate": "arr_coc.ops.composite",
-    "generate_mipmaps": "arr_coc.ops.mipmap_tensor",
-    "hierarchical_attention": "arr_coc.ops.hierarchical",
-    "multiply_adds": "arr_coc.ops.hierarchical",
+    "Composite": "arr_coc.ops.texturevlm.composite",
+    "Foveation": "arr_coc.ops.texturevlm.texture",
+    "Placement": "arr_coc.ops.texturevlm.composite",
+    "Texture": "arr_coc.ops.texturevlm.texture",
+    "TextureStore": "arr_coc.ops.store.base",
+    "VideoStream": "arr_coc.ops.texturevlm.video",
+    "foveate": "arr_coc.ops.texturevlm.composite",
+    "generate_mipmaps": "arr_coc.ops.texturevlm.mipmaps",
+    "hierarchical_attention": "arr_coc.ops.texturevlm.attention",
+    "multiply_adds": "arr_coc.ops.texturevlm.attention",
     "open_store": "arr_coc.ops.backends",
 }
 

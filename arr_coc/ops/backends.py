@@ -16,9 +16,9 @@ from typing import cast, get_args
 import numpy as np
 
 from arr_coc.errors import BackendMissing, StoreError
-from arr_coc.ops.difference import Thresholds
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import LEASE_TIMEOUT_MS, Backend, TextureStore
+from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp
 
 GREY = 128
@@ -56,7 +56,7 @@ def open_store(
             return open_store(fmt, "cuda", thresholds=thresholds, lease_timeout_ms=lease_timeout_ms)
         except BackendMissing as error:
             _say_once(str(error))
-    from arr_coc.ops.cpu import CpuStore
+    from arr_coc.ops.store.base import CpuStore
 
     return CpuStore(fmt, chosen, lease_timeout_ms)
 

@@ -1,12 +1,20 @@
-"""Regions on the tile grid: how many there are of a level, where they lie, and in which order they are told.
+"""Region geometry: counts, order, painting, quadtree and fixation covers.
 
 A region (L, r, c) covers tiles [r·2^L, (r+1)·2^L) × [c·2^L, (c+1)·2^L), cut off at the grid's edge.
+
+A split replaces a region by its (one, two or four) children, and costs the tokens that this adds. When no child is
+ever worth more than its parent, splitting greedily in order of worth per region is the same as sorting all regions by
+worth once and splitting the longest prefix that the budget pays: so a cover is one sort and one cumulative sum.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -108,3 +116,223 @@ def token_positions(regions: Array) -> Array:
     """
     side_tiles = 2.0 ** regions[..., :1]
     return regions[..., 1:] * side_tiles + (side_tiles - 1) / 2
+
+
+DULL = 0.1
+"""Differences well below this relevance do not matter: what noise and exposure do to dull tiles turns no order."""
+
+Worth = npt.NDArray[np.float32]
+Split = npt.NDArray[np.bool_]
+
+
+class QuadTree:
+    """The regions of levels `top`…0 over a tile grid, coarsest first, and how they descend from each other.
+
+    `regions` int64 [N, 3]; `cost` int64 [N], the tokens that splitting adds (0 at level 0); `parent` int64 [N] (−1
+    at the top); `tiles` float32 [N], how many tiles each covers. `inner` regions (levels ≥ 1) come first.
+    """
+
+    def __init__(self, shape: tuple[int, int], top: int) -> None:
+        self.shape, self.top = shape, top
+        starts: list[int] = []
+        blocks, parents, costs, tiles = [], [], [], []
+        offset = 0
+        cover = [np.ones(shape, np.float32)]
+        for _ in range(top):
+            cover.append(pool_sum(cover[-1]))
+        for level in range(top, -1, -1):
+            rows, cols = level_shape(shape, level)
+            row, col = np.divmod(np.arange(rows * cols), cols)
+            blocks.append(np.stack([np.full_like(row, level), row, col], axis=1))
+            upper_cols = level_shape(shape, level + 1)[1]
+            upper = starts[-1] + (row >> 1) * upper_cols + (col >> 1) if starts else np.full_like(row, -1)
+            parents.append(upper)
+            children = pool_sum(np.ones(level_shape(shape, level - 1), np.float32)) - 1 if level else np.zeros(shape)
+            costs.append(children.ravel().astype(np.int64))
+            tiles.append(cover[level].ravel())
+            starts.append(offset)
+            offset += rows * cols
+        self.regions = np.concatenate(blocks).astype(np.int64)
+        self.parent, self.cost, self.tiles = np.concatenate(parents), np.concatenate(costs), np.concatenate(tiles)
+        self.inner = starts[-1]
+        self.roots = level_count(shape, top)
+        level, row, col = self.regions.T
+        self._by_place = np.lexsort((level, (row << level) * shape[1] + (col << level)))
+
+    def pyramid(self, values: npt.NDArray[np.float32], pool: Callable = pool_sum) -> npt.NDArray[np.float32]:
+        """`values` [gh, gw] pooled for every region, in the order of `regions`: [N]."""
+        levels = [values]
+        for _ in range(self.top):
+            levels.append(pool(levels[-1]))
+        return np.concatenate([level.ravel() for level in reversed(levels)])
+
+    def root(self) -> Split:
+        """The coarsest cover: nothing split. bool [inner]."""
+        return np.zeros(self.inner, dtype=bool)
+
+    def tokens(self, split: Split) -> int:
+        """How many regions the cover has."""
+        return self.roots + int(self.cost[: self.inner][split].sum())
+
+    def refine(self, split: Split, worth: Worth, budget: int) -> Split:
+        """The cover after splitting further, in order of `worth` [inner or more], within `budget` tokens.
+
+        `worth` must not be larger for a child than for its parent. At most two tokens of the budget stay
+        unspent, unless every region is already a tile.
+        """
+        ranked = np.where(split, -np.inf, -worth[: self.inner])
+        order = np.argsort(ranked, kind="stable")
+        paid = np.cumsum(self.cost[order])
+        finer = split.copy()
+        finer[order[: int(np.searchsorted(paid, budget - self.roots, side="right"))]] = True
+        return self._split_free(finer)
+
+    def _split_free(self, split: Split) -> Split:
+        """Splits that cost nothing: a region at the edge with a single child shows more through the child."""
+        for index in np.flatnonzero((self.cost[: self.inner] == 0) & ~split):
+            parent = self.parent[index]
+            split[index] = parent < 0 or split[parent]
+        return split
+
+    def leaves(self, split: Split) -> npt.NDArray[np.int64]:
+        """Indices of the cover's regions, in token order: int64 [K]."""
+        whole = np.concatenate([split, np.zeros(len(self.regions) - self.inner, dtype=bool)])
+        exists = whole[self.parent]
+        exists[: self.roots] = True
+        return self._by_place[(exists & ~whole)[self._by_place]]
+
+
+@lru_cache(maxsize=64)
+def quadtree(shape: tuple[int, int], top: int) -> QuadTree:
+    """The quadtree of a grid, made once."""
+    return QuadTree(shape, top)
+
+
+def top_level(shape: tuple[int, int], budget: int) -> int:
+    """The coarsest level of a cover: the smallest that takes at most half of `budget` tokens.
+
+    Where none does: the smallest whose cover the budget pays at all, else the coarsest there is.
+    """
+    for limit in (budget // 2, budget):
+        for level in range(LEVELS):
+            if level_count(shape, level) <= limit:
+                return level
+    return LEVELS - 1
+
+
+def split_worth(
+    tree: QuadTree, relevance: npt.NDArray[np.float32], previous: npt.NDArray[np.int8] | None, stickiness: float
+) -> Worth:
+    """What showing a region one level finer is worth: the sum of (relevance + `DULL`)³ over its tiles, float32
+    [inner].
+
+    Each octave of detail is worth the same on every tile (natural pictures have equal energy in each octave: Field,
+    1987), times how much the tile matters; the cube keeps many dull tiles from outbidding a few that matter. A region
+    that `previous` (level map, int8 [gh, gw]) showed split has its relevance raised by the share `stickiness`, so
+    that near-equals do not take turns.
+    """
+    matter = relevance + np.float32(DULL)
+    worth = tree.pyramid(matter * matter * matter)[: tree.inner]
+    if previous is None:
+        return worth
+    shown = np.where(previous == ABSENT, LEVELS, previous)
+    finest = -tree.pyramid(-shown, pool_max)[: tree.inner]
+    was_split = finest < tree.regions[: tree.inner, 0]
+    return np.where(was_split, worth * np.float32((1 + stickiness) ** 3), worth)
+
+
+FOVEA_TILES = 1.5
+"""Standard deviation, in tiles, of the neighbourhood that a fixation is chosen for."""
+
+RICH_ENTROPY = 0.1
+"""Entropy from which a tile holds enough to be looked at; print has 0.15 and more, a noisy wall hardly any."""
+
+EQUAL = 1e-4
+
+Map = npt.NDArray[np.float32]
+
+
+def fixation_cover(
+    shape: tuple[int, int], tokens: int, fixation: tuple[float, float]
+) -> tuple[npt.NDArray[np.int64], float]:
+    """The cover of a grid in at most `tokens` regions whose level grows as log2((e + e0)/e0).
+
+    That is cortical magnification M(e) = M0/(e + e0) (Daniel and Whitteridge, 1961) turned into mipmap levels.
+    `fixation` is (row, col) in tiles; e is the distance from it to the nearest point of a region, in frame widths. A
+    region is split while its level exceeds the formula's, which is so from a certain e0 on: so e0 is not searched
+    for, but read off the last split that the budget pays. Returns regions [K, 3] in token order, and e0 (0 where
+    nothing is split).
+    """
+    tree = quadtree(shape, top_level(shape, tokens))
+    worth = fixation_worth(tree, fixation)
+    split = tree.refine(tree.root(), worth, max(tokens, tree.roots))
+    paid: Split = split & (tree.cost[: tree.inner] > 0)
+    e0 = float(-worth[paid].min()) if paid.any() else 0.0
+    return tree.regions[tree.leaves(split)], e0
+
+
+def magnified_cover(
+    shape: tuple[int, int],
+    tokens: int,
+    fixation: tuple[float, float],
+    e0: float,
+    M0: float = math.inf,  # noqa: N803
+) -> tuple[npt.NDArray[np.int64], float]:
+    """The cover whose level grows as log2((e + e0)/M0): so many texels a pixel are shown as M(e) = M0/(e + e0) says.
+
+    That is the form in which human cortical magnification is given (Horton and Hoyt, 1991: 17.3 mm/(e + 0.75°)); e and
+    e0 are in frame widths. The M0 that is given is lowered as far as `tokens` ask for, and infinite it is as large as
+    they pay for: a region is split from M0 = (e + e0)/2^level on. Returns regions [K, 3] in token order, and that M0.
+    `tokens` must pay for the coarsest level's cover.
+    """
+    tree = quadtree(shape, LEVELS - 1)
+    worth = (-(eccentricity(tree, fixation) + e0) / (1 << tree.regions[: tree.inner, 0])).astype(np.float32)
+    wanted = tree.tokens(-worth < M0)
+    split = tree.refine(tree.root(), worth, min(tokens, wanted))
+    paid: Split = split & (tree.cost[: tree.inner] > 0)
+    reached = float(-worth[paid].min()) if paid.any() else 0.0
+    return tree.regions[tree.leaves(split)], M0 if wanted <= tokens and math.isfinite(M0) else reached
+
+
+def nearest_regions(tree: QuadTree, fixation: tuple[float, float], count: int) -> npt.NDArray[np.int64]:
+    """The `count` regions of a tree's coarsest level that lie nearest to the fixation, in token order: [count, 3]."""
+    away = eccentricity(tree, fixation, tree.roots)
+    return tree.regions[np.sort(np.argsort(away, kind="stable")[:count])]
+
+
+def fixation_worth(tree: QuadTree, fixation: tuple[float, float]) -> Worth:
+    """For every region of level ≥ 1, minus the e0 from which on the formula splits it: float32 [inner]."""
+    return (-eccentricity(tree, fixation) / ((1 << tree.regions[: tree.inner, 0]) - 1)).astype(np.float32)
+
+
+def eccentricity(tree: QuadTree, fixation: tuple[float, float], count: int | None = None) -> npt.NDArray[np.float64]:
+    """Distance in frame widths from the fixation to the nearest point of the first `count` regions.
+
+    Of those of level ≥ 1 where `count` is None: float64 [inner].
+    """
+    level, *first = tree.regions[: tree.inner if count is None else count].T
+    away = []
+    for place, start, tiles in zip(fixation, first, tree.shape, strict=True):
+        begin = start << level
+        end = np.minimum((start + 1) << level, tiles)
+        away.append(np.maximum(np.maximum(begin - place, place - end), 0))
+    return np.asarray(np.hypot(*away) / tree.shape[1])
+
+
+def fixation_point(relevance: Map, entropy: Map | None = None) -> tuple[float, float]:
+    """Return where to look: the middle of the tile around which most relevance lies, (row, col) in tiles.
+
+    `relevance` float32 [gh, gw]; `entropy` float32 [gh, gw] is what each tile holds: what holds nothing is not looked
+    at. A trained scorer that is asked about words finds them at the ends of a paragraph rather than inside, where a
+    tile is mostly margin, so no single tile decides: a fovea's worth of tiles does, each with a little for its own
+    sake. Of equals, the nearest to the middle of the frame.
+    """
+    worth = relevance.astype(np.float32)
+    if entropy is not None:
+        worth = (worth + np.float32(DULL)) * np.minimum(1, entropy.astype(np.float32) / np.float32(RICH_ENTROPY))
+    around = cv2.GaussianBlur(worth, (0, 0), FOVEA_TILES, borderType=cv2.BORDER_CONSTANT)
+    rows, cols = np.nonzero(around >= around.max() - EQUAL)
+    middles = rows + 0.5, cols + 0.5
+    away = np.hypot(middles[0] - relevance.shape[0] / 2, middles[1] - relevance.shape[1] / 2)
+    best = int(away.argmin())
+    return float(middles[0][best]), float(middles[1][best])

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from arr_coc.qwen.prompted import Prompt
-from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.rotation import turned
+from arr_coc.qwen.prompt import Prompt
+from arr_coc.qwen.qwenvl import QwenVL, turned
 from arr_coc.types import Feedback
 
 PROBED_LAYERS = 2

@@ -1,16 +1,46 @@
-"""A model folder before it is loaded: whether it holds a model that the adapter serves, and all that belongs to it."""
+"""Model folder: family, config, size, memory estimate, free memory (imports no torch)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen.families import Family, family_of
 from arr_coc.qwen.weight_files import Tensor, check_sizes, read_object, read_tensors, refuse_pointer
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture: its `model_type` in `config.json`, and its name for people."""
+
+    model_type: str
+    title: str
+
+
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        Family("qwen3_vl", "Qwen3-VL"),
+        Family("qwen3_vl_moe", "Qwen3-VL-MoE"),
+        Family("qwen2_5_vl", "Qwen2.5-VL"),
+        Family("qwen2_vl", "Qwen2-VL"),
+    )
+}
+
+
+def family_of(model_type: object, name: str) -> Family:
+    """The family with this `model_type`. Raises ModelError that names what was found in the model `name`."""
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None:
+        found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
+        supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
+        raise ModelError(f"{name} {found}, which is not supported", f"give a model of one of these types: {supported}")
+    return family
+
 
 TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 """Each of these sets is a whole tokenizer."""
@@ -134,3 +164,24 @@ def free_memory_bytes(cgroup: Path = CGROUP) -> int:
             continue
         free = min(free, max(left, 0))
     return free
+
+
+WORD = re.compile(r"[^\W\d_]+")
+
+
+def unseen_words(question: str, token_ids: Callable[[str], list[int]]) -> tuple[str, ...]:
+    """The words of `question` that take several tokens, in their order, each once, in lower case.
+
+    For a model whose tokenizer was made from its own small world, and so has a token for every word of it. Words in
+    capitals are read letter by letter ("is there a word STOP?") and count as seen. `token_ids` are those of a text.
+    """
+    words = [word.lower() for word in WORD.findall(question) if len(word) == 1 or not word.isupper()]
+    return tuple(dict.fromkeys(word for word in words if len(token_ids(f" {word}")) > 1))
+
+
+def folder_token_ids(folder: Path) -> Callable[[str], list[int]]:
+    """Token ids of a text by the `tokenizer.json` in a model's folder, without transformers."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)

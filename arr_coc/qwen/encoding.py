@@ -1,7 +1,13 @@
-"""What each way of encoding makes of a packet: the visual tokens of one frame, and the regions that they show."""
+"""Packet → visual tokens: full, prune, sparse, weighted, incremental.
+
+What is kept of an unchanged region was computed among neighbours as they were then, so it drifts from the truth while
+they change; `arr_coc.qwen.vision_cache` says how it is brought back. Where everything is encoded, the result is that of
+`encode_regions`, bit for bit.
+"""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -9,13 +15,246 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.errors import OptionError
-from arr_coc.qwen.incremental import IncrementalEncoder
-from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.preprocess import to_tiles
+from arr_coc.errors import OptionError, counted
+from arr_coc.qwen.options import IncrementalOptions
+from arr_coc.qwen.preprocess import grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.vision import VisualTokens, check_finite, encode_regions
+from arr_coc.qwen.vision import (
+    Attend,
+    KeptWindows,
+    VisualTokens,
+    attend_afresh,
+    attend_all,
+    check_finite,
+    embed_rows,
+    encode_regions,
+    run_blocks,
+    window_side_tiles,
+    windowed,
+)
+from arr_coc.qwen.vision_cache import (
+    BYTES_A_MB,
+    Belonging,
+    Flags,
+    Ints,
+    KeptVision,
+    Placement,
+    Regions,
+    RegionSize,
+    all_due,
+    most_unsettled,
+)
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, TileGrid, TokenPacket
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionReport:
+    """What encoding one frame incrementally took, and what is kept since.
+
+    `regions` were shown; `encoded` of them ran through the encoder, `refreshed` of those although unchanged.
+    `held_regions` are kept, shown or not, in `held_bytes` of keys, values, outputs and pixels. `drift`: by how much the
+    embeddings of those refreshed were off, ‖new − old‖ / ‖new‖; None where nothing was refreshed.
+    """
+
+    regions: int = 0
+    encoded: int = 0
+    refreshed: int = 0
+    held_regions: int = 0
+    held_bytes: int = 0
+    drift: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of one run on the encoder's device, int64.
+
+    `regions` [K, 3] lie in `slots` [K]; `chosen` [R] of them are encoded, of which `refreshed` [A] had not changed.
+    `source` and `target` [M] are those of `Placement`.
+    """
+
+    regions: torch.Tensor
+    slots: torch.Tensor
+    chosen: torch.Tensor
+    refreshed: torch.Tensor
+    source: torch.Tensor
+    target: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The regions `chosen` int64 [R] of a packet's K, whose keys lie in `slots` int64 [K]; `on` the device likewise."""
+
+    packet: TokenPacket
+    chosen: Ints
+    slots: Ints
+    on: Numbers
+
+    @property
+    def whole(self) -> bool:
+        return len(self.chosen) == len(self.slots)
+
+
+class IncrementalEncoder:
+    """The vision encoder's memory for one stream. What it keeps belongs to one epoch, grid, model and dtype, and is
+    dropped where one of them changes. Not for several threads at once."""
+
+    def __init__(self, options: IncrementalOptions | None = None) -> None:
+        self.options = options or IncrementalOptions()
+        self._kept: KeptVision | None = None
+        self._counts = (0, 0, 0)
+        self._too_large = False
+
+    def configure(self, options: IncrementalOptions) -> None:
+        """Goes by other options from here on; what was kept by the old ones is dropped."""
+        if options != self.options:
+            self.options = options
+            self.clear()
+
+    def clear(self) -> None:
+        """Drops what is kept."""
+        self._kept = None
+
+    @property
+    def report(self) -> VisionReport:
+        """About the frame that was encoded last."""
+        kept = self._kept
+        if kept is None:
+            return VisionReport(*self._counts)
+        return VisionReport(*self._counts, kept.slots.held, kept.bytes, kept.drift)
+
+    @torch.inference_mode()
+    def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
+        """The visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
+
+        A frame that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
+        Raises NonFiniteError for NaN or Inf in what was encoded, and ShapeError for regions that are none or come
+        twice; after any error nothing is kept.
+        """
+        kept = self._kept_for(qwen, packet)
+        if kept is None:
+            return self._without_keeping(qwen, packet)
+        self._kept = None
+        placement = kept.slots.place(packet.regions, packet.pixels, kept.frames)
+        refreshed = self._refreshed(kept, placement, packet.regions)
+        chosen = np.flatnonzero(placement.stale | refreshed)
+        numbers = _upload(kept.belonging.device, packet.regions, placement, chosen, np.flatnonzero(refreshed[chosen]))
+        run = Run(packet, chosen, placement.slots, numbers)
+        tokens = _advance(qwen, kept, run)
+        kept.slots.mark_encoded(placement.slots[chosen], kept.frames)
+        kept.frames += 1
+        kept.since_all = 0 if run.whole else kept.since_all + 1
+        self._counts = (len(placement.slots), len(chosen), int(refreshed.sum()))
+        self._kept = kept
+        return tokens, numbers.regions[None]
+
+    def _refreshed(self, kept: KeptVision, placement: Placement, regions: Regions) -> Flags:
+        """Which of the regions that did not change are encoded all the same."""
+        slots, stale = placement.slots, placement.stale
+        kept.slots.unsettle(regions[stale])
+        drift = kept.drift if kept.since_all else None
+        if all_due(self.options, stale, kept.since_all + 1, drift):
+            return ~stale
+        return most_unsettled(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
+
+    def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> KeptVision | None:
+        """What is kept, if it suits the packet; else new room, or None where that would take too much."""
+        belonging, regions, kept = Belonging.of(qwen, packet), len(packet.regions), self._kept
+        suits = kept is not None and kept.belonging == belonging
+        if kept is not None and suits and regions <= kept.slots.capacity:
+            return kept
+        size = RegionSize.of(qwen, belonging)
+        slots = size.slots_within(self.options.memory_mb, regions)
+        if slots or not suits:
+            self._kept = None  # before room is made for more
+        if not slots and not self._too_large:
+            self._too_large = True
+            log.warning(
+                "keeping the keys of %s takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
+                *(counted(regions, "token"), regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
+            )
+        return KeptVision(belonging, size, slots) if slots else None
+
+    def _without_keeping(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
+        count = len(packet.regions)
+        regions = torch.from_numpy(packet.regions.astype(np.int64)).to(qwen.vision_device)[None]
+        pixels = _pixels(qwen, packet, np.arange(count))
+        tokens = encode_regions(qwen.tower, pixels, regions, packet.grid, qwen.preprocessing.scale)
+        check_finite(tokens)
+        self._counts = (count, count, 0)
+        return tokens, regions
+
+
+def _advance(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
+    """Encodes what is chosen, keeps what comes of it, and gives all tokens."""
+    on = run.on
+    kept.drift = None
+    if not len(run.chosen):
+        kept.move(on.source, on.target)
+        return kept.tokens(on.slots)
+    fresh = _encode_run(qwen, kept, run)
+    chosen_slots = on.slots[on.chosen]
+    off = []
+    if len(on.refreshed):
+        off = [_difference(fresh.embeds[0, on.refreshed], kept.outputs[0, chosen_slots[on.refreshed]])]
+    kept.drift = next(iter(check_finite(fresh, *off)), None)
+    kept.put_outputs(chosen_slots, fresh)
+    return fresh if run.whole else kept.tokens(on.slots)
+
+
+def _encode_run(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
+    """The chosen regions through the tower; their keys and values are kept. What comes to the device comes first."""
+    tower, on = qwen.tower, run.on
+    pixels = _pixels(qwen, run.packet, run.chosen)
+    regions = on.regions[on.chosen][None]
+    attend = attend_afresh(tower, regions) if run.whole else _attend_kept(qwen, kept, run)
+    kept.move(on.source, on.target)
+    rows = embed_rows(tower, pixels, regions, run.packet.grid, qwen.preprocessing.scale)
+    slots = on.slots[on.chosen]
+
+    def remember(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        kept.put_keys(layer, slots, key, value)
+        return attend(layer, query, key, value)
+
+    return run_blocks(tower, rows, remember)
+
+
+def _attend_kept(qwen: QwenVL, kept: KeptVision, run: Run) -> Attend:
+    """The chosen rows among the kept keys of all regions that are shown, their own among them."""
+    tower, side_tiles = qwen.tower, window_side_tiles(qwen.tower)
+    windows = None
+    if side_tiles is not None:
+        regions, chosen, slots = map(torch.from_numpy, (run.packet.regions.astype(np.int64), run.chosen, run.slots))
+        windows = KeptWindows.over(regions, side_tiles, chosen, slots).to(kept.belonging.device)
+
+    def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        keys, values = kept.keys(layer, len(run.slots))
+        if windows is not None and windowed(tower, layer):
+            return windows.attend(query, keys, values)
+        return attend_all(query, keys[None], values[None])
+
+    return attend
+
+
+def _pixels(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> torch.Tensor:
+    """Pixels [1, R, 3, S, S] of the chosen regions, on the encoder's device."""
+    return torch.from_numpy(packet.pixels[chosen]).to(qwen.vision_device)[None]
+
+
+def _upload(device: torch.device, regions: Regions, placement: Placement, chosen: Ints, refreshed: Ints) -> Numbers:
+    """All of a run's numbers, in one transfer."""
+    parts = (regions.ravel(), placement.slots, chosen, refreshed, placement.source, placement.target)
+    together = torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
+    flat, *numbers = together.split([part.size for part in parts])
+    return Numbers(flat.view(-1, 3), *numbers)
+
+
+def _difference(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """‖new − old‖ / ‖new‖, a scalar on the device."""
+    new = new.float()
+    return (new - old.float()).norm() / new.norm().clamp(min=torch.finfo(new.dtype).tiny)
+
 
 Packet: TypeAlias = TokenPacket | FramePacket
 

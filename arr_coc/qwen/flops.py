@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from arr_coc.qwen.positions import MERGE
+from arr_coc.qwen.preprocess import MERGE
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from arr_coc.budget import Budget
-from arr_coc.counting import counted
-from arr_coc.errors import OptionError
+from arr_coc.errors import OptionError, counted
 from arr_coc.types import Encode
 
 Frames = Literal["causal", "window"]

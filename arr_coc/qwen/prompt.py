@@ -1,4 +1,4 @@
-"""The prompt as token ids, in the order [system] [frames…] [query] [assistant], so that what comes first can be kept.
+"""Chat template pieces, prepared prompts, `PromptBuilder`.
 
 Frames are introduced as the model's chat template introduces images; several frames, as Qwen3-VL introduces
 the frames of a video, each with its time as text ("<3.2 seconds>"; Qwen3-VL technical report, arXiv:2511.21631).
@@ -6,12 +6,22 @@ the frames of a video, each with its time as text ("<3.2 seconds>"; Qwen3-VL tec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from jinja2 import TemplateError
 
-from arr_coc.errors import ModelError
+from arr_coc.errors import ContextLengthError, ModelError, counted
+from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, encode_packet, token_count
+from arr_coc.qwen.frame_window import FrameWindow, Ids, KeptFrame, Shown, Wrapping, lay, read_apart
+from arr_coc.qwen.kv_cache import Mark, PrefixCache
+from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size
+from arr_coc.types import FrameStamp
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 _QUERY = "\u2042query\u2042"
@@ -56,3 +66,237 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
 def time_text(media_ns: int) -> str:
     """How Qwen3-VL writes the time of a video frame."""
     return f"<{media_ns / 1e9:.1f} seconds>"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
+
+    The frames of `stamps` are shown, their visual tokens at `places` of the cache; `embeds` [K, D] and `regions`
+    int64 [K, 3] are the last one's.
+    """
+
+    part: PromptPart
+    marks: list[Mark[Any]]
+    prefilled_tokens: int
+    stamps: tuple[FrameStamp, ...]
+    places: list[slice]
+    embeds: torch.Tensor
+    regions: torch.Tensor
+
+    @property
+    def tokens_used(self) -> int:
+        """Visual tokens of all frames."""
+        return sum(place.stop - place.start for place in self.places)
+
+
+def prompt_in_slots(
+    qwen: QwenVL, cache: PrefixCache[Any], head: Ids, shown: Sequence[KeptFrame], question: Sequence[int]
+) -> Prompt:
+    """[system] [frames…] [question], for a cache that begins with `head`: frames that do not stand where they stood are
+    rotated into their slots, and the question's tokens remain."""
+    kept = cache.rewind([head, *shown])
+    lay(qwen, cache, shown[kept - 1 :])
+    part = PromptPart(qwen, len(cache), cache.position)
+    part.text(list(question))
+    places = [
+        slice(before.tokens + frame.visual.start, before.tokens + frame.visual.stop)
+        for before, frame in zip(cache.marks, shown, strict=False)
+    ]
+    return Prompt(
+        part=part,
+        marks=[],
+        prefilled_tokens=part.tokens - len(cache),
+        stamps=tuple(frame.stamp for frame in shown),
+        places=places,
+        embeds=shown[-1].embeds,
+        regions=shown[-1].regions,
+    )
+
+
+class PromptMaker:
+    """Makes prompts [system] [frames…] [question] [assistant] for one cache, and encodes their frames.
+
+    `ids` are the prompt's own; `vision` is what incremental encoding keeps; `listed` are the frames that were read
+    apart, but for a window's.
+    """
+
+    def __init__(self, qwen: QwenVL, options: AnswerOptions) -> None:
+        self._qwen = qwen
+        self.cache: PrefixCache[Ids | Shown | KeptFrame] = PrefixCache()
+        self.vision = IncrementalEncoder()
+        self.listed: list[KeptFrame] = []
+        self.configure(options)
+
+    def configure(self, options: AnswerOptions) -> None:
+        """Makes prompts by other options from here on; what was kept stays useful."""
+        self.options = options
+        self.vision.configure(options.incremental)
+        if options.encode != "incremental":
+            self.vision.clear()
+        self.ids = prompt_ids(self._qwen, options.system)
+
+    def forget(self) -> None:
+        """Lets go of all keys and values: they may be half written, or hold NaN."""
+        self.cache = PrefixCache()
+
+    def make(
+        self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
+    ) -> Prompt:
+        """The prompt of a question about frames, or about what a window picks once they have entered it.
+
+        `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
+        """
+        if window is None and self.options.frames == "causal":
+            return self._in_one_run(packets, query, on_encoded)
+        return self._in_slots(packets, query, window, on_encoded)
+
+    def kept_bytes(self, window: FrameWindow | None) -> int:
+        """What the cache and the frames read apart take in memory."""
+        kept = self.listed if window is None else window.frames
+        return self.cache.bytes + sum(frame.bytes for frame in kept)
+
+    def check_length(self, query: str, visual_tokens: int) -> None:
+        """Raises ContextLengthError where question, frame and answer do not fit the model's context together."""
+        query_tokens = len(self._qwen.plain_token_ids(query))
+        frame_tokens = visual_tokens + len(self.ids.frame_open) + len(self.ids.frame_close)
+        answer_tokens = self.options.decoding.max_tokens
+        total = self.other_tokens(query) + frame_tokens
+        if total > self._qwen.max_context_tokens:
+            raise ContextLengthError(
+                f"the question takes {counted(query_tokens, 'token')}, the picture {visual_tokens} and the answer up "
+                f"to {answer_tokens}: {total} with the prompt's own, but {self._qwen.model_id} has a context of "
+                f"{self._qwen.max_context_tokens}; ask a shorter question, or lower the budget or max_tokens"
+            )
+
+    def check_window(self, query: str, window: FrameWindow) -> None:
+        """Raises ContextLengthError where the window, full of frames such as it holds, leaves no room for `query`."""
+        if window.frames:
+            smallest = min((kept_size(frame, window) for frame in window.frames), key=lambda size: size.steps)
+            check_context(self._qwen, window.options, smallest, self.other_tokens(query))
+
+    def check_fits(self, packets: Sequence[Packet], query: str, window: FrameWindow | None) -> None:
+        """Raises ContextLengthError where the prompt does not fit, or would not once the window is full."""
+        self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
+        if window is None:
+            return
+        for packet in packets:
+            wrapping = self._wrapping(packet, timed=window.options.timed)
+            size = expected_size(packet, self.options.encode, wrapping, window)
+            check_context(self._qwen, window.options, size, self.other_tokens(query))
+        self.check_window(query, window)
+
+    def _in_one_run(self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None]) -> Prompt:
+        """The stock layout: each frame is read after those before it. What comes first again is kept."""
+        ids, qwen = self.ids, self._qwen
+        shown = [Shown(packet, self.opening(packet, timed=len(packets) > 1)) for packet in packets]
+        self.listed = []
+        kept = self.cache.rewind([ids.head, *shown])
+        part = PromptPart(qwen, len(self.cache), self.cache.position)
+        marks: list[Mark[Any]] = []
+        if not kept:
+            part.text(ids.head)
+            marks.append(Mark(ids.head, part.tokens, part.position))
+        for index, frame in enumerate(shown):
+            if index + 1 < kept:
+                shown[index] = self.cache.marks[index + 1].key  # type: ignore[assignment]
+                continue
+            frame.frame = self._encode(frame.packet)
+            part.text(frame.opening)
+            frame.visual = part.frame(frame.frame)
+            part.text(ids.frame_close)
+            marks.append(Mark(frame, part.tokens, part.position))
+        part.text(self.question(query))
+        on_encoded()
+        return Prompt(
+            part=part,
+            marks=marks,
+            prefilled_tokens=part.tokens - len(self.cache),
+            stamps=tuple(packet.stamp for packet in packets),
+            places=[frame.visual for frame in shown],
+            embeds=shown[-1].frame.tokens.embeds[0],
+            regions=shown[-1].frame.regions[0],
+        )
+
+    def _in_slots(
+        self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
+    ) -> Prompt:
+        """The layout of a window: each frame is read after the prompt's beginning alone, and rotated into its slot."""
+        timed = len(packets) > 1 if window is None else window.options.timed
+        read, read_tokens = self._read(packets, timed, window, on_encoded)
+        if window is None:
+            self.listed = shown = read
+        else:
+            for packet, frame in zip(packets, read, strict=True):
+                check_memory(window, frame, expected_size(packet, self.options.encode, frame.wrapping, window))
+                window.enter(frame)
+            shown = window.pick(self.pooled(query), self._qwen.max_context_tokens - self.other_tokens(query))
+        prompt = prompt_in_slots(self._qwen, self.cache, self.ids.head, shown, self.question(query))
+        return replace(
+            prompt,
+            prefilled_tokens=read_tokens + prompt.prefilled_tokens,
+            stamps=tuple(packet.stamp for packet in packets) if window is None else prompt.stamps,
+        )
+
+    def _read(
+        self, packets: Sequence[Packet], timed: bool, window: FrameWindow | None, on_encoded: Callable[[], None]
+    ) -> tuple[list[KeptFrame], int]:
+        """The packets as kept frames, and how many tokens had to be prefilled for that."""
+        wrappings = [self._wrapping(packet, timed=timed) for packet in packets]
+        known = [self._known(packet, wrapping, window) for packet, wrapping in zip(packets, wrappings, strict=True)]
+        encoded = [None if frame else self._encode(packet) for packet, frame in zip(packets, known, strict=True)]
+        on_encoded()
+        prefilled_tokens = self._prefill_head()
+        read = []
+        for packet, wrapping, frame, tokens in zip(packets, wrappings, known, encoded, strict=True):
+            if tokens is not None:
+                frame = read_apart(self._qwen, self.cache, packet, tokens, wrapping)
+                prefilled_tokens += frame.tokens
+            assert frame is not None
+            read.append(frame)
+        return read, prefilled_tokens
+
+    def _known(self, packet: Packet, wrapping: Wrapping, window: FrameWindow | None) -> KeptFrame | None:
+        """The same frame, where it was read before: in a window the newest one only, and only with the same stamp."""
+        if window is None:
+            return next((frame for frame in self.listed if frame.reads(packet, wrapping)), None)
+        newest = window.newest
+        same = newest is not None and newest.stamp == packet.stamp and newest.reads(packet, wrapping)
+        return newest if same else None
+
+    def _prefill_head(self) -> int:
+        """Sees to it that the cache begins with the prompt's beginning; returns how many tokens that prefilled."""
+        head = self.ids.head
+        if self.cache.marks and self.cache.marks[0].key == head:
+            return 0
+        self.cache.rewind([])
+        part = PromptPart(self._qwen, 0, 0)
+        part.text(head)
+        if head:
+            prefill(self._qwen, part, self.cache.kv)
+        self.cache.mark(head, part.tokens, part.position)
+        return part.tokens
+
+    def other_tokens(self, query: str) -> int:
+        """Tokens of everything but the frames, with the longest answer."""
+        return len(self.ids.head) + len(self.question(query)) + self.options.decoding.max_tokens
+
+    def question(self, query: str) -> list[int]:
+        """The ids of all that follows the frames."""
+        return [*self.ids.before_query, *self._qwen.plain_token_ids(query), *self.ids.after_query]
+
+    def _encode(self, packet: Packet) -> EncodedFrame:
+        return encode_packet(self._qwen, packet, self.options.encode, self.vision)
+
+    def _wrapping(self, packet: Packet, *, timed: bool) -> Wrapping:
+        return Wrapping(self.ids.head, self.opening(packet, timed=timed), self.ids.frame_close)
+
+    def opening(self, packet: Packet, *, timed: bool) -> Ids:
+        """What introduces a frame, up to its first visual token."""
+        heading = self._qwen.token_ids(time_text(packet.stamp.media_ns)) if timed else []
+        return (*heading, *self.ids.frame_open)
+
+    def pooled(self, query: str) -> torch.Tensor:
+        """The question's embeddings, pooled: float32 [D]."""
+        query_ids = self._qwen.plain_token_ids(query) or list(self.ids.after_query)
+        return self._qwen.embed(query_ids).float().mean(dim=0)

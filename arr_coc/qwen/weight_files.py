@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arr_coc.counting import counted, of_counted
-from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.errors import ModelError, ModelNotFound, counted, of_counted
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

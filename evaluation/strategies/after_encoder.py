@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.qwen.decode import decode
+from arr_coc.qwen.decode import TextStream, decode
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.textstream import TextStream
 from evaluation.prompting import Prompt
 from evaluation.staged import Prefilled, staged_prefill
 from evaluation.strategies.base import Ask, Reply

@@ -1,7 +1,8 @@
 """A stream that is asked the same at every frame, with what its answers teach, and without.
 
 Both see the same frames as often, blend relevance over time and explore as a stream does by itself. What an answer
-teaches is the decoder's attention on its tokens, and their similarity with the question (arr_coc/prior.py); the one is
+teaches is the decoder's attention on its tokens, and their similarity with the question
+(arr_coc/allocation/feedback.py); the one is
 told of it before the next frame, the other is not. Nothing else differs.
 """
 
@@ -12,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from arr_coc.allocator import AllocatorOptions
+from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
-from arr_coc.qwen.encoding import Packet
+from arr_coc.qwen.encoding import Packet, VisionReport
 from arr_coc.qwen.flops import Costs
-from arr_coc.qwen.incremental import VisionReport
-from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode
 from evaluation.prompting import Prompt

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from arr_coc.allocator import AllocatorOptions
-from arr_coc.gaze import PictureAllocator
+from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.relevance import RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import TILE_PX, Encode
+from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import EvaluationError
 from evaluation.strategies.base import Ask, Reply, Strategy, stamps_of
 from evaluation.strategies.packets import packet_flops

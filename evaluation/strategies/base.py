@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.qwen.flops import Flops
-from arr_coc.qwen.pictures import Rgb
+from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid
 from evaluation.budgets import Budget

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from arr_coc.qwen.encoding import Packet
-from arr_coc.qwen.incremental import IncrementalEncoder, VisionReport
+from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionReport
 from arr_coc.qwen.options import AnswerOptions, Decoding, Frames, IncrementalOptions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.result import AnswerResult
-from arr_coc.qwen.session import AnswerSession
+from arr_coc.qwen.session import AnswerResult, AnswerSession
 from arr_coc.qwen.vision import VisualTokens
 from arr_coc.types import TokenPacket
 from evaluation.strategies.base import Ask

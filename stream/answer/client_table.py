@@ -6,8 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from arr_coc.counting import counted
-from arr_coc.errors import OptionError
+from arr_coc.errors import OptionError, counted
 from stream.answer.model import AnswerModel
 from stream.config import CLIENTS_MAX
 from stream.errors import TransportError

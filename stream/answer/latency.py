@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from arr_coc.allocator import FrameAllocation
+from arr_coc.allocation.allocator import FrameAllocation
+from arr_coc.allocation.latency_budget import LatencyBudget
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget
-from arr_coc.counting import counted
-from arr_coc.latency_budget import LatencyBudget
+from arr_coc.errors import counted
 from stream.events import Answer, Event, Notice
 
 MISSED, MET, OFF = "target-missed", "target-met", "target-off"

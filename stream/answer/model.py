@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from arr_coc.hub import bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder
-from arr_coc.qwen.hub import bundled_model_path, local_folder
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.config import Config
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
+    from arr_coc.qwen.encoding import IncrementalEncoder
     from arr_coc.qwen.frame_window import FrameWindow
-    from arr_coc.qwen.incremental import IncrementalEncoder
     from arr_coc.qwen.options import WindowOptions
     from arr_coc.qwen.session import AnswerSession
 
@@ -51,7 +51,7 @@ class AnswerModel(Protocol):
     """A loaded model that answers one packet at a time, and may remember the frames of each guest apart.
 
     `knows_levels`: it was trained with coarse tokens. `known_world`: what it only knows, where it is not general.
-    `allocator`: weights of an allocator trained for it, as `arr_coc.weights` packs them; empty where there are none.
+    `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
     """
 
     model_id: str
@@ -95,7 +95,7 @@ class QwenAnswerModel:
     """
 
     def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
-        from arr_coc.weights import pack_realiser
+        from arr_coc.layer import pack_realiser
 
         self._session = session
         self._options = window
@@ -108,8 +108,8 @@ class QwenAnswerModel:
         self.allocator = pack_realiser(session.qwen.realiser)
 
     def attend(self, guest: bytes) -> None:
+        from arr_coc.qwen.encoding import IncrementalEncoder
         from arr_coc.qwen.frame_window import FrameWindow
-        from arr_coc.qwen.incremental import IncrementalEncoder
 
         options = self._session.options
         if options.encode == "incremental":

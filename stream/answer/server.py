@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from arr_coc.counting import counted
-from arr_coc.errors import ArrCocError, ContextLengthError
+from arr_coc.errors import ArrCocError, ContextLengthError, counted
 from arr_coc.types import NS_PER_S
 from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
 from stream.answer.model import AnswerModel, AnswerStats, Packet

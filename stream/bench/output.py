@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
-from arr_coc.counting import counted, of_counted
+from arr_coc.errors import counted, of_counted
 from stream.bench.report import Report, Timeline
 from stream.bench.series import ENOUGH_RUNS, MetricRow, Series, Spread, differences
 from stream.display.progress import PlainConsole

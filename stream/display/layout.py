@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from rich.cells import cell_len
 
-from arr_coc.counting import counted
+from arr_coc.errors import counted
 from arr_coc.types import NS_PER_S
 from stream.clock import seconds_text
 from stream.display.state import Scene, TranscriptEntry

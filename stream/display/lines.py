@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
-from arr_coc.counting import of_counted
+from arr_coc.errors import of_counted
 from stream import logs
 from stream.clock import Clock, MonotonicClock, clock_text
 from stream.display.input import QuestionReader

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from rich.cells import cell_len
 
-from arr_coc.counting import counted, of_counted
+from arr_coc.errors import counted, of_counted
 from stream.clock import clock_text
 from stream.events import (
     ANSWERS_LOST,

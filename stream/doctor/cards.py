@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
-from arr_coc.counting import counted
-from arr_coc.errors import ArrCocError
-from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
+from arr_coc.errors import ArrCocError, counted
+from arr_coc.qwen.memory_estimate import Footprint, Load, ModelFacts
 from stream.config import Config
 from stream.doctor.check import Check
 from stream.doctor.fitness import facts_of, load_of, size_text

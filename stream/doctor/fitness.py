@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arr_coc.budget import MOST_TOKENS, most_tokens
-from arr_coc.counting import counted
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, counted
+from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
-from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
-from arr_coc.qwen.hub import bundled_model_path, cached_folder, local_folder
+from arr_coc.qwen.memory_estimate import Footprint, Load, ModelFacts
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TileGrid
 from stream.config import Config
 from stream.doctor.check import Check
@@ -59,7 +58,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         return _fits(
             f"{size_text(processes)} and the model needed, {size_text(free_bytes)} free", processes, free_bytes
         )
-    from arr_coc.qwen.precision import dtype_on_cpu  # torch takes seconds to import
+    from arr_coc.qwen.loading import dtype_on_cpu  # torch takes seconds to import
 
     on_cpu = not _on_cuda(config.answer.device)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype

@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from arr_coc.counting import counted
+from arr_coc.errors import counted
 from stream.doctor.check import Check, State
 from stream.errors import TransportError
 

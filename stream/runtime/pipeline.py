@@ -14,9 +14,9 @@ import torch
 
 from arr_coc.errors import ArrCocError, DeviceLost
 from arr_coc.ops.backends import try_store
-from arr_coc.ops.store import Backend
+from arr_coc.ops.store.base import Backend
 from arr_coc.types import FramePlanes
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
 from stream.answer.latency import target_off
 from stream.answer.model import QWEN, load_answer_model, model_name

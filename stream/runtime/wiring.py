@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.ops.difference import Thresholds
-from arr_coc.ops.store import Backend
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.layer import unpack_realiser
+from arr_coc.ops.store.base import Backend
+from arr_coc.ops.store.difference import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
-from arr_coc.updater import TextureOptions
-from arr_coc.weights import unpack_realiser
+from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.counting import of_counted
+from arr_coc.errors import of_counted
 from stream.clock import clock_text
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady

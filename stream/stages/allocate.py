@@ -14,13 +14,11 @@ from typing import TypeVar
 import numpy as np
 from msgspec import structs
 
-from arr_coc.allocator import FrameAllocation, StreamAllocator
-from arr_coc.counting import counted
-from arr_coc.errors import StoreError, StoreReplaced
-from arr_coc.ops.view import TextureView
-from arr_coc.packets import all_tokens, frame_packet_from, packet_from
+from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
+from arr_coc.allocation.packets import all_tokens, explain, frame_packet_from, packet_from, weights_of
+from arr_coc.errors import StoreError, StoreReplaced, counted
+from arr_coc.ops.store.view import TextureView
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
-from arr_coc.why import explain, weights_of
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, Listener, SchedulePolicy

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from arr_coc.types import FramePlanes, FrameStamp
-from arr_coc.updater import PendingUpdate, TextureUpdater
+from arr_coc.video.texture_updater import PendingUpdate, TextureUpdater
 from stream.control import WAIT_MS, RunControl
 from stream.mailbox import Mailbox
 from stream.messages import Credit, Discontinuity, End, FrameCaptured, SourceLost, TextureUpdated

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.counting import counted, of_counted
+from arr_coc.errors import counted, of_counted
 
 ROOT = Path(__file__).resolve().parents[2]
 

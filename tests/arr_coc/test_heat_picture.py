@@ -7,7 +7,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from arr_coc.heat_picture import LONGEST_PX, heat_picture, png
+from arr_coc.model import LONGEST_PX, heat_picture, png
 
 GREY = np.full((64, 96, 3), 100, np.uint8)
 

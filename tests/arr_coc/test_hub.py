@@ -9,9 +9,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+from arr_coc import hub
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen import hub
-from arr_coc.qwen.hub import WANTED_FILES, bundled_model_path, download, local_folder
+from arr_coc.hub import WANTED_FILES, bundled_model_path, download, local_folder
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:

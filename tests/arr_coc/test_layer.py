@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import BudgetError, ModelError, ModelNotFound, NonFiniteError, ShapeError, StrategyError
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, fingerprint, pack_realiser, unpack_realiser
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.relevance import RelevanceRealiser
-from arr_coc.texture import TextureArray
+from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import QueryEmbedding
-from arr_coc.weights import fingerprint, pack_realiser, unpack_realiser
 from stream.answer.model import QWEN, load_answer_model
 from stream.config import AnswerConfig, Config
 from stream.identity import identity_of

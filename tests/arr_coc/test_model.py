@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from arr_coc.allocator import StreamAllocator
+from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.errors import BudgetError, ContextLengthError, OptionError, ShapeError, StrategyError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.types import Encode

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc import shipped
-from arr_coc.shipped import INSTALLED, bundled_folder, kernel_folder, preset_folder
+from arr_coc import resources as shipped
+from arr_coc.resources import INSTALLED, bundled_folder, kernel_folder, preset_folder
 
 if sys.version_info >= (3, 11):
     import tomllib

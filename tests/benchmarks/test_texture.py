@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.difference import Difference, Thresholds
-from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks import precision, texture
 from benchmarks.texture_crossing import crosses_at, crossing, one_by_one

@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from arr_coc.ops.cuda import device
-from arr_coc.ops.cuda.driver import call
-from arr_coc.ops.cuda.kernels import Kernels
-from arr_coc.shipped import kernel_folder
+from arr_coc.ops.cuda.device import Kernels, call
+from arr_coc.resources import kernel_folder
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")

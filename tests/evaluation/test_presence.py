@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from arr_coc.qwen.calibration import NEUTRAL, Calibration
-from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.hub import bundled_model_path
+from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from evaluation.presence import RESULTS, auc, rates, report
 from stream.config import UntilConfig
 from training.calibration import Found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.shipped import preset_folder
+from arr_coc.resources import preset_folder
 from stream.layers import build_config, file_layer, presets
 
 

@@ -20,9 +20,8 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
 )
 
-from arr_coc.qwen.families import family_of
-from arr_coc.qwen.positions import after_frame, text_positions, visual_positions
-from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.checkpoint import family_of
+from arr_coc.qwen.preprocess import PixelScale, Preprocessing, after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import TileGrid
 

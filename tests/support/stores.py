@@ -10,16 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc import updater
 from arr_coc.errors import DeviceLost, StoreError
 from arr_coc.ops.backends import open_store, try_store
-from arr_coc.ops.cpu import CpuStore
+from arr_coc.ops.gl.buffers import MappedBuffer
 from arr_coc.ops.gl.device import Device, find_device, open_device
-from arr_coc.ops.gl.owned import MappedBuffer
-from arr_coc.ops.planes import Plane, PlaneFormat, Rectangle
-from arr_coc.ops.store import Backend, TextureStore
-from arr_coc.ops.view import Texels
+from arr_coc.ops.store.base import Backend, CpuStore, TextureStore
+from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle
+from arr_coc.ops.store.view import Texels
 from arr_coc.types import FramePlanes
+from arr_coc.video import texture_updater as updater
 
 BACKENDS: tuple[Backend, ...] = ("cpu", "gl", "cuda")
 

@@ -13,20 +13,19 @@ import torch
 from typer import Exit
 
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
-from arr_coc.layer import ARRCOCLayer
-from arr_coc.qwen.cache import PrefixCache
+from arr_coc.layer import ARRCOCLayer, bundled_realiser
 from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
-from arr_coc.relevance import RelevanceRealiser
-from arr_coc.texture import image_texture
+from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.channels import image_texture
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
-from arr_coc.weights import bundled_realiser
 from tests.support.models import tiny_folder, tiny_qwen
 from training import allocator as allocator_module
 from training.allocator import Recipe, Trainer, answer_objective, boxes_objective, new_layer, train

@@ -1,18 +1,273 @@
-"""The CUDA device that torch uses, through torch's own primary context."""
+"""Driver calls, device, kernels: compiling, loading, launching."""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from arr_coc.errors import BackendMissing, DeviceLost, ShapeError
-from arr_coc.ops.cuda.driver import OUT_OF_MEMORY, call
-from arr_coc.ops.cuda.kernels import Kernels
+from arr_coc.errors import BackendMissing, DeviceLost, ShapeError, StoreError
+from arr_coc.resources import kernel_folder
+
+_log = logging.getLogger(__name__)
+
+FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings")
+"""Without contracted multiply-adds results are those of the CPU, bit for bit. scripts/build_kernels.sh has the same."""
+
+TIMEOUT_S = 120
+
+
+def source_hash() -> str:
+    """SHA-256 of all sources, headers first. Raises BackendMissing where there are none."""
+    folder = kernel_folder()
+    files = [*sorted(folder.glob("*.cuh")), *sorted(folder.glob("*.cu"))]
+    if not files:
+        raise BackendMissing(
+            f"texture.backend = cuda needs the kernels in {folder}, which are not here",
+            "run from a checkout, or install the package anew",
+        )
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def shipped(file: str) -> bytes:
+    """The PTX of `kernels/<file>.cu`, for every device of compute capability 7.5 or newer.
+
+    Raises BackendMissing where it is not here.
+    """
+    path = kernel_folder() / f"{file}.ptx"
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BackendMissing(
+            f"texture.backend = cuda needs {path}", "run scripts/build_kernels.sh, or install nvcc"
+        ) from error
+
+
+def nvcc() -> str | None:
+    """Where the CUDA compiler is: on PATH, or in $CUDA_HOME; None where it is not.
+
+    $ARR_COC_NVCC names another one, and with "no" none.
+    """
+    named = os.environ.get("ARR_COC_NVCC")
+    if named is not None:
+        return shutil.which(named)
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.path.join(home, "bin"))
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/arr-coc-stream/kernels, or the same below ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "arr-coc-stream" / "kernels"
+
+
+def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
+    """Machine code of `kernels/<file>.cu` for one compute capability, from the cache or from nvcc.
+
+    None where there is no nvcc, or it fails, which is logged: the shipped PTX serves then.
+    """
+    compiler = nvcc()
+    if compiler is None:
+        return None
+    architecture = f"sm_{capability[0]}{capability[1]}"
+    made_from = hashlib.sha256(" ".join((source_hash(), *FLAGS)).encode()).hexdigest()
+    kept = cache_folder() / f"{file}-{made_from[:16]}-{architecture}.cubin"
+    try:
+        if not kept.is_file():
+            _compile(compiler, kernel_folder() / f"{file}.cu", architecture, kept)
+        return kept.read_bytes()
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        _log.warning(
+            "nvcc did not compile %s.cu for %s, so the shipped PTX serves: %s", file, architecture, said.strip()
+        )
+        return None
+
+
+def _compile(compiler: str, source: Path, architecture: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        command = [compiler, *FLAGS, "-cubin", f"-arch={architecture}", "-o", str(made), str(source)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+        os.replace(made, target)
+
+
+OLDEST_DRIVER = 525
+"""The first NVIDIA driver that reads the shipped PTX (ISA 8.0, CUDA 12.0)."""
+
+_NO_DEVICE = ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+_WRONG_CODE = (
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_INVALID_PTX",
+    "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+)
+
+OUT_OF_MEMORY = "the GPU is out of memory; close other programs on it, or choose texture.backend = cpu"
+
+
+@lru_cache(maxsize=1)
+def bindings() -> Any:
+    """cuda-bindings' driver module, with the driver loaded. Raises BackendMissing where either is not here."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise BackendMissing("texture.backend = cuda needs cuda-bindings", "pip install cuda-bindings") from error
+    try:
+        status = driver.cuInit(0)[0]
+    except (RuntimeError, OSError) as error:
+        raise BackendMissing(
+            "texture.backend = cuda finds no CUDA driver",
+            f"install NVIDIA's, {OLDEST_DRIVER} or newer, or choose texture.backend = cpu",
+        ) from error
+    if status:
+        raise failure("cuInit", status.name)
+    return driver
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Calls one function of the driver: what it gives beside its status, which is None, one thing or a tuple.
+
+    Raises BackendMissing where the driver or the device is not fit for it, DeviceLost where the device gave up.
+    """
+    try:
+        status, *given = getattr(bindings(), name)(*arguments)
+    except RuntimeError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise BackendMissing(f"the CUDA driver has no {name}", f"update it to {OLDEST_DRIVER} or newer") from error
+    if status:
+        raise failure(name, status.name)
+    return given[0] if len(given) == 1 else (tuple(given) or None)
+
+
+def failure(name: str, reason: str) -> StoreError:
+    """The error for a call that failed; `reason` is the driver's name for it."""
+    if reason == "CUDA_ERROR_OUT_OF_MEMORY":
+        return DeviceLost(f"{OUT_OF_MEMORY} ({name})")
+    if reason in _NO_DEVICE:
+        return BackendMissing(
+            f"texture.backend = cuda finds no device that works ({reason})", "check it with nvidia-smi"
+        )
+    if reason in _WRONG_CODE:
+        return BackendMissing(
+            f"the CUDA driver does not take the kernels ({reason})", f"update it to {OLDEST_DRIVER} or newer"
+        )
+    return DeviceLost(f"the GPU gave up in {name} ({reason}); open a new store, or choose texture.backend = cpu")
+
+
+POINTER, HANDLE, INT, LONG, FLOAT = (
+    ctypes.c_void_p,
+    ctypes.c_ulonglong,
+    ctypes.c_int,
+    ctypes.c_longlong,
+    ctypes.c_float,
+)
+
+_FRAME = (POINTER, LONG, LONG, LONG, INT, INT)
+_SURFACES = (HANDLE,) * 6
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The file that a kernel lies in, the types of its arguments, and the threads of its blocks."""
+
+    file: str
+    arguments: tuple[Any, ...]
+    threads: int = 256
+
+
+SIGNATURES = {
+    "upload_tiles": Signature("upload", (POINTER, POINTER, *_SURFACES)),
+    "upload_frame": Signature("upload", (*_FRAME, POINTER, *_SURFACES)),
+    "gather_bytes": Signature("gather", (HANDLE, POINTER, INT, INT, POINTER)),
+    "gather_halves": Signature("gather", (HANDLE, POINTER, INT, INT, POINTER, POINTER)),
+    "fetch_fine": Signature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
+    "fetch_coarse": Signature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
+    "compare_frame": Signature("difference", (*_FRAME, HANDLE, FLOAT, FLOAT, POINTER)),
+    "tile_channels": Signature("channels", (HANDLE, POINTER, POINTER, POINTER, POINTER)),
+    "cluster_distance": Signature("channels", (HANDLE, INT, INT, POINTER)),
+    "sample_points": Signature("sample", (HANDLE, POINTER, INT, INT, INT, POINTER)),
+    "sample_footprints": Signature("sample", (HANDLE, POINTER, POINTER, FLOAT, INT, INT, INT, POINTER)),
+}
+
+
+class Kernels:
+    """The kernels of one device, loaded when they are first wanted, for all stores."""
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self._capability = capability
+        self._compiled: dict[str, bytes | None] = {}
+        self._modules: dict[str, Any] = {}
+        self._functions: dict[str, Any] = {}
+        self._loading = threading.Lock()
+
+    def load(self) -> None:
+        """Loads all of them, in the current context; what nvcc has to compile it compiles at the same time.
+
+        Raises BackendMissing where one cannot be had.
+        """
+        with self._loading:
+            files = sorted({signature.file for signature in SIGNATURES.values()} - self._compiled.keys())
+            with ThreadPoolExecutor(len(SIGNATURES)) as compilers:
+                self._compiled.update(zip(files, compilers.map(self._compile, files), strict=True))
+        for name, signature in SIGNATURES.items():
+            if name not in self._functions:
+                self._function(name, signature.file)
+
+    def launch(self, name: str, grid: tuple[int, int], stream: int, *values: float) -> None:
+        """Runs a kernel over (columns, rows) of blocks, in the current context in the order of `stream`.
+
+        `values` are pointers, handles and numbers, as the kernel takes them. Raises BackendMissing where it cannot be
+        loaded, DeviceLost where the device gave up.
+        """
+        signature = SIGNATURES[name]
+        assert len(values) == len(signature.arguments), f"{name} takes {len(signature.arguments)} arguments"
+        function = self._functions.get(name) or self._function(name, signature.file)
+        arguments = (values, signature.arguments)
+        call("cuLaunchKernel", function, *grid, 1, signature.threads, 1, 1, 0, stream, arguments, 0)
+
+    def _function(self, name: str, file: str) -> Any:
+        with self._loading:
+            if file not in self._modules:
+                self._modules[file] = self._module(file)
+            self._functions[name] = call("cuModuleGetFunction", self._modules[file], name.encode())
+            return self._functions[name]
+
+    def _module(self, file: str) -> Any:
+        """What nvcc made for this very device, or else the shipped PTX, which the driver compiles."""
+        if file not in self._compiled:
+            self._compiled[file] = self._compile(file)
+        if (compiled := self._compiled[file]) is not None:
+            try:
+                return _loaded(compiled)
+            except BackendMissing as error:
+                _log.warning("nvcc is newer than the driver, so the shipped PTX serves: %s", error)
+        return _loaded(shipped(file))
+
+    def _compile(self, file: str) -> bytes | None:
+        return compiled(file, self._capability)
+
+
+def _loaded(image: bytes) -> Any:
+    memory = ctypes.create_string_buffer(image)
+    return call("cuModuleLoadData", ctypes.addressof(memory))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,9 @@ import torch
 
 from arr_coc.errors import ShapeError
 from arr_coc.ops.cuda.device import Device
-from arr_coc.ops.cuda.ordering import Order
-from arr_coc.ops.cuda.staging import Slot
-from arr_coc.ops.cuda.texture import MipTexture
-from arr_coc.ops.difference import Thresholds
-from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.cuda.memory import MipTexture, Order, Slot
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import Colour, TileGrid
 
 Mask = npt.NDArray[np.bool_]

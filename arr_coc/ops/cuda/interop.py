@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from arr_coc.ops.cuda.device import Device
-from arr_coc.ops.cuda.driver import bindings, call
-from arr_coc.ops.cuda.ordering import Order
-from arr_coc.ops.cuda.texture import MipTexture
+from arr_coc.ops.cuda.device import Device, bindings, call
+from arr_coc.ops.cuda.memory import MipTexture, Order
 from arr_coc.types import LEVELS, TileGrid
 
 if TYPE_CHECKING:

@@ -17,22 +17,15 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import BackendMissing, StoreError
-from arr_coc.ops.bookkeeping import StoreBase
-from arr_coc.ops.cuda.channels import ChannelKernels
-from arr_coc.ops.cuda.device import Device, find_device
-from arr_coc.ops.cuda.driver import call
+from arr_coc.ops.cuda.device import Device, call, find_device
 from arr_coc.ops.cuda.frames import DeviceFrame, FrameTaker
 from arr_coc.ops.cuda.interop import SharedTextures
-from arr_coc.ops.cuda.mirror import AT_ONCE, FINE_BYTES, Mirror, put_places, room_for
-from arr_coc.ops.cuda.ordering import Order
-from arr_coc.ops.cuda.staging import Ring, Slot
-from arr_coc.ops.cuda.texture import MipTexture
-from arr_coc.ops.cuda.view import CudaTexels, CudaView
-from arr_coc.ops.difference import Difference, Thresholds
-from arr_coc.ops.packing import TilePacker
-from arr_coc.ops.planes import Plane, PlaneFormat, Rectangle
-from arr_coc.ops.rectangles import cover, tiles_of
-from arr_coc.ops.repaint import Repainter
+from arr_coc.ops.cuda.memory import AT_ONCE, FINE_BYTES, MipTexture, Mirror, Order, Ring, Slot, put_places, room_for
+from arr_coc.ops.cuda.view import ChannelKernels, CudaTexels, CudaView
+from arr_coc.ops.store.base import StoreBase
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, TilePacker, cover, tiles_of
+from arr_coc.ops.store.raster import Repainter
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid
 
 SLOTS = 3

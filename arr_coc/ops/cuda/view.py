@@ -1,4 +1,4 @@
-"""What a reader sees of a texture on CUDA: the host's arrays as from any store, and tensors that stay on the device."""
+"""What a reader gets; channels and scores on the device."""
 
 from __future__ import annotations
 
@@ -10,15 +10,41 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError, ShapeError
-from arr_coc.ops.cuda.channels import ChannelKernels
-from arr_coc.ops.cuda.device import Device
-from arr_coc.ops.cuda.driver import call
-from arr_coc.ops.cuda.mirror import Mirror
-from arr_coc.ops.cuda.ordering import Order
-from arr_coc.ops.cuda.texture import MipTexture
-from arr_coc.ops.planes import Plane
-from arr_coc.ops.view import TextureView
+from arr_coc.ops.cuda.device import Device, call
+from arr_coc.ops.cuda.memory import MipTexture, Mirror, Order
+from arr_coc.ops.store.planes import Plane
+from arr_coc.ops.store.view import TextureView
 from arr_coc.types import TILE_PX, FrameStamp, TileGrid, TileVersions
+
+CHANNELS = 13
+TEXELS = 256
+"""Texels of level 1 in a tile, which the histogram counts."""
+
+
+class ChannelKernels:
+    """Computes the texture array of one grid: whole, because on a device that costs less than finding out what is
+    stale."""
+
+    def __init__(self, device: Device, grid: TileGrid) -> None:
+        self._device, self._grid = device, grid
+        ends = (grid.rows, grid.cols)
+        places = np.concatenate([np.linspace(0, 1, length, dtype=np.float32) for length in ends])
+        self._places = torch.from_numpy(places).to(device.place)
+        counts = np.arange(TEXELS + 1)
+        logs = np.rint(counts * np.log2(np.maximum(counts, 1)) * (1 << 20)).astype(np.int64)
+        self._logs = torch.from_numpy(logs).to(device.place)
+
+    def compute(self, texture: MipTexture, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Channels float32 [13, rows, cols] and entropy float32 [rows, cols], in the current context."""
+        rows, cols = self._grid.shape
+        channels = self._device.empty((CHANNELS, rows, cols), torch.float32)
+        entropy = self._device.empty((rows, cols), torch.float32)
+        tables = (self._places.data_ptr(), self._logs.data_ptr())
+        launch = self._device.kernels.launch
+        launch("tile_channels", (cols, rows), stream, texture.handle, *tables, channels.data_ptr(), entropy.data_ptr())
+        launch("cluster_distance", (1, 1), stream, texture.handle, rows, cols, channels[-1].data_ptr())
+        return channels, entropy
+
 
 THREADS = 256
 
@@ -162,7 +188,8 @@ class CudaView(TextureView):
     def texture_array(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The channels of profile `core13`, float32 [13, gh, gw], and the entropy, float32 [gh, gw], on the device.
 
-        They equal `arr_coc.texture.texture_array` bit for bit, but for saliency (within 2e-6) and the distance to
+        They equal `arr_coc.relevance.channels.texture_array` bit for bit, but for saliency (within 2e-6) and the
+        distance to
         the nearest colour cluster (within 1e-3, where the host's own formula loses as much). Raises StoreError after
         the lease has ended, DeviceLost where the device gave up.
         """

@@ -1,4 +1,4 @@
-"""The EGL and OpenGL libraries, loaded when they are first wanted.
+"""Loading EGL and OpenGL, constants.
 
 PyOpenGL makes contexts, objects and programs. What runs every frame goes through function pointers: a call through
 PyOpenGL costs about five times as much. Pointers to quick calls keep the interpreter's lock, because taking it back
@@ -98,3 +98,24 @@ def _pyopengl() -> tuple[Any, Any]:
             "set PYOPENGL_PLATFORM=egl before anything imports OpenGL",
         )
     return EGL, GL
+
+
+RGBA = 0x1908
+UNSIGNED_BYTE = 0x1401
+R32UI = 0x8236
+READ_ONLY = 0x88B8
+WRITE_ONLY = 0x88B9
+PIXEL_PACK_BUFFER = 0x88EB
+PIXEL_UNPACK_BUFFER = 0x88EC
+SHADER_STORAGE_BUFFER = 0x90D2
+
+TEXTURE_FETCH_BARRIER = 0x0008
+SHADER_IMAGE_ACCESS_BARRIER = 0x0020
+TEXTURE_UPDATE_BARRIER = 0x0100
+CLIENT_MAPPED_BUFFER_BARRIER = 0x4000
+
+SYNC_GPU_COMMANDS_COMPLETE = 0x9117
+SYNC_FLUSH_COMMANDS = 0x0001
+TIMEOUT_EXPIRED = 0x911B
+WAIT_FAILED = 0x911D
+TIMEOUT_IGNORED = 0xFFFFFFFFFFFFFFFF

@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
-from arr_coc.attending import Tensions
+from arr_coc.allocation.allocator import (
+    UNKNOWN,
+    VOID_HYSTERESIS,
+    AllocatorOptions,
+    ChangeSince,
+    FrameAllocation,
+    RegionChooser,
+    StreamAllocator,
+    jitter_share,
+)
+from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, structure
 from arr_coc.budget import Budget, adaptive_budget
-from arr_coc.change import ChangeSince
-from arr_coc.choosing import UNKNOWN, VOID_HYSTERESIS, RegionChooser, jitter_share
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
-from arr_coc.relevance import RelevanceRealiser
-from arr_coc.structure import VOID_STRUCTURE, structure
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import NO_SHIFT, Feedback, QueryEmbedding, Shift, TileVersions
 from tests.support.video import PictureStream, scenery
 

@@ -11,12 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.attending import STRATEGIES, Memory, allocate, even_tiles
+from arr_coc.allocation.attending import (
+    STRATEGIES,
+    VOID_STRUCTURE,
+    Memory,
+    allocate,
+    even_tiles,
+    picture_structure,
+    structure,
+)
 from arr_coc.budget import adaptive_budget, check_budget, fixed_tokens, most_tokens, tokens_for
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
 from arr_coc.ops.regions import ABSENT, level_map
-from arr_coc.structure import VOID_STRUCTURE, picture_structure, structure
-from arr_coc.texture import image_texture
+from arr_coc.relevance.channels import image_texture
 
 CHOOSING = [name for name in STRATEGIES if name != "auto"]
 

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from arr_coc.exploration import INFORMATION_BAND, Exploration
-from arr_coc.prior import FADE_S, RENEW, FeedbackPrior
-from arr_coc.temporal import RENEWAL
+from arr_coc.allocation.feedback import FADE_S, INFORMATION_BAND, RENEW, Exploration, FeedbackPrior
+from arr_coc.allocation.temporal import RENEWAL
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 
 INFORMATION = np.array([[0.2, 0.4, 0.8]], np.float32)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arr_coc.allocation.latency_budget import LOW, LatencyBudget
 from arr_coc.errors import BudgetError
-from arr_coc.latency_budget import LOW, LatencyBudget
 
 TARGET_MS = 500.0
 SETTLED = 10

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.packets import SCORES, all_tokens, explain, frame_packet_from, packet_from, weights_of
 from arr_coc.ops.regions import region_mean
-from arr_coc.packets import all_tokens, frame_packet_from, packet_from
 from arr_coc.types import Allocation, FramePlanes, FrameStamp
-from arr_coc.updater import TextureUpdater
-from arr_coc.why import SCORES, explain, weights_of
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import AnswerConfig, OutputConfig
 from stream.events import Answer, Explanation, FrameReady
 from stream.sinks.jsonl import JsonlSink

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.carrying import Carrier, carried
-from arr_coc.temporal import DEAD_BAND, RENEWAL, RelevanceBlend
+from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, Carrier, RelevanceBlend, carried
 
 
 @given(dy=st.integers(-6, 6), dx=st.integers(-6, 6))

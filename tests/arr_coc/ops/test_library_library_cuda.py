@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from arr_coc.ops.composite import foveate
-from arr_coc.ops.hierarchical import hierarchical_attention
-from arr_coc.ops.mipmap_tensor import generate_mipmaps
-from arr_coc.ops.texture import Texture
+from arr_coc.ops.texturevlm.attention import hierarchical_attention
+from arr_coc.ops.texturevlm.composite import foveate
+from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
+from arr_coc.ops.texturevlm.texture import Texture
 from tests.arr_coc.ops.texturevlm.test_texture import images
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")

@@ -7,19 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.ops.fixation import fixation_cover, fixation_point
-from arr_coc.ops.quadtree import QuadTree, quadtree, split_worth, top_level
 from arr_coc.ops.regions import (
     ABSENT,
+    QuadTree,
+    fixation_cover,
+    fixation_point,
     level_count,
     level_map,
     level_shape,
     paint,
     pool_max,
     pool_sum,
+    quadtree,
     region_mean,
+    split_worth,
     spread,
     tile_counts,
+    top_level,
 )
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
-from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, decode, prefill
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import Decoding
-from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
 from tests.support.models import FAMILIES, tiny_qwen

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from arr_coc.errors import ModelError
-from arr_coc.qwen.calibration import NEUTRAL, Calibration
 from arr_coc.qwen.loading import load_qwen
-from arr_coc.qwen.yes_no import YesNoTokens, verdict
+from arr_coc.qwen.yes_no import NEUTRAL, Calibration, YesNoTokens, verdict
 from tests.support.models import tiny_folder, tiny_qwen
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen.footprint import FRAME_TEXT_TOKENS, Footprint, Load, ModelFacts
-from arr_coc.qwen.hub import bundled_model_path, cached_folder
-from arr_coc.qwen.kept_vision import RegionSize
+from arr_coc.hub import bundled_model_path, cached_folder
+from arr_coc.qwen.memory_estimate import FRAME_TEXT_TOKENS, Footprint, Load, ModelFacts
+from arr_coc.qwen.vision_cache import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import load_qwen_model
 from stream.config import Config

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.hub import local_folder
 from arr_coc.qwen import checkpoint
 from arr_coc.qwen.checkpoint import QUANTISED, check_folder
-from arr_coc.qwen.hub import local_folder
 from arr_coc.qwen.weight_files import HEADER_LIMIT_BYTES, INDEX, WEIGHTS, Tensor, check_sizes
 from tests.support.models import tiny_folder
 

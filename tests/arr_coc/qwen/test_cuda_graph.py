@@ -13,15 +13,12 @@ from torch.utils._pytree import tree_leaves
 
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe
-from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.captured import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedStep, cuda_graph
-from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
-from arr_coc.qwen.decoder import Decoder
+from arr_coc.qwen.cuda_graph import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedStep, Decoder, cuda_graph
+from arr_coc.qwen.decode import OneToken, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.frame_window import FrameWindow
-from arr_coc.qwen.kv_room import ROOM_TOKENS
-from arr_coc.qwen.one_token import OneToken
+from arr_coc.qwen.kv_cache import ROOM_TOKENS, PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
-from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp, TileGrid, TokenPacket

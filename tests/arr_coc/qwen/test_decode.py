@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.cache import PrefixCache
-from arr_coc.qwen.decode import PromptPart, choose, decode, prefill
+from arr_coc.qwen.decode import PromptPart, TextStream, choose, decode, prefill
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.textstream import TextStream
 from tests.support.models import SPECIAL_TOKENS, tiny_qwen, tiny_tokenizer
 
 LOGITS = torch.tensor([0.0, 3.0, 2.0, -1.0])

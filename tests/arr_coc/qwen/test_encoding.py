@@ -15,10 +15,9 @@ from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.encoding import EncodedFrame, encode_packet, pooled, token_count
-from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet, pooled, token_count
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
-from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import VisualTokens, embed_rows, run_blocks

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.encoding import IncrementalEncoder, encode_packet
 from arr_coc.qwen.qwenvl import QwenVL
 from tests.arr_coc.qwen.test_encoding import ALONE, EVERY, MIXED, World, assert_same, incremental, sparse
 from tests.support.models import FAMILIES, tiny_qwen

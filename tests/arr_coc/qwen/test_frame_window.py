@@ -12,16 +12,14 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import Packet, encode_packet
-from arr_coc.qwen.frame_window import FrameWindow, suitability
-from arr_coc.qwen.kept_frame import KeptFrame, Wrapping, lay, read_apart
+from arr_coc.qwen.frame_window import FrameWindow, Ids, KeptFrame, Wrapping, lay, read_apart, suitability
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Frames, WindowOptions
-from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
-from arr_coc.qwen.shown_frame import Ids
 from arr_coc.types import Encode, FrameStamp, TileGrid
 from tests.arr_coc.qwen.test_parity import GRID as STOCK_GRID
 from tests.arr_coc.qwen.test_parity import QUERY as STOCK_QUERY

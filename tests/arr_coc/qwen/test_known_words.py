@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.qwen.hub import bundled_model_path
-from arr_coc.qwen.known_words import folder_token_ids, unseen_words
+from arr_coc.hub import bundled_model_path
+from arr_coc.qwen.checkpoint import folder_token_ids, unseen_words
 from arr_coc.qwen.loading import load_qwen
 from stream.scenes.shapes import SHAPE_NAMES
 from stream.scenes.world import COLOURS

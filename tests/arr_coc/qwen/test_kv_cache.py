@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import DynamicCache
 
-from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, prefill
-from arr_coc.qwen.kv_room import ROOM_TOKENS, empty_kv
+from arr_coc.qwen.kv_cache import ROOM_TOKENS, PrefixCache, empty_kv
 from tests.support.models import tiny_qwen
 
 

@@ -14,13 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from arr_coc import hub
 from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.hub import bundled_model_path
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen import hub, loading, precision
-from arr_coc.qwen.footprint import ModelFacts
-from arr_coc.qwen.hub import bundled_model_path
-from arr_coc.qwen.loading import load_qwen
-from arr_coc.qwen.precision import LARGE_PARAMETERS, dtype_on_cpu, multiplies_bfloat16
+from arr_coc.qwen import loading
+from arr_coc.qwen import loading as precision
+from arr_coc.qwen.loading import LARGE_PARAMETERS, dtype_on_cpu, load_qwen, multiplies_bfloat16
+from arr_coc.qwen.memory_estimate import ModelFacts
 from tests.support.models import CHAT_TEMPLATE, FAMILIES, tiny_folder
 
 

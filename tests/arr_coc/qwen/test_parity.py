@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, prefill
-from arr_coc.qwen.encoding import EncodedFrame, encode_packet
-from arr_coc.qwen.incremental import IncrementalEncoder
+from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.preprocess import to_patches, to_tiles
+from arr_coc.qwen.preprocess import grid_regions, to_patches, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket

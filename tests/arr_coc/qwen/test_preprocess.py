@@ -14,8 +14,15 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.ops.regions import token_positions
-from arr_coc.qwen.positions import after_frame, grid_regions, patch_positions, visual_positions
-from arr_coc.qwen.preprocess import Preprocessing, to_patches, to_tiles
+from arr_coc.qwen.preprocess import (
+    Preprocessing,
+    after_frame,
+    grid_regions,
+    patch_positions,
+    to_patches,
+    to_tiles,
+    visual_positions,
+)
 from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.types import TileGrid
 from tests.support.models import FAMILIES, mrope_positions, tiny_model

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, prefill
-from arr_coc.qwen.positions import visual_positions
-from arr_coc.qwen.rotation import KeyCatcher, rotate, rotation
+from arr_coc.qwen.kv_cache import PrefixCache
+from arr_coc.qwen.preprocess import visual_positions
+from arr_coc.qwen.qwenvl import KeyCatcher, rotate, rotation
 from tests.support.models import FAMILIES, tiny_qwen
 
 REGIONS = torch.tensor([[0, 0, 0], [0, 0, 1], [1, 0, 1], [2, 1, 0]])

@@ -16,7 +16,7 @@ from arr_coc.errors import ContextLengthError, ModelError, NonFiniteError, Optio
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
-from arr_coc.qwen.positions import grid_regions
+from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.yes_no import YesNoTokens, verdict, yes_no_tokens
@@ -236,7 +236,7 @@ def test_what_is_learnt_after_the_last_token_is_no_decoding(monkeypatch: pytest.
     speaking = session()
     seconds = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: float(next(seconds)))
-    monkeypatch.setattr("arr_coc.qwen.result.time", clock)
+    monkeypatch.setattr("arr_coc.qwen.session.time", clock)
     said(speaking, packet(), QUERY)
     assert speaking.last.decode_ms == 1e3 * speaking.last.text_tokens, "a step for each, and one for the end"
 

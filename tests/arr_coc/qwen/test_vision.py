@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from arr_coc.errors import ShapeError
-from arr_coc.qwen.positions import grid_regions
-from arr_coc.qwen.preprocess import PixelScale, fit_tiles, to_patches, to_tiles
-from arr_coc.qwen.vision import encode_regions
-from arr_coc.qwen.windows import KeptWindows, Windows
+from arr_coc.qwen.preprocess import PixelScale, fit_tiles, grid_regions, to_patches, to_tiles
+from arr_coc.qwen.vision import KeptWindows, Windows, encode_regions
 from arr_coc.types import TileGrid
 from tests.support.models import FAMILIES, tiny_model
 

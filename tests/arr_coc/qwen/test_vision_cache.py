@@ -9,8 +9,7 @@ import pytest
 
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.qwen.options import IncrementalOptions
-from arr_coc.qwen.refresh import all_due, most_unsettled, unrest
-from arr_coc.qwen.slots import Placement, RegionSlots
+from arr_coc.qwen.vision_cache import Placement, RegionSlots, all_due, most_unsettled, unrest
 
 NOTHING = np.zeros(8, bool)
 

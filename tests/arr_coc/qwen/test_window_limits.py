@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
 from arr_coc.qwen.frame_window import FrameWindow
-from arr_coc.qwen.kv_room import ROOM_TOKENS
+from arr_coc.qwen.kv_cache import ROOM_TOKENS
 from arr_coc.qwen.options import AnswerOptions, WindowOptions
 from tests.arr_coc.qwen.test_session import QUERY, packet, said, whole
 from tests.support.sessions import Logits, apart, frame_tokens, frames, sharing
@@ -148,7 +148,7 @@ def test_a_window_too_large_for_the_memory_is_refused(monkeypatch: pytest.Monkey
     speaking = apart()
     window = FrameWindow(WindowOptions(frames=10))
     said(speaking, packet(0), QUERY, None, window)
-    monkeypatch.setattr("arr_coc.qwen.room.free_bytes", lambda device: 5 * window.bytes)
+    monkeypatch.setattr("arr_coc.qwen.window_limits.free_bytes", lambda device: 5 * window.bytes)
     fresh = FrameWindow(WindowOptions(frames=10))
     with pytest.raises(OptionError, match=r"shows 10 frames and keeps 10 .* free on cpu; show at most 2, or lower"):
         said(speaking, packet(0), QUERY, None, fresh)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.attending import Tensions
-from arr_coc.balancing import AdaptiveTensionBalancer, weighted
+from arr_coc.allocation.attending import Tensions
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.relevance import RelevanceRealiser, SteadyRelevance
-from arr_coc.texture import TextureArray
+from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser, SteadyRelevance, weighted
+from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import QueryEmbedding
 
 

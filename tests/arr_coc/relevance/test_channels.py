@@ -8,9 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.channels import cluster_distance, colour_variance, edge_means, luma_entropy
 from arr_coc.errors import NonFiniteError, ProfileError, ShapeError
-from arr_coc.texture import EDGES, RGB, SALIENCY, TextureArrayCache, image_texture, texture_array
+from arr_coc.relevance.channels import (
+    EDGES,
+    RGB,
+    SALIENCY,
+    TextureArrayCache,
+    cluster_distance,
+    colour_variance,
+    edge_means,
+    image_texture,
+    luma_entropy,
+    texture_array,
+)
 from tests.support.video import PictureStream, levels_of, scenery
 
 ROWS, COLS = 6, 9

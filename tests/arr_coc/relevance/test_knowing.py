@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from arr_coc.knowing import InformationScorer, ParticipatoryScorer, PerspectivalScorer, centre_surround_saliency
-from arr_coc.texture import SALIENCY, TextureArray
+from arr_coc.relevance.channels import SALIENCY, TextureArray
+from arr_coc.relevance.knowing import (
+    InformationScorer,
+    ParticipatoryScorer,
+    PerspectivalScorer,
+    centre_surround_saliency,
+)
 
 
 @pytest.fixture

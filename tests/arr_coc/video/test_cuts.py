@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.cuts import CutVerdict
 from arr_coc.types import Colour, FramePlanes, FrameStamp
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.cuts import CutVerdict
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.scenes import load_scene
 from stream.sources.planes import planes_of
 

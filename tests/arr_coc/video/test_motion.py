@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.motion import estimate_shift
-from arr_coc.thumbnail import GLANCE_SHAPE, Thumbnail
 from arr_coc.types import NO_SHIFT, FramePlanes
+from arr_coc.video.motion import GLANCE_SHAPE, Thumbnail, estimate_shift
 from tests.support.video import SUBSAMPLINGS, random_planes
 
 

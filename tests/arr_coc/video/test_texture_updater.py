@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import DeviceLost, LeaseTimeout, StoreError, StoreReplaced
-from arr_coc.ops.difference import Thresholds
+from arr_coc.ops.store.difference import Thresholds
 from arr_coc.types import Colour, FramePlanes
-from arr_coc.updater import TextureOptions, TextureUpdater
+from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from tests.support.network import until
 from tests.support.stores import GONE, FailingStore, use_failing_stores
 from tests.support.video import copied, random_planes, stamp

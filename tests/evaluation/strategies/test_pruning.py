@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.cache import PrefixCache
 from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.prompting import Prompt
 from evaluation.staged import Prefilled, staged_prefill

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from arr_coc.errors import NonFiniteError
-from arr_coc.gaze import PictureAllocator
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import PROBED_LAYERS
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
+from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import EvaluationError
 from evaluation.prompting import Prompt
 from evaluation.strategies.arr_coc import choosing_flops
@@ -108,7 +108,7 @@ def test_an_allocation_that_fails_ends_the_evaluation(qwen: QwenVL, monkeypatch:
     def fail(*args: object) -> None:
         raise NonFiniteError("relevance holds NaN or Inf")
 
-    monkeypatch.setattr("arr_coc.gaze.packet_from", fail)
+    monkeypatch.setattr("arr_coc.video.picture_allocator.packet_from", fail)
     with pytest.raises(EvaluationError, match="the log says why"):
         STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from arr_coc.allocator import FrameAllocation
+from arr_coc.allocation.allocator import FrameAllocation
 from arr_coc.types import NS_PER_S, Allocation, FrameStamp
 from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
 from stream.answer.model import _window_options

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
 from stream.answer.model import Packet
 from stream.answer.server import AnswerServer

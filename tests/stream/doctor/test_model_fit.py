@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from arr_coc.qwen.footprint import Footprint, Load, ModelFacts
-from arr_coc.qwen.hub import bundled_model_path
+from arr_coc.hub import bundled_model_path
+from arr_coc.qwen.memory_estimate import Footprint, Load, ModelFacts
 from stream.config import Config
 from stream.doctor import cards, fitness
 

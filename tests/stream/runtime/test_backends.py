@@ -11,10 +11,10 @@ import pytest
 
 from arr_coc.errors import StoreError, StoreReplaced
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, TextureStore
+from arr_coc.ops.store.base import Backend, TextureStore
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import TileGrid
-from arr_coc.updater import TextureOptions, TextureUpdater
+from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from stream.cli import main
 from tests.support import stores as backends
 from tests.support.stores import BACKENDS, prepare, require
@@ -69,7 +69,7 @@ def test_a_stream_that_changes_its_size_stays_where_it_is(
         opened.append(open_store(fmt, name, **options))
         return opened[-1]
 
-    monkeypatch.setattr("arr_coc.updater.open_store", open_one)
+    monkeypatch.setattr("arr_coc.video.texture_updater.open_store", open_one)
     updater = TextureUpdater(TextureOptions(backend=backend))
     rng = np.random.default_rng(0)
     for index, size in enumerate(((96, 160), (64, 96), (200, 33))):
@@ -109,7 +109,7 @@ def test_a_stream_outlives_its_graphics_device(monkeypatch: pytest.MonkeyPatch, 
         opened.append(open_store(fmt, "gl" if name == "auto" else name, **options))
         return opened[-1]
 
-    monkeypatch.setattr("arr_coc.updater.open_store", open_one)
+    monkeypatch.setattr("arr_coc.video.texture_updater.open_store", open_one)
     rng = np.random.default_rng(0)
     one, two = (random_planes(rng, 96, 160, layout="rgb") for _ in range(2))
     updater = TextureUpdater()

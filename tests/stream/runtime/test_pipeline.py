@@ -15,11 +15,11 @@ import torch
 from msgspec.structs import replace
 from PIL import Image
 
-from arr_coc.allocator import FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import DeviceLost, ModelNotFound
-from arr_coc.ops.view import TextureView
+from arr_coc.ops.store.view import TextureView
 from arr_coc.types import Encode, Feedback, Shift
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import (
     AllocateConfig,
     AnswerConfig,

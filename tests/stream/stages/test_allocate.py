@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import StoreError
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy

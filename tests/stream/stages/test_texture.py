@@ -9,7 +9,7 @@ import pytest
 
 from arr_coc.errors import StoreError
 from arr_coc.types import FramePlanes
-from arr_coc.updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureUpdater
 from stream.errors import StageDied, TransportError
 from stream.messages import Credit, End, FrameCaptured, TextureUpdated
 from stream.slots import Slots

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from arr_coc.qwen.cache import PrefixCache
+from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame
-from arr_coc.qwen.families import family_of
+from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.preprocess import PixelScale, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_coc.qwen.calibration import Calibration
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.yes_no import Calibration
 from tests.support.models import tiny_folder
 from training.calibration import Found, fit, measure, write
 from training.presence import KINDS, UNSEEN, presence_scenes

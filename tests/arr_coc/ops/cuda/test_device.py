@@ -17,12 +17,14 @@ import torch
 
 from arr_coc.errors import BackendMissing, DeviceLost
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.cuda import compiling, device, driver
+from arr_coc.ops.cuda import device
+from arr_coc.ops.cuda import device as compiling
+from arr_coc.ops.cuda import device as driver
+from arr_coc.ops.cuda.device import SIGNATURES, Kernels
 from arr_coc.ops.cuda.frames import format_of
-from arr_coc.ops.cuda.kernels import SIGNATURES, Kernels
 from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.difference import Thresholds
-from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import FramePlanes
 from tests.cuda_on_cpu.machine import CpuMachine
 from tests.support.video import random_planes, stamp

@@ -12,9 +12,9 @@ import torch
 
 from arr_coc.errors import BackendMissing, DeviceLost
 from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.difference import Difference, Thresholds
 from arr_coc.ops.gl import device as gl_device
-from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import FramePlanes
 from tests.arr_coc.ops.cuda.test_store import assert_equal_to_cpu
 from tests.cuda_on_cpu.machine import OUT_OF_MEMORY, CpuMachine

@@ -13,17 +13,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import arr_coc.texture
-from arr_coc.allocator import AllocatorOptions, StreamAllocator
+import arr_coc.relevance.channels
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import DeviceLost, OptionError, ShapeError, StoreError
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.cuda.view import CudaView
-from arr_coc.ops.difference import Thresholds
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.texture import texture_array
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.relevance.channels import texture_array
 from arr_coc.types import FramePlanes
 from tests.arr_coc.ops.gl.test_kernels import bilinear, smooth_picture, trilinear
 from tests.arr_coc.ops.store.test_contract import regions_of
@@ -268,7 +268,7 @@ def test_the_allocator_may_score_on_the_device(monkeypatch: pytest.MonkeyPatch) 
             store.update(rgb_planes(shown), stamp(index))
             with store.lease() as view, monkeypatch.context() as patched:
                 if store.backend == "cuda":
-                    patched.setattr(arr_coc.texture, "edge_means", None)
+                    patched.setattr(arr_coc.relevance.channels, "edge_means", None)
                 maps.append(allocator.allocate(view))
         on_device, on_host = maps
         assert on_device.relevance.device.type == "cpu"

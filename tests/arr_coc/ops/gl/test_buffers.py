@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import DeviceLost
-from arr_coc.ops.gl.names import TIMEOUT_EXPIRED
-from arr_coc.ops.gl.owned import Fence, MappedBuffer
-from arr_coc.ops.gl.ring import ALIGNMENT, MOST_IN_FLIGHT, Ring, aligned
+from arr_coc.ops.gl.buffers import ALIGNMENT, MOST_IN_FLIGHT, Fence, MappedBuffer, Ring, aligned
+from arr_coc.ops.gl.library import TIMEOUT_EXPIRED
 from tests.support.stores import own_device, seen_by, shared_device
 
 

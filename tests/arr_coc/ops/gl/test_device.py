@@ -16,10 +16,9 @@ import pytest
 
 from arr_coc.errors import BackendMissing, DeviceLost, StoreError
 from arr_coc.ops.gl import library
-from arr_coc.ops.gl.device import Device, find_device, open_device
-from arr_coc.ops.gl.displays import choices
-from arr_coc.ops.gl.owned import MappedBuffer
-from arr_coc.ops.gl.programs import program, source
+from arr_coc.ops.gl.buffers import MappedBuffer
+from arr_coc.ops.gl.device import Device, choices, find_device, open_device
+from arr_coc.ops.gl.texture import program, source
 from tests.support.stores import own_device, seen_by, shared_device
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -321,7 +320,7 @@ def test_a_kernel_that_is_not_here_or_does_not_compile_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     device = shared_device()
-    monkeypatch.setattr("arr_coc.ops.gl.programs.kernel_folder", lambda: tmp_path)
+    monkeypatch.setattr("arr_coc.ops.gl.texture.kernel_folder", lambda: tmp_path)
     with pytest.raises(BackendMissing, match=r"missing\.comp, which is not here; run from a checkout"):
         source("missing")
     (tmp_path / "broken.comp").write_text("#version 450\nlayout(local_size_x = 1) in;\nvoid main() { frob(); }\n")

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from arr_coc.errors import BackendMissing, NonFiniteError, OptionError, ShapeError
-from arr_coc.ops.difference import Thresholds
-from arr_coc.ops.gl import reading
-from arr_coc.ops.gl.reading import by_level
-from arr_coc.ops.gl.ring import ALIGNMENT
-from arr_coc.ops.gl.sampling import sample, sample_along
+from arr_coc.ops.gl import kernels as reading
+from arr_coc.ops.gl.buffers import ALIGNMENT
+from arr_coc.ops.gl.kernels import by_level, sample, sample_along
 from arr_coc.ops.gl.store import GlStore
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.texture import Texture
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.texturevlm.texture import Texture
 from arr_coc.types import FramePlanes
 from tests.support.stores import require, shared_device
 from tests.support.video import Bytes, stamp

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import BackendMissing, DeviceLost, StoreError
-from arr_coc.ops.difference import Difference, Thresholds
-from arr_coc.ops.gl import texels
-from arr_coc.ops.gl.plan import UploadPlan, Way, plan_upload
-from arr_coc.ops.gl.reading import read_back
+from arr_coc.ops.gl import store as texels
+from arr_coc.ops.gl.kernels import read_back
 from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.gl.texture import TileTexture
-from arr_coc.ops.mipmaps import allocate_levels
-from arr_coc.ops.planes import PlaneFormat, Rectangle
-from arr_coc.ops.rectangles import cover
+from arr_coc.ops.gl.upload import UploadPlan, Way, plan_upload
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat, Rectangle, cover
+from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
 from tests.support.stores import own_device, shared_device
 from tests.support.video import Bytes, expected_levels, random_planes, stamp

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.ops.gl.plan import SMALL_TILES, UploadPlan, Way, cheaper, plan_upload
-from arr_coc.ops.rectangles import cover
+from arr_coc.ops.gl.upload import SMALL_TILES, UploadPlan, Way, cheaper, plan_upload
+from arr_coc.ops.store.planes import cover
 
 SHAPE = (34, 60)
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import LeaseTimeout, ShapeError, StoreError
 from arr_coc.ops.backends import _say_once, open_store
-from arr_coc.ops.difference import Difference, Thresholds
-from arr_coc.ops.leases import Leases
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import TextureStore
+from arr_coc.ops.store.base import Leases, TextureStore
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import Colour, FramePlanes
 from tests.support.network import LIMIT_MS
 from tests.support.stores import BACKENDS, prepare, working

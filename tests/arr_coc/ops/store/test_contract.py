@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 
 from arr_coc.errors import LeaseTimeout, StoreError
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.difference import Difference, Thresholds
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import Backend, TextureStore
+from arr_coc.ops.store.base import Backend, TextureStore
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes, TileGrid
 from tests.support.stores import BACKENDS, prepare
 from tests.support.video import SUBSAMPLINGS, copied, random_planes, stamp, with_tiles_of

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.difference import Thresholds
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.store import TextureStore
+from arr_coc.ops.store.base import TextureStore
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import FramePlanes
 from tests.support.video import copied, flat_planes, random_planes, stamp
 

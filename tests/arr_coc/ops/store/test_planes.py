@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from arr_coc.errors import ShapeError
-from arr_coc.ops.packing import AT_ONCE, TilePacker
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.rectangles import area, box_around, cover, tiles_of
-from arr_coc.ops.repaint import Repainter
+from arr_coc.ops.store.planes import AT_ONCE, PlaneFormat, TilePacker, area, box_around, cover, tiles_of
+from arr_coc.ops.store.raster import Repainter
 from arr_coc.types import Colour, FramePlanes, Layout
 from tests.support.video import SUBSAMPLINGS, random_planes
 

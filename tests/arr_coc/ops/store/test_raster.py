@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.colour import KR_KB, rgb_matrix
-from arr_coc.ops.mipmaps import allocate_levels, refresh
-from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.raster import KR_KB, allocate_levels, refresh, rgb_matrix
 from arr_coc.types import Colour, FramePlanes, Matrix
 from tests.support.video import SUBSAMPLINGS, Bytes, expected_levels, random_planes, stamp
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError
-from arr_coc.ops.hierarchical import hierarchical_attention, multiply_adds
+from arr_coc.ops.texturevlm.attention import hierarchical_attention, multiply_adds
 
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

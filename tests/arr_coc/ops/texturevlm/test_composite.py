@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
-from arr_coc.ops.composite import FRAMES, Composite, foveate
-from arr_coc.ops.layout import BORDER_PX, MOST_ASPECT, MOST_STRETCH, Placement
+from arr_coc.ops.texturevlm.composite import BORDER_PX, FRAMES, MOST_ASPECT, MOST_STRETCH, Composite, Placement, foveate
 
 Map = npt.NDArray[np.float32]
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from arr_coc.attending import allocate
+from arr_coc.allocation.attending import allocate
 from arr_coc.errors import ArrCocError, OptionError, ShapeError
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.ops import Texture, VideoStream, foveate, generate_mipmaps, hierarchical_attention
-from arr_coc.texture import image_texture
+from arr_coc.relevance.channels import image_texture
 
 RGB = np.random.default_rng(2).integers(0, 256, (64, 96, 3), dtype=np.uint8)
 RELEVANCE = np.random.default_rng(3).random((2, 3), np.float32)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.mipmap_tensor import _halved_by_cv2, _halved_by_torch, generate_mipmaps
-from arr_coc.ops.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.texturevlm.mipmaps import _halved_by_cv2, _halved_by_torch, generate_mipmaps
 from arr_coc.types import FramePlanes
 from tests.support.video import expected_levels, stamp
 

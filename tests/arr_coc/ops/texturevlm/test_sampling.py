@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from arr_coc.ops.texture import Texture
+from arr_coc.ops.texturevlm.texture import Texture
 from tests.arr_coc.ops.texturevlm.test_texture import images
 
 

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.fixation import fixation_cover
-from arr_coc.ops.foveation import Foveation
-from arr_coc.ops.mipmap_tensor import generate_mipmaps
-from arr_coc.ops.planes import PlaneFormat
-from arr_coc.ops.regions import level_map
-from arr_coc.ops.texture import Texture
+from arr_coc.ops.regions import fixation_cover, level_map
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
+from arr_coc.ops.texturevlm.texture import Foveation, Texture
 from arr_coc.types import FramePlanes
 from tests.arr_coc.ops.store.test_view import regions_of
 from tests.support.video import stamp

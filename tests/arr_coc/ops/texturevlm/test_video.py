@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from arr_coc.errors import LeaseTimeout, OptionError, ShapeError, StoreError
-from arr_coc.ops.texture import Texture
-from arr_coc.ops.video import VideoStream
+from arr_coc.ops.texturevlm.texture import Texture
+from arr_coc.ops.texturevlm.video import VideoStream
 from tests.support.stores import BACKENDS, require
 from tests.support.video import flat_planes, random_planes
 

@@ -1,0 +1,1 @@
+"""Relevance map to regions, frame after frame."""

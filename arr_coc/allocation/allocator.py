@@ -1,0 +1,388 @@
+"""`StreamAllocator`, region selection with hysteresis, change meter."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.allocation.attending import (
+    VOID_STRUCTURE,
+    Memory,
+    Request,
+    Tensions,
+    allocate_frame,
+    check_strategy,
+    picture_structure,
+    settled,
+    structure,
+)
+from arr_coc.allocation.feedback import Exploration, FeedbackPrior
+from arr_coc.allocation.temporal import TAU_MS, Carrier, RelevanceBlend, carried
+from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
+from arr_coc.errors import counted
+from arr_coc.ops.regions import level_map
+from arr_coc.ops.store.view import TextureView
+from arr_coc.relevance.balancing import RelevanceRealiser, SteadyRelevance
+from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
+from arr_coc.types import LEVELS, NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
+
+Map = npt.NDArray[np.float32]
+
+
+class ChangeSince:
+    """Counts from the versions that were marked last; everything counts as changed before the first mark.
+
+    A tile weighs as much as it is relevant now. `lasting`: as much as it ever was since the mark, so that what has
+    vanished from a plain wall counts as much as what has come.
+    """
+
+    def __init__(self, *, lasting: bool = False) -> None:
+        self._lasting = lasting
+        self._marked: TileVersions | None = None
+        self._now: Map | None = None
+        self._weights: Map | None = None
+
+    def mark(self, versions: TileVersions | None) -> None:
+        """Counts from here: from the frame that was shown last."""
+        self._marked, self._weights = versions, self._now
+
+    def of(self, versions: TileVersions | None, relevance: Map) -> float:
+        """Shows a frame's `relevance` [rows, cols]: the share of it that lies on tiles that have changed, in [0, 1]; of
+        the tiles, where nothing is relevant."""
+        if self._lasting:
+            before = self._weights
+            self._now = relevance
+            if before is not None and before.shape == relevance.shape:
+                relevance = np.maximum(before, relevance)
+            self._weights = relevance
+        if self._marked is None or versions is None:
+            return 1.0
+        if self._marked is versions:
+            return 0.0
+        changed = self._marked.stale(versions)
+        total = float(relevance.sum())
+        return float(relevance[changed].sum()) / total if total > 0 else float(changed.mean())
+
+
+UNKNOWN = LEVELS
+"""In a carried level map: a tile that was not in view before."""
+
+VOID_HYSTERESIS = 0.05
+"""The semantic-void guard sets in this far below its threshold, and lets go this far above."""
+
+BUDGET_HYSTERESIS = 0.05
+"""An adaptive budget moves only by more than this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The regions of one frame.
+
+    `levels` int8 [gh, gw]: each tile's level, −1 where it is not shown. `jitter_share`: share of tiles whose level
+    differs from the frame before, carried along with motion. `strategy`: what `auto` meant.
+    """
+
+    allocation: Allocation
+    levels: npt.NDArray[np.int8]
+    jitter_share: float
+    strategy: str
+
+
+class RegionChooser:
+    """Chooses the regions of one epoch's frames, each in the light of the frame before."""
+
+    def __init__(self, strategy: str, tensions: Tensions, *, levels: bool = False, seed: int = 0) -> None:
+        self._strategy, self._tensions, self._levels, self._seed = strategy, tensions, levels, seed
+        self._previous: npt.NDArray[np.int8] | None = None
+        self._choice: Choice | None = None
+        self._relevance: Map | None = None
+        self._neglect: Map | None = None
+        self._looks: Map | None = None
+        self._void: bool | None = None
+        self._tokens = self._spread_tokens = 0
+        self._spread: Map | None = None
+
+    def carry(self, dy_tiles: int, dx_tiles: int) -> None:
+        """Content moved by whole tiles: what was shown moves with it."""
+        if self._previous is not None:
+            self._previous = carried(self._previous, dy_tiles, dx_tiles, UNKNOWN)
+            self._relevance = None
+
+    def choose(
+        self,
+        relevance: Map,
+        budget: Budget,
+        neglect: Map | None,
+        at_most: int | None = None,
+        looks: Map | None = None,
+        prior: Map | None = None,
+    ) -> Choice:
+        """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
+
+        `looks` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it, the
+        map. Its last map, entropy, tells `fixation` what there is to look at. `prior` [3, gh, gw] is what answers
+        taught: attention, similarity and trust. Maps are compared by identity: the same
+        objects and the same budget keep the choice that there is. Raises BudgetError.
+        """
+        tokens = self._steady_tokens(relevance, budget)
+        if at_most is not None:
+            tokens = min(tokens, tokens_for(at_most, relevance))
+        unmoved = relevance is self._relevance and neglect is self._neglect and tokens == self._tokens
+        if unmoved and self._choice is not None:
+            return self._choice
+        void = self._is_void(relevance, looks) and not _is_known(prior)
+        strategy = settled(self._strategy, void, tokens, self._levels)
+        memory = Memory(self._previous, neglect, self._tensions.explore)
+        entropy = None if looks is None else looks[-1]
+        request = Request(relevance, tokens, self._tensions.coverage, self._seed, memory, entropy)
+        allocation = allocate_frame(request, strategy)
+        levels = level_map(allocation.regions.numpy(), relevance.shape)
+        choice = Choice(allocation, levels, jitter_share(self._previous, levels), strategy)
+        self._relevance, self._neglect, self._tokens, self._previous = relevance, neglect, tokens, levels
+        self._choice = replace(choice, jitter_share=0.0)
+        return choice
+
+    def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
+        if budget != ADAPTIVE:
+            return tokens_for(budget, relevance)
+        if relevance is not self._spread:
+            tokens, self._spread = tokens_for(budget, relevance), relevance
+            if abs(tokens - self._spread_tokens) > BUDGET_HYSTERESIS * tokens:
+                self._spread_tokens = tokens
+        return self._spread_tokens
+
+    def _is_void(self, relevance: Map, looks: Map | None) -> bool:
+        """Whether `auto` finds nothing to choose by; judged anew only where the picture is another."""
+        if self._strategy != "auto":
+            return False
+        if looks is None or looks is not self._looks or self._void is None:
+            self._looks = looks
+            found = structure(relevance) if looks is None else picture_structure(looks)
+            self._void = found < self._void_threshold()
+        return self._void
+
+    def _void_threshold(self) -> float:
+        if self._void is None:
+            return VOID_STRUCTURE
+        return VOID_STRUCTURE + (VOID_HYSTERESIS if self._void else -VOID_HYSTERESIS)
+
+
+def _is_known(prior: Map | None) -> bool:
+    """Whether answers looked at some tiles more than at others, which tells more than how the picture looks."""
+    return prior is not None and structure(prior[0] * prior[2]) >= VOID_STRUCTURE
+
+
+def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.int8]) -> float:
+    """Share of tiles whose level (or absence) is another than in `previous`, among those that were in view; 0 without
+    it.
+
+    Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` where a tile came into
+    view.
+    """
+    if previous is None:
+        return 0.0
+    seen = previous != UNKNOWN
+    return float((previous[seen] != levels[seen]).mean()) if seen.any() else 0.0
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorOptions:
+    """`levels`: whether the model knows coarse tokens. `tau_ms`: time constant of blending. `on_device`: channels and
+    scores are computed where the texture is, if it is a device that can; allocations then differ a little from another
+    backend's. The others are those of `allocate` and `Tensions`."""
+
+    strategy: str = "auto"
+    budget: Budget = DEFAULT_BUDGET
+    explore: float = 0.10
+    coverage: float = 0.25
+    tau_ms: float = TAU_MS
+    seed: int = 0
+    levels: bool = False
+    on_device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAllocation:
+    """What was decided for one frame, and why.
+
+    `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
+    participation) and their `weights` float32 [3], of this frame alone; `levels` int8 [gh, gw], each tile's level, −1
+    where it is not shown; `jitter_share`, the share of tiles whose level differs from the frame before, carried along
+    with motion; `change_since`, the relevance-weighted share of tiles that changed since the last answer, and
+    `change_since_look`, since the last look, where what has vanished counts too; `strategy`, what `auto` meant.
+    """
+
+    stamp: FrameStamp
+    allocation: Allocation
+    relevance: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
+    levels: npt.NDArray[np.int8]
+    jitter_share: float
+    change_since: float
+    strategy: str
+    change_since_look: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """All that is remembered of one epoch."""
+
+    epoch: int
+    carrier: Carrier
+    blend: RelevanceBlend
+    prior: FeedbackPrior
+    exploration: Exploration
+    chooser: RegionChooser
+
+    def follow(self, frame_index: int, shift: Shift) -> None:
+        """Carry along with the camera all that belongs to content, not to places."""
+        moved = self.carrier.move(frame_index, shift.dy_px, shift.dx_px)
+        if moved != (0, 0):
+            for memory in (self.blend, self.prior, self.exploration, self.chooser):
+                memory.carry(*moved)
+
+
+class StreamAllocator:
+    """Allocates the frames of one stream; used by one thread.
+
+    The same frames, options and feedback give the same allocations. A new epoch (cut, seek, another size) forgets
+    everything but the question. Raises BudgetError, StrategyError, and ValueError for shares outside [0, 1].
+    """
+
+    def __init__(self, options: AllocatorOptions | None = None, realiser: RelevanceRealiser | None = None) -> None:
+        self.options = options or AllocatorOptions()
+        self._tensions = Tensions(self.options.budget, self.options.explore, self.options.coverage)
+        check_strategy(self.options.strategy)
+        check_budget(self.options.budget)
+        self._relevance = SteadyRelevance(realiser or RelevanceRealiser())
+        self._texture = TextureArrayCache()
+        self._query: QueryEmbedding | None = None
+        self._scene: _Scene | None = None
+        self._last: FrameAllocation | None = None
+        self._versions: TileVersions | None = None
+        self._since_answer, self._since_look = ChangeSince(), ChangeSince(lasting=True)
+        self._change = 1.0
+        self._seen: TextureArray | None = None
+        self._looks = np.zeros((0, 0, 0), np.float32)
+        self._warned = False
+
+    def set_query(self, query: QueryEmbedding) -> None:
+        """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
+        when the model that was asked died and its successor is told."""
+        if self._query is not None and _same(self._query, query):
+            return
+        self._query = query
+        self._relevance.ask(query)
+        if self._scene is not None:
+            self._scene.prior.forget()
+
+    def apply_feedback(self, feedback: Feedback) -> None:
+        """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
+        if self._scene is None or self._last is None or feedback.stamp.epoch != self._scene.epoch:
+            return
+        moved = self._scene.carrier.since(feedback.stamp.frame_index)
+        if moved is not None:
+            self._scene.prior.learn(feedback, self._last.levels.shape, moved)
+
+    @property
+    def change(self) -> float:
+        """Relevance-weighted share of tiles that changed since the last answer, in [0, 1]; 1 before the first one."""
+        return self._change
+
+    def mark_answered(self) -> None:
+        """The newest allocation was given to a decoder: change counts from here, and what it showed counts as
+        seen."""
+        if self._scene is not None and self._last is not None:
+            self._since_answer.mark(self._versions)
+            self._change = 0.0
+            self._scene.exploration.shown(self._last.levels)
+            self._scene.prior.ask(self._last.stamp.frame_index, self._looks)
+
+    def mark_looked(self) -> None:
+        """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
+        self._since_look.mark(self._versions)
+
+    @torch.inference_mode()
+    def allocate(
+        self,
+        view: TextureView,
+        shift: Shift = NO_SHIFT,
+        budget: Budget | None = None,
+        at_most: int | None = None,
+    ) -> FrameAllocation:
+        """Allocate the frame in `view`, whose content moved by `shift` since the frame before.
+
+        `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, and NonFiniteError
+        where weights are broken.
+        """
+        stamp, wanted = view.stamp, self._tensions.budget if budget is None else budget
+        scene = self._scene_of(view.versions.epoch, stamp.frame_index)
+        scene.follow(stamp.frame_index, shift)
+        make = device_texture_array if self.options.on_device else texture_array
+        texture = make(view, cache=self._texture)
+        self._versions = self._texture.versions
+        looks = self._looks_of(texture)
+        prior = scene.prior.at(stamp.media_ns, looks)
+        realised = self._relevance.of(texture, prior)
+        relevance = scene.blend.step(realised.relevance, torch.from_numpy(looks[:-1]), stamp.media_ns)
+        neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
+        self._say_clamped(wanted, relevance.size)
+        choice = scene.chooser.choose(relevance, wanted, neglect, at_most, looks, prior)
+        self._change = self._since_answer.of(self._versions, relevance)
+        self._last = FrameAllocation(
+            stamp=stamp,
+            allocation=choice.allocation,
+            relevance=torch.from_numpy(relevance),
+            scores=realised.scores,
+            weights=realised.weights,
+            levels=choice.levels,
+            jitter_share=choice.jitter_share,
+            change_since=self._change,
+            strategy=choice.strategy,
+            change_since_look=self._since_look.of(self._versions, relevance),
+        )
+        return self._last
+
+    def _scene_of(self, epoch: int, frame_index: int) -> _Scene:
+        if self._scene is None or self._scene.epoch != epoch:
+            options = self.options
+            self._scene = _Scene(
+                epoch=epoch,
+                carrier=Carrier(frame_index),
+                blend=RelevanceBlend(options.tau_ms),
+                prior=FeedbackPrior(),
+                exploration=Exploration(),
+                chooser=RegionChooser(options.strategy, self._tensions, levels=options.levels, seed=options.seed),
+            )
+            self._last = None
+        return self._scene
+
+    def _looks_of(self, texture: TextureArray) -> npt.NDArray[np.float32]:
+        """The newest picture's appearance and, last, its entropy [C, gh, gw]; the same array object while nothing
+        moves."""
+        if texture is not self._seen:
+            self._seen = texture
+            self._looks = torch.cat([texture.appearance, texture.entropy[None]]).cpu().numpy()
+        return self._looks
+
+    def _say_clamped(self, budget: Budget, tiles: int) -> None:
+        least = least_tokens_wanted(budget)
+        if self._warned or least <= tiles:
+            return
+        self._warned = True
+        tokens = counted(least, "token")
+        named = f"of at least {tokens}" if budget in (AUTO, ADAPTIVE) else f"of {tokens}"
+        there = counted(tiles, "tile")
+        log.warning("a budget %s is more than the frame's %s: all of them are shown", named, there)
+
+
+def _same(one: QueryEmbedding, other: QueryEmbedding) -> bool:
+    return (one.text, one.model_id) == (other.text, other.model_id) and np.array_equal(one.tokens, other.tokens)

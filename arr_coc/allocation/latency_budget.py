@@ -1,0 +1,223 @@
+"""Budget controller that holds p95 of time to first token."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.budget import DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget, fixed_tokens
+from arr_coc.errors import BudgetError
+
+Verdict = Literal["missed", "met"]
+
+AIM = 0.93
+"""A budget is chosen so that p95 comes to this share of the target: noise of the estimate is about as much."""
+
+LOW = 0.82
+"""Below this share of the target the budget is raised; between it and the target, nothing moves."""
+
+SETTLING, EARLY_LOW, EARLY_HIGH = 8, 0.88, 0.97
+"""For the first answers under a load the band is narrower: what is nearly right then would be put right late."""
+
+PERCENTILE = 0.95
+
+ANSWERS = 30
+"""Answers that the line is fitted to, at most."""
+
+RATIOS = 60
+"""Answers whose distance from the line says where p95 lies: three of sixty lie above it."""
+
+STREAK = 3
+"""So many answers are looked at before the budget moves; so many in a row beyond the usual mean another load."""
+
+NARROW, WIDE = 0.12, 2.0
+"""Beyond the usual is what is off by more than NARROW, and by more than WIDE deviations."""
+
+LEAST_DEVIATION = 0.02
+"""Clocks and schedulers scatter that much by themselves."""
+
+STEP = 2.0
+"""A budget at most doubles or halves between two answers."""
+
+GROWING_SHARE = 0.7
+"""Of the time to the first token, what grows with tokens, as long as nothing is known of it."""
+
+PRIOR_SPREAD = 0.25
+"""The slope that was known counts as much as answers whose budgets differ by this share."""
+
+LEARNING = 0.1
+"""By this share the known slope moves with each answer towards the one that is seen."""
+
+CLIP = 2.0
+"""In deviations: beyond it an answer pulls the line by its sign, no longer by its size (Huber)."""
+
+OUTLIER = 3.5
+"""In deviations: p95 is not looked for farther out, where outliers lie. That of exponential scatter is at 3.2."""
+
+REWEIGHTINGS = 4
+"""Rounds of weighting anew; later ones move a line by less than it is known."""
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Milliseconds to the first token: `base_ms + per_token_ms` x tokens, for the answer in the middle."""
+
+    base_ms: float
+    per_token_ms: float
+
+    def at(self, tokens: float) -> float:
+        return self.base_ms + self.per_token_ms * tokens
+
+    def tokens_for(self, ttft_ms: float) -> float:
+        """The tokens that take so long; infinitely many, of either sign, where tokens cost nothing."""
+        left = ttft_ms - self.base_ms
+        return left / self.per_token_ms if self.per_token_ms > 0 else math.copysign(math.inf, left)
+
+
+class LatencyBudget:
+    """Tells the next budget from the time that each answer took to its first token, and the tokens it was shown.
+
+    A self-tuning regulator (Åström and Wittenmark, Adaptive Control, chapter 3): a model of the plant is fitted to
+    what has been seen, and the budget is what would bring the model to its aim. The model is a line, ttft = a + b·K, by
+    least squares with Huber's weights (Huber, Robust Estimation of a Location Parameter, 1964), drawn towards the slope
+    known before, because steady budgets tell nothing of it. p95 lies above the line by the 95th percentile of recent
+    ratios of an answer's time to what the line foretold. Because the tokens of each answer are told, answers that were
+    on their way when the budget moved mislead nobody.
+
+    Three answers in a row beyond the usual are another load: those before them are forgotten, and the slope is scaled
+    as the times are. One that is alone is an outlier. No clock, no I/O; the same answers give the same budgets.
+    """
+
+    def __init__(self, target_ms: float, start: Budget = DEFAULT_BUDGET) -> None:
+        """`start` is the first budget, a number or a share, brought into the range.
+
+        Raises BudgetError for a target that is none, and for a start that is neither.
+        """
+        if not (math.isfinite(target_ms) and target_ms > 0):
+            raise BudgetError(f"a latency to hold is a number of milliseconds above 0; got {target_ms!r}")
+        self.target_ms = target_ms
+        fixed_tokens(start, tiles=1)
+        self._start = start
+        self._budget: int | None = None
+        self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
+        self._ratios: deque[float] = deque(maxlen=RATIOS)
+        self._line: Line | None = None
+        self._known_slope = 0.0
+        self._streak = 0
+        self._at_least = 0
+        self._missed = False
+
+    def budget_for(self, tiles: int) -> int:
+        """Tokens for the next frame, of so many tiles: 64 to 400, and never more than there are tiles."""
+        budget = fixed_tokens(self._start, tiles) if self._budget is None else self._budget
+        return min(max(budget, LEAST_TOKENS), MOST_TOKENS, tiles)
+
+    def p95_ms(self, tokens: int) -> float | None:
+        """Where p95 is believed to lie with so many tokens; None before the first answer."""
+        return None if self._line is None else self._line.at(tokens) * self._above()
+
+    def observe(self, ttft_ms: float, tokens: int, tiles: int) -> Verdict | None:
+        """Takes an answer: its time to the first token, the tokens of its frame and the frame's tiles.
+
+        "missed" where the target cannot be met even with the fewest tokens, "met" where it can again; each once. A time
+        that is none, as between two clocks that differ, is left out.
+        """
+        if not (math.isfinite(ttft_ms) and ttft_ms > 0):
+            return None
+        least, most = min(LEAST_TOKENS, tiles), min(MOST_TOKENS, tiles)
+        self._learn(ttft_ms, tokens)
+        if len(self._seen) >= STREAK:
+            self._steer(least, most, self.budget_for(tiles))
+        self._at_least = self._at_least + 1 if tokens <= least else 0
+        return self._verdict(least)
+
+    def _learn(self, ttft_ms: float, tokens: int) -> None:
+        if self._line is None:
+            self._known_slope = GROWING_SHARE * ttft_ms / tokens
+        else:
+            self._look_for_another_load(ttft_ms / self._line.at(tokens))
+        self._seen.append((tokens, ttft_ms))
+        if abs(self._streak) >= STREAK:
+            self._begin_again()
+        self._line = _fitted(self._seen, self._known_slope)
+        self._known_slope += LEARNING * (self._line.per_token_ms - self._known_slope)
+
+    def _look_for_another_load(self, ratio: float) -> None:
+        usual = np.array(self._ratios or [1.0])
+        side = 0
+        if abs(ratio - 1) > max(NARROW, WIDE * _deviation(usual)):
+            side = 1 if ratio > 1 else -1
+        self._streak = self._streak + side if self._streak * side > 0 else side
+        self._ratios.append(ratio)
+
+    def _begin_again(self) -> None:
+        """Another load: what was seen before it says nothing of it, but for how far answers scatter."""
+        assert self._line is not None
+        before = self._line
+        recent = list(self._seen)[-STREAK:]
+        for _ in range(min(STREAK, len(self._ratios))):
+            self._ratios.pop()
+        self._known_slope = before.per_token_ms * float(np.median([ms / before.at(k) for k, ms in recent]))
+        self._seen = deque(recent, maxlen=ANSWERS)
+        self._streak = 0
+
+    def _steer(self, least: int, most: int, held: int) -> None:
+        assert self._line is not None
+        above = self._above()
+        p95 = self._line.at(held) * above
+        low, high = (LOW, 1.0) if len(self._seen) > SETTLING else (EARLY_LOW, EARLY_HIGH)
+        if low * self.target_ms <= p95 <= high * self.target_ms:
+            return
+        wanted = self._line.tokens_for(AIM * self.target_ms / above)
+        bounded = min(max(wanted, held / STEP, least), held * STEP, most)
+        self._budget = max(LEAST_TOKENS, round(bounded))
+
+    def _above(self) -> float:
+        """How far p95 lies above the line, as a ratio."""
+        count = len(self._ratios)
+        if count < STREAK:
+            return 1 / AIM
+        usual = np.array(self._ratios)
+        farthest = float(np.median(usual)) + OUTLIER * max(_deviation(usual), LEAST_DEVIATION)
+        rank = math.ceil(PERCENTILE * count) - 1
+        return max(1.0, min(float(np.sort(usual)[rank]), farthest))
+
+    def _verdict(self, least: int) -> Verdict | None:
+        p95 = self.p95_ms(least)
+        assert p95 is not None
+        if not self._missed and self._at_least >= STREAK and p95 > self.target_ms:
+            self._missed = True
+            return "missed"
+        if self._missed and p95 < LOW * self.target_ms:
+            self._missed = False
+            return "met"
+        return None
+
+
+def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> Line:
+    """The line through the answers, neither falling nor below 0 at no tokens."""
+    tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
+    slope, base = known_slope, float(np.median(ttft - known_slope * tokens))
+    for _ in range(REWEIGHTINGS):
+        off = ttft - base - slope * tokens
+        limit = CLIP * max(_deviation(off), LEAST_DEVIATION * float(np.median(ttft)))
+        weights = limit / np.maximum(np.abs(off), limit)
+        middle, height = np.average(tokens, weights=weights), np.average(ttft, weights=weights)
+        pull = weights.sum() * (PRIOR_SPREAD * middle) ** 2 / len(seen)
+        apart = weights * (tokens - middle)
+        slope = float((apart @ (ttft - height) + pull * known_slope) / (apart @ (tokens - middle) + pull))
+        slope = min(max(slope, 0.0), float(height / middle))
+        base = float(height - slope * middle)
+    return Line(max(base, 0.0), slope)
+
+
+def _deviation(values: Values) -> float:
+    """Standard deviation as the median absolute deviation tells it."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))

@@ -1,0 +1,100 @@
+"""What leaves the allocator: packets, all-token fallback, explanations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.allocation.allocator import FrameAllocation
+from arr_coc.ops.regions import region_mean
+from arr_coc.ops.store.view import TextureView
+from arr_coc.types import Allocation, FramePacket, TokenPacket, TokenReason
+
+
+def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
+    """The allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself."""
+    regions = frame.allocation.regions.numpy()
+    return TokenPacket(
+        stamp=view.stamp,
+        grid=view.grid,
+        regions=regions.astype(np.int32),
+        relevance=frame.allocation.relevance.numpy().copy(),
+        pixels=view.gather(regions),
+    )
+
+
+def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
+    """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts."""
+    return FramePacket(
+        stamp=view.stamp,
+        grid=view.grid,
+        regions=frame.allocation.regions.numpy().astype(np.int32),
+        relevance=frame.relevance.numpy().copy(),
+        image=view.read(0),
+    )
+
+
+def all_tokens(view: TextureView) -> FrameAllocation:
+    """Every tile of the frame at level 0, all equally relevant; for a frame whose allocation fails."""
+    rows, cols = view.grid.shape
+    row, col = torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
+    regions = torch.stack([torch.zeros_like(row), row, col], dim=-1).reshape(-1, 3)
+    tiles = len(regions)
+    return FrameAllocation(
+        stamp=view.stamp,
+        allocation=Allocation(regions, torch.ones(tiles), torch.ones(tiles, dtype=torch.bool)),
+        relevance=torch.ones(rows, cols),
+        scores=torch.zeros(3, rows, cols),
+        weights=torch.zeros(3),
+        levels=np.zeros((rows, cols), np.int8),
+        jitter_share=0.0,
+        change_since=1.0,
+        strategy="all",
+    )
+
+
+SCORES = ("information", "perspective", "participation")
+"""The three ways of knowing, in the order of `FrameAllocation.scores`."""
+
+
+def weights_of(frame: FrameAllocation) -> dict[str, float]:
+    """Each score's weight in the balance, 1 in all; 0 where nothing was balanced, as in a frame that is shown whole."""
+    return dict(zip(SCORES, map(float, _normalised(frame)), strict=True))
+
+
+def explain(frame: FrameAllocation) -> list[TokenReason]:
+    """The reasons for every token of a frame, in token order. Pure; plain numbers, fit for JSON."""
+    regions = frame.allocation.regions.numpy()
+    scores = np.stack([region_mean(regions, score) for score in frame.scores.numpy()])
+    parts = _normalised(frame)[:, None] * scores
+    now = parts.sum(axis=0)
+    shares = parts / np.where(now > 0, now, 1)
+    relevance = region_mean(regions, frame.relevance.numpy())
+    ranks = np.empty(len(regions), np.int64)
+    ranks[np.argsort(-relevance, kind="stable")] = np.arange(1, len(regions) + 1)
+    return [
+        TokenReason(
+            level=int(level),
+            row=int(row),
+            col=int(col),
+            rank=int(ranks[index]),
+            relevance=float(relevance[index]),
+            now=float(now[index]),
+            memory=float(relevance[index] - now[index]),
+            scores=_named(scores[:, index]),
+            shares=_named(shares[:, index]),
+        )
+        for index, (level, row, col) in enumerate(regions)
+    ]
+
+
+def _normalised(frame: FrameAllocation) -> npt.NDArray[np.float32]:
+    weights: npt.NDArray[np.float32] = frame.weights.numpy()
+    return weights / max(float(weights.sum()), 1e-6)
+
+
+def _named(values: npt.NDArray[np.floating[Any]]) -> dict[str, float]:
+    return dict(zip(SCORES, map(float, values), strict=True))

@@ -1,0 +1,111 @@
+"""Model name → folder: path, hub, bundled (no transformers)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.resources import bundled_folder
+
+ALLOCATOR_FOLDER = "arr_coc"
+"""Where a model's folder holds its allocator, as `ARRCOCLayer.save_pretrained` writes it."""
+
+WANTED_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+log = logging.getLogger(__name__)
+
+
+def bundled_model_path() -> Path:
+    """The folder of the bundled model. Raises ModelNotFound where this installation lacks it."""
+    folder = bundled_folder()
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"the bundled model is not at {folder}",
+            "install the project again, or name a model, such as Qwen/Qwen3-VL-2B-Instruct",
+        )
+    return folder
+
+
+def local_folder(name: str | Path) -> Path | None:
+    """The folder that `name` means, or None where it is a name on the hub.
+
+    Raises ModelNotFound where it is a file, or the path of a folder that does not exist.
+    """
+    if not str(name).strip() or "\0" in str(name):
+        raise ModelNotFound(f"{str(name)!r} names no model", "give the folder of a model, or a name on the hub")
+    try:
+        path = Path(name).expanduser()
+        there, folder = path.exists(), path.is_dir()
+    except (OSError, RuntimeError) as error:  # no permission; or ~somebody, who is not known
+        raise ModelNotFound(f"{name} cannot be looked at ({error})", "check its permissions") from error
+    if folder:
+        return path
+    if there:
+        raise ModelNotFound(f"{name} is a file", "give the folder of a model, or a name on the hub")
+    if isinstance(name, Path) or not _HUB_NAME.fullmatch(name) or name.startswith("."):
+        raise ModelNotFound(f"there is no folder {name}", "give one, or a name on the hub as owner/model")
+    return None
+
+
+def cached_folder(name: str) -> Path | None:
+    """The folder of the hub's model `name` where it was downloaded before; asks no network."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(name, "config.json")
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
+    """The folder of the hub's model `name`, downloaded unless it already is; without a network, what is there.
+
+    Raises ModelNotFound where there is no such model or no way to reach the hub, and ModelError where it is gated
+    or cannot be stored.
+    """
+    from huggingface_hub import errors, snapshot_download
+
+    log.info("looking for %s on the hub", name)
+    try:
+        with _silent():
+            return Path(snapshot_download(name, allow_patterns=list(files), token=token))
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{name} is gated: accept its terms at https://huggingface.co/{name}, then log in with `hf auth login` "
+            "or set HF_TOKEN"
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise ModelNotFound(
+            f"there is no folder {name} and no public model of this name on the hub",
+            "check the spelling, or log in with `hf auth login` if it is private",
+        ) from error
+    except (errors.LocalEntryNotFoundError, ConnectionError, errors.HTTPError) as error:
+        raise ModelNotFound(
+            f"there is no folder {name}, and the hub cannot be reached to look for it",
+            "check the network, or give the folder of a model that is on this machine",
+        ) from error
+    except OSError as error:
+        raise ModelError(
+            f"{name} cannot be downloaded: {error}", "make room, or set HF_HOME to another place"
+        ) from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps huggingface_hub from writing warnings and progress bars to the terminal."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    silent_before = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if not silent_before:
+            enable_progress_bars()

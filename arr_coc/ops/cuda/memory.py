@@ -1,0 +1,278 @@
+"""Mip texture, staging ring, stream order, host mirror."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.ops.cuda.device import Device, bindings, call
+from arr_coc.ops.store.planes import Plane, tiled
+from arr_coc.ops.store.raster import allocate_levels
+from arr_coc.types import LEVELS, TILE_PX, TileGrid
+
+PORTABLE = 1
+"""CU_MEMHOSTALLOC_PORTABLE of cuda.h: pinned for every context."""
+
+NO_TIMING = 2
+"""CU_EVENT_DISABLE_TIMING of cuda.h: an event that takes no time stamp costs less."""
+
+
+class Slot:
+    """As much memory on both sides: `host` uint8 [nbytes] is pinned, `device` is the other's address.
+
+    `wait` returns once what used the memory before is done with it.
+    """
+
+    def __init__(self, device: Device, nbytes: int, owned: ExitStack) -> None:
+        """In the current context. Raises DeviceLost where there is no memory for it."""
+        self._address = int(call("cuMemHostAlloc", nbytes, PORTABLE))
+        owned.callback(call, "cuMemFreeHost", self._address)
+        self._done = call("cuEventCreate", NO_TIMING)
+        owned.callback(call, "cuEventDestroy", self._done)
+        self._used = False
+        self._memory = device.empty((nbytes,), torch.uint8)
+        self.host: Plane = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self._address))
+        self.device = self._memory.data_ptr()
+
+    def upload(self, nbytes: int, stream: int) -> None:
+        """Copies the first bytes to the device, asynchronously."""
+        call("cuMemcpyHtoDAsync", self.device, self._address, nbytes, stream)
+
+    def download(self, start: int, nbytes: int, stream: int) -> None:
+        """Copies bytes from `start` on to the host, asynchronously."""
+        call("cuMemcpyDtoHAsync", self._address + start, self.device + start, nbytes, stream)
+
+    def mark(self, stream: int) -> None:
+        """The memory is in use until the stream has done what it has been given so far."""
+        call("cuEventRecord", self._done, stream)
+        self._used = True
+
+    def wait(self) -> None:
+        if self._used:
+            call("cuEventSynchronize", self._done)
+            self._used = False
+
+
+class Ring:
+    """Slots that take turns, so that one is filled while the device works on the others."""
+
+    def __init__(self, device: Device, slots: int, nbytes: int, owned: ExitStack) -> None:
+        self._slots = [Slot(device, nbytes, owned) for _ in range(slots)]
+        self._next = 0
+
+    def take(self) -> Slot:
+        """The slot that has rested longest; waits where the device still reads it."""
+        slot = self._slots[self._next]
+        self._next = (self._next + 1) % len(self._slots)
+        slot.wait()
+        return slot
+
+
+class Order:
+    """Events between streams: readers come after the last write, and a write after the reads that were given before.
+
+    Leases order the host's calls; this orders what they left for the device to do.
+    """
+
+    def __init__(self, owned: ExitStack) -> None:
+        """In the current context."""
+        self._owned = owned
+        self._written = self._event()
+        self._has_written = False
+        self._reads: dict[int, Any] = {}
+        self._spare: list[Any] = []
+        self._lock = threading.Lock()
+
+    def before_write(self, stream: int) -> None:
+        """What the stream is given from now on comes after every read."""
+        with self._lock:
+            for event in self._reads.values():
+                call("cuStreamWaitEvent", stream, event, 0)
+            self._spare.extend(self._reads.values())
+            self._reads.clear()
+        self.before_read(stream)
+
+    def after_write(self, stream: int) -> None:
+        call("cuEventRecord", self._written, stream)
+        self._has_written = True
+
+    def before_read(self, stream: int) -> None:
+        """What the stream is given from now on comes after the last write."""
+        if self._has_written:
+            call("cuStreamWaitEvent", stream, self._written, 0)
+
+    def after_read(self, stream: int) -> None:
+        """The next write comes after what the stream has been given so far."""
+        with self._lock:
+            if stream not in self._reads:
+                self._reads[stream] = self._spare.pop() if self._spare else self._event()
+            call("cuEventRecord", self._reads[stream], stream)
+
+    def _event(self) -> Any:
+        event = call("cuEventCreate", NO_TIMING)
+        self._owned.callback(call, "cuEventDestroy", event)
+        return event
+
+
+SURFACE_LDST = 2
+"""CUDA_ARRAY3D_SURFACE_LDST of cuda.h: surfaces may write the array."""
+
+AS_INTEGERS, NORMALISED = 1, 2
+"""CU_TRSF_READ_AS_INTEGER and CU_TRSF_NORMALIZED_COORDINATES of cuda.h; a mipmapped texture takes no other
+coordinates."""
+
+
+class MipTexture:
+    """Six levels of RGBA8 on the device.
+
+    `surfaces` are handles of the levels' surface objects, the finest first. Of the texture objects, which take
+    normalised coordinates clamped to the edge, `handle` reads the nearest texel of the nearest level as bytes, and
+    `smooth` blends texels and levels as floats of 0..1. All are freed with the array by the stack that was given.
+    """
+
+    def __init__(self, grid: TileGrid, owned: ExitStack, array: Any = None) -> None:
+        """In the current context. `array`: one that is there already, for levels of the grid's size.
+
+        Raises DeviceLost where the device has no memory for it.
+        """
+        self.width_px, self.height_px = grid.padded_width_px, grid.padded_height_px
+        if array is None:
+            array = call("cuMipmappedArrayCreate", _description(self.width_px, self.height_px), LEVELS)
+            owned.callback(call, "cuMipmappedArrayDestroy", array)
+        self.levels = tuple(call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS))
+        self.surfaces = tuple(_surface(level, owned) for level in self.levels)
+        self.handle = _texture_object(array, owned, blended=False)
+        self.smooth = _texture_object(array, owned, blended=True)
+
+
+def _description(width_px: int, height_px: int) -> Any:
+    cuda = bindings()
+    wanted = cuda.CUDA_ARRAY3D_DESCRIPTOR()
+    wanted.Width, wanted.Height, wanted.Depth = width_px, height_px, 0
+    wanted.Format = cuda.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8
+    wanted.NumChannels = 4
+    wanted.Flags = SURFACE_LDST
+    return wanted
+
+
+def _surface(level: Any, owned: ExitStack) -> int:
+    cuda = bindings()
+    resource = cuda.CUDA_RESOURCE_DESC()
+    resource.resType = cuda.CUresourcetype.CU_RESOURCE_TYPE_ARRAY
+    resource.res.array.hArray = level
+    surface = call("cuSurfObjectCreate", resource)
+    owned.callback(call, "cuSurfObjectDestroy", surface)
+    return int(surface)
+
+
+def _texture_object(array: Any, owned: ExitStack, blended: bool) -> int:
+    cuda = bindings()
+    resource = cuda.CUDA_RESOURCE_DESC()
+    resource.resType = cuda.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
+    resource.res.mipmap.hMipmappedArray = array
+    how = cuda.CUDA_TEXTURE_DESC()
+    how.addressMode = [cuda.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP] * 3
+    point, linear = cuda.CUfilter_mode.CU_TR_FILTER_MODE_POINT, cuda.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR
+    how.filterMode = how.mipmapFilterMode = linear if blended else point
+    how.flags = NORMALISED if blended else NORMALISED | AS_INTEGERS
+    how.minMipmapLevelClamp, how.maxMipmapLevelClamp = 0.0, float(LEVELS - 1)
+    texture = call("cuTexObjectCreate", resource, how, None)
+    owned.callback(call, "cuTexObjectDestroy", texture)
+    return int(texture)
+
+
+AT_ONCE = 512
+"""Tiles that travel at a time."""
+
+PLACE_BYTES = 8
+"""Row and column of a tile, int32 each."""
+
+FINE_BYTES = TILE_PX * TILE_PX * 3
+
+Tiles = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+
+
+def room_for(tiles: int) -> int:
+    """Bytes that the places and the level 0 of so many tiles take."""
+    return places_bytes(tiles) + tiles * FINE_BYTES
+
+
+def places_bytes(tiles: int) -> int:
+    """Bytes that places take, up to where texels may begin."""
+    return -(-tiles * PLACE_BYTES // 256) * 256
+
+
+def put_places(slot: Slot, tiles: Tiles) -> int:
+    """Writes the places of tiles int [n, 2] where a slot begins; returns how many bytes that takes."""
+    slot.host[: len(tiles) * PLACE_BYTES].view(np.int32).reshape(-1, 2)[:] = tiles
+    return places_bytes(len(tiles))
+
+
+class Mirror:
+    """Levels in ordinary memory. `level0` belongs to who converts frames on the host, and is stale only after frames
+    that never were there; the others are stale after every write."""
+
+    def __init__(self, device: Device, texture: MipTexture, order: Order, slot: Slot, level0: Plane) -> None:
+        """`slot` has room for `AT_ONCE` tiles, and serves nobody else."""
+        self._device, self._texture, self._order, self._slot = device, texture, order, slot
+        rows, cols = level0.shape[0] // TILE_PX, level0.shape[1] // TILE_PX
+        self.levels = (level0, *allocate_levels(rows, cols)[1:])
+        self._fine_stale, self._coarse_stale = np.zeros((rows, cols), bool), np.zeros((rows, cols), bool)
+        self._bringing = threading.Lock()
+
+    def note(self, tiles: Tiles | Mask, level0: bool) -> None:
+        """Tiles were written, int [n, 2] or bool [rows, cols]; `level0`: also where the mirror's own level 0 is not."""
+        where = tuple(tiles.T) if tiles.dtype != bool else tiles
+        self._coarse_stale[where] = True
+        if level0:
+            self._fine_stale[where] = True
+
+    def read(self, level: int) -> Plane:
+        """One level, up to date: uint8 [rows * 32 >> level, cols * 32 >> level, 3].
+
+        Raises DeviceLost where the device gave up.
+        """
+        with self._bringing:
+            stale = self._fine_stale if level == 0 else self._coarse_stale
+            if stale.any():
+                self._bring(np.argwhere(stale), 0 if level == 0 else 1)
+                stale[:] = False
+        return self.levels[level]
+
+    def _bring(self, tiles: Tiles, first: int) -> None:
+        """Copies tiles [n, 2] from the device: level 0, or where `first` is 1 all the others."""
+        for start in range(0, len(tiles), AT_ONCE):
+            part = tiles[start : start + AT_ONCE]
+            levels = range(first, LEVELS if first else 1)
+            packed = self._fetched(part, first, sum(_tile_bytes(level) for level in levels) * len(part))
+            for level in levels:
+                side, nbytes = TILE_PX >> level, _tile_bytes(level) * len(part)
+                texels, packed = packed[:nbytes].reshape(-1, side, 3), packed[nbytes:]
+                rows, cols = part.T
+                tiled(self.levels[level], side, side)[rows, :, cols] = tiled(texels, side, side)[:, :, 0]
+
+    def _fetched(self, tiles: Tiles, first: int, nbytes: int) -> Plane:
+        slot, texture = self._slot, self._texture
+        start = put_places(slot, tiles)
+        name = "fetch_coarse" if first else "fetch_fine"
+        with self._device.current() as stream:
+            self._order.before_read(stream)
+            slot.upload(start, stream)
+            size = (texture.width_px, texture.height_px)
+            wanted = (texture.handle, slot.device, *size, slot.device + start)
+            self._device.kernels.launch(name, (len(tiles), 1), stream, *wanted)
+            slot.download(start, nbytes, stream)
+            slot.mark(stream)
+            slot.wait()
+        return slot.host[start : start + nbytes]
+
+
+def _tile_bytes(level: int) -> int:
+    return (TILE_PX >> level) ** 2 * 3

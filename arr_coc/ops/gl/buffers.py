@@ -1,0 +1,163 @@
+"""Owned objects, fences, mapped ring."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.ops.gl.device import Device
+from arr_coc.ops.gl.library import (
+    SYNC_FLUSH_COMMANDS,
+    SYNC_GPU_COMMANDS_COMPLETE,
+    TIMEOUT_EXPIRED,
+    TIMEOUT_IGNORED,
+    WAIT_FAILED,
+)
+
+PATIENCE_MS = 5000
+"""How long the device may take for the work of one frame before it counts as lost."""
+
+
+class Owned:
+    """Objects that are deleted once `release` was called, or nobody refers to this any more."""
+
+    def __init__(self, device: Device, delete: str, names: tuple[int, ...]) -> None:
+        """`delete` is the PyOpenGL function that takes a count and an array of names."""
+        self._finalizer = weakref.finalize(self, device.bury, partial(_delete, delete, names))
+        self._finalizer.atexit = False
+
+    def release(self) -> None:
+        """Gives the objects up. May be called twice."""
+        self._finalizer()
+
+
+class MappedBuffer(Owned):
+    """A buffer whose memory this process sees for as long as it lives: persistently mapped, coherent.
+
+    `memory` is uint8 [nbytes]; a buffer to be read is also one to write.
+    """
+
+    def __init__(self, device: Device, nbytes: int, access: Literal["write", "read"]) -> None:
+        """Raises DeviceLost where the device has not so much memory."""
+        gl, buffer = device.library.gl, ctypes.c_uint()
+        flags = gl.GL_MAP_PERSISTENT_BIT | gl.GL_MAP_COHERENT_BIT | gl.GL_MAP_WRITE_BIT
+        hints = 0
+        if access == "read":
+            flags |= gl.GL_MAP_READ_BIT
+            hints = gl.GL_CLIENT_STORAGE_BIT
+        with device.making(f"a buffer of {nbytes} bytes"):
+            gl.glCreateBuffers(1, buffer)
+            super().__init__(device, "glDeleteBuffers", (buffer.value,))
+            gl.glNamedBufferStorage(buffer, nbytes, None, flags | hints)
+            address = gl.glMapNamedBufferRange(buffer, 0, nbytes, flags)
+        self.name = buffer.value
+        self.memory: npt.NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(address)))
+
+
+class Fence:
+    """A mark in one thread's commands that other threads and contexts can wait for."""
+
+    def __init__(self, device: Device) -> None:
+        """In the current context, after the commands given so far, which start running now."""
+        calls = device.library.calls
+        self._device, self._calls = device, calls
+        self._sync: int | None = calls.glFenceSync(SYNC_GPU_COMMANDS_COMPLETE, 0)
+        calls.glFlush()
+
+    def order(self) -> None:
+        """Lets the device do what this thread orders from now on after the mark; the thread goes on."""
+        self._calls.glWaitSync(self._sync, 0, TIMEOUT_IGNORED)
+
+    def passed(self) -> bool:
+        return self._calls.glClientWaitSync(self._sync, 0, 0) not in (TIMEOUT_EXPIRED, WAIT_FAILED)
+
+    def wait(self, doing: str) -> None:
+        """Returns once everything before the mark is done. Raises DeviceLost where that takes too long."""
+        state = self._calls.glClientWaitSync(self._sync, SYNC_FLUSH_COMMANDS, PATIENCE_MS * 1_000_000)
+        if state in (TIMEOUT_EXPIRED, WAIT_FAILED):
+            self._device.check(doing)
+            raise self._device.lose(f"{self._device.renderer} did not finish {doing} within {PATIENCE_MS} ms")
+
+    def __del__(self) -> None:
+        self._device.bury(partial(_delete_sync, self._sync))
+
+
+def _delete(function: str, names: tuple[int, ...], device: Device) -> None:
+    getattr(device.library.gl, function)(len(names), (ctypes.c_uint * len(names))(*names))
+
+
+def _delete_sync(sync: int | None, device: Device) -> None:
+    device.library.calls.glDeleteSync(sync)
+
+
+ALIGNMENT = 256
+"""What every OpenGL 4.5 device takes as the offset of a storage buffer and of a texture's texels."""
+
+MOST_IN_FLIGHT = 64
+"""Parts that may be in use at a time: more frames than any device is behind."""
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A part of the ring to fill: `memory` uint8 [nbytes] at `offset` bytes."""
+
+    offset: int
+    memory: npt.NDArray[np.uint8]
+
+
+class Ring:
+    """Hands out parts that the device has done with. `stalls` counts how often it had to wait for the device."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        """Raises DeviceLost where the device has not so much memory."""
+        self._buffer = MappedBuffer(device, aligned(nbytes), "write")
+        self._in_flight: deque[tuple[int, int, Fence]] = deque()
+        self._taken: tuple[int, int] | None = None
+        self._end = 0
+        self.name = self._buffer.name
+        self.capacity = aligned(nbytes)
+        self.stalls = 0
+
+    def take(self, nbytes: int) -> Slot:
+        """The next `nbytes` bytes; `seal` says until when they are in use. Waits only where they still are.
+
+        Raises DeviceLost where the device takes too long.
+        """
+        assert 0 < nbytes <= self.capacity, f"{nbytes} bytes do not fit into a ring of {self.capacity}"
+        start = self._end if self._end + nbytes <= self.capacity else 0
+        end = start + nbytes
+        while len(self._in_flight) >= MOST_IN_FLIGHT or self._in_use(start, end):
+            fence = self._in_flight[0][2]
+            if not fence.passed():
+                self.stalls += 1
+                fence.wait("reading a frame's tiles")
+            self._in_flight.popleft()
+        self._taken = (start, aligned(end))
+        self._end = aligned(end)
+        return Slot(start, self._buffer.memory[start:end])
+
+    def seal(self, fence: Fence) -> None:
+        """What was taken last is in use until `fence`."""
+        assert self._taken is not None, "nothing was taken"
+        self._in_flight.append((*self._taken, fence))
+        self._taken = None
+
+    def _in_use(self, start: int, end: int) -> bool:
+        return any(first < end and start < last for first, last, _ in self._in_flight)
+
+    def release(self) -> None:
+        """Gives the memory up; it may not be written any more. May be called twice."""
+        self._in_flight.clear()
+        self._buffer.release()

@@ -1,0 +1,1 @@
+"""Texture backends: one contract, the same bytes from every backend."""

@@ -1,0 +1,306 @@
+"""`TextureStore` contract, `BaseTextureStore`, `LeaseLock`, `CpuStore`."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.errors import DeviceLost, LeaseTimeout, ShapeError, StoreError
+from arr_coc.ops.store.difference import Difference, FrameDifference, Thresholds
+from arr_coc.ops.store.planes import Plane, PlaneCopy, PlaneFormat, Rectangle, cover
+from arr_coc.ops.store.raster import Repainter
+from arr_coc.ops.store.view import Gatherer, MemoryTexels, Texels, TextureView
+from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
+
+
+class Leases:
+    """A readers-writer lock that says who kept whom waiting.
+
+    A waiting writer goes before new readers, so that readers cannot starve it; a thread that already reads may read
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers: dict[int, tuple[str, int]] = {}
+        self._writer: str | None = None
+        self._waiting_writers = 0
+
+    @property
+    def writer_waits(self) -> bool:
+        """Whether a writer is kept waiting, and new readers with it."""
+        return self._waiting_writers > 0
+
+    @contextmanager
+    def reading(self, timeout_ms: int) -> Iterator[None]:
+        """Raises LeaseTimeout where the writer does not finish within `timeout_ms`."""
+        me = threading.get_ident()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._may_read(me), timeout_ms / 1e3):
+                raise LeaseTimeout(
+                    f"{_name()} waited {timeout_ms} ms to read the texture, while {self._writer or 'a writer'} "
+                    "waited or wrote; raise texture.lease_timeout_ms"
+                )
+            name, depth = self._readers.get(me, (_name(), 0))
+            self._readers[me] = (name, depth + 1)
+        try:
+            yield
+        finally:
+            with self._changed:
+                name, depth = self._readers.pop(me)
+                if depth > 1:
+                    self._readers[me] = (name, depth - 1)
+                self._changed.notify_all()
+
+    @contextmanager
+    def writing(self, timeout_ms: int) -> Iterator[None]:
+        """Raises LeaseTimeout where the readers do not let go within `timeout_ms`."""
+        with self._changed:
+            self._waiting_writers += 1
+            try:
+                if not self._changed.wait_for(self._may_write, timeout_ms / 1e3):
+                    holders = ", ".join(name for name, _ in self._readers.values()) or self._writer
+                    raise LeaseTimeout(
+                        f"{_name()} waited {timeout_ms} ms to write the texture, which {holders} still read; "
+                        "release leases sooner or raise texture.lease_timeout_ms"
+                    )
+                self._writer = _name()
+            finally:
+                self._waiting_writers -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writer = None
+                self._changed.notify_all()
+
+    def _may_read(self, me: int) -> bool:
+        return self._writer is None and (not self.writer_waits or me in self._readers)
+
+    def _may_write(self) -> bool:
+        return self._writer is None and not self._readers
+
+
+def _name() -> str:
+    return f"thread {threading.current_thread().name!r}"
+
+
+Backend = Literal["auto", "cpu", "gl", "cuda"]
+
+LEASE_TIMEOUT_MS = 2000
+
+
+class TextureStore(ABC):
+    """A tiled, mip-mapped RGB texture that follows a stream's frames.
+
+    One thread writes (`compare`, `write`, `update`, `close`); any number of threads read, each under a
+    lease.
+    """
+
+    backend: str
+    format: PlaneFormat
+    grid: TileGrid
+
+    @property
+    @abstractmethod
+    def hardware(self) -> str:
+        """What holds the texture, for people."""
+
+    @abstractmethod
+    def accepts(self, planes: FramePlanes) -> bool:
+        """Whether planes are of the store's format."""
+
+    @property
+    @abstractmethod
+    def held(self) -> FramePlanes:
+        """The planes as the texture holds them, for the writing thread only; they change with the next write."""
+
+    @abstractmethod
+    def compare(self, planes: FramePlanes) -> Difference:
+        """Which tiles differ from what the texture holds. Takes no lease: readers may go on.
+
+        Raises ShapeError where the planes are not of the store's format.
+        """
+
+    @abstractmethod
+    def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
+        """Brings the dirty tiles up to date, and moves their versions to `stamp`.
+
+        A new `stamp.epoch` brings every tile up to date. Waits for the readers first: raises LeaseTimeout,
+        with the texture as it was, where they keep it longer than the store's time limit; StoreError after `close`.
+        """
+
+    def update(self, planes: FramePlanes, stamp: FrameStamp) -> TileChange:
+        """Compares and writes."""
+        return self.write(planes, self.compare(planes), stamp)
+
+    @abstractmethod
+    def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
+        """A view that no write disturbs while the context lasts.
+
+        Raises LeaseTimeout where the writer does not finish in time, StoreError before the first frame and after
+        `close`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Refuses new leases and writes; views already given stay valid until their lease ends. May be called twice."""
+
+
+class StoreBase(TextureStore):
+    """A store that compares frames with its own copy of the planes, in ordinary memory."""
+
+    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, planes: PlaneCopy) -> None:
+        """`planes` is the copy that `_repaint` keeps up to date."""
+        self.format = fmt
+        self.grid = fmt.grid
+        self._lease_timeout_ms = lease_timeout_ms
+        self._held: tuple[Plane, ...] = tuple(
+            padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
+            for padded, (down, across) in zip(planes.padded, fmt.steps(), strict=True)
+        )
+        self._samples = [(plane.shape, plane.dtype) for plane in self._held]
+        self._difference = FrameDifference(fmt, self._held, thresholds)
+        self._leases = Leases()
+        self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
+        self._stamp: FrameStamp | None = None
+        self._lost: StoreError | None = None
+        self._users, self._counting = 0, threading.Lock()
+        self._closed = False
+
+    @abstractmethod
+    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        """Takes the rectangles from `planes` and brings their texels up to date, on all levels. Nobody reads meanwhile.
+
+        Raises DeviceLost where the hardware gave up.
+        """
+
+    @abstractmethod
+    def _texels(self) -> Texels:
+        """The texels for a reader's thread."""
+
+    def _free(self) -> None:
+        """Gives the hardware's memory back, once the store is closed and nobody uses it. May be called twice."""
+
+    def accepts(self, planes: FramePlanes) -> bool:
+        return (
+            planes.layout == self.format.layout
+            and [(plane.shape, plane.dtype) for plane in planes.planes] == self._samples
+            and planes.colour == self.format.colour
+        )
+
+    @property
+    def held(self) -> FramePlanes:
+        return FramePlanes(self.format.layout, self._held, self.format.colour)
+
+    def compare(self, planes: FramePlanes) -> Difference:
+        self._check(planes)
+        if self._stamp is None:
+            return Difference.everywhere(self.grid)
+        return self._difference.of(planes)
+
+    def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
+        self._check(planes)
+        dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
+        rectangles = cover(dirty)
+        with self._writing():
+            if rectangles:
+                self._repaint(planes, rectangles)
+            self._note(dirty, stamp)
+        return TileChange(stamp, dirty, rectangles)
+
+    @contextmanager
+    def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
+        limit_ms = self._lease_timeout_ms if timeout_ms is None else timeout_ms
+        with self._using(), self._leases.reading(limit_ms):
+            if self._stamp is None:
+                raise StoreError("the texture holds no frame yet; write one before reading")
+            if self._lost is not None:
+                raise DeviceLost(str(self._lost)) from self._lost
+            view = TextureView(self._stamp, self.grid, self._versions, self._texels())
+            try:
+                yield view
+            finally:
+                view.release()
+
+    def close(self) -> None:
+        self._closed = True
+        self._free_if_idle()
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Keeps the hardware's memory meanwhile, whoever closes the store. Raises StoreError where that was done."""
+        with self._counting:
+            if self._closed:
+                raise StoreError("the texture store is closed")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._users -= 1
+            self._free_if_idle()
+
+    def _free_if_idle(self) -> None:
+        with self._counting:
+            idle = self._closed and not self._users
+        if idle:
+            self._free()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Without readers. A write that fails halfway leaves texels of two frames, which nobody may read."""
+        with self._using(), self._leases.writing(self._lease_timeout_ms):
+            try:
+                yield
+            except StoreError as error:
+                self._lost = error
+                raise
+
+    def _begins(self, stamp: FrameStamp) -> bool:
+        """Whether a frame begins an epoch, and so is written whole."""
+        return self._stamp is None or stamp.epoch != self._versions.epoch
+
+    def _note(self, dirty: npt.NDArray[np.bool_], stamp: FrameStamp) -> None:
+        """What was written: versions move where tiles were dirty."""
+        if dirty.any():
+            frame = np.where(dirty, stamp.frame_index, self._versions.frame)
+            self._versions = _frozen(TileVersions(stamp.epoch, frame))
+        self._stamp = stamp
+
+    def _check(self, planes: FramePlanes) -> None:
+        if not self.accepts(planes):
+            raise ShapeError(f"the store was opened for {self.format}, got a frame of {PlaneFormat.of(planes)}")
+
+
+def _frozen(versions: TileVersions) -> TileVersions:
+    versions.frame.flags.writeable = False
+    return versions
+
+
+class CpuStore(StoreBase):
+    """A texture in ordinary memory; nothing of it outlives the process."""
+
+    backend = "cpu"
+
+    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
+        self._painter = Repainter(fmt)
+        self._gatherer = Gatherer()
+        super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
+
+    @property
+    def hardware(self) -> str:
+        return "ordinary memory"
+
+    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        self._painter.repaint(planes, rectangles)
+
+    def _texels(self) -> MemoryTexels:
+        return MemoryTexels(self._painter.levels, self._gatherer)

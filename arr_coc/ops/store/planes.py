@@ -1,0 +1,239 @@
+"""Plane formats, padded copies, rectangles of tiles, packing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.errors import ShapeError
+from arr_coc.types import TILE_PX, Colour, FramePlanes, Layout, TileGrid
+
+Plane = npt.NDArray[np.uint8]
+Rectangle = tuple[int, int, int, int]
+"""(row0, col0, row1, col1), half-open, in tiles."""
+
+SUBSAMPLING = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneFormat:
+    """Size, layout, subsampling and colour of a stream's frames: what a store is opened for.
+
+    `subsampling` is (sy, sx) of the chroma planes; (1, 1) where there are none.
+    """
+
+    layout: Layout
+    height_px: int
+    width_px: int
+    subsampling: tuple[int, int]
+    colour: Colour
+
+    @classmethod
+    def of(cls, planes: FramePlanes) -> PlaneFormat:
+        """The format of one frame. Raises ShapeError where its planes do not belong together."""
+        expected = {"yuv": 3, "gray": 1, "rgb": 1}[planes.layout]
+        if len(planes.planes) != expected:
+            raise ShapeError(f"layout {planes.layout} has {expected} planes, got {len(planes.planes)}")
+        for plane in planes.planes:
+            if plane.dtype != np.uint8:
+                raise ShapeError(f"planes hold uint8 samples, got {plane.dtype}")
+        first = planes.planes[0]
+        wanted = (*first.shape[:2], 3) if planes.layout == "rgb" else first.shape[:2]
+        if first.shape != wanted or first.size == 0:
+            raise ShapeError(f"layout {planes.layout} does not fit a plane of shape {first.shape}")
+        subsampling = _subsampling(planes) if planes.layout == "yuv" else (1, 1)
+        return cls(planes.layout, first.shape[0], first.shape[1], subsampling, planes.colour)
+
+    @property
+    def grid(self) -> TileGrid:
+        return TileGrid.of(self.height_px, self.width_px)
+
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """For each plane, how many texels one of its samples spans: (vertically, horizontally)."""
+        return ((1, 1), self.subsampling, self.subsampling) if self.layout == "yuv" else ((1, 1),)
+
+
+def _subsampling(planes: FramePlanes) -> tuple[int, int]:
+    luma, u, v = (plane.shape for plane in planes.planes)
+    for sy in SUBSAMPLING:
+        for sx in SUBSAMPLING:
+            if u == v == (-(-luma[0] // sy), -(-luma[1] // sx)):
+                return sy, sx
+    raise ShapeError(f"chroma planes {u} and {v} are no 1, 2 or 4 fold subsampling of luma {luma}")
+
+
+class PlaneCopy:
+    """The planes as the texture holds them, padded by edge replication to whole tiles.
+
+    `tile_shapes` are the (height, width) of a tile in each plane's samples.
+    """
+
+    def __init__(self, padded: tuple[Plane, ...], steps: tuple[tuple[int, int], ...]) -> None:
+        self.padded = padded
+        self.tile_shapes = tuple((TILE_PX // sy, TILE_PX // sx) for sy, sx in steps)
+
+    @classmethod
+    def allocate(cls, steps: tuple[tuple[int, int], ...], rows: int, cols: int) -> PlaneCopy:
+        """Zeroed planes for a grid of tiles."""
+        shapes = ((rows * TILE_PX // sy, cols * TILE_PX // sx) for sy, sx in steps)
+        return cls(tuple(np.zeros(shape, np.uint8) for shape in shapes), steps)
+
+    def take(self, planes: FramePlanes, rectangle: Rectangle) -> None:
+        """Copies one rectangle of tiles from a frame, replicating its edge where the padding begins."""
+        row0, col0, row1, col1 = rectangle
+        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
+            top, bottom = row0 * tile_height, row1 * tile_height
+            left, right = col0 * tile_width, col1 * tile_width
+            height, width = new.shape[:2]
+            own[top : min(bottom, height), left : min(right, width)] = new[top:bottom, left:right]
+            replicate_edges(own[top:bottom, left:right], height - top, width - left)
+
+    def take_tiles(self, planes: FramePlanes, tiles: npt.NDArray[np.intp]) -> None:
+        """Copies single tiles, int [n, 2] (row, col)."""
+        if not len(tiles):
+            return
+        whole = (tiles < (planes.height_px // TILE_PX, planes.width_px // TILE_PX)).all(axis=1)
+        if whole.any():
+            rows, cols = tiles[whole].T
+            for own, new, tile in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
+                tiled(own, *tile)[rows, :, cols] = tiled(new, *tile)[rows, :, cols]
+        for row, col in tiles[~whole].tolist():
+            self.take(planes, (row, col, row + 1, col + 1))
+
+    def take_some(self, planes: FramePlanes, rectangle: Rectangle, wanted: npt.NDArray[np.bool_]) -> None:
+        """Copies the tiles of a rectangle where `wanted` bool [rows, cols] is True.
+
+        Costs about as much as copying all of them, and less than `take_tiles` where they are many.
+        """
+        row0, col0, row1, col1 = rectangle
+        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
+            height, width = new.shape[:2]
+            for down, rows in _parts(row0, row1, tile_height, height):
+                for across, cols in _parts(col0, col1, tile_width, width):
+                    tiles = wanted[down, across]
+                    source = new[rows, cols]
+                    side = source.shape[0] // tiles.shape[0], source.shape[1] // tiles.shape[1]
+                    np.copyto(tiled(own[rows, cols], *side), tiled(source, *side), where=tiles[:, None])
+            top, left = row0 * tile_height, col0 * tile_width
+            padded = own[top : row1 * tile_height, left : col1 * tile_width]
+            replicate_edges(padded, height - top, width - left)
+
+
+def _parts(start: int, stop: int, side: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """The whole tiles of a range along one side of a plane, and the tile that the plane's edge cuts off.
+
+    Of each: which tiles of the range, and which samples.
+    """
+    whole = min(stop, size // side)
+    if whole > start:
+        yield slice(0, whole - start), slice(start * side, whole * side)
+    if stop > whole:
+        yield slice(whole - start, None), slice(whole * side, size)
+
+
+def replicate_edges(padded: Plane, height: int, width: int) -> None:
+    """Fills [height:, :] and [:, width:] of `padded` from its last filled row and column, in place."""
+    if width < padded.shape[1]:
+        padded[:height, width:] = padded[:height, width - 1 : width]
+    if height < padded.shape[0]:
+        padded[height:] = padded[height - 1]
+
+
+def tiled(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.void]:
+    """A view of the whole tiles of an array [H, W(, 3)]: [rows, tile height, cols], an element a row of a tile.
+
+    As one element, a row of a tile is copied at once.
+    """
+    rows, cols = array.shape[0] // tile_height, array.shape[1] // tile_width
+    whole = array[: rows * tile_height, : cols * tile_width].reshape(rows * tile_height, -1)
+    return whole.view(np.dtype((np.void, whole.shape[1] // cols))).reshape(rows, tile_height, cols)
+
+
+AT_ONCE = 64
+"""Tiles packed at a time: 192 KB, within a core's own cache."""
+
+
+class TilePacker:
+    """Copies tiles of a level 0 out, one after another; scratch memory is made once."""
+
+    def __init__(self) -> None:
+        self._texels = np.empty((AT_ONCE * TILE_PX, TILE_PX, 3), np.uint8)
+
+    def pack(self, level0: Plane, tiles: npt.NDArray[np.intp], out: Plane) -> None:
+        """Writes tiles int [n, 2] (row, col) of `level0` uint8 [H, W, 3] into `out` uint8 [≥ n, 32, 32, 3 or 4].
+
+        A fourth channel is 255.
+        """
+        source = tiled(level0, TILE_PX, TILE_PX)
+        for start in range(0, len(tiles), AT_ONCE):
+            rows, cols = tiles[start : start + AT_ONCE].T
+            count = len(rows)
+            target = out[start : start + count].reshape(count * TILE_PX, TILE_PX, out.shape[-1])
+            texels = target if out.shape[-1] == 3 else self._texels[: count * TILE_PX]
+            tiled(texels, TILE_PX, TILE_PX)[:, :, 0] = source[rows, :, cols]
+            if texels is not target:
+                cv2.cvtColor(texels, cv2.COLOR_RGB2RGBA, dst=target)
+
+
+def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
+    """Disjoint rectangles (row0, col0, row1, col1), half-open, that cover exactly the True tiles of [rows, cols].
+
+    Runs of a row, each joined with the row below while that has the very same run.
+    """
+    rows, cols = np.flatnonzero(dirty.any(axis=1)), np.flatnonzero(dirty.any(axis=0))
+    if not len(rows):
+        return ()
+    box = (int(rows[0]), int(cols[0]), int(rows[-1]) + 1, int(cols[-1]) + 1)
+    if dirty[box[0] : box[2], box[1] : box[3]].all():
+        return (box,)
+    edges = np.zeros((dirty.shape[0], dirty.shape[1] + 2), np.int8)
+    edges[:, 1:-1] = dirty
+    steps = np.diff(edges, axis=1)
+    run_rows, starts = np.nonzero(steps == 1)
+    ends = np.nonzero(steps == -1)[1]
+    tops: list[Rectangle] = []
+    index_of: dict[tuple[int, int, int], int] = {}
+    for row, start, end in zip(run_rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        index = index_of.pop((row, start, end), len(tops))
+        if index == len(tops):
+            tops.append((row, start, row + 1, end))
+        else:
+            tops[index] = (tops[index][0], start, row + 1, end)
+        index_of[row + 1, start, end] = index
+    return tuple(tops)
+
+
+def area(rectangle: Rectangle) -> int:
+    """How many tiles it has."""
+    row0, col0, row1, col1 = rectangle
+    return (row1 - row0) * (col1 - col0)
+
+
+def box_around(rectangles: Sequence[Rectangle]) -> Rectangle:
+    """The smallest rectangle that holds all of them, of which there is at least one."""
+    row0, col0, row1, col1 = zip(*rectangles, strict=True)
+    return min(row0), min(col0), max(row1), max(col1)
+
+
+def mask_of(rectangles: Sequence[Rectangle], box: Rectangle) -> npt.NDArray[np.bool_]:
+    """Which tiles of the box the rectangles cover: bool [rows, cols]."""
+    top, left, bottom, right = box
+    mask = np.zeros((bottom - top, right - left), bool)
+    for row0, col0, row1, col1 in rectangles:
+        mask[row0 - top : row1 - top, col0 - left : col1 - left] = True
+    return mask
+
+
+def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
+    """Every tile of disjoint rectangles, one after another and row by row: int [n, 2] (row, col)."""
+    if len(rectangles) == 1:
+        ((row0, col0, row1, col1),) = rectangles
+        return np.mgrid[row0:row1, col0:col1].reshape(2, -1).T
+    tiles = [
+        (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)
+    ]
+    return np.array(tiles, np.intp).reshape(-1, 2)

@@ -1,0 +1,1 @@
+"""Texture library for vision-language models (docs/texture-library.md)."""

@@ -1,0 +1,244 @@
+"""`Texture`, foveated sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.budget import DEFAULT_BUDGET, Budget, fixed_tokens
+from arr_coc.errors import OptionError, ShapeError
+from arr_coc.ops.pictures import as_stack, check_finite, check_positive, check_tensor
+from arr_coc.ops.regions import fixation_cover, magnified_cover, nearest_regions, quadtree, top_level
+from arr_coc.ops.store.planes import Plane
+from arr_coc.ops.texturevlm.sampling import MipChain, gather_strips, sample_along, sample_trilinear
+from arr_coc.types import LEVELS, TILE_PX, TileGrid
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass(frozen=True, slots=True)
+class Foveation:
+    """A disjoint cover of a picture by regions, and what each of them shows.
+
+    `regions` int64 [K, 3] (level, row, col), in token order, on the CPU; `pixels` [K, 3, 32, 32] of the texture's
+    dtype and on its device. `M0` and `e0` are those of the formula M(e) = M0/(e + e0) that the cover follows; where
+    the budget was too small for any cover, both are 0 and the regions are the coarsest ones next to the fixation.
+    """
+
+    regions: torch.Tensor
+    pixels: torch.Tensor
+    M0: float
+    e0: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gaze:
+    """Where one looks, and how detail falls off from there; made by `Gaze.of`, which checks it."""
+
+    fixation: tuple[float, float]
+    tokens: int
+    M0: float | None
+    e0: float | None
+
+    @classmethod
+    def of(
+        cls,
+        grid: TileGrid,
+        fixation: Sequence[float],
+        budget: Budget,
+        M0: float | None,  # noqa: N803
+        e0: float | None,
+    ) -> Gaze:
+        """`fixation` (y, x) in [0, 1] of the picture, which is kept in tiles.
+
+        Raises OptionError for a fixation outside of it and for M0 and e0 that are not above 0 (or M0 without e0),
+        BudgetError.
+        """
+        place = [float(value) for value in fixation]
+        if len(place) != 2 or not all(0 <= value <= 1 for value in place):
+            raise OptionError(f"a fixation is (y, x), each in [0, 1] of the picture, got {tuple(place)}")
+        if M0 is not None and e0 is None:
+            raise OptionError("M0 means nothing without e0; give both, or e0 alone, or neither")
+        for value, name in ((M0, "M0"), (e0, "e0")):
+            if value is not None:
+                check_positive(value, name)
+        y, x = place
+        in_tiles = (y * grid.height_px / TILE_PX, x * grid.width_px / TILE_PX)
+        return cls(in_tiles, fixed_tokens(budget, grid.tiles), M0, e0)
+
+    def cover(self, shape: tuple[int, int]) -> tuple[npt.NDArray[np.int64], float, float]:
+        """Regions [K, 3] over a grid of `shape`, in token order, and the M0 and e0 that they follow."""
+        tree = quadtree(shape, top_level(shape, self.tokens) if self.e0 is None else LEVELS - 1)
+        if tree.roots > self.tokens:
+            return nearest_regions(tree, self.fixation, self.tokens), 0.0, 0.0
+        if self.e0 is None:
+            regions, e0 = fixation_cover(shape, self.tokens, self.fixation)
+            return regions, e0, e0
+        most = math.inf if self.M0 is None else self.M0
+        regions, reached = magnified_cover(shape, self.tokens, self.fixation, self.e0, most)
+        return regions, reached, self.e0
+
+
+Layer = int | torch.Tensor
+
+
+class Texture:
+    """A picture with its six mipmap levels, or an array of pictures of one size (frames, cameras): its layers.
+
+    The reference for every way of reading a texture, and the differentiable one: where the picture is floating point
+    and requires a gradient, so does all that is read. Everything stays on the picture's device.
+
+    Places are (y, x) in pixels of level 0, where pixel (r, c) covers [r, r + 1) × [c, c + 1). Samples are float32
+    (float64 of a float64 picture), in the picture's own range: 0…255 for uint8. `layer` says which picture of an
+    array to read: one number, or an int64 tensor that broadcasts to the result.
+
+    Every method raises NonFiniteError for NaN or Inf and ShapeError for tensors of another shape or dtype than it
+    names; OptionError for a layer that does not exist.
+    """
+
+    def __init__(self, image: torch.Tensor | Plane | Image.Image | str | Path) -> None:
+        """`image`: [3, H, W], or [layers, 3, H, W], as torch uint8 or floating point; or NumPy uint8 [H, W, 3], or
+        [layers, H, W, 3]; strided as it likes; or a Pillow image or a picture's file.
+
+        It is copied. All layers get their mipmaps in one pass.
+        """
+        image = as_stack(image)
+        if image.ndim not in (3, 4):
+            raise ShapeError(f"a texture is made of one picture or a stack of them, 3 or 4 axes, got {image.ndim}")
+        self._single = image.ndim == 3
+        self._chain = MipChain(image[None] if self._single else image)
+        dtype = self._chain.texels.dtype
+        self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
+
+    @property
+    def grid(self) -> TileGrid:
+        """The tiles of each layer."""
+        return self._chain.grid
+
+    @property
+    def layers(self) -> int:
+        return self._chain.layers
+
+    @property
+    def levels(self) -> tuple[torch.Tensor, ...]:
+        """The finest first: [3, h, w], or [layers, 3, h, w] of an array. Views, strided as the texels lie."""
+        levels = tuple(self._chain.level(level) for level in range(LEVELS))
+        return tuple(level[0] for level in levels) if self._single else levels
+
+    def gather(self, regions: torch.Tensor, layer: Layer = 0) -> torch.Tensor:
+        """What regions show: as `TextureView.gather` of the stores, texel for texel, in the picture's dtype.
+
+        `regions` int64 [K, 3] (level, row, col); `layer` one, or int64 [K]. Returns [K, 3, 32, 32], contiguous.
+        """
+        check_tensor(regions, "regions")
+        if regions.ndim != 2 or regions.shape[1] != 3 or regions.dtype != torch.int64:
+            raise ShapeError(f"regions are int64 [K, 3] (level, row, col), got {regions.dtype} {list(regions.shape)}")
+        level, row, col = regions.unbind(1)
+        depth = level.clamp(0, LEVELS - 1)
+        inside = (regions >= 0).all(dim=1) & (level < LEVELS)
+        inside &= ((row << depth) < self.grid.rows) & ((col << depth) < self.grid.cols)
+        if not inside.all():
+            first = regions[~inside][0].tolist()
+            raise ShapeError(f"region {first} (level, row, col) lies outside a grid of {self.grid.shape} tiles")
+        layers = self._layer(layer).expand(len(regions))
+        return self._chain.gather(layers, regions.to(self._chain.texels.device))
+
+    def sample(self, points: torch.Tensor, level: float | torch.Tensor = 0.0, layer: Layer = 0) -> torch.Tensor:
+        """Trilinear samples, with gradients to picture, points and level: see `sample_trilinear`.
+
+        `points` float [..., 2]; `level` a number or a float tensor that broadcasts to [...], clamped to 0…5. Returns
+        [..., 3].
+        """
+        return sample_trilinear(
+            self._chain, self._points(points, "points"), self._number(level, "level"), self._layer(layer)
+        )
+
+    def sample_along(
+        self, points: torch.Tensor, along: torch.Tensor, across_px: float | torch.Tensor = 1.0, layer: Layer = 0
+    ) -> torch.Tensor:
+        """Anisotropic samples: the mean over footprints |along| long and `across_px` wide; see `anisotropic.py`.
+
+        `points` and `along` float [..., 2]; `across_px` above 0 (else OptionError), a number or a tensor that
+        broadcasts to [...]. Returns [..., 3].
+        """
+        return sample_along(
+            self._chain,
+            self._points(points, "points"),
+            self._points(along, "along"),
+            self._width(across_px),
+            self._layer(layer),
+        )
+
+    def gather_strips(
+        self, centres: torch.Tensor, along: torch.Tensor, across_px: float | torch.Tensor, layer: Layer = 0
+    ) -> torch.Tensor:
+        """Rectangles of any direction as tokens: a line of text 32 pixels high and 128 long in one instead of four.
+
+        `centres` and `along` float [K, 2], where |along| > 0 (else OptionError) is the rectangle's length and
+        direction; `across_px` above 0, one or [K], its height. Returns [K, 3, 32, 32], contiguous; columns go along.
+        """
+        centres, along = self._points(centres, "centres"), self._points(along, "along")
+        if centres.ndim != 2 or centres.shape != along.shape:
+            raise ShapeError(f"centres and along are both [K, 2], got {list(centres.shape)} and {list(along.shape)}")
+        if not along.any(dim=1).all():
+            raise OptionError("a strip of length 0 has no direction; make every row of `along` longer than 0")
+        count = len(centres)
+        widths = self._width(across_px).expand(count)
+        return gather_strips(self._chain, centres, along, widths, self._layer(layer).expand(count))
+
+    def sample_foveated(
+        self,
+        fixation: Sequence[float],
+        budget: Budget = DEFAULT_BUDGET,
+        M0: float | None = None,  # noqa: N803
+        e0: float | None = None,
+        layer: int = 0,
+    ) -> Foveation:
+        """The whole picture in at most `budget` tokens, fine at the fixation and coarser with distance from it.
+
+        Cortical magnification M(e) = M0/(e + e0) says how many texels a pixel are shown at eccentricity e (distance
+        from the fixation in frame widths), so the level there is log2((e + e0)/M0): Daniel and Whitteridge (1961);
+        in this form Horton and Hoyt (1991). `fixation` (y, x) in [0, 1] of the picture.
+
+        With neither M0 nor e0, M0 = e0 (full detail just at the fixation) and e0 is as large as the budget pays for.
+        With e0 alone, M0 is. With both, M0 is the most that is used: the budget may lower it, and a small M0 leaves
+        some of the budget. `budget` is a number or a share of the tiles, as `arr_coc.budget` has it, clamped to their
+        number. Raises BudgetError for anything else, OptionError for a fixation outside [0, 1] and for M0 or e0 that
+        are not above 0.
+        """
+        regions, reached, offset = Gaze.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
+        chosen = torch.from_numpy(regions)
+        return Foveation(chosen, self.gather(chosen, layer), reached, offset)
+
+    def _points(self, points: torch.Tensor, name: str) -> torch.Tensor:
+        if not points.dtype.is_floating_point or points.ndim < 1 or points.shape[-1] != 2:
+            raise ShapeError(f"{name} are floats [..., 2] (y, x), got {points.dtype} {list(points.shape)}")
+        check_finite(points, name)
+        return points.to(self._chain.texels.device, self._dtype)
+
+    def _number(self, value: float | torch.Tensor, name: str) -> torch.Tensor:
+        number = torch.as_tensor(value).to(self._chain.texels.device, self._dtype)
+        check_finite(number, name)
+        return number
+
+    def _width(self, across_px: float | torch.Tensor) -> torch.Tensor:
+        width = self._number(across_px, "across_px")
+        if not (width > 0).all():
+            raise OptionError("across_px, a footprint's width in pixels, must be above 0")
+        return width
+
+    def _layer(self, layer: Layer) -> torch.Tensor:
+        index = torch.as_tensor(layer, device=self._chain.texels.device)
+        if index.dtype != torch.int64:
+            raise ShapeError(f"layers are whole numbers, int64, got {index.dtype}")
+        if not ((index >= 0) & (index < self.layers)).all():
+            raise OptionError(f"this texture has layers 0 to {self.layers - 1}, got {np.unique(index.cpu()).tolist()}")
+        return index

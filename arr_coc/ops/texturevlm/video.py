@@ -1,0 +1,149 @@
+"""`VideoStream`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+import numpy as np
+import torch
+
+from arr_coc.budget import DEFAULT_BUDGET, Budget
+from arr_coc.errors import ShapeError, StoreError
+from arr_coc.ops.backends import open_store
+from arr_coc.ops.pictures import Picture, to_rgb
+from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.view import TextureView
+from arr_coc.ops.texturevlm.texture import Foveation, Gaze
+from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
+
+
+class VideoStream:
+    """Keeps one texture up to date with a video's frames, on any backend; what did not change costs only a comparison.
+
+        with VideoStream((1080, 1920)) as video:
+            for frame in frames:
+                video.update(frame)
+                video.update_mipmaps()
+                tokens = video.sample_foveated((0.5, 0.5))
+
+    One thread calls `update`, `update_mipmaps`, `sample_foveated` and `close`; any thread may `lease`.
+    """
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        backend: Backend = "auto",
+        *,
+        thresholds: Thresholds | None = None,
+        lease_timeout_ms: int = LEASE_TIMEOUT_MS,
+    ) -> None:
+        """`size` is (height, width) of every frame, in pixels. The texture is made with the first frame, whose layout
+        it takes. Raises ShapeError for a size below 1×1.
+        """
+        height_px, width_px = (operator.index(side) for side in size)
+        if height_px < 1 or width_px < 1:
+            raise ShapeError(f"size is (height, width), at least 1x1 pixels, got {tuple(size)}")
+        self.grid = TileGrid.of(height_px, width_px)
+        self._backend = backend
+        self._thresholds = thresholds
+        self._lease_timeout_ms = lease_timeout_ms
+        self._epoch = new_epoch()
+        self._frames = 0
+        self._store: TextureStore | None = None
+        self._pending: tuple[FramePlanes, Difference] | None = None
+        self._closed = False
+
+    def update(self, frame: Picture | FramePlanes) -> Difference:
+        """Compares a frame with the texture and tells which tiles changed: `dirty` bool [rows, cols], `dirty_share`.
+
+        `frame`: NumPy uint8 [H, W, 3] RGB, or a decoder's planes; others than arrays are converted as
+        `arr_coc.ops.pictures.to_rgb` does. It must stay as it is until `update_mipmaps` takes
+        the changed tiles out of it; a frame that is replaced by a newer one before that is left out. Readers are not
+        waited for. Raises ShapeError where the frame has not the stream's size and layout, StoreError once closed, and
+        with the first frame BackendMissing where the backend cannot run here.
+        """
+        if not isinstance(frame, (FramePlanes, np.ndarray)):
+            frame = to_rgb(frame)
+        planes = frame if isinstance(frame, FramePlanes) else FramePlanes("rgb", (frame,))
+        store = self._store_for(PlaneFormat.of(planes))
+        difference = store.compare(planes)
+        self._pending = planes, difference
+        return difference
+
+    def update_mipmaps(self) -> TileChange | None:
+        """Brings the changed tiles of the last frame up to date, on all levels; only these are converted and uploaded.
+
+        One pass does upload and levels together. Returns what was written, None where no frame has come since the
+        last call. Raises LeaseTimeout, with everything as it was, where readers keep their leases too long; DeviceLost.
+        """
+        if self._pending is None:
+            return None
+        planes, difference = self._pending
+        change = self._opened().write(planes, difference, FrameStamp(self._frames, 0, 0, self._epoch))
+        self._pending = None
+        self._frames += 1
+        return change
+
+    def sample_foveated(
+        self,
+        fixation: Sequence[float],
+        budget: Budget = DEFAULT_BUDGET,
+        M0: float | None = None,  # noqa: N803
+        e0: float | None = None,
+    ) -> Foveation:
+        """The newest frame in at most `budget` tokens, fine at the fixation: see `Texture.sample_foveated`.
+
+        `pixels` are uint8 [K, 3, 32, 32], on the CPU. Calls `update_mipmaps` where that has not been done. Raises
+        what both raise, and StoreError before the first frame.
+        """
+        regions, reached, offset = Gaze.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
+        self.update_mipmaps()
+        with self.lease() as view:
+            pixels = view.gather(regions)
+        return Foveation(torch.from_numpy(regions), torch.from_numpy(pixels), reached, offset)
+
+    def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
+        """The texture for reading, as `TextureStore.lease`: levels, regions, versions, undisturbed while it lasts.
+
+        Raises StoreError before the first frame and once closed, LeaseTimeout.
+        """
+        return self._opened().lease(timeout_ms)
+
+    def close(self) -> None:
+        """Gives the texture back. May be called twice."""
+        self._closed = True
+        self._pending = None
+        if self._store is not None:
+            self._store.close()
+
+    def __enter__(self) -> VideoStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> TextureStore:
+        if self._store is None or self._closed:
+            raise StoreError("the video is closed" if self._closed else "the video has no frame yet; update it first")
+        return self._store
+
+    def _store_for(self, fmt: PlaneFormat) -> TextureStore:
+        if self._closed:
+            raise StoreError("the video is closed")
+        if (fmt.height_px, fmt.width_px) != (self.grid.height_px, self.grid.width_px):
+            raise ShapeError(
+                f"this video has frames of {self.grid.height_px} rows and {self.grid.width_px} columns, "
+                f"got {fmt.height_px} and {fmt.width_px}; open another VideoStream for another size"
+            )
+        if self._store is None:
+            self._store = open_store(
+                fmt, self._backend, thresholds=self._thresholds, lease_timeout_ms=self._lease_timeout_ms
+            )
+        return self._store

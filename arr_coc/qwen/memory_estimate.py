@@ -1,0 +1,205 @@
+"""Memory that a model needs, estimated from checkpoint metadata, and what is free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arr_coc.errors import ModelError
+from arr_coc.qwen.checkpoint import Family, check_folder
+from arr_coc.qwen.weight_files import Tensor
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+_CHECKPOINT_DTYPES = {
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "I16": 2,
+    "U16": 2,
+}
+"""Bytes of a number by safetensors' names; all others take one."""
+
+PATCHES_A_TOKEN = 4
+"""Patches that the vision encoder merges into one visual token."""
+
+PIXELS_A_TOKEN = 3 * 32 * 32
+"""Bytes of the pixels of one visual token."""
+
+FRAME_TEXT_TOKENS = 16
+"""About what the heading of a frame in a window takes ("<3.2 seconds>"), and its closing."""
+
+EXPERT_COPIES = 3
+"""How many rows of the model's width a mixture of experts holds for a token and each expert that it goes through: as it
+enters, as it leaves, and weighted (grouped matrix products, as transformers computes them)."""
+
+LIVE = 3
+"""How many layers' worth of intermediate values are held at once, with what the allocator keeps. Measured on the
+bundled model with 64 to 2040 tokens: within a tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored, which are kept
+    so where they are `quantised`.
+
+    `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level. `parameters` and
+    bytes are those of all experts; `intermediate` are a token's values inside a layer's MLP, and `experts_per_token`
+    says through how many it goes, 0 in a dense model.
+    """
+
+    family: Family
+    parameters: int
+    checkpoint_bytes: int
+    context_tokens: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    vision_hidden: int
+    vision_intermediate: int
+    vision_layers: int
+    outputs: int
+    known_world: str | None
+    experts_per_token: int = 0
+    quantised: bool = False
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> ModelFacts:
+        """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would."""
+        checkpoint = check_folder(folder, name)
+        config = checkpoint.config
+        text, vision = config.get("text_config") or config, config.get("vision_config") or {}
+        parameters, stored = _counted(checkpoint.tensors.values())
+        try:
+            heads = int(text["num_attention_heads"])
+            hidden = int(text["hidden_size"])
+            vision_hidden = int(vision.get("embed_dim") or vision["hidden_size"])
+            return cls(
+                family=checkpoint.family,
+                parameters=parameters,
+                checkpoint_bytes=stored,
+                context_tokens=int(text["max_position_embeddings"]),
+                layers=int(text["num_hidden_layers"]),
+                kv_heads=int(text.get("num_key_value_heads") or heads),
+                head_dim=int(text.get("head_dim") or hidden // heads),
+                hidden=hidden,
+                intermediate=_mlp_width(text),
+                vocabulary=int(text["vocab_size"]),
+                vision_hidden=vision_hidden,
+                vision_intermediate=int(vision.get("intermediate_size") or 4 * vision_hidden),
+                vision_layers=int(vision["depth"]),
+                outputs=1 + len(vision.get("deepstack_visual_indexes") or ()),
+                known_world=config.get("arr_coc_world"),
+                experts_per_token=_experts_per_token(text),
+                quantised=checkpoint.quantised is not None,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            raise ModelError(
+                f"the config.json of {name} lacks a number ({error})", "download the model again"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a model is asked: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
+    `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
+    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. Of
+    several `streams`, answered about by turns, each keeps its own."""
+
+    visual_tokens: int
+    other_tokens: int
+    window: int = 1
+    kept: int = 1
+    encoded_tokens: int | None = None
+    kept_vision_mb: float = 0.0
+    streams: int = 1
+
+    @property
+    def frame_tokens(self) -> int:
+        """One frame's, with its heading and closing in a window."""
+        return self.visual_tokens + (FRAME_TEXT_TOKENS if self.window > 1 else 0)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the longest prompt, with its answer."""
+        return self.window * self.frame_tokens + self.other_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that a model takes: its weights, the keys and values of one prompt and answer, activations at their
+    largest, and what it keeps of all streams: earlier frames, and the vision encoder's work."""
+
+    weights: int
+    cache: int
+    activations: int
+    kept: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.activations + self.kept
+
+    @classmethod
+    def of(cls, facts: ModelFacts, dtype: str, load: Load) -> Footprint:
+        """`dtype` as `loading.DTYPES` names them, or `auto` for the checkpoint's own.
+
+        The largest activations are the vision encoder's or the prefill's, whichever are more; a window's frames are
+        prefilled one by one. Its frames count twice, as `room.py` counts them: kept, and in their slots.
+        """
+        stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
+        size = BYTES.get(dtype) or stored
+        a_token = 2 * facts.layers * facts.kv_heads * facts.head_dim * size
+        cache = a_token * load.prompt_tokens
+        encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
+        vision = encoded * PATCHES_A_TOKEN * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
+        tokens = load.frame_tokens + load.other_tokens
+        hidden = (6 + EXPERT_COPIES * facts.experts_per_token) * facts.hidden
+        prefill = tokens * (hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
+        kept = _vision_bytes(facts, load, size)
+        if load.window > 1:
+            kept += load.kept * (
+                a_token * load.frame_tokens + load.visual_tokens * (facts.hidden * size + PIXELS_A_TOKEN)
+            )
+        weights = facts.checkpoint_bytes if facts.quantised else facts.parameters * size
+        return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
+
+
+def _vision_bytes(facts: ModelFacts, load: Load, size: int) -> int:
+    """What incremental encoding keeps, as `kept_vision.py` allots it: a frame's regions and as many that left; nothing
+    where one frame alone exceeds the limit."""
+    values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
+    a_region = values * size + PIXELS_A_TOKEN
+    fitting = int(load.kept_vision_mb * 1e6) // a_region
+    return min(fitting, 2 * load.visual_tokens) * a_region if fitting >= load.visual_tokens else 0
+
+
+def _counted(tensors: Iterable[Tensor]) -> tuple[int, int]:
+    """Parameters of all tensors, and their bytes."""
+    counts = [(math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)) for tensor in tensors]
+    return sum(count for count, _ in counts), sum(count * size for count, size in counts)
+
+
+def _experts_per_token(text: Mapping[str, Any]) -> int:
+    """How many experts a token goes through in a layer; 0 where there are none."""
+    return int(text["num_experts_per_tok"]) if "moe_intermediate_size" in text else 0
+
+
+def _mlp_width(text: Mapping[str, Any]) -> int:
+    """Values of a token inside a layer's MLP, at most: a dense one's, or those of all experts that it goes through."""
+    dense = int(text["intermediate_size"])
+    experts = _experts_per_token(text)
+    if not experts:
+        return dense
+    mixed = experts * int(text["moe_intermediate_size"])
+    return max(mixed, dense) if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) > 1 else mixed

@@ -1,0 +1,314 @@
+"""Slots, keys and values, refresh choice of incremental encoding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.errors import ShapeError
+from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.options import IncrementalOptions
+from arr_coc.qwen.preprocess import PixelScale
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.vision import PATCHES, VisualTokens
+from arr_coc.types import TileGrid, TokenPacket
+
+Regions = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+MOST = 0.75
+"""Where more than this share of a frame is stale, all of it is encoded."""
+
+
+def all_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, drift: float | None) -> bool:
+    """Whether a frame is encoded afresh, `frames_since_all` frames after the last that was.
+
+    `stale` bool [K] must be encoded anyway; where they are most of all, the rest costs little and makes it exact.
+    """
+    if stale.mean() > MOST or (options.every_frames is not None and frames_since_all >= options.every_frames):
+        return True
+    return options.drift_limit is not None and drift is not None and drift > options.drift_limit
+
+
+def unrest(regions: Regions, changed: Regions) -> Floats:
+    """How much changes around each of `regions` [K, 3]: float64 [K].
+
+    Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
+    """
+    here, there = token_positions(regions), token_positions(changed)
+    down, across = (here[:, axis, None] - there[:, axis] for axis in (0, 1))
+    return (1 / (1 + down**2 + across**2)).sum(axis=1)
+
+
+def most_unsettled(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:
+    """Which regions to encode again although they did not change: bool [K].
+
+    A `share` of all, rounded up: those around which most has changed since they were encoded (`unsettled` [K]), and of
+    equals those encoded longest ago (`encoded` [K], frame numbers). `stale` bool [K] are encoded anyway.
+    On drawn scenes this takes a third off the error that taking turns leaves: a region looks at its neighbours most.
+    """
+    chosen = np.zeros(len(stale), bool)
+    order = np.lexsort((encoded, -unsettled, stale))
+    count = min(math.ceil(share * len(stale)), int((~stale).sum()))
+    chosen[order[:count]] = True
+    return chosen
+
+
+EMPTY = -1
+"""The name of no region."""
+
+NEVER = -1
+"""No frame."""
+
+INDEX_BITS = 24
+"""Bits of a region's name for its row and for its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the regions of one frame lie.
+
+    `slots` int64 [K]: each region's slot, a permutation of 0 to K - 1. `stale` bool [K]: whose keys are not those of
+    its pixels. `source`, `target` int64 [M]: slots whose contents move, all at once, before anything is written.
+    """
+
+    slots: Ints
+    stale: Flags
+    source: Ints
+    target: Ints
+
+
+class RegionSlots:
+    """A bounded table of regions with the pixels that they showed.
+
+    Attention runs over the first K slots as they lie, so nothing is gathered: what comes and goes is moved instead. Of
+    the regions that left, those shown last stay as long as there is room.
+    """
+
+    def __init__(self, capacity: int, tile_shape: tuple[int, ...]) -> None:
+        """`tile_shape` is that of one region's pixels."""
+        self.pixels = np.zeros((capacity, *tile_shape), np.uint8)
+        self._names: Ints = np.full(capacity, EMPTY, np.int64)
+        self._shown: Ints = np.full(capacity, NEVER, np.int64)
+        self._encoded: Ints = np.full(capacity, NEVER, np.int64)
+        self._unsettled: Floats = np.zeros(capacity)
+
+    @property
+    def capacity(self) -> int:
+        return len(self._names)
+
+    @property
+    def held(self) -> int:
+        """Regions held, shown or not."""
+        return int((self._names != EMPTY).sum())
+
+    def place(self, regions: Regions, pixels: npt.NDArray[np.uint8], frame: int) -> Placement:
+        """Makes room for the K regions that frame number `frame` shows, with their pixels; K up to `capacity`.
+
+        Raises ShapeError, with everything as it was, for a region that is none or comes twice.
+        """
+        count = len(regions)
+        names = _names(regions)
+        at = self._find(names)
+        known = np.flatnonzero(at != EMPTY)
+        stale = np.ones(count, bool)
+        stale[known] = (self.pixels[at[known]] != pixels[known]).any(axis=(1, 2, 3))
+
+        stays = (at != EMPTY) & (at < count)
+        slots = at.copy()
+        slots[~stays] = _free(at[stays], 0, count)
+        source, target, keep = self._leaving(at[known], count)
+        comes = known[~stays[known]]
+        source, target = np.concatenate([at[comes], source]), np.concatenate([slots[comes], target])
+        for column in (self._names, self._shown, self._encoded, self._unsettled, self.pixels):
+            column[target] = column[source]
+        self._names[_free(np.concatenate([slots, keep]), 0, self.capacity)] = EMPTY
+        self._names[slots] = names
+        self._shown[slots] = frame
+        self._encoded[slots[at == EMPTY]] = NEVER
+        self.pixels[slots[stale]] = pixels[stale]
+        return Placement(slots, stale, source, target)
+
+    def encoded(self, slots: Ints) -> Ints:
+        """The frames in which what lies in `slots` was encoded last."""
+        return self._encoded[slots]
+
+    def unsettle(self, changed: Regions) -> None:
+        """Tells all regions held, shown or not, that `changed` [S, 3] have other keys from now on."""
+        held = np.flatnonzero(self._names != EMPTY)
+        self._unsettled[held] += unrest(_regions(self._names[held]), changed)
+
+    def unsettled(self, slots: Ints) -> Floats:
+        """How much has changed around what lies in `slots` since it was encoded; see `unrest`."""
+        return self._unsettled[slots]
+
+    def mark_encoded(self, slots: Ints, frame: int) -> None:
+        """Says that `slots` were encoded with this frame."""
+        self._encoded[slots] = frame
+        self._unsettled[slots] = 0
+
+    def _find(self, names: Ints) -> Ints:
+        """The slot of each region, EMPTY for those that are not held."""
+        order = np.argsort(self._names, kind="stable")
+        place = np.minimum(np.searchsorted(self._names, names, sorter=order), self.capacity - 1)
+        slots = order[place]
+        return np.where(self._names[slots] == names, slots, EMPTY)
+
+    def _leaving(self, shown: Ints, count: int) -> tuple[Ints, Ints, Ints]:
+        """What is kept of regions that are not shown any more: which slots move where, and where all of it lies then.
+
+        The slots from `count` on are theirs; `shown` are those that hold a region which is shown now.
+        """
+        left = self._names != EMPTY
+        left[shown] = False
+        others = np.flatnonzero(left)
+        newest = others[np.argsort(-self._shown[others], kind="stable")][: self.capacity - count]
+        behind, moving = newest[newest >= count], newest[newest < count]
+        room = _free(behind, count, self.capacity)[: len(moving)]
+        return moving, room, np.concatenate([behind, room])
+
+
+def _free(taken: Ints, first: int, stop: int) -> Ints:
+    """The slots from `first` to before `stop` that are not taken."""
+    free = np.ones(stop, bool)
+    free[taken] = False
+    return first + np.flatnonzero(free[first:])
+
+
+def _names(regions: Regions) -> Ints:
+    """One number for each region (level, row, col), as `place` raises."""
+    level, row, col = regions.astype(np.int64).T
+    names = (level << 2 * INDEX_BITS) | (row << INDEX_BITS) | col
+    if regions.min() < 0 or regions.max() >> INDEX_BITS or len(np.unique(names)) < len(names):
+        raise ShapeError("a packet must name regions of the grid, each of them once")
+    return names
+
+
+def _regions(names: Ints) -> Regions:
+    """The regions of their numbers."""
+    last = (1 << INDEX_BITS) - 1
+    return np.stack([names >> 2 * INDEX_BITS, names >> INDEX_BITS & last, names & last], axis=1).astype(np.int32)
+
+
+SPARE = 1.0
+"""Slots for regions that left, as a share of those that the first frame showed."""
+
+BYTES_A_MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """What kept keys are good for: where any of it differs, they are not."""
+
+    tower: Any
+    scale: PixelScale
+    dtype: torch.dtype
+    device: torch.device
+    epoch: int
+    grid: TileGrid
+    tile_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, qwen: QwenVL, packet: TokenPacket) -> Belonging:
+        weight = qwen.tower.patch_embed.proj.weight
+        return cls(
+            tower=qwen.tower,
+            scale=qwen.preprocessing.scale,
+            dtype=weight.dtype,
+            device=weight.device,
+            epoch=packet.stamp.epoch,
+            grid=packet.grid,
+            tile_shape=packet.pixels.shape[1:],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSize:
+    """What is kept of one region: `layers` times a key and a value of `heads` * `head_dim` for each of its patches,
+    `outputs` rows of `width` (the embedding and each deepstack level), and its pixels."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    outputs: int
+    width: int
+    value_bytes: int
+    pixel_bytes: int
+
+    @classmethod
+    def of(cls, qwen: QwenVL, belonging: Belonging) -> RegionSize:
+        tower = belonging.tower
+        attention = tower.blocks[0].attn
+        return cls(
+            layers=len(tower.blocks),
+            heads=attention.num_heads,
+            head_dim=attention.qkv.in_features // attention.num_heads,
+            outputs=1 + len(getattr(tower, "deepstack_visual_indexes", ())),
+            width=qwen.language_model.embed_tokens.embedding_dim,
+            value_bytes=belonging.dtype.itemsize,
+            pixel_bytes=math.prod(belonging.tile_shape),
+        )
+
+    @property
+    def bytes(self) -> int:
+        values = 2 * self.layers * PATCHES * self.heads * self.head_dim + self.outputs * self.width
+        return values * self.value_bytes + self.pixel_bytes
+
+    def slots_within(self, limit_mb: float, regions: int) -> int:
+        """Slots for frames of about `regions` regions and for some that left; 0 where one frame exceeds the limit."""
+        fitting = int(limit_mb * BYTES_A_MB) // self.bytes
+        return min(fitting, math.ceil(regions * (1 + SPARE))) if fitting >= regions else 0
+
+
+class KeptVision:
+    """What is kept of the regions of one epoch, in a fixed number of slots.
+
+    `keys_values` [layers, 2, slots, 4, heads, head_dim]; `outputs` [1 + deepstack, slots, D]: embeddings, then each
+    deepstack level. `frames` have been encoded, `since_all` of them since the last that was encoded whole. `drift`: see
+    `VisionReport`.
+    """
+
+    def __init__(self, belonging: Belonging, size: RegionSize, slots: int) -> None:
+        self.belonging = belonging
+        self.bytes = slots * size.bytes
+        shape = (size.layers, 2, slots, PATCHES, size.heads, size.head_dim)
+        self.keys_values = torch.empty(shape, dtype=belonging.dtype, device=belonging.device)
+        outputs = (size.outputs, slots, size.width)
+        self.outputs = torch.empty(outputs, dtype=belonging.dtype, device=belonging.device)
+        self.slots = RegionSlots(slots, belonging.tile_shape)
+        self.frames = 0
+        self.since_all = 0
+        self.drift: float | None = None
+
+    def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Moves the contents of slots, all at once."""
+        if not len(source):
+            return
+        for held, axis in ((self.keys_values, 2), (self.outputs, 1)):
+            held.index_copy_(axis, target, held.index_select(axis, source))
+
+    def put_keys(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Keeps one layer's key and value [1, 4R, heads, head_dim] of the regions in `slots` [R]."""
+        for held, rows in zip(self.keys_values[layer], (key, value), strict=True):
+            held.index_copy_(0, slots, rows[0].unflatten(0, (-1, PATCHES)))
+
+    def keys(self, layer: int, regions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """One layer's keys and values of the first slots, each [4 * regions, heads, head_dim], not copied."""
+        key, value = self.keys_values[layer, :, :regions].flatten(1, 2)
+        return key, value
+
+    def put_outputs(self, slots: torch.Tensor, tokens: VisualTokens) -> None:
+        """Keeps what came out for the regions in `slots` [R]."""
+        self.outputs.index_copy_(1, slots, torch.cat([tokens.embeds, *tokens.deepstack]))
+
+    def tokens(self, slots: torch.Tensor) -> VisualTokens:
+        """What came out for the regions in `slots` [K], as a copy."""
+        embeds, *deepstack = self.outputs.index_select(1, slots)[:, None]
+        return VisualTokens(embeds, tuple(deepstack))

@@ -1,0 +1,1 @@
+"""Texture channels to three scores to one relevance map."""

@@ -1,0 +1,218 @@
+"""`AdaptiveTensionBalancer`, `RelevanceRealiser`, `CachedRelevance`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from arr_coc.errors import DeviceLost, NonFiniteError
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.knowing import Heard, InformationScorer, ParticipatoryScorer, PerspectivalScorer
+from arr_coc.types import QueryEmbedding
+
+WEAK_SALIENCY = 0.3
+"""Where the strongest saliency of a frame is below this, what stands out says little, and information is asked
+instead."""
+
+_STATISTICS = 6
+_PEAK_GAIN = 2.0
+_BEGIN_BIAS = (
+    -1.0,
+    0.0,
+    0.5,
+)  # information speaks everywhere, saliency where something stands out, the answer with most right
+
+
+class AdaptiveTensionBalancer(nn.Module):
+    """Weights for information, perspective and participation, each in [0, 1] on its own; all may be high.
+
+    A small net of the question's mean embedding and of mean and maximum of each map. Untrained, a map counts more the
+    more something sticks out of it (maximum − mean), and the question does not matter. Two guards: where the
+    strongest saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information raised unless the
+    question is heard; participation counts only as far as it is trusted.
+    """
+
+    def __init__(self, query_dim: int = 0, width: int = 16) -> None:
+        super().__init__()
+        self.query = nn.Linear(query_dim, width, bias=False) if query_dim else None
+        self.statistics = nn.Linear(_STATISTICS, width)
+        self.out = nn.Linear(width, 3)
+        with torch.no_grad():
+            self._begin_by_peaks()
+
+    def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
+        """`scores` [B, 3, gh, gw], `trust` [B] in participation, `query` [B, Lq, D] (padded by zeros) → [B, 3]."""
+        flat = scores.flatten(2)
+        strongest = flat.amax(dim=2)
+        hidden = self.statistics(torch.cat([flat.mean(dim=2), strongest], dim=1))
+        heard = query is not None and self.query is not None
+        if query is not None and self.query is not None:
+            words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)
+            hidden = hidden + self.query(query.sum(dim=1) / words)
+        information, perspective, participation = torch.sigmoid(self.out(F.relu(hidden))).unbind(dim=1)
+        strength = (strongest[:, 1] / WEAK_SALIENCY).clamp(max=1)
+        if not heard:
+            information = information + (1 - information) * (1 - strength)
+        return torch.stack([information, perspective * strength, participation * trust], dim=1)
+
+    def _begin_by_peaks(self) -> None:
+        self.statistics.weight[:_STATISTICS] = torch.eye(_STATISTICS)
+        self.statistics.bias[:_STATISTICS] = 0
+        self.out.weight.zero_()
+        for score in range(3):
+            self.out.weight[score, score], self.out.weight[score, score + 3] = -_PEAK_GAIN, _PEAK_GAIN
+        self.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
+        if self.query is not None:
+            self.query.weight.zero_()
+
+
+def weighted(scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Sum of the maps [B, 3, gh, gw] by their weights [B, 3], divided by the weights' sum: [B, gh, gw] in [0, 1]."""
+    return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
+
+
+DOUBT = 1e-3
+"""Before what answers taught moves it, a relevance is held this far from 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Realised:
+    """`relevance` [B, gh, gw] in [0, 1], from `scores` [B, 3, gh, gw] (information, perspective, participation) and
+    their `weights` [B, 3], its odds moved by what answers taught; all without B where the picture came without."""
+
+    relevance: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
+
+
+class RelevanceRealiser(nn.Module):
+    """Texture (+ question, + what answers taught) → relevance.
+
+    `query_dim` is the width of the question's embeddings that the learned parts take; 0 leaves those parts out.
+    `trained_for` names the model whose embeddings they were trained on: questions embedded by another model are not
+    given to them.
+    """
+
+    def __init__(self, query_dim: int = 0, trained_for: str = "") -> None:
+        super().__init__()
+        self.trained_for = trained_for
+        self.information = InformationScorer()
+        self.perspective = PerspectivalScorer()
+        self.participation = ParticipatoryScorer(query_dim=query_dim)
+        self.balancer = AdaptiveTensionBalancer(query_dim=query_dim)
+
+    def knows(self, model_id: str) -> bool:
+        """Whether the learned parts were trained on embeddings of this model."""
+        return bool(self.trained_for) and self.trained_for == model_id
+
+    def look(self, texture: TextureArray) -> torch.Tensor:
+        """Information and perspective, which depend on the picture alone: [B, 2, gh, gw]."""
+        return torch.stack([self.information(texture), self.perspective(texture)], dim=1)
+
+    def forward(
+        self,
+        texture: TextureArray,
+        query: torch.Tensor | None = None,
+        prior: torch.Tensor | None = None,
+        looked: torch.Tensor | None = None,
+        heard: Heard | None = None,
+    ) -> Realised:
+        """Batched `texture`; `query` [B, Lq, D]; `prior` [B, 3, gh, gw] as ParticipatoryScorer takes it.
+
+        `looked` saves computing `look(texture)` again, and `heard` `participation.hear(query)`. Raises
+        NonFiniteError, naming the tensor.
+        """
+        participation, trust = self.participation(texture, query, prior, heard)
+        seen = self.look(texture) if looked is None else looked
+        scores = torch.cat([seen, participation[:, None]], dim=1)
+        weights = self.balancer(scores, trust, query)
+        relevance = weighted(scores, weights)
+        if prior is not None:
+            relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + self.participation.evidence(prior))
+        if not torch.isfinite(relevance).all():
+            raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
+        return Realised(relevance, scores, weights)
+
+
+class SteadyRelevance:
+    """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
+
+    def __init__(self, realiser: RelevanceRealiser) -> None:
+        self._realiser = realiser.eval()
+        self._device = torch.device("cpu")
+        self._query: torch.Tensor | None = None
+        self._heard: Heard | None = None
+        self._texture: TextureArray | None = None
+        self._prior: npt.NDArray[np.float32] | None = None
+        self._realised: Realised | None = None
+
+    def ask(self, query: QueryEmbedding) -> None:
+        """Ask another question; only learned parts that know its model's embeddings hear it."""
+        known = self._realiser.knows(query.model_id)
+        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if known else None
+        self._hear()
+
+    def _hear(self) -> None:
+        with torch.no_grad():
+            self._heard = self._realiser.participation.hear(self._query)
+        self._realised = None
+
+    def _move_to(self, device: torch.device) -> None:
+        """Scorers and question follow the texture, which changes its device where hardware gives up."""
+        if device != self._device:
+            self._device = device
+            self._realiser.to(device)
+            self._query = None if self._query is None else self._query.to(device)
+            self._hear()
+
+    def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
+        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
+
+        It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
+        object. Raises NonFiniteError, and DeviceLost where that device has no memory left.
+        """
+        try:
+            return self._made(texture, prior)
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+            raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
+
+    def _made(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
+        done, same_picture = self._realised, texture is self._texture
+        if done is not None and same_picture and prior is self._prior:
+            return done
+        self._move_to(texture.channels.device)
+        looked = done.scores[None, :2].to(self._device) if done is not None and same_picture else None
+        batch = TextureArray(texture.channels[None], texture.entropy[None])
+        prior_map = None if prior is None else torch.from_numpy(prior)[None].to(self._device)
+        realised = self._realiser(batch, self._query, prior_map, looked, self._heard)
+        maps = torch.cat([realised.relevance, realised.scores[0]]).cpu()
+        self._realised = Realised(maps[0], maps[1:], realised.weights[0].cpu())
+        self._texture, self._prior = texture, prior
+        return self._realised
+
+
+def _first_broken(
+    texture: TextureArray,
+    query: torch.Tensor | None,
+    prior: torch.Tensor | None,
+    scores: torch.Tensor,
+    weights: torch.Tensor,
+) -> str:
+    named = {
+        "the texture array's channels": texture.channels,
+        "the texture array's entropy": texture.entropy,
+        "the query's embeddings": query,
+        "the prior from feedback": prior,
+        "the information score": scores[:, 0],
+        "the perspectival score": scores[:, 1],
+        "the participatory score": scores[:, 2],
+        "the balancing weights": weights,
+    }
+    broken = (name for name, tensor in named.items() if tensor is not None and not torch.isfinite(tensor).all())
+    return f"{next(broken, 'relevance')} holds NaN or Inf"

@@ -1,0 +1,357 @@
+"""Texture arrays: tile-local and frame-wide channels, cached by version.
+
+Tile-local quantities are sums of whole numbers, exact in float32: computing a few tiles gives the same bits as
+computing all of them. Edges and the histogram look at level 1 (256 texels a tile), where sensor noise is halved and
+strokes of text remain; colour variance looks at level 2.
+
+Profile `core13`, all from 8-bit RGB:
+
+| channel | content | range | from |
+| --- | --- | --- | --- |
+| 0, 1, 2 | red, green, blue | [0, 1] | level 5 |
+| 3, 4 | row, column: 0 at the first, 1 at the last | [0, 1] | the grid |
+| 5, 6 | Sobel gx, gy of luma, mean over the tile | [−1, 1] | level 1, halo of one texel |
+| 7 | Sobel magnitude, mean over the tile | [0, 1] | level 1, halo of one texel |
+| 8, 9, 10 | centre–surround saliency of intensity, red–green, blue–yellow | [0, 1] | levels 4 and 5 |
+| 11 | colour variance inside the tile, times 4 | [0, 1] | level 2 |
+| 12 | distance to the nearest of the frame's four colour clusters | [0, 1] | level 5 |
+
+Beside the channels stands `entropy`: Shannon entropy of the tile's 16-bin luma histogram at level 1, divided by log
+16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+from numpy.lib.stride_tricks import as_strided
+
+from arr_coc.errors import NonFiniteError, ProfileError, ShapeError
+from arr_coc.ops.pictures import check_tensor
+from arr_coc.types import LEVELS, TILE_PX, TileVersions
+
+LUMA_SIDE = TILE_PX >> 1
+COLOUR_SIDE = TILE_PX >> 2
+HISTOGRAM_BINS = 16
+
+CLUSTER_START = np.array([[64, 64, 64], [192, 192, 192], [192, 104, 64], [64, 104, 192]], np.float32)
+CLUSTER_STEPS = 4
+SURROUND_TILES = (5, 11)
+
+_SOBEL_LARGEST = 4 * 255
+_TEXELS = LUMA_SIDE * LUMA_SIDE
+_FIXED_POINT = 1 << 20
+_COUNTS = np.arange(_TEXELS + 1)
+_COUNT_LOG = np.rint(_COUNTS * np.log2(np.maximum(_COUNTS, 1)) * _FIXED_POINT).astype(np.int64)
+
+_OPPONENTS = np.array([[1 / 3, 1 / 3, 1 / 3], [1, -1, 0], [-0.5, -0.5, 1]], np.float32) / 255
+
+Image = npt.NDArray[np.uint8]
+Maps = npt.NDArray[np.float32]
+
+
+def _tile_means(image: npt.NDArray[Any], rows: int, cols: int) -> Maps:
+    """Means over the cells of an image [rows·s, cols·s(, c)] of whole numbers: float32 [rows, cols(, c)]."""
+    return cv2.resize(image.astype(np.float32, copy=False), (cols, rows), interpolation=cv2.INTER_AREA)
+
+
+def edge_means(blocks: Image) -> Maps:
+    """Sobel gx, gy in [−1, 1] and magnitude in [0, 1], averaged over tiles.
+
+    `blocks` uint8 [n, h + 2, w + 2] luma with a halo of one texel, h and w multiples of 16; returns float32
+    [3, n·h/16, w/16].
+    """
+    count, height, width = blocks.shape
+    image = blocks.reshape(count * height, width)
+    gx, gy = (cv2.Sobel(image, cv2.CV_32F, *axes) for axes in ((1, 0), (0, 1)))
+    magnitude = cv2.magnitude(gx, gy)
+    np.rint(magnitude, out=magnitude)
+    inner_height, inner_width = height - 2, width - 2
+    means = []
+    for edges, largest in ((gx, _SOBEL_LARGEST), (gy, _SOBEL_LARGEST), (magnitude, _SOBEL_LARGEST * np.sqrt(2))):
+        inner = edges.reshape(blocks.shape)[:, 1:-1, 1:-1].reshape(count * inner_height, inner_width)
+        rows, cols = count * inner_height // LUMA_SIDE, inner_width // LUMA_SIDE
+        means.append(_tile_means(inner, rows, cols) / np.float32(largest))
+    return np.stack(means)
+
+
+def luma_entropy(tiles: Image) -> Maps:
+    """Shannon entropy of each tile's 16-bin luma histogram, divided by log 16: exactly 0 for a flat tile.
+
+    Of two histograms whose bins lie half a bin apart the smaller entropy counts, because a nearly flat tile whose
+    luma lies at a bin's border would otherwise flicker with the noise. `tiles` uint8 [n, 16, 16] luma; returns
+    float32 [n].
+    """
+    count = len(tiles)
+    half_bins = 2 * HISTOGRAM_BINS
+    bins = np.add(tiles.reshape(count, -1) >> 3, (np.arange(count) * half_bins)[:, None], dtype=np.intp)
+    halves = np.bincount(bins.ravel(), minlength=count * half_bins).reshape(count, half_bins)
+    aligned = _COUNT_LOG[halves[:, 0::2] + halves[:, 1::2]].sum(axis=1)
+    shifted = _COUNT_LOG[halves[:, 1:-1:2] + halves[:, 2::2]].sum(axis=1)
+    shifted += _COUNT_LOG[halves[:, 0]] + _COUNT_LOG[halves[:, -1]]
+    bits = _COUNT_LOG[_TEXELS] - np.maximum(aligned, shifted)
+    return (bits / (_TEXELS * np.log2(HISTOGRAM_BINS) * _FIXED_POINT)).astype(np.float32)
+
+
+def colour_variance(tiles: Image) -> Maps:
+    """Variance of colour inside each tile, mean of the three primaries, times 4 (so in [0, 1]).
+
+    `tiles` uint8 [n, 8, 8, 3]; returns float32 [n].
+    """
+    count = len(tiles)
+    texels = tiles.reshape(count * COLOUR_SIDE, COLOUR_SIDE, 3).astype(np.float32)
+    mean, square = _tile_means(texels, count, 1), _tile_means(np.square(texels), count, 1)
+    variance = (square - np.square(mean)).reshape(count, 3)
+    return np.maximum((variance[:, 0] + variance[:, 1] + variance[:, 2]) * np.float32(4 / 3 / 255**2), 0)
+
+
+def centre_surround(fine: Image, coarse: Image) -> Maps:
+    """Centre–surround differences of intensity, red–green and blue–yellow (Itti, Koch & Niebur, 1998), in [0, 1].
+
+    The centres are the four texels of level 4 in a tile, `fine` uint8 [2·gh, 2·gw, 3]; the surrounds are means over
+    5 and 11 tiles of level 5, `coarse` uint8 [gh, gw, 3]. Largest of the four, mean of the two, not normalised by the
+    frame. Returns float32 [3, gh, gw].
+    """
+    centre = cv2.transform(fine.astype(np.float32), _OPPONENTS)
+    base = cv2.transform(coarse.astype(np.float32), _OPPONENTS)
+    high, low = _extreme(centre, np.maximum), _extreme(centre, np.minimum)
+    saliency = np.zeros_like(base)
+    for side in SURROUND_TILES:
+        surround = cv2.blur(base, (side, side), borderType=cv2.BORDER_REPLICATE)
+        saliency += np.maximum(high - surround, surround - low)
+    return np.clip(saliency.transpose(2, 0, 1) / len(SURROUND_TILES), 0, 1)
+
+
+def _extreme(image: Maps, pick: np.ufunc) -> Maps:
+    """The largest or smallest of 2×2 texels: [2·gh, 2·gw, 3] → [gh, gw, 3]."""
+    rows = pick(image[0::2], image[1::2])
+    return pick(rows[:, 0::2], rows[:, 1::2])
+
+
+def cluster_distance(coarse: Image) -> Maps:
+    """Distance of each tile's colour to the nearest of the frame's four colour clusters, divided by the cube's
+    diagonal.
+
+    k-means over level 5 (`coarse` uint8 [gh, gw, 3]) from a fixed start in a fixed number of steps; a cluster that
+    nothing belongs to stays where it is. Returns float32 [gh, gw] in [0, 1].
+    """
+    points = np.ones((4, coarse.shape[0] * coarse.shape[1]), np.float32)
+    points[:3] = coarse.reshape(-1, 3).T
+    centres = CLUSTER_START
+    for _ in range(CLUSTER_STEPS):
+        nearness = _nearness(points, centres)
+        sums = (nearness == nearness.max(axis=0)).astype(np.float32) @ points.T
+        centres = np.where(sums[:, 3:] > 0, sums[:, :3] / np.maximum(sums[:, 3:], 1), centres)
+    squared = np.square(points[:3]).sum(axis=0) - _nearness(points, centres).max(axis=0)
+    return (np.sqrt(np.maximum(squared, 0)) / np.float32(255 * np.sqrt(3))).reshape(coarse.shape[:2])
+
+
+def _nearness(points: Maps, centres: Maps) -> Maps:
+    """Each point's own square less its squared distance to each centre: [clusters, points], of points [4, points]."""
+    return np.concatenate([2 * centres, -np.square(centres).sum(axis=1, keepdims=True)], axis=1) @ points
+
+
+PROFILES = {"core13": 13}
+RGB = slice(0, 3)
+EDGES = slice(5, 8)
+SALIENCY = slice(8, 11)
+
+_WHOLE_FRAME_SHARE = 0.3
+"""From this share of stale tiles on, computing the whole frame is cheaper than picking tiles out."""
+
+
+class MipLevels(Protocol):
+    """The part of a texture view that channels need."""
+
+    @property
+    def versions(self) -> TileVersions: ...
+
+    def read(self, level: int) -> npt.NDArray[np.uint8]:
+        """Level 0…5 of the padded picture: uint8 [H >> level, W >> level, 3]."""
+        ...
+
+
+@runtime_checkable
+class DeviceChannels(Protocol):
+    """A view whose hardware computes the channels itself."""
+
+    def texture_array(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Channels of `core13` and entropy, as `TextureArray` holds them, on the device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextureArray:
+    """`channels` float32 [C, gh, gw] and `entropy` float32 [gh, gw] in [0, 1]; batched: [B, C, gh, gw] and [B, gh,
+    gw]."""
+
+    channels: torch.Tensor
+    entropy: torch.Tensor
+
+    @property
+    def appearance(self) -> torch.Tensor:
+        """Colour and edges, the channels in which a change of content shows: [(B,) 6, gh, gw]."""
+        return torch.cat([self.channels[..., RGB, :, :], self.channels[..., EDGES, :, :]], dim=-3)
+
+
+class TextureArrayCache:
+    """What was computed for a texture, and from which versions; one per stream, used by one thread."""
+
+    def __init__(self) -> None:
+        self.versions: TileVersions | None = None
+        self.latest: TextureArray | None = None
+        self._local = _LocalChannels(0, 0)
+
+    def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
+        """Where the cache no longer holds: bool [gh, gw]."""
+        if self.versions is None:
+            return np.ones(current.frame.shape, dtype=bool)
+        return self.versions.stale(current)
+
+    def keep(self, versions: TileVersions, latest: TextureArray) -> TextureArray:
+        """Holds what was computed from these versions, and returns it."""
+        self.versions = TileVersions(versions.epoch, versions.frame.copy())
+        self.latest = latest
+        return latest
+
+    def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+        """Tile-local channels, brought up to date where stale: gx, gy, magnitude, variance, entropy, [5, gh, gw]."""
+        if self._local.channels.shape[1:] != stale.shape:
+            self._local = _LocalChannels(*stale.shape)
+        self._local.update(view, stale)
+        return self._local.channels
+
+
+def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayCache | None = None) -> TextureArray:
+    """The texture array of the frame in `view`, on the CPU; see the module's table.
+
+    With a `cache`, tile-local channels are computed only where the tile's version moved (edges: and its eight
+    neighbours), and the result is the same bit for bit; a texture that did not change gives the same object.
+    Raises ProfileError.
+    """
+    _check_profile(profile)
+    cache = TextureArrayCache() if cache is None else cache
+    stale = cache.stale(view.versions)
+    if cache.latest is not None and not stale.any():
+        return cache.latest
+    rows, cols = stale.shape
+    local, coarse = cache.local_channels(view, stale), view.read(5)
+    channels = np.empty((PROFILES[profile], rows, cols), np.float32)
+    channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
+    channels[3:5] = _coordinates(rows, cols)
+    channels[EDGES] = local[:3]
+    channels[SALIENCY] = centre_surround(view.read(4), coarse)
+    channels[11] = local[3]
+    channels[12] = cluster_distance(coarse)
+    return cache.keep(view.versions, TextureArray(torch.from_numpy(channels), torch.from_numpy(local[4].copy())))
+
+
+def device_texture_array(view: MipLevels, cache: TextureArrayCache) -> TextureArray:
+    """The texture array on the device of a view that computes it there; of any other view, as `texture_array`.
+
+    Devices round differently, so what is allocated from it is not the same on every backend.
+    """
+    if not isinstance(view, DeviceChannels):
+        return texture_array(view, cache=cache)
+    if cache.latest is not None and not cache.stale(view.versions).any():
+        return cache.latest
+    return cache.keep(view.versions, TextureArray(*view.texture_array()))
+
+
+def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray:
+    """The texture array of plain pictures: the same channels, batched.
+
+    `images` [B, 3, H, W], uint8 or floating in [0, 1] (rounded to 8 bits), padded by edge replication to multiples
+    of 32. Returns channels [B, C, gh, gw] and entropy [B, gh, gw] on the images' device.
+    Raises ShapeError, NonFiniteError, ProfileError.
+    """
+    _check_profile(profile)
+    check_tensor(images, "images")
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
+        raise ShapeError(f"images must be [B, 3, H, W], got {list(images.shape)}")
+    if images.is_floating_point():
+        if not torch.isfinite(images).all():
+            raise NonFiniteError("images holds NaN or Inf")
+        images = images.mul(255).round().clamp(0, 255).to(torch.uint8)
+    elif images.dtype != torch.uint8:
+        raise ShapeError(f"images must be uint8 or floating, got {images.dtype}")
+    arrays = [texture_array(_Picture(image), profile) for image in images.permute(0, 2, 3, 1).cpu().numpy()]
+    return TextureArray(
+        torch.stack([array.channels for array in arrays]).to(images.device),
+        torch.stack([array.entropy for array in arrays]).to(images.device),
+    )
+
+
+def _check_profile(profile: str) -> None:
+    if profile not in PROFILES:
+        raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
+
+
+@lru_cache(maxsize=16)
+def _coordinates(rows: int, cols: int) -> npt.NDArray[np.float32]:
+    """Row and column of every tile in [0, 1]: float32 [2, gh, gw]."""
+    row, col = np.linspace(0, 1, rows, dtype=np.float32), np.linspace(0, 1, cols, dtype=np.float32)
+    return np.stack(np.meshgrid(row, col, indexing="ij"))
+
+
+class _LocalChannels:
+    """Channels of one grid that depend on a tile's own texels (edges: and one around), and luma to compute them from.
+
+    `channels` float32 [5, gh, gw]; luma uint8 of level 1 has a border of one texel, and is seen whole, by tiles
+    [gh, gw, 16, 16], and by tiles with a halo [gh, gw, 18, 18].
+    """
+
+    def __init__(self, rows: int, cols: int) -> None:
+        self.channels = np.zeros((5, rows, cols), np.float32)
+        self._luma = np.zeros((rows * LUMA_SIDE + 2, cols * LUMA_SIDE + 2), np.uint8)
+        self._tiles = self._luma[1:-1, 1:-1].reshape(rows, LUMA_SIDE, cols, LUMA_SIDE).swapaxes(1, 2)
+        down, right = self._luma.strides
+        steps = down * LUMA_SIDE, right * LUMA_SIDE, down, right
+        self._haloed = as_strided(self._luma, (rows, cols, LUMA_SIDE + 2, LUMA_SIDE + 2), steps, writeable=False)
+
+    def update(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
+        """Bring the channels up to date where `stale` bool [gh, gw], which is not empty."""
+        self._update_luma(view, stale)
+        near = cv2.dilate(stale.view(np.uint8), np.ones((3, 3), np.uint8)).view(bool)
+        if np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
+            self.channels[:3] = edge_means(self._luma[None])
+        else:
+            self.channels[:3, near] = edge_means(self._haloed[near])[..., 0]
+        rows, cols = stale.shape
+        colour = view.read(2).reshape(rows, COLOUR_SIDE, cols, COLOUR_SIDE, 3).swapaxes(1, 2)
+        self.channels[3, stale] = colour_variance(colour[stale])
+        self.channels[4, stale] = luma_entropy(self._tiles[stale])
+
+    def _update_luma(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
+        """Luma with its border replicated, over the box that holds every stale tile."""
+        rows, cols = np.flatnonzero(stale.any(axis=1)), np.flatnonzero(stale.any(axis=0))
+        top, bottom = int(rows[0]) * LUMA_SIDE, (int(rows[-1]) + 1) * LUMA_SIDE
+        left, right = int(cols[0]) * LUMA_SIDE, (int(cols[-1]) + 1) * LUMA_SIDE
+        box, luma = view.read(1)[top:bottom, left:right], self._luma
+        luma[top + 1 : bottom + 1, left + 1 : right + 1] = cv2.cvtColor(box, cv2.COLOR_RGB2GRAY)
+        luma[0], luma[-1] = luma[1], luma[-2]
+        luma[:, 0], luma[:, -1] = luma[:, 1], luma[:, -2]
+
+
+class _Picture:
+    """One picture, uint8 [H, W, 3], padded and with all its levels."""
+
+    def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
+        height, width = picture.shape[:2]
+        below, right = -height % TILE_PX, -width % TILE_PX
+        level = cv2.copyMakeBorder(picture, 0, below, 0, right, cv2.BORDER_REPLICATE)
+        self._levels = [level]
+        for _ in range(LEVELS - 1):
+            half = level.shape[1] // 2, level.shape[0] // 2
+            level = cv2.resize(level, half, interpolation=cv2.INTER_AREA)
+            self._levels.append(level)
+        self.versions = TileVersions(0, np.zeros(level.shape[:2], np.int64))
+
+    def read(self, level: int) -> npt.NDArray[np.uint8]:
+        return self._levels[level]

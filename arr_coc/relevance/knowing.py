@@ -1,0 +1,210 @@
+"""Information, perspectival and participatory scorers.
+
+Each scores every tile in [0, 1], absolutely: nothing is normalised by the frame, so a dull frame scores low.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from arr_coc.relevance.channels import SALIENCY, TextureArray
+
+CHANNELS = 13
+HIDDEN = 32
+NARROW = 16
+
+_LEAST, _MOST = 0.005, 0.995
+_OPEN_GATE = 5.0  # sigmoid(5) = 0.993
+_WORD_WIDTH = 64
+_HEADS = 4
+_TINY = 1e-8
+_FAINT = 1e-3  # what was hardly looked at is no proof
+
+
+def centre_surround_saliency(channels: torch.Tensor) -> torch.Tensor:
+    """The three centre–surround channels of [B, C, gh, gw], added and limited to 1: [B, gh, gw]."""
+    return channels[:, SALIENCY].sum(dim=1).clamp(max=1)
+
+
+class InformationScorer(nn.Module):
+    """Propositional knowing: the tile's luma entropy, gated by learnable weights of its channels.
+
+    Untrained the gate stands open. A flat tile scores exactly 0 whatever the weights are.
+    """
+
+    def __init__(self, channels: int = CHANNELS) -> None:
+        super().__init__()
+        self.gate = nn.Conv2d(channels, 1, kernel_size=1)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.constant_(_bias(self.gate), _OPEN_GATE)
+
+    def forward(self, texture: TextureArray) -> torch.Tensor:
+        """Batched texture (channels [B, C, gh, gw], entropy [B, gh, gw]) → [B, gh, gw]."""
+        return texture.entropy * torch.sigmoid(self.gate(texture.channels)[:, 0])
+
+
+class PerspectivalScorer(nn.Module):
+    """Perspectival knowing: what stands out, by a convolutional net 13 → 32 → 16 → 1.
+
+    Untrained it reproduces `centre_surround_saliency` within 0.02: sixteen hidden units are the knots of a piecewise
+    linear inverse of the sigmoid, the others are free to learn.
+    """
+
+    def __init__(self, channels: int = CHANNELS) -> None:
+        super().__init__()
+        self.wide = nn.Conv2d(channels, HIDDEN, kernel_size=3, padding=1, padding_mode="replicate")
+        self.narrow = nn.Conv2d(HIDDEN, NARROW, kernel_size=1)
+        self.out = nn.Conv2d(NARROW, 1, kernel_size=1)
+        with torch.no_grad():
+            self._begin_as_saliency()
+
+    def forward(self, texture: TextureArray) -> torch.Tensor:
+        """Batched texture → [B, gh, gw]."""
+        hidden = F.relu_(self.wide(texture.channels))
+        return torch.sigmoid(self.out(F.relu_(self.narrow(hidden))))[:, 0]
+
+    def _begin_as_saliency(self) -> None:
+        heights = torch.cat([torch.linspace(_LEAST, 0.12, 8), torch.linspace(0.2, 0.9, 6), torch.tensor([0.96, _MOST])])
+        logits, knots = torch.logit(heights), heights - _LEAST
+        knots[-1] = 1.0
+        slopes = torch.diff(logits) / torch.diff(knots)
+        bends = torch.diff(slopes, prepend=torch.zeros(1), append=torch.zeros(1))
+        self.wide.weight[:NARROW].zero_()
+        self.wide.weight[:NARROW, SALIENCY, 1, 1] = 1
+        _bias(self.wide)[:NARROW] = -knots
+        self.narrow.weight.zero_()
+        self.narrow.weight[:, :NARROW, 0, 0] = torch.eye(NARROW)
+        _bias(self.narrow).zero_()
+        self.out.weight[0, :, 0, 0] = bends
+        _bias(self.out).fill_(float(logits[0]))
+
+
+class Question(nn.Module):
+    """A question's token embeddings [B, Lq, D] → what it asks for, [B, heads · 64].
+
+    Each word is read with its two neighbours, and each head attends to the words that matter to it. Rows of zeros pad
+    shorter questions of a batch and are not attended to; a question without words is one such row.
+    """
+
+    def __init__(self, query_dim: int) -> None:
+        super().__init__()
+        self.words = nn.Conv1d(query_dim, _WORD_WIDTH, kernel_size=3, padding=1)
+        self.heads = nn.Conv1d(_WORD_WIDTH, _HEADS, kernel_size=1)
+
+    def forward(self, query: torch.Tensor) -> torch.Tensor:
+        query = query if query.shape[1] else query.new_zeros(len(query), 1, query.shape[2])
+        # models differ in how large their embeddings are
+        even = F.layer_norm(query, query.shape[2:], eps=_TINY)
+        words = F.relu(self.words(even.transpose(1, 2)))
+        padding = ~query.any(dim=2)[:, None]
+        attention = self.heads(words).masked_fill(padding, torch.finfo(words.dtype).min).softmax(dim=2)
+        return (attention @ words.transpose(1, 2)).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What questions make of one layer: its weight [B, W, W] and bias [B, W, 1]."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+class AskedFor(nn.Module):
+    """What a question asks for, tile by tile: [B, gh, gw] in [0, 1].
+
+    Features of a tile among its eight neighbours are scaled and shifted by what the question says (FiLM: Perez et
+    al., 2018, arXiv:1709.07871), so that "red" brings out red tiles and "word" those with strokes; then each tile is
+    seen among its neighbours again, because things are larger than tiles.
+    """
+
+    def __init__(self, query_dim: int, channels: int = CHANNELS, width: int = HIDDEN) -> None:
+        super().__init__()
+        self.question = Question(query_dim)
+        self.near = nn.Conv2d(channels + 1, width, kernel_size=3, padding=1, padding_mode="replicate")
+        self.tile = nn.Conv1d(width, width, kernel_size=1)
+        self.wide = nn.Linear(_HEADS * _WORD_WIDTH, 2 * width)
+        self.film = nn.Linear(2 * width, 2 * width)
+        half = width // 2
+        self.narrow = nn.Conv1d(width, half, kernel_size=1)
+        self.around = nn.Conv2d(half, half, kernel_size=3, padding=1, padding_mode="replicate", groups=half)
+        self.out = nn.Conv2d(half, 1, kernel_size=1)
+
+    def hear(self, query: torch.Tensor) -> Heard:
+        """What the question [B, Lq, D] makes of the layer that follows."""
+        scale, shift = self.film(F.relu(self.wide(self.question(query))))[..., None].chunk(2, dim=1)
+        scale = 1 + scale
+        # scaling the layer's weights costs less than scaling what it gives for every tile
+        return Heard(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
+
+    def forward(self, texture: TextureArray, heard: Heard) -> torch.Tensor:
+        seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
+        hidden = F.relu_(self.near(seen)).flatten(2)
+        hidden = torch.baddbmm(heard.bias, heard.weight, hidden)
+        asked = F.relu_(self.narrow(F.relu_(hidden))).unflatten(2, texture.entropy.shape[1:])
+        return torch.sigmoid(self.out(F.relu_(self.around(asked) + asked)))[:, 0]
+
+
+class ParticipatoryScorer(nn.Module):
+    """Participatory knowing: what the question asks for.
+
+    The learned part, `AskedFor`, speaks only where `query` is given, which callers do only for the model that it was
+    trained for. The fed-back part is what answers taught (attention history and similarity), and needs no training.
+    Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out. What was fed back is the
+    score where nothing is learned; in any case it is `evidence` about the relevance that comes of all scores.
+    """
+
+    def __init__(self, channels: int = CHANNELS, query_dim: int = 0) -> None:
+        super().__init__()
+        self.asked = AskedFor(query_dim, channels) if query_dim else None
+        self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
+
+    def hear(self, query: torch.Tensor | None) -> Heard | None:
+        """What a question says to the learned part, if there are both."""
+        return None if query is None or self.asked is None else self.asked.hear(query)
+
+    def forward(
+        self,
+        texture: TextureArray,
+        query: torch.Tensor | None = None,
+        prior: torch.Tensor | None = None,
+        heard: Heard | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention, as its square root, similarity and
+        trust, all in [0, 1]).
+
+        `heard` saves computing `hear(query)` again. Returns the score [B, gh, gw] and how far to trust it, [B].
+        """
+        batch, _, rows, cols = texture.channels.shape
+        heard = heard or self.hear(query)
+        if heard is not None and self.asked is not None:
+            learned = self.asked(texture, heard)
+            return learned, torch.ones_like(learned[:, 0, 0])
+        if prior is None:
+            return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)
+        score, usual, trust = self._recalled(prior)
+        return usual + trust * (score - usual), trust.amax(dim=(1, 2))
+
+    def evidence(self, prior: torch.Tensor) -> torch.Tensor:
+        """What was fed back as log odds [B, gh, gw]: how many times the usual attention it is, as far as it is trusted.
+
+        0 where a tile was looked at as usual, and where nothing is known of it.
+        """
+        score, usual, trust = self._recalled(prior)
+        return 2 * trust * torch.log((score + _FAINT) / (usual + _FAINT))  # twice, for a prior holds square roots
+
+    def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A prior's score and trust [B, gh, gw], and what is usual: the mean [B, 1, 1] of what is known."""
+        trust = prior[:, 2]
+        share = self.recall.softmax(dim=0)
+        score = share[0] * prior[:, 0] + share[1] * prior[:, 1]
+        known = trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
+        return score, (score * trust).sum(dim=(1, 2), keepdim=True) / known, trust
+
+
+def _bias(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:
+    assert layer.bias is not None
+    return layer.bias

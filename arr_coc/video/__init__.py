@@ -1,0 +1,1 @@
+"""Texture updates, motion and scene cuts as frames follow each other."""

@@ -1,0 +1,131 @@
+"""From frames and pictures to what a model is shown of them, in one thread: texture, allocation, packets."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.packets import packet_from
+from arr_coc.qwen.encoding import Packet
+from arr_coc.qwen.preprocess import Rgb, fit_tiles, grid_regions, to_tiles
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.resize import resize_image, smart_resize
+from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.types import (
+    NEEDS_TOKENS_ONLY,
+    TILE_PX,
+    Encode,
+    Feedback,
+    FramePacket,
+    FramePlanes,
+    FrameStamp,
+    TileGrid,
+    TokenPacket,
+)
+from arr_coc.video.texture_updater import TextureOptions, TextureUpdate, TextureUpdater
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedFrame:
+    """One frame in the texture: its update, its allocation, and the tokens that were chosen with their pixels."""
+
+    update: TextureUpdate
+    allocation: FrameAllocation
+    packet: TokenPacket
+
+
+class FrameAllocator:
+    """Texture and allocator of one stream, without the threads and processes of a run.
+
+    Raises BudgetError, StrategyError, and ValueError for options that do not hold.
+    """
+
+    def __init__(
+        self,
+        options: AllocatorOptions | None = None,
+        realiser: RelevanceRealiser | None = None,
+        texture: TextureOptions | None = None,
+    ) -> None:
+        self.texture = TextureUpdater(texture)
+        self.allocator = StreamAllocator(options, realiser)
+
+    def allocate(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> AllocatedFrame:
+        """Bring the texture up to date with the next frame, and choose its tokens. Raises as the two do."""
+        update = self.texture.process(planes, stamp, discontinuity)
+        with self.texture.lease() as view:
+            allocation = self.allocator.allocate(view, update.shift)
+            return AllocatedFrame(update, allocation, packet_from(view, allocation))
+
+    def on_answer(self, feedback: Feedback | None) -> None:
+        """The newest frame was answered about; what that teaches draws the tokens of those that follow."""
+        self.allocator.mark_answered()
+        if feedback is not None:
+            self.allocator.apply_feedback(feedback)
+
+    def close(self) -> None:
+        """Give the texture's memory back."""
+        self.texture.close()
+
+
+class PictureAllocator:
+    """Chooses what a model is shown of pictures in order, as a stream of them: resized as its own processor would.
+
+    The options' `levels` are the model's own. `relevance` float32 [gh, gw] is the newest picture's. `fallbacks`
+    counts pictures whose allocation failed, so that all their tokens are shown. Raises BudgetError and StrategyError
+    for options that do not hold.
+    """
+
+    def __init__(
+        self, qwen: QwenVL, query: str, options: AllocatorOptions | None = None, encode: Encode = "sparse"
+    ) -> None:
+        self._preprocessing = qwen.preprocessing
+        self._encode = encode
+        options = replace(options or AllocatorOptions(), levels=qwen.knows_levels)
+        self._frames = FrameAllocator(options, qwen.realiser)
+        self._frames.allocator.set_query(qwen.embed_query(query))
+        self.relevance: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)
+        self.fallbacks = 0
+
+    def allocate(self, picture: Rgb, stamp: FrameStamp) -> Packet:
+        """Return what the model is shown of a picture uint8 [H, W, 3]. Raises ShapeError where it is too narrow."""
+        prep = self._preprocessing
+        height_px, width_px = picture.shape[:2]
+        image = resize_image(picture, *smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px))
+        rows, cols = image.shape[0] // prep.tile_px, image.shape[1] // prep.tile_px
+        grid = TileGrid.of(rows * TILE_PX, cols * TILE_PX)
+        planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
+        try:
+            allocated = self._frames.allocate(planes, stamp)
+        except Exception as error:
+            self.fallbacks += 1
+            log.warning("allocating tokens failed (%s); the frame is shown with all its tokens", error)
+            self.relevance = np.ones(grid.shape, np.float32)
+            every = grid_regions(grid).numpy().astype(np.int32)
+            return FramePacket(stamp, grid, every, self.relevance, image)
+        self.relevance = allocated.allocation.relevance.numpy().copy()
+        packet = allocated.packet
+        if self._encode in NEEDS_TOKENS_ONLY:
+            return _with_own_tiles(packet, image, prep.tile_px)
+        return FramePacket(packet.stamp, grid, packet.regions, self.relevance, image)
+
+    def on_answer(self, feedback: Feedback | None) -> None:
+        """The newest picture was answered about; what that teaches draws the tokens of those that follow."""
+        self._frames.on_answer(feedback)
+
+
+def _with_own_tiles(packet: TokenPacket, image: Rgb, tile_px: int) -> TokenPacket:
+    """For models whose tiles are not 32 pixels: level 0 as their own processor shows it, coarse regions resized."""
+    if tile_px == TILE_PX:
+        return packet
+    pixels = fit_tiles(torch.from_numpy(packet.pixels), tile_px).round().clamp(0, 255).byte().numpy()
+    fine = packet.regions[:, 0] == 0
+    places = packet.regions[fine, 1] * packet.grid.cols + packet.regions[fine, 2]
+    pixels[fine] = to_tiles(torch.from_numpy(image.copy()), tile_px).numpy()[places]
+    return replace(packet, pixels=pixels)

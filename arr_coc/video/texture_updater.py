@@ -1,0 +1,241 @@
+"""`TextureUpdater`: store, epochs, cuts, motion, CPU fallback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
+from arr_coc.ops.backends import open_store
+from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
+from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.view import TextureView
+from arr_coc.types import NO_SHIFT, FramePlanes, FrameStamp, Shift, TileChange, new_epoch
+from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector
+from arr_coc.video.motion import Thumbnail, estimate_shift
+
+BUSY_SHARE = 0.25
+"""Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may leave
+most of the frame black."""
+
+MOVING_SHARE = 0.5
+"""Share of dirty tiles from which the camera may have moved: most of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextureOptions:
+    """How the texture follows the frames. `cuts`: whether a scene cut begins an epoch.
+
+    Where hardware gives up, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
+    ends with the error.
+    """
+
+    backend: Backend = "auto"
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    lease_timeout_ms: int = LEASE_TIMEOUT_MS
+    cuts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpdate:
+    """A frame compared with the texture and not yet written.
+
+    `epoch_reason` is why an epoch begins with it, None where it goes on. `before` and `after` are there for busy
+    frames only.
+    """
+
+    planes: FramePlanes
+    format: PlaneFormat
+    difference: Difference
+    epoch_reason: str | None = None
+    cut: CutVerdict = NO_CUT
+    shift: Shift = NO_SHIFT
+    before: Thumbnail | None = None
+    after: Thumbnail | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextureUpdate:
+    """What one frame did to the texture.
+
+    `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else
+    "start", "size", "cut", "store" or the discontinuity's name. `fallback` is why the CPU store took over with this
+    frame, None where it did not.
+    """
+
+    change: TileChange
+    cut: CutVerdict
+    shift: Shift
+    epoch_reason: str | None
+    fallback: str | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self.change.stamp.epoch
+
+
+class TextureUpdater:
+    """Keeps the texture of one stream up to date. One thread calls `prepare` and `commit`; any thread may lease."""
+
+    def __init__(self, options: TextureOptions | None = None) -> None:
+        self._options = options or TextureOptions()
+        self._backend: Backend = self._options.backend
+        self._store: TextureStore | None = None
+        self._retired: list[TextureStore] = []
+        self._writing = threading.Lock()
+        self._swap = threading.Lock()
+        self._closed = False
+        self._epoch = 0
+        self._stamp = FrameStamp(0, 0, 0)
+        self._fallbacks = 0
+        self._cuts = SceneCutDetector()
+        self._last: Thumbnail | None = None
+
+    @property
+    def fallbacks(self) -> int:
+        """How often the CPU store took over from hardware that gave up: at most once, for it needs none."""
+        return self._fallbacks
+
+    def prepare(self, planes: FramePlanes, discontinuity: str | None = None) -> PendingUpdate:
+        """Compares a frame with the texture, while readers go on.
+
+        The pending update fits the texture as it is now: commit it, or drop it, before the next one is prepared.
+        Raises ShapeError where the planes do not belong together, StoreError once closed.
+        """
+        if self._closed:
+            raise StoreError("the texture is closed")
+        store = self._store
+        if store is None or not store.accepts(planes):
+            fmt = PlaneFormat.of(planes)
+            reason = discontinuity or ("start" if store is None else "size")
+            return PendingUpdate(planes, fmt, Difference.everywhere(fmt.grid), reason)
+        if discontinuity is not None:
+            return PendingUpdate(planes, store.format, Difference.everywhere(store.grid), discontinuity)
+        difference = store.compare(planes)
+        if (share := difference.dirty_share) < BUSY_SHARE:
+            return PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
+        return self._looked_at(PendingUpdate(planes, store.format, difference), store)
+
+    def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
+        """Writes a prepared frame. The stamp's epoch is filled in here.
+
+        Raises LeaseTimeout, with everything as it was, where readers keep their leases too long; StoreError once
+        closed; BackendMissing and DeviceLost where a store that was asked for by name cannot be had or gave up.
+        """
+        with self._writing:
+            if self._closed:
+                raise StoreError("the texture is closed")
+            try:
+                update = self._write(pending, stamp)
+            except DeviceLost as error:
+                self._backend = self._stand_in(error)
+                whole = replace(pending, difference=Difference.everywhere(pending.format.grid), epoch_reason="store")
+                update = replace(self._write(whole, stamp), fallback=str(error))
+            self._epoch, self._stamp = update.epoch, update.change.stamp
+            self._last = pending.after or (None if update.change.dirty.any() else self._last)
+            if pending.epoch_reason not in (None, "cut"):
+                self._cuts.forget()
+            self._cuts.advance(pending.before, pending.after, bool(pending.shift))
+            return update
+
+    def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
+        """Prepares and commits."""
+        return self.commit(self.prepare(planes, discontinuity), stamp)
+
+    @contextmanager
+    def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
+        """A view of the current texture; one that was given stays valid when the stream changes its size meanwhile.
+
+        Raises StoreError before the first frame and after `close`, LeaseTimeout where the writer takes too long,
+        DeviceLost where hardware gave up while the view was read; StoreReplaced where the CPU store could take over:
+        another lease shows the same frame, in a new epoch.
+        """
+        with self._swap:
+            store = self._store
+        if store is None:
+            raise StoreError("the texture is closed" if self._closed else "the texture holds no frame yet")
+        try:
+            with store.lease(timeout_ms) as view:
+                yield view
+        except DeviceLost as error:
+            self._replace(store, error)
+            raise StoreReplaced(str(error)) from error
+
+    def close(self) -> None:
+        """Refuses new leases. May be called twice."""
+        self._closed = True
+        self._show(None)
+        self._close_retired()
+
+    def _looked_at(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
+        """Adds what only a busy frame needs: whether it is a cut, and how the camera moved."""
+        before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(pending.planes)
+        share = pending.difference.dirty_share
+        cut = self._cuts.judge(before, after, share)
+        if cut.is_cut and self._options.cuts:
+            return replace(pending, before=before, after=after, cut=cut, epoch_reason="cut")
+        shift = estimate_shift(before, after) if share >= MOVING_SHARE else NO_SHIFT
+        return replace(pending, before=before, after=after, cut=cut, shift=shift)
+
+    def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
+        """Writes into the store that fits, and shows it to readers."""
+        epoch = self._epoch if pending.epoch_reason is None else new_epoch()
+        current = self._store
+        fits = current is not None and current.format == pending.format and self._backend in ("auto", current.backend)
+        store = current if current is not None and fits else self._open(pending.format)
+        try:
+            change = store.write(pending.planes, pending.difference, replace(stamp, epoch=epoch))
+        except StoreError:
+            if store is not current:
+                store.close()
+            raise
+        self._close_retired()
+        self._show(store)
+        return TextureUpdate(change, pending.cut, pending.shift, pending.epoch_reason)
+
+    def _open(self, fmt: PlaneFormat) -> TextureStore:
+        options = self._options
+        return open_store(
+            fmt,
+            self._backend,
+            thresholds=options.thresholds,
+            lease_timeout_ms=options.lease_timeout_ms,
+        )
+
+    def _stand_in(self, error: DeviceLost) -> Backend:
+        """The backend that takes over. Raises where the one that gave up was asked for by name."""
+        if self._backend != "auto":
+            raise DeviceLost(f'{error}; with texture.backend = "auto" the CPU store would take over') from error
+        self._fallbacks += 1
+        return "cpu"
+
+    def _replace(self, lost: TextureStore, error: DeviceLost) -> None:
+        """For a reader: puts a CPU store that holds the same frame in the place of the one that was lost."""
+        with self._writing:
+            if self._store is not lost:
+                return
+            self._backend = self._stand_in(error)
+            store = self._open(lost.format)
+            self._epoch = new_epoch()
+            self._stamp = replace(self._stamp, epoch=self._epoch)
+            store.write(lost.held, Difference.everywhere(lost.grid), self._stamp)
+            self._show(store)
+
+    def _show(self, store: TextureStore | None) -> None:
+        """Readers lease from this store from now on.
+
+        The one before it is closed with the next write, by the thread that writes: who was just about to lease it can.
+        """
+        with self._swap:
+            old, self._store = self._store, store
+            if old is not None and old is not store:
+                self._retired.append(old)
+
+    def _close_retired(self) -> None:
+        with self._swap:
+            retired, self._retired = self._retired, []
+        for store in retired:
+            store.close()
