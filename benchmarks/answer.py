@@ -36,7 +36,7 @@ from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from stream.bench.report import machine
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
-from stream.sources.open import open_source
+from stream.sources.factory import open_source
 
 RESULTS = Path(__file__).parent / "results" / "answer.json"
 SIZE = "1024x1024"

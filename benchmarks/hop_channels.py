@@ -17,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import FramePacket, FramePlanes, FrameStamp, TileGrid, TokenPacket
-from stream.mailbox import Mailbox
-from stream.messages import Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
-from stream.packets import frame_message, frame_packet, token_message, token_packet
-from stream.slots import Slots
-from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import Mailbox, Slots, SnapshotReader, SnapshotWriter
+from stream.protocol.codec import frame_message, frame_packet, token_message, token_packet
+from stream.protocol.messages import Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
 from stream.transport import Link, Transport
 
 Picture = npt.NDArray[np.uint8]

@@ -33,11 +33,20 @@ from stream.answer.server import AnswerServer
 from stream.bench.report import machine
 from stream.config import NetworkConfig
 from stream.control import RunControl
-from stream.messages import AnswerReply, Connect, QueryAccepted, SetQuery, TurnExpired, TurnGrant, TurnRequest, encode
-from stream.packets import token_message
+from stream.protocol.codec import token_message
+from stream.protocol.messages import (
+    AnswerReply,
+    Connect,
+    QueryAccepted,
+    SetQuery,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+    encode,
+)
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
-from stream.transport.curve import client_curve, make_keys, server_curve
+from stream.transport.security import client_curve, make_keys, server_curve
 
 RESULTS = Path(__file__).parent / "results" / "hostile.json"
 ANSWER_S = 0.02

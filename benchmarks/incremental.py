@@ -31,7 +31,7 @@ from arr_coc.video.picture_allocator import FrameAllocator
 from benchmarks.qwen_2b import VISION
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
-from stream.sources.open import open_source
+from stream.sources.factory import open_source
 
 GRID = TileGrid.of(1024, 1024)
 TOKENS = 273

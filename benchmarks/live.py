@@ -36,11 +36,11 @@ from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import RunControl
 from stream.display.progress import ProgressDisplay
-from stream.messages import Credit, End, FrameCaptured
 from stream.monitor.metrics import interval_std_ms, slope_per_hour
+from stream.protocol.buffers import Slots
+from stream.protocol.messages import Credit, End, FrameCaptured
 from stream.scenes import load_scene
-from stream.slots import Slots
-from stream.sources.open import open_source
+from stream.sources.factory import open_source
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.stages.capture import CapturePolicy, CaptureStage
 from stream.transport import Transport

@@ -13,9 +13,8 @@ import numpy as np
 
 from arr_coc.types import FramePlanes
 from stream.scenes.catalogue import MOSS, SAND, SLATE
-from stream.scenes.draw import RGB, gradient
+from stream.scenes.drawing import RGB, Facts, Movement, Thing, gradient
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
-from stream.scenes.world import Facts, Movement, Thing
 from training.demo_worlds import Kind, Question, ask, random_facts
 
 WIDTH_PX, HEIGHT_PX, FPS = 256, 160, 25

@@ -47,7 +47,7 @@ from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
 from stream.bench.report import machine
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
-from stream.identity import fingerprint
+from stream.recording.identity import fingerprint
 
 RESULTS = Path(__file__).parent / "results" / "soak_answers.json"
 BUDGET = 20

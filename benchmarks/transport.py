@@ -30,9 +30,9 @@ import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.bench.report import machine
-from stream.messages import Cancel, Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
-from stream.packets import frame_message, frame_packet, token_message, token_packet
-from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.codec import frame_message, frame_packet, token_message, token_packet
+from stream.protocol.messages import Cancel, Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
 from stream.transport import Link, Received, Transport, ipc_endpoint, private_directory
 
 RESULTS = Path(__file__).parent / "results" / "transport.json"

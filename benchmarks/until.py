@@ -34,10 +34,10 @@ from arr_coc.hub import bundled_model_path
 from stream.bench.report import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, UntilConfig
 from stream.events import VerdictChanged, YesNoResult
-from stream.identity import fingerprint
+from stream.recording.identity import fingerprint
 from stream.runtime.pipeline import Pipeline
 from stream.scenes.catalogue import MOSS, SAND, SLATE
-from stream.scenes.draw import RGB, gradient
+from stream.scenes.drawing import RGB, gradient
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
 
 RESULTS = Path(__file__).parent / "results" / "until.json"

@@ -30,10 +30,8 @@ from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.picture_allocator import FrameAllocator
 from stream.bench.report import machine
-from stream.scenes.draw import draw_thing, gradient, page
-from stream.scenes.shapes import RGB
+from stream.scenes.drawing import COLOURS, RGB, SHAPES, Thing, draw_thing, gradient, page
 from stream.scenes.textures import grained, plain
-from stream.scenes.world import COLOURS, SHAPES, Thing
 from training.scenes import clip_rng, random_clip
 
 Image = npt.NDArray[np.uint8]

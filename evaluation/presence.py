@@ -31,7 +31,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from stream.bench.report import machine
 from stream.config import UntilConfig
-from stream.identity import fingerprint
+from stream.recording.identity import fingerprint
 from training.calibration import Found, measure
 from training.presence import KINDS, presence_scenes
 

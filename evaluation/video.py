@@ -11,8 +11,8 @@ from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
-from stream.sources.base import SourceFrame
-from stream.sources.open import open_source
+from stream.media import SourceFrame
+from stream.sources.factory import open_source
 from training.truth import Image
 
 

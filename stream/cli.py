@@ -14,19 +14,15 @@ import typer
 
 from arr_coc.errors import ArrCocError, DeviceLost
 from stream import logs
-from stream.commands.ask import ask
 from stream.commands.bench import bench
-from stream.commands.caption import caption
-from stream.commands.demo import demo
-from stream.commands.devices import devices
-from stream.commands.doctor import doctor
-from stream.commands.keys import keys
+from stream.commands.caption import caption, demo
+from stream.commands.doctor import devices, doctor
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.replay import replay
-from stream.commands.serve_answers import serve_answers
+from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
+from stream.control import leave_gone_terminal
 from stream.errors import OutputFailed, ReaderGone, StreamError
-from stream.signals import leave_gone_terminal
 
 WELCOME = """\
 ARR-COC Stream {version}: a video goes in, text comes out, while it runs.

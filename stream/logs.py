@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from stream.control import leave_gone_terminal
 from stream.errors import OutputFailed, ReaderGone
-from stream.printable import printable, printable_json, printable_lines, printable_span, whole
-from stream.signals import leave_gone_terminal
+from stream.untrusted import printable, printable_json, printable_lines, printable_span, whole
 
 STDERR = 2
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stream.scenes.shapes import SHAPE_NAMES
+from stream.scenes.drawing import SHAPE_NAMES
 from training.casting import COLOUR_NAMES, one
 from training.fonts import Split
 from training.patterns import PATTERNS

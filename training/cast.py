@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from stream.scenes.lettering import Lettering, stamp
-from stream.scenes.shapes import RGB, Contour, box_of, fill
+from stream.scenes.drawing import RGB, Contour, box_of, fill
+from stream.scenes.textures import Lettering, stamp
 from training.truth import Box, Image, Seen
 
 Backing = Literal["none", "plate", "outline", "faint"]

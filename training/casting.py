@@ -9,9 +9,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stream.scenes.lettering import set_text
-from stream.scenes.shapes import RGB, SHAPE_NAMES, placed
-from stream.scenes.world import COLOURS
+from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, placed
+from stream.scenes.textures import set_text
 from training.cast import PLATE_PX, Backing, Player, opposite
 from training.fonts import Split, random_face
 from training.words import random_number, random_word

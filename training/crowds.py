@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stream.scenes.shapes import SHAPE_NAMES
+from stream.scenes.drawing import SHAPE_NAMES
 from training.cast import Player
 from training.casting import COLOUR_NAMES, ClipOptions, faint, one, shape_player, text_player
 from training.scenes import Plan

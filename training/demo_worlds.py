@@ -12,8 +12,19 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from stream.scenes.draw import RGB, Image, draw_thing, gradient, page
-from stream.scenes.world import COLOURS, COUNT_WORDS, MOVEMENTS, SHAPES, Facts, Thing
+from stream.scenes.drawing import (
+    COLOURS,
+    COUNT_WORDS,
+    MOVEMENTS,
+    RGB,
+    SHAPES,
+    Facts,
+    Image,
+    Thing,
+    draw_thing,
+    gradient,
+    page,
+)
 
 SIZES_PX: tuple[tuple[int, int], ...] = (
     (192, 192),

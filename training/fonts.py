@@ -18,7 +18,7 @@ from PIL import Image as PillowImage
 from PIL import ImageDraw, ImageFont
 
 from arr_coc.errors import OptionError
-from stream.scenes.lettering import Face, Glyph, Mask, opencv_face
+from stream.scenes.textures import Face, Glyph, Mask, opencv_face
 
 Split = Literal["train", "test"]
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arr_coc.types import TileGrid
-from stream.scenes.world import Facts
+from stream.scenes.drawing import Facts
 from training import demo_worlds
 from training.casting import ClipOptions, one
 from training.crowds import random_crowd

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from stream.scenes.shapes import RGB, Image
+from stream.scenes.drawing import COLOURS, RGB, Image
 from stream.scenes.textures import Field, mixed, octaves
-from stream.scenes.world import COLOURS
 from training.casting import one, tinted
 
 PATTERNS: tuple[str, ...] = ("noise", "marble", "stripes", "checks", "waves")

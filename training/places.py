@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream.scenes.world import PLACES
+from stream.scenes.drawing import PLACES
 from training.stories import Story, middle
 from training.truth import Box, Clip
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from stream.scenes.world import SHAPES
+from stream.scenes.drawing import SHAPES
 from training import demo_worlds
 from training.asking import Asking
 from training.casting import COLOUR_NAMES

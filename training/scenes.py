@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from arr_coc.errors import OptionError
-from stream.scenes.shapes import Image
-from stream.scenes.textures import CALM_GROUNDS, GROUNDS, clutter, grained
-from stream.scenes.wear import Light, Wear, shadow
+from stream.scenes.drawing import Image
+from stream.scenes.textures import CALM_GROUNDS, GROUNDS, Light, Wear, clutter, grained, shadow
 from training.cast import Player
 from training.casting import ClipOptions, one, random_cast
 from training.fonts import Split

@@ -18,8 +18,7 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import Memory, Request, allocate_frame
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
-from stream.scenes.shapes import SHAPE_NAMES
-from stream.scenes.world import MOVEMENTS
+from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES
 from training.casting import COLOUR_NAMES
 from training.patterns import PATTERNS
 from training.stories import middle

@@ -11,8 +11,8 @@ from stream.clock import Clock
 from stream.control import remote_error
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Event, Notice, QueryChanged
-from stream.limits import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
-from stream.messages import (
+from stream.protocol.codec import embedding_of, frame_message, token_message
+from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Cancel,
@@ -28,8 +28,8 @@ from stream.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.packets import embedding_of, frame_message, token_message
 from stream.transport import Link, Received
+from stream.untrusted import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
 LEAP_NS = 1 * NS_PER_S
 """The most that counts between two looks: a run that was suspended has not been kept waiting."""

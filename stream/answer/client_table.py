@@ -10,8 +10,8 @@ from arr_coc.errors import OptionError, counted
 from stream.answer.model import AnswerModel
 from stream.config import CLIENTS_MAX
 from stream.errors import TransportError
-from stream.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
-from stream.transport.curve import ServerCurve
+from stream.protocol.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
+from stream.transport.security import ServerCurve
 
 DAWDLING_MAX = 6
 """Whoever lets turn after turn lapse has a sixty-fourth of the time in the end: 16 ms of a second."""

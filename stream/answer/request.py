@@ -20,12 +20,12 @@ from stream.events import (
     YesNoResult,
     YesNoTiming,
 )
-from stream.journal import Journal
-from stream.limits import ANSWER_CHARS_MAX, PIECES_MAX
-from stream.messages import AnswerDelta, AnswerReply, YesNoReply
-from stream.packets import check_taught, feedback_of
-from stream.snapshot import SnapshotWriter
+from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.codec import check_taught, feedback_of
+from stream.protocol.messages import AnswerDelta, AnswerReply, YesNoReply
+from stream.recording.journal import Journal
 from stream.transport import Received
+from stream.untrusted import ANSWER_CHARS_MAX, PIECES_MAX
 
 
 @dataclass(frozen=True, slots=True)

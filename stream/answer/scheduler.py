@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
+from stream.answer.model_world import doubt_about
 from stream.answer.request import ClientOptions
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Event, Notice, QueryChanged, YesNoResult
-from stream.messages import ServerHello
-from stream.model_world import doubt_about
-from stream.snapshot import SnapshotWriter
+from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.messages import ServerHello
 from stream.transport import Link, Tap, Transport
-from stream.transport.curve import ClientCurve
+from stream.transport.security import ClientCurve
 
 MS_PER_S = 1000
 

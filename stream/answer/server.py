@@ -19,17 +19,9 @@ from stream.answer.model import AnswerModel, AnswerStats, Packet
 from stream.config import CLIENTS_MAX
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import StreamError, TransportError
-from stream.limits import (
-    ANSWER_CHARS_MAX,
-    DETAILS_CHARS_MAX,
-    HEARD_AT_ONCE,
-    PIECES_MAX,
-    QUESTIONS_AT_ONCE,
-    REASON_CHARS_MAX,
-    REPLY_PART_BYTES_MAX,
-    cut_to,
-)
-from stream.messages import (
+from stream.protocol.buffers import SnapshotReader
+from stream.protocol.codec import feedback_arrays, frame_packet, specs_of, token_packet
+from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Cancel,
@@ -47,9 +39,17 @@ from stream.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.packets import feedback_arrays, frame_packet, specs_of, token_packet
-from stream.snapshot import SnapshotReader
 from stream.transport import Client, Received, Transport
+from stream.untrusted import (
+    ANSWER_CHARS_MAX,
+    DETAILS_CHARS_MAX,
+    HEARD_AT_ONCE,
+    PIECES_MAX,
+    QUESTIONS_AT_ONCE,
+    REASON_CHARS_MAX,
+    REPLY_PART_BYTES_MAX,
+    cut_to,
+)
 
 Parts = list[npt.NDArray[Any]]
 

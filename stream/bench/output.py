@@ -13,9 +13,9 @@ from rich.text import Text
 from arr_coc.errors import counted, of_counted
 from stream.bench.report import Report, Timeline
 from stream.bench.series import ENOUGH_RUNS, MetricRow, Series, Spread, differences
+from stream.config_loading import known_keys
 from stream.display.progress import PlainConsole
 from stream.errors import ConfigError, OutputError
-from stream.layers import known_keys
 from stream.sources.address import shown_config
 
 WIDTH = 80

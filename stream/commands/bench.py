@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.counts import count_of
-from stream.commands.durations import seconds_of
-from stream.commands.options import RunOptions, takes_run_options
+from stream.commands.options import RunOptions, count_of, seconds_of, takes_run_options
 from stream.commands.outcome import INTERRUPTED, also_written, report_note, report_written
+from stream.config_loading import Layer, file_layer, set_layer
 from stream.errors import ConfigError
-from stream.layers import Layer, file_layer, set_layer
 from stream.runtime.preflight import check_run
-from stream.sinks.output_check import check_apart, check_place, check_suffix, outputs_of
+from stream.sinks.output_file import check_apart, check_place, check_suffix, outputs_of
 
 if TYPE_CHECKING:
     from stream.bench.measure import BenchPlan, BenchResult

@@ -1,25 +1,73 @@
-"""`doctor`: what works here, and for what does not, what to do."""
+"""`doctor` and `devices`."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.counts import count_of
+from stream.commands.options import Backend, Device, Dtype, Encode, Key, count_of, key_layers, text_option
 from stream.commands.outcome import FAILED
-from stream.commands.text_options import Backend, Device, Dtype, Encode, Key, key_layers, text_option
 from stream.config import CLIENTS_MAX
-from stream.layers import build_config
+from stream.config_loading import build_config
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from stream.config import Config
     from stream.doctor import Check
+    from stream.sources.cameras import Camera, CameraMode
+
+
+def devices(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
+) -> int:
+    """List the cameras of this machine and their modes."""
+    from stream.logs import print_line
+    from stream.sources.cameras import list_cameras, none_found
+
+    cameras = list_cameras()
+    if as_json:
+        print_line(json.dumps({"cameras": [_devices_as_json(camera) for camera in cameras]}, indent=2))
+    elif cameras:
+        print_line("\n".join(_lines(cameras)))
+    else:
+        print_line(f"no camera: {'; '.join(none_found())}")
+    return 0
+
+
+def _devices_as_json(camera: Camera) -> dict[str, object]:
+    modes = [{"camera_mode": mode.setting, **asdict(mode)} for mode in camera.modes]
+    return {"address": camera.address, **asdict(camera), "modes": modes}
+
+
+def _lines(cameras: Sequence[Camera]) -> list[str]:
+    lines = []
+    for camera in cameras:
+        of = ", ".join(filter(None, [camera.driver, camera.bus]))
+        named = " ".join(filter(None, [camera.name, f"({of})" if of else ""]))
+        lines.append(f"{camera.address:<4} {camera.device}  {named}".rstrip())
+        if camera.problem is not None:
+            lines.append(f"     {camera.problem}")
+        width = max((len(mode.setting) for mode in camera.modes), default=0)
+        lines += [f"     {mode.setting:<{width}}  {_rates(mode)}".rstrip() for mode in camera.modes]
+    usable = next((camera for camera in cameras if camera.modes), None)
+    if usable is not None:
+        mode = usable.modes[0].setting
+        lines += ["", f"watch {usable.address} --set capture.camera_mode={mode}"]
+    return lines
+
+
+def _rates(mode: CameraMode) -> str:
+    if not mode.fps:
+        return ""
+    shown = [f"{rate:g}" for rate in mode.fps]
+    return f"{shown[-1]} to {shown[0]} fps" if mode.any_between else f"{' '.join(shown)} fps"
+
 
 STATE_WIDTH, PART_WIDTH = 6, 12
 """Columns of the first two things in a row. Rows are printed one by one, so their widths are fixed."""
@@ -57,11 +105,11 @@ def doctor(
     options = {"model": model, "budget": budget, "dtype": dtype, "window": window, "encode": encode}
     config = build_config(key_layers(doctor, **options, backend=backend, device=device))
     count = count_of("--streams", streams, CLIENTS_MAX)
-    show = _as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
+    show = _checks_as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED
 
 
-def _as_json(config: Config, streams: int) -> bool:
+def _checks_as_json(config: Config, streams: int) -> bool:
     """All checks in one object, when the last one is made; returns whether all that is needed works."""
     from stream.doctor import all_needed_work, examine
     from stream.logs import print_line

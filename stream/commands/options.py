@@ -1,33 +1,169 @@
-"""The options that every run takes, and how they become layers of configuration."""
+"""Options that runs share, text options, durations, contradictions."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import math
+import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from stream.commands.durations import media_time_of
-from stream.commands.text_options import (
-    Assignments,
-    Backend,
-    ConfigFiles,
-    Device,
-    Dtype,
-    Encode,
-    Key,
-    Model,
-    key_layers,
-    text_option,
-)
-from stream.commands.until import check_watching
 from stream.config import DEFAULT_QUERY, Config
+from stream.config_loading import Layer, build_config, file_layer, option_layer, presets, set_layer
 from stream.errors import ConfigError
-from stream.layers import Layer, build_config, file_layer, set_layer
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|$)")
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Seconds, more than 0; a number without a unit is seconds. Raises ConfigError, which names the option."""
+    written = "".join(text.split()).lower()
+    seconds, at = 0.0, 0
+    while part := _PART.match(written, at):
+        seconds += float(part[1]) * _SECONDS[part[2] or "s"]
+        at = part.end()
+    if at < len(written) or not 0 < seconds < math.inf:
+        raise ConfigError(f"{option} needs a length of time above 0, such as 60s, 10m or 1h30m; got {text!r}")
+    return seconds
+
+
+_CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:\.\d*)?)")
+
+
+def media_time_of(option: str, text: str) -> float:
+    """A media time or a length of it in seconds, 0 or more: `90`, `1:30`, `0:01:30.5`, or as `seconds_of` takes it.
+
+    Raises ConfigError, which names the option.
+    """
+    written = text.strip()
+    if clock := _CLOCK.fullmatch(written):
+        hours, minutes, seconds = int(clock[1] or 0), int(clock[2]), float(clock[3])
+        if seconds < 60 and (minutes < 60 or clock[1] is None):
+            return hours * 3600 + minutes * 60 + seconds
+    elif re.fullmatch(r"0+(\.0*)?s?", written):
+        return 0.0
+    else:
+        with suppress(ConfigError):
+            return seconds_of(option, written)
+    raise ConfigError(f"{option} needs seconds or h:mm:ss, such as 90, 1:30 or 0:01:30.5; got {text!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The configuration key that an option sets, in the option's annotation.
+
+    `read` makes the key's value of the option's name and text; without it the text is a TOML value or bare text.
+    """
+
+    name: str
+    read: Callable[[str, str], object] | None = None
+
+
+def key_layers(owner: Callable[..., object], **given: object) -> list[Layer]:
+    """A layer for each option of `owner` that was given and carries a key. Raises ConfigError.
+
+    `given` has the options' values by their names: None, or False for a flag that only switches on, where nothing was
+    given.
+    """
+    layers = []
+    for name, hint in get_type_hints(owner, include_extras=True).items():
+        kind, *details = get_args(hint) or (hint,)
+        key = next((detail for detail in details if isinstance(detail, Key)), None)
+        value = given.get(name)
+        if key is None or value is None or (kind is bool and not value):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if not isinstance(value, str):
+            layers.append(Layer(option, {key.name: value}))
+        elif key.read is not None:
+            layers.append(Layer(option, {key.name: key.read(option, value)}))
+        else:
+            layers.append(option_layer(option, key.name, value))
+    return layers
+
+
+def text_option(*names: str, metavar: str, help: str) -> Any:
+    """The option under all of its `names`; its default, which `help` tells, is not shown."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+
+
+Model = Annotated[
+    str | None,
+    text_option("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]"),
+    Key("answer.model"),
+]
+Encode = Annotated[
+    str | None,
+    text_option(
+        "--encode",
+        metavar="NAME",
+        help="What the vision encoder is given: sparse, incremental, prune, weighted, full. [sparse]",
+    ),
+    Key("answer.encode"),
+]
+Backend = Annotated[
+    str | None,
+    text_option("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]"),
+    Key("texture.backend"),
+]
+Device = Annotated[
+    str | None,
+    text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]"),
+    Key("answer.device"),
+]
+Dtype = Annotated[
+    str | None,
+    text_option(
+        "--dtype", metavar="NAME", help="Numbers that the model computes with: float32, bfloat16, float16. [auto]"
+    ),
+    Key("answer.dtype"),
+]
+ConfigFiles = Annotated[
+    list[str] | None,
+    text_option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help=f"TOML file or preset: {', '.join(presets())}; may be repeated, later ones win.",
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    text_option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Any key, such as answer.max_tokens=48; may be repeated. All keys: docs/cli.md",
+    ),
+]
+
+
+CUES = (".vtt", ".srt")
+
+
+def check_watching(config: Config, *, go_on: bool, force: bool) -> None:
+    """Raises ConfigError where `--go-on` or `--force` has nothing to act on, and for captions, or how soon they are to
+    begin, where nothing is said."""
+    until = config.answer.until
+    if go_on and until.question is None:
+        raise ConfigError('--go-on goes with --until; give for example --until "is there a red car?"')
+    if force and until.question is None:
+        raise ConfigError('--force goes with --until; give for example --until "is there a red car?"')
+    if until.alone and config.answer.target_ms is not None:
+        raise ConfigError("answer.target_ms is about answers, and a run with --until alone gives none; give -q as well")
+    silent = [path for path in config.output.paths if path.lower().endswith(CUES)]
+    if until.alone and silent:
+        raise ConfigError(
+            f"nothing would be said in {silent[0]!r}: a run with --until only looks for something; give -q as well for "
+            "captions, or name a .jsonl"
+        )
 
 
 @dataclass(frozen=True)
@@ -259,3 +395,15 @@ def _hidden(annotation: Any) -> Any:
     option = copy.copy(shown)
     option.hidden = True
     return Annotated[kind, option]
+
+
+def count_of(option: str, text: str, most: int | None = None) -> int:
+    """The whole number, from 1 to `most`. Raises ConfigError, which names the option."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1 or (most is not None and count > most):
+        wanted = "of at least 1" if most is None else f"from 1 to {most}"
+        raise ConfigError(f"{option} needs a whole number {wanted}; got {text!r}")
+    return count

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
 from stream.errors import NothingToContinue, OutputError, ReaderGone, SourceError, StageDied, TransportError
-from stream.sinks.output_check import STDOUT, check_apart, check_outputs, outputs_of
+from stream.sinks.output_file import STDOUT, check_apart, check_outputs, outputs_of
 
 if TYPE_CHECKING:
     from stream.config import Config, OutputConfig

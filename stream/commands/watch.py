@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.durations import seconds_of
-from stream.commands.options import RunOptions, takes_run_options
+from stream.commands.options import Key, RunOptions, key_layers, seconds_of, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_written
 from stream.commands.several import configs_of, run_each
-from stream.commands.text_options import Key, key_layers
+from stream.config_loading import Layer
 from stream.errors import ConfigError
-from stream.layers import Layer
 from stream.runtime.preflight import check_run
-from stream.sinks.output_check import STDOUT
+from stream.sinks.output_file import STDOUT
 
 if TYPE_CHECKING:
     from stream.config import Config

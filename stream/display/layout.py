@@ -14,7 +14,7 @@ from stream.clock import seconds_text
 from stream.display.state import Scene, TranscriptEntry
 from stream.display.text import Line, Span, cut_line, cut_path, tail, wrap
 from stream.monitor.statistics import StatisticsSnapshot
-from stream.printable import printable
+from stream.untrusted import printable
 
 HINT = "type a question and press Enter · Ctrl-C ends"
 HINT_NO_KEYS = "Ctrl-C ends"

@@ -33,8 +33,8 @@ from stream.events import (
 from stream.logs import json_line, write_line, write_now
 from stream.monitor.health import RunHandle
 from stream.monitor.statistics import StatisticsSnapshot
-from stream.printable import printable
 from stream.sinks.base import Display
+from stream.untrusted import printable
 
 JOIN_LIMIT_S = 1.0
 

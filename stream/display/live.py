@@ -28,8 +28,8 @@ from stream.events import Event, QueryChanged, Summary
 from stream.logs import write_now
 from stream.monitor.health import RunHandle
 from stream.monitor.statistics import StatisticsSnapshot
-from stream.printable import printable_span
 from stream.sinks.base import Display
+from stream.untrusted import printable_span
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """The other screen, no cursor, no wrapping of long lines, cleared."""

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stream.clock import clock_text
+from stream.control import leave_gone_terminal
 from stream.display.text import EventText, breaks_off, print_answer, summary_text, turned_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
@@ -29,9 +30,8 @@ from stream.events import (
 )
 from stream.logs import write_now
 from stream.monitor.health import RunHandle
-from stream.printable import printable, printable_lines
-from stream.signals import leave_gone_terminal
 from stream.sinks.base import Display
+from stream.untrusted import printable, printable_lines
 
 SPOKEN_LINES = 2
 """Lines for the answer that is being spoken."""

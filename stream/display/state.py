@@ -15,8 +15,8 @@ from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Notice, Q
 from stream.monitor.health import RunHandle
 from stream.monitor.memory import resident_bytes
 from stream.monitor.statistics import StatisticsSnapshot
-from stream.printable import printable
 from stream.sources import SourceInfo
+from stream.untrusted import printable
 
 ENTRIES_KEPT = 200
 

@@ -24,7 +24,7 @@ from stream.events import (
     VerdictChanged,
 )
 from stream.logs import print_line
-from stream.printable import printable
+from stream.untrusted import printable
 
 Span: TypeAlias = tuple[str, str]
 """A piece of text and the name of its style."""

@@ -27,10 +27,10 @@ from stream.events import (
     Summary,
     YesNoResult,
 )
+from stream.media import Overlay
 from stream.monitor.memory import resident_bytes
 from stream.monitor.schema import StatsMessage, StatusMessage
 from stream.monitor.statistics import RunStatistics
-from stream.overlay import Overlay
 from stream.sources import SourceInfo
 from stream.sources.fit import Fit
 

@@ -16,17 +16,16 @@ from stream.answer.client_table import ServerOptions
 from stream.answer.model import QWEN, load_answer_model
 from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
-from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.control import CancelledError, RunControl
+from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
+from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.recording.identity import answering
 from stream.runtime.child import ChildProcess, Heartbeat, ProcessSupervisor, RestartPolicy
 from stream.runtime.worker_messages import AnswerWorkerConfig
-from stream.signals import signals_handled
-from stream.snapshot import SnapshotReader, SnapshotWriter
 from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory
-from stream.transport.curve import client_curve, server_curve
+from stream.transport.security import client_curve, server_curve
 
 ANSWERS = "answers"
 """What the answer process is called in events and metrics."""

@@ -10,8 +10,7 @@ import msgspec
 from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import Clock
 from stream.config import CaptureConfig, Config
-from stream.events import STORE_LOST, Event, Notice, QueryChanged, Started, YesNoResult
-from stream.renumbering import EventRebaser
+from stream.events import STORE_LOST, Event, EventRebaser, Notice, QueryChanged, Started, YesNoResult
 from stream.runtime.answer_worker import AnswerWorker
 from stream.runtime.child import ChildProcess
 from stream.runtime.worker_messages import FrameWorkerConfig, SourceOpened, WorkerCommand

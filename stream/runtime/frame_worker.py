@@ -21,6 +21,7 @@ from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.control import describe
 from stream.events import AnyEvent
+from stream.protocol.buffers import SnapshotWriter
 from stream.runtime.child import Heartbeat
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.worker_messages import (
@@ -34,7 +35,6 @@ from stream.runtime.worker_messages import (
     WorkerFailed,
     pack_report,
 )
-from stream.snapshot import SnapshotWriter
 from stream.transport import EventSink, SocketDirectory, Transport
 
 DROPS_EVERY_S = 0.5

@@ -20,20 +20,20 @@ from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
 from stream.answer.latency import target_off
 from stream.answer.model import QWEN, load_answer_model, model_name
+from stream.answer.model_world import check_watched
 from stream.answer.scheduler import AnswerEndpoint, cancel_off
 from stream.answer.server import AnswerServer
-from stream.answering import answering
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import RunControl, describe
 from stream.errors import ConfigError, StageDied
-from stream.event_forms import unpack_event
-from stream.events import AnyEvent, FrameReady, Notice, Restarted, Started, store_lost
-from stream.journal import Journal
-from stream.model_world import check_watched
+from stream.events import AnyEvent, FrameReady, Notice, Restarted, Started, store_lost, unpack_event
+from stream.media import Overlay
 from stream.monitor.statistics import RunStatistics
-from stream.overlay import Overlay
-from stream.recorder import RecordedTalk, Recorder
+from stream.protocol.buffers import Slots
+from stream.recording.identity import answering
+from stream.recording.journal import Journal
+from stream.recording.recorder import RecordedTalk, Recorder
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, SharedAnswerWorker, remote_endpoint
 from stream.runtime.child import ProcessSupervisor
 from stream.runtime.wiring import (
@@ -46,9 +46,8 @@ from stream.runtime.wiring import (
     speak_policy,
     texture_options,
 )
-from stream.slots import Slots
 from stream.sources import SourceInfo
-from stream.sources.open import open_source
+from stream.sources.factory import open_source
 from stream.stages.allocate import AllocateStage, AllocateWiring
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage

@@ -11,10 +11,9 @@ import os
 from pathlib import Path
 
 from stream.answer.model import model_name
-from stream.config import CaptureConfig, Config, NetworkConfig
-from stream.endpoints import check_reachable, needs_keys
+from stream.config import CaptureConfig, Config, NetworkConfig, check_reachable, needs_keys
 from stream.errors import OutputError, SourceNotFound
-from stream.sinks.output_check import check_outputs
+from stream.sinks.output_file import check_outputs
 from stream.sources.address import (
     PULL,
     SCENE_PREFIX,
@@ -25,10 +24,7 @@ from stream.sources.address import (
     redacted,
     scheme_of,
 )
-from stream.sources.address_check import check_address
-from stream.sources.file_check import check_file
-from stream.sources.part import refuse_part
-from stream.sources.picture_files import is_pattern, pictures_of
+from stream.sources.checks import check_address, check_file, is_pattern, pictures_of, refuse_part
 
 
 def check_run(config: Config) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 
 from arr_coc.types import NS_PER_S
 from stream.answer.model import QWEN, AnswerModel, Packet, load_answer_model
-from stream.answering import Answering, config_of, read_answering
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, FrameReady, Summary, YesNoResult
-from stream.identity import UNKNOWN, weights_of
-from stream.messages import (
+from stream.events import Answer, Event, EventRebaser, FrameReady, Summary, YesNoResult
+from stream.protocol.codec import frame_packet, token_packet
+from stream.protocol.messages import (
     AnswerReply,
     AnyMessage,
     Cancel,
@@ -27,9 +26,8 @@ from stream.messages import (
     TurnExpired,
     YesNoReply,
 )
-from stream.packets import frame_packet, token_packet
-from stream.recording import AnyRecord, Began, Heard, Recording, Said, unpacked
-from stream.renumbering import EventRebaser
+from stream.recording.format import AnyRecord, Began, Heard, Recording, Said, unpacked
+from stream.recording.identity import UNKNOWN, Answering, config_of, read_answering, weights_of
 
 GUEST = b"replay"
 """The only guest of the speaker."""

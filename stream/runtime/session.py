@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from stream.config import CaptureConfig, Config
+from stream.control import signals_handled
 from stream.events import Event, FrameReady, Summary
 from stream.monitor.health import RunHandle
-from stream.recording import claimed_folder
-from stream.signals import signals_handled
+from stream.recording.format import claimed_folder
 from stream.sinks.base import Display, Sink
-from stream.sinks.listeners import open_listeners
-from stream.sinks.open import open_sinks
+from stream.sinks.factory import open_listeners, open_sinks
 from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
 

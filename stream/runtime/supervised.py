@@ -17,14 +17,14 @@ import msgspec
 
 from arr_coc.errors import ArrCocError
 from stream.answer.model import QWEN, model_name
+from stream.answer.model_world import check_watched
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import describe, is_user_fixable, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
 from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, VerdictChanged
-from stream.model_world import check_watched
+from stream.media import Overlay
 from stream.monitor.statistics import RunStatistics
-from stream.overlay import Overlay
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, restart_policy
 from stream.runtime.child import ProcessSupervisor
 from stream.runtime.frame_processes import FrameWorkers, RunContinuity

@@ -9,13 +9,13 @@ from arr_coc.ops.store.difference import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.latency import LatencyController
+from stream.answer.model_world import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
 from stream.config import Config, UntilConfig
-from stream.journal import Journal
-from stream.messages import ServerHello
-from stream.model_world import shows_scenes
+from stream.protocol.messages import ServerHello
+from stream.recording.journal import Journal
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.capture import CapturePolicy

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stream.scenes.catalogue import SCENE_NAMES, load_scene, open_scene
-from stream.scenes.paced import PACED_SCENES, PacedScene
-from stream.scenes.scene import Scene
-from stream.scenes.world import Facts, Thing
+from stream.scenes.drawing import Facts, Thing
+from stream.scenes.scene import PACED_SCENES, PacedScene, Scene
 
 __all__ = ["PACED_SCENES", "SCENE_NAMES", "Facts", "PacedScene", "Scene", "Thing", "load_scene", "open_scene"]

@@ -1,4 +1,4 @@
-"""Grounds that look like something a camera might see, as uint8 RGB [H, W, 3], in muted colours.
+"""Grounds, lettering, and degradation by light, lens, sensor and compression.
 
 Everything large is drawn at a quarter of the size and enlarged; the grain comes out of one field made once.
 """
@@ -6,13 +6,104 @@ Everything large is drawn at a quarter of the size and enlarged; the grain comes
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from stream.scenes.lettering import stamp
-from stream.scenes.shapes import RGB, Image
+from stream.scenes.drawing import RGB, Box, Image
+
+Mask = npt.NDArray[np.uint8]
+"""Coverage, uint8 [height, width], 255 where ink is."""
+
+_CAPITALS_PX = 21
+"""Height of capitals in OpenCV's fonts at scale 1: that of the grid on which Hershey's were drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glyph:
+    """One character. Its mask's top left lies at (`left_px`, `top_px`) from the pen, which stands on the baseline."""
+
+    mask: Mask
+    left_px: int
+    top_px: int
+    advance_px: float
+
+
+Face = Callable[[str, int], Glyph]
+"""(character, height of capitals in pixels) → glyph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lettering:
+    """A text as one mask, cut to its ink; `boxes` are those of its characters within the mask."""
+
+    mask: Mask
+    boxes: tuple[Box, ...]
+
+    @property
+    def size_px(self) -> tuple[int, int]:
+        """(width, height)."""
+        return self.mask.shape[1], self.mask.shape[0]
+
+
+def set_text(face: Face, text: str, height_px: int, spacing_px: float = 0.0) -> Lettering:
+    """The text in one line, capitals `height_px` high, `spacing_px` between characters beyond the face's own."""
+    pen_px = 0.0
+    spots: list[tuple[Glyph, int]] = []
+    for character in text:
+        glyph = face(character, height_px)
+        spots.append((glyph, round(pen_px) + glyph.left_px))
+        pen_px += glyph.advance_px + spacing_px
+    left = min(x for _, x in spots)
+    right = max(x + glyph.mask.shape[1] for glyph, x in spots)
+    top = min(glyph.top_px for glyph, _ in spots)
+    bottom = max(glyph.top_px + glyph.mask.shape[0] for glyph, _ in spots)
+    mask = np.zeros((bottom - top, right - left), np.uint8)
+    boxes = []
+    for glyph, x in spots:
+        height, width = glyph.mask.shape
+        x0, y0 = x - left, glyph.top_px - top
+        window = mask[y0 : y0 + height, x0 : x0 + width]
+        np.maximum(window, glyph.mask, out=window)
+        boxes.append((float(x0), float(y0), float(x0 + width), float(y0 + height)))
+    return Lettering(mask, tuple(boxes))
+
+
+def stamp(image: Image, mask: Mask, left_px: int, top_px: int, rgb: RGB, opacity: float = 1.0) -> None:
+    """Paints a colour through a mask whose top left lies at the given pixel; what lies outside is cut off."""
+    height, width = mask.shape
+    x0, y0 = max(0, left_px), max(0, top_px)
+    x1, y1 = min(image.shape[1], left_px + width), min(image.shape[0], top_px + height)
+    if x0 >= x1 or y0 >= y1:
+        return
+    share = mask[y0 - top_px : y1 - top_px, x0 - left_px : x1 - left_px, None] * np.float32(opacity / 255)
+    below = image[y0:y1, x0:x1]
+    image[y0:y1, x0:x1] = (below + share * (np.asarray(rgb, np.float32) - below) + 0.5).astype(np.uint8)
+
+
+@functools.cache
+def opencv_face(font: int, weight: float = 0.12) -> Face:
+    """One of OpenCV's own fonts (cv2.FONT_HERSHEY_…) as a face, about `height_px` high.
+
+    Its strokes are `weight` of the capitals' height thick where OpenCV draws strokes; version 5 has outlines instead.
+    """
+
+    @functools.lru_cache(maxsize=4096)
+    def face(character: str, height_px: int) -> Glyph:
+        scale = height_px / _CAPITALS_PX
+        thickness = max(1, round(weight * height_px))
+        (width_px, _), _ = cv2.getTextSize(character, font, scale, thickness)
+        canvas = np.zeros((3 * height_px, width_px + 2 * height_px), np.uint8)
+        pen = (height_px, 2 * height_px)
+        cv2.putText(canvas, character, pen, font, scale, 255, thickness, cv2.LINE_AA)
+        x, y, width, height = cv2.boundingRect(canvas)
+        return Glyph(canvas[y : y + height, x : x + width].copy(), x - pen[0], y - pen[1], float(width_px))
+
+    return face
+
 
 _SHRINK = 4
 _GRAIN_PX = 1088
@@ -190,3 +281,78 @@ def _slope(rng: np.random.Generator, width: int, height: int) -> Field:
     x = np.linspace(-across, across, width, dtype=np.float32)
     y = np.linspace(-down, down, height, dtype=np.float32)
     return x[None, :] + y[:, None]
+
+
+_UNIT = 128
+"""A gain of 1 as it is written in 8 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Light:
+    """Light on a scene: its brightness, how much less reaches each corner, and how it grows from frame to frame."""
+
+    level: float = 1.0
+    corners: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
+    step: float = 0.0
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, frames: int) -> Light:
+        """Uneven light, which in some clips grows or falls by up to a quarter."""
+        corners = rng.uniform(0.75, 1.1, 4)
+        change = float(rng.uniform(-0.25, 0.25)) if frames > 1 and rng.random() < 0.4 else 0.0
+        return cls(float(rng.uniform(0.85, 1.08)), tuple(corners.tolist()), change / max(1, frames - 1))
+
+    def on(self, image: Image, frame: int) -> Image:
+        """The picture in this light."""
+        height, width = image.shape[:2]
+        gain = np.asarray(self.corners, np.float32).reshape(2, 2) * (self.level * (1 + self.step * frame) * _UNIT)
+        small = cv2.resize(np.clip(gain, 0, 255), (16, 16), interpolation=cv2.INTER_LINEAR).astype(np.uint8)
+        spread = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+        return np.asarray(cv2.multiply(image, cv2.merge([spread] * 3), scale=1 / _UNIT), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Wear:
+    """What lens, sensor and compression add: blur (pixels), grain (levels), JPEG quality; 0 for none of it."""
+
+    blur_px: float = 0.0
+    grain: float = 0.0
+    jpeg_quality: int = 0
+
+    @classmethod
+    def random(cls, rng: np.random.Generator) -> Wear:
+        """Grain more often than not, blur in a quarter of the clips, compression in a seventh."""
+        blur_px = float(rng.uniform(0.4, 0.9)) if rng.random() < 0.25 else 0.0
+        grain = float(rng.uniform(1, 6)) if rng.random() < 0.6 else 0.0
+        return cls(blur_px, grain, int(rng.integers(45, 95)) if rng.random() < 0.15 else 0)
+
+    def of(self, rng: np.random.Generator, image: Image) -> Image:
+        """The picture as the camera hands it on; the grain differs from call to call."""
+        if self.blur_px:
+            image = np.asarray(cv2.GaussianBlur(image, (5, 5), self.blur_px), np.uint8)
+        if self.grain:
+            image = grained(rng, image, self.grain)
+        if self.jpeg_quality:
+            coded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, self.jpeg_quality])[1]
+            image = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR), np.uint8)
+        return image
+
+
+def shadow(image: Image, box_px: Box, depth: float = 0.35) -> None:
+    """Darkens softly what lies under and to the lower right of a box."""
+    left, top, right, bottom = box_px
+    shift = 0.12 * (bottom - top)
+    x0, y0 = max(0, round(left - shift)), max(0, round(top - shift))
+    x1, y1 = min(image.shape[1], round(right + 3 * shift)), min(image.shape[0], round(bottom + 3 * shift))
+    if x0 >= x1 or y0 >= y1:
+        return
+    below = image[y0:y1, x0:x1]
+    across = _bump((np.arange(x0, x1) - (left + right) / 2 - shift) / (0.62 * (right - left)))
+    down = _bump((np.arange(y0, y1) - (top + bottom) / 2 - shift) / (0.62 * (bottom - top)))
+    share = 1 - depth * down[:, None, None] * across[None, :, None]
+    image[y0:y1, x0:x1] = (below * share).astype(np.uint8)
+
+
+def _bump(offset: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """1 in the middle, 0 from ±1 outwards."""
+    return ((1 - np.clip(offset**2, 0, 1)) ** 2).astype(np.float32)

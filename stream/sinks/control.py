@@ -1,14 +1,107 @@
-"""Requests of other programs, taken at `output.control` as long as the other outputs are open."""
+"""Requests from other programs: ask, status."""
 
 from __future__ import annotations
 
-from stream.config import Config
+import logging
+from typing import Any
+
+import msgspec
+
+from stream.config import QUERY_LIMIT_CHARS, Config
+from stream.errors import TransportError
 from stream.events import Event
 from stream.monitor.health import RunMonitor
-from stream.requests import ControlHandler
+from stream.monitor.schema import STATS, STATUS, VERSION, envelope
 from stream.sinks.base import Sink
-from stream.transport.control import ControlServer
-from stream.transport.curve import server_curve
+from stream.transport.security import server_curve
+from stream.transport.services import ControlServer
+
+EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
+
+log = logging.getLogger(__name__)
+
+
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One of `ask`, the new question, and `status`, for the last status and statistics."""
+
+    v: int = VERSION
+    ask: str | None = None
+    status: bool = False
+
+
+class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`error` says why where `ok` is false. `status` and `stats` are as they are published."""
+
+    v: int = msgspec.field(default_factory=lambda: VERSION)
+    ok: bool
+    error: str | None = None
+    status: dict[str, Any] | None = None
+    stats: dict[str, Any] | None = None
+
+
+class RequestRefused(Exception):
+    """A request cannot be done; never leaves this module."""
+
+
+class ControlHandler:
+    """Replies to requests, by what `monitor` knows of the run."""
+
+    def __init__(self, monitor: RunMonitor) -> None:
+        self._monitor = monitor
+
+    def handle(self, body: bytes) -> bytes:
+        """The reply, in the encoding of the request: JSON, or msgpack where it does not look like JSON."""
+        codec = msgspec.json if body.lstrip()[:1] in (b"{", b"[", b'"', b"") else msgspec.msgpack
+        try:
+            reply = self._reply(codec.decode(body, type=ControlRequest))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            reply = ControlReply(ok=False, error=f"not a request: {error}; send for example {EXAMPLE}")
+        except RequestRefused as error:
+            reply = ControlReply(ok=False, error=str(error))
+        except Exception as error:
+            log.warning("a request failed", exc_info=True)
+            reply = ControlReply(ok=False, error=f"unexpected {type(error).__name__}")
+        return codec.encode(reply)
+
+    def _reply(self, request: ControlRequest) -> ControlReply:
+        if request.v != VERSION:
+            raise RequestRefused(f"version {request.v} is not known here; this run speaks version {VERSION}")
+        if request.ask is None and not request.status:
+            raise RequestRefused(f'nothing was asked for; send for example {EXAMPLE}, or {{"status": true}}')
+        if request.ask is not None:
+            self._ask(request.ask)
+        if not request.status:
+            return ControlReply(ok=True)
+        return ControlReply(
+            ok=True,
+            status=envelope(STATUS, msgspec.to_builtins(self._monitor.status())),
+            stats=envelope(STATS, msgspec.to_builtins(self._monitor.stats())),
+        )
+
+    def _ask(self, query: str) -> None:
+        run = self._monitor.run
+        if not query.strip():
+            raise RequestRefused("the question is empty")
+        if len(query) > QUERY_LIMIT_CHARS:
+            raise RequestRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}")
+        if run is None:
+            raise RequestRefused("the run has not begun; ask again in a moment")
+        if self._monitor.health().status == "ended":
+            raise RequestRefused("the run has ended")
+        run.ask(query)
+
+
+def ask_request(query: str) -> bytes:
+    """The request that changes the question."""
+    return msgspec.json.encode(ControlRequest(ask=query))
+
+
+def read_reply(body: bytes) -> ControlReply:
+    """The reply to one of these requests. Raises TransportError where it is none."""
+    try:
+        return msgspec.json.decode(body, type=ControlReply)
+    except msgspec.MsgspecError as error:
+        raise TransportError(f"the reply is no reply of a run ({error}); is the address that of --control?") from error
 
 
 class ControlSink(Sink):

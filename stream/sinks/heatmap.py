@@ -15,11 +15,11 @@ from arr_coc.errors import of_counted
 from stream.clock import clock_text
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady
-from stream.overlay import Overlay
-from stream.printable import printable
+from stream.media import Overlay
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
+from stream.untrusted import printable
 
 TakeOverlay = Callable[[int], Overlay]
 """Gives the picture in a slot of the run, once."""

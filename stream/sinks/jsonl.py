@@ -1,14 +1,12 @@
-"""JSON lines: one event a line, `type` first, each in the file as soon as it happens."""
+"""JSON lines of events; explanations."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stream.event_forms import encode_event
-from stream.events import Answer, AnswerDeltaEvent, Event, Explanation, FrameReady, Summary, YesNoResult
+from stream.events import Answer, AnswerDeltaEvent, Event, Explanation, FrameReady, Summary, YesNoResult, encode_event
 from stream.sinks.base import Sink
-from stream.sinks.output_check import STDOUT
-from stream.sinks.output_file import OutputFile
+from stream.sinks.output_file import STDOUT, OutputFile
 
 
 class StdoutLines:
@@ -45,6 +43,20 @@ class JsonlSink(Sink):
         self._file.append(encode_event(event) + "\n")
         if isinstance(event, Summary) and event.ended == "finished":
             self._file.catch_up()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ExplanationSink(Sink):
+    """Writes `why` events and nothing else."""
+
+    def __init__(self, path: str) -> None:
+        self._file = OutputFile(path)
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, Explanation):
+            self._file.append(encode_event(event) + "\n")
 
     def close(self) -> None:
         self._file.close()

@@ -14,8 +14,8 @@ from stream.events import Event, Notice
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, TOPICS, StatusMessage, envelope, event_message
 from stream.sinks.base import Sink
-from stream.transport.curve import server_curve
-from stream.transport.publisher import Publisher, TopicMessage
+from stream.transport.security import server_curve
+from stream.transport.services import Publisher, TopicMessage
 
 KEPT = (STATUS, "answer", "look", "turned", "frame", STATS)
 """Topics whose last message a newcomer gets."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stream.sources.base import SkippedItem, Source, SourceFrame, SourceInfo
+from stream.media import SkippedItem, Source, SourceFrame, SourceInfo
 
 __all__ = ["SkippedItem", "Source", "SourceFrame", "SourceInfo"]

@@ -1,15 +1,252 @@
-"""Packets into frames, past what does not decode."""
+"""Opening containers, picking streams, `VideoDecoder` with a `LossTracker`, what this FFmpeg can do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
 
 import av
+from av.stream import Disposition
 
-from stream.sources.base import SkippedItem
-from stream.sources.limits import decoder_options, decoding_failure
-from stream.sources.losses import LossLedger
-from stream.sources.timeline import MediaTimeline
+from arr_coc.types import NS_PER_S
+from stream.config import CaptureConfig
+from stream.errors import SourceError
+from stream.media import SkippedItem
+from stream.sources.checks import check_file
+from stream.sources.limits import decoder_options, decoding_failure, file_options
+from stream.sources.timing import MediaTimeline
+
+DECODERS: Mapping[str, Sequence[str]] = {
+    "H.264": ("h264",),
+    "HEVC": ("hevc",),
+    "VP9": ("vp9", "libvpx-vp9"),
+    "AV1": ("libdav1d", "libaom-av1", "libgav1"),
+    "MJPEG": ("mjpeg",),
+}
+"""Video formats → the decoders of which one is enough. (FFmpeg's own `av1` only drives hardware.)"""
+
+HEATMAP_ENCODER = "libx264"
+
+PROTOCOLS = ("rtsp", "https", "udp", "rtmp")
+
+CAMERA_FORMAT = "video4linux2,v4l2"
+
+
+def ffmpeg_version() -> str:
+    """The versions of PyAV and of the libavcodec that it carries."""
+    codec = ".".join(map(str, av.library_versions["libavcodec"]))
+    return f"{av.__version__} (libavcodec {codec})"
+
+
+def decodable() -> dict[str, bool]:
+    """Each video format, and whether it can be decoded."""
+    return {
+        name: any(decoder in av.codecs_available and _opens(decoder, "r") for decoder in decoders)
+        for name, decoders in DECODERS.items()
+    }
+
+
+def encodes_heatmaps() -> bool:
+    return _opens(HEATMAP_ENCODER, "w")
+
+
+def reads_cameras() -> bool:
+    return CAMERA_FORMAT in av.formats_available
+
+
+def protocols() -> dict[str, bool]:
+    """Each network protocol, and whether FFmpeg has it: asked of a port of this machine where nothing listens."""
+    return {name: _speaks(name) for name in PROTOCOLS}
+
+
+def _opens(name: str, mode: str) -> bool:
+    try:
+        av.codec.Codec(name, mode)
+    except ValueError:
+        return False
+    return True
+
+
+def _speaks(protocol: str) -> bool:
+    try:
+        av.open(f"{protocol}://127.0.0.1:1/nothing", timeout=(0.2, 0.2)).close()
+    except av.error.ProtocolNotFoundError:
+        return False
+    except (av.FFmpegError, ValueError):
+        return True
+    return True
+
+
+AV_TIME_BASE = 1_000_000
+"""FFmpeg's ticks a second for the times of a whole container."""
+
+TEXT_DEMUXERS = frozenset({"tty", "bin", "xbin", "adf", "idf"})
+"""Demuxers that draw a text file as a terminal's screen: not what anybody means by a video."""
+
+_MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
+"""The tag DURATION of a Matroska track: the time of its end."""
+
+
+def open_container(path: Path, config: CaptureConfig) -> av.container.InputContainer:
+    """Opens a file for reading, and nothing that it may name.
+
+    Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it, or may not.
+    """
+    check_file(path, config.max_pixels)
+    try:
+        container = av.open(f"file:{path}", options=file_options(config), metadata_errors="replace")
+    except av.FFmpegError as error:
+        raise _not_a_video(path, error.strerror or str(error)) from error
+    if container.format.name in TEXT_DEMUXERS:
+        container.close()
+        raise _not_a_video(path, "it looks like text")
+    return container
+
+
+def video_stream(
+    container: av.container.InputContainer, name: str, wanted: int | None = None
+) -> av.video.stream.VideoStream:
+    """Video stream `wanted`, counted from 0; without a number the first one marked as default, else the first one.
+
+    Cover art is no video stream. Raises SourceError where there is none, or none of that number.
+    """
+    streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    if not streams:
+        kinds = sorted({stream.type for stream in container.streams} - {"video"})
+        held = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
+        raise SourceError(f"{name} has no video stream ({held} in it); give a file with pictures")
+    if wanted is None:
+        stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
+    elif wanted < len(streams):
+        stream = streams[wanted]
+    else:
+        listed = "; ".join(f"{number}: {_described(stream)}" for number, stream in enumerate(streams))
+        raise SourceError(f"{name} has no video stream {wanted}; there is {listed}")
+    if stream.codec_context is None:
+        raise SourceError(
+            f"{name} holds pictures that this FFmpeg has no decoder for; convert it, to H.264 for example"
+        )
+    return stream
+
+
+def _described(stream: av.video.stream.VideoStream) -> str:
+    """A video stream in a few words: codec, size, language, title."""
+    context = stream.codec_context
+    words = ["undecodable"] if context is None else [context.name, f"{context.width}x{context.height}"]
+    language, title = stream.metadata.get("language"), stream.metadata.get("title")
+    words += [language] if language not in (None, "und") else []
+    words += [f"{title!r}"] if title else []
+    return " ".join(words)
+
+
+def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:
+    """The stream's clock, from where players begin."""
+    return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream))
+
+
+def origin_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Fraction:
+    """The presentation time, in seconds, that players show as 0.
+
+    It is the container's start time where that is positive, else 0, or the video's own start where that is earlier.
+    """
+    start = Fraction(container.start_time or 0, AV_TIME_BASE)
+    video_start = (stream.start_time or 0) * (stream.time_base or Fraction(0))
+    if abs(video_start - start) <= Fraction(1, AV_TIME_BASE):
+        start = video_start
+    return start if start > 0 else min(Fraction(0), video_start)
+
+
+def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
+    """Frames a second as the container declares or FFmpeg estimates them."""
+    return stream.average_rate or stream.guessed_rate
+
+
+def begin_near(
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, media_ns: int | None
+) -> None:
+    """Goes to the last key frame before a media time, as far as the container can tell, or (None) to the beginning.
+
+    Where it cannot, it stays where it is.
+    """
+    seconds = Fraction(media_ns or 0, NS_PER_S) + origin_of(container, stream)
+    with contextlib.suppress(av.FFmpegError):
+        container.seek(0 if media_ns is None else int(seconds * AV_TIME_BASE))
+
+
+def declared_end_ns(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
+    """The media time at which the container says that this stream ends; None where it says nothing of it alone."""
+    if stream.duration is not None and stream.time_base is not None:
+        end = ((stream.start_time or 0) + stream.duration) * stream.time_base
+    elif match := _MATROSKA_END.fullmatch(stream.metadata.get("DURATION", "")):
+        hours, minutes, seconds = match.groups()
+        end = int(hours) * 3600 + int(minutes) * 60 + Fraction(seconds)
+    elif container.duration is not None and len(container.streams) == 1:
+        end = Fraction((container.start_time or 0) + container.duration, AV_TIME_BASE)
+    else:
+        return None
+    return int((end - origin_of(container, stream)) * NS_PER_S)
+
+
+def duration_ns_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
+    """How long there is something to see, as declared, for the stream or else for the whole container."""
+    end_ns = declared_end_ns(container, stream)
+    if end_ns is not None or container.duration is None:
+        return end_ns
+    return container.duration * NS_PER_S // AV_TIME_BASE
+
+
+def _not_a_video(path: Path, reason: str) -> SourceError:
+    return SourceError(
+        f"{path} is not a video that FFmpeg can read: {reason}; it may be cut short, damaged, or no video at all"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    first: int
+    last: int
+    reason: str
+    pts: int | None
+    media_ns: int | None
+    exact: bool
+
+    def item(self) -> SkippedItem:
+        count = self.last - self.first + 1
+        span = f"packet {self.first}" if count == 1 else f"packets {self.first}-{self.last}"
+        return SkippedItem(span if self.exact else f"{span} or one just before", self.reason, self.media_ns, count)
+
+
+class LossLedger:
+    """Packets that failed, in file order, given out in the order in which they would have been shown.
+
+    A decoder meets packets before it shows their pictures, so a failure is known a few frames too early. Neighbouring
+    packets become one item, with the first one's reason and time; one that fails again counts once.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[_Loss] = []
+
+    def lost(self, number: int, reason: str, pts: int | None, media_ns: int | None, *, exact: bool = True) -> None:
+        """Notes that packet `number` (1-based) failed. `exact` is False where a decoder with threads told it late."""
+        if self._waiting and number - 1 <= self._waiting[-1].last <= number:
+            self._waiting[-1] = replace(self._waiting[-1], last=number)
+        else:
+            self._waiting.append(_Loss(number, number, reason, pts, media_ns, exact))
+
+    def before(self, pts: int | None) -> tuple[SkippedItem, ...]:
+        """Takes out what lies before a frame with this PTS; all of it where a PTS is missing."""
+        due = [loss for loss in self._waiting if pts is None or loss.pts is None or loss.pts < pts]
+        self._waiting = [loss for loss in self._waiting if loss not in due]
+        return tuple(loss.item() for loss in due)
+
+    def rest(self) -> tuple[SkippedItem, ...]:
+        """Takes out everything that is left."""
+        return self.before(None)
+
 
 ONE_THREAD_MAX_PX = 1920 * 1088
 """Up to this many pixels one thread decodes faster than frames are taken, leaves the other cores to the other stages,

@@ -1,7 +1,10 @@
-"""A folder of pictures, or those that a pattern names, as a video."""
+"""`FolderSource`: pictures in natural order, EXIF, transparency."""
 
 from __future__ import annotations
 
+import struct
+import warnings
+import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,17 +16,69 @@ from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
+from stream.media import SkippedItem, SourceFrame, SourceInfo, never
+from stream.sources.checks import Part, pictures_of, root_of
 from stream.sources.fit import Fit
-from stream.sources.part import Part
-from stream.sources.picture import PictureError, read_picture
-from stream.sources.picture_files import pictures_of, root_of
-from stream.sources.timeline import DEFAULT_RATE
+from stream.sources.timing import DEFAULT_RATE
+
+WHITE = (255, 255, 255, 255)
+
+_DAMAGED = (
+    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
+    RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+"""What Pillow raises for files that are damaged, or no pictures."""
+
+
+class PictureError(Exception):
+    """A file that shows no picture; the message is the reason alone."""
+
+
+def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
+    """The picture, of an animation the first: uint8 RGB [H, W, 3].
+
+    Raises PictureError, for one of more than `max_pixels` before it is decoded.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about tags that do not matter here
+            with Image.open(path) as image:
+                if image.width * image.height > max_pixels:
+                    raise PictureError(
+                        f"it has {image.width}x{image.height} pixels, more than capture.max_pixels = {max_pixels}"
+                    )
+                image.load()
+                return np.asarray(_over_white(ImageOps.exif_transpose(_eight_bits(image))), np.uint8)
+    except UnidentifiedImageError as error:
+        raise PictureError("it is no picture of a known kind") from error
+    except _DAMAGED as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise PictureError(" ".join(reason.split()) or type(error).__name__) from error
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """A picture of one channel of 16 bits, scaled to 8; Pillow's own conversion would cut at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    samples = np.asarray(image, np.float32)
+    scaled = Image.fromarray(np.clip(samples / 257 + 0.5, 0, 255).astype(np.uint8))
+    scaled.info = dict(image.info)
+    scaled.getexif().update(image.getexif())
+    return scaled
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    if "A" not in image.mode and "a" not in image.mode and "transparency" not in image.info:
+        return image.convert("RGB")
+    coloured = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", coloured.size, WHITE), coloured).convert("RGB")
+
 
 _SHOWN = 3
 """Losses in a row that are told one by one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import av
 
 from stream.config import CaptureConfig
-from stream.sources.png_check import more_than
+from stream.sources.checks import more_than
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
 """Demuxers whose content names what is to be opened next."""

@@ -10,10 +10,10 @@ from types import TracebackType
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
+from stream.media import SkippedItem, SourceFrame, SourceInfo, never
 from stream.scenes import open_scene
-from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, never
+from stream.sources.checks import Part
 from stream.sources.fit import Fit
-from stream.sources.part import Part
 
 
 class SceneSource:

@@ -1,15 +1,133 @@
-"""A source that is read by a thread of its own and handed over frame by frame."""
+"""`ThreadedSource`, `FrameQueue`, `PrefetchSource`: reading in a thread, taken through a pollable queue."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
-from stream.sources.base import SkippedItem, SourceFrame, SourceInfo, SourceOutage, never
-from stream.sources.handover import Handover
-from stream.sources.live_time import LiveTimeline
+from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, SourceOutage, merged, never
+from stream.sources.timing import LiveTimeline
+
+CAPACITY = 4
+"""Frames that may wait. Whoever takes them is nearly always waiting; this covers a pause of its thread."""
+
+ITEMS_MAX = 64
+"""Frames and outages that may wait together: a bound for a taker that is gone."""
+
+Item = SourceFrame | SourceOutage
+
+
+class Handover:
+    """A bounded queue between one giver and one taker; `fileno` is readable when `take` has something to say.
+
+    `put` drops the oldest frame where there is no room, and counts it in `dropped`; what that frame had to tell (a
+    discontinuity, what was skipped) goes over to the next one. `put_when_free` waits instead.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._closed = False
+        self._error: Exception | None = None
+        self._readable, self._wake = os.pipe()
+        os.set_blocking(self._readable, False)
+        os.set_blocking(self._wake, False)
+        self.dropped = 0
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def put(self, item: Item) -> None:
+        """Hands an item over; never waits."""
+        with self._changed:
+            if self._closed:
+                return
+            self._items.append(item)
+            if self._frames() > self._capacity or len(self._items) > ITEMS_MAX:
+                self._drop_oldest()
+            self._signal()
+
+    def put_when_free(self, item: Item, timeout_s: float) -> bool:
+        """Hands an item over once there is room; whether there was some within the time limit."""
+        with self._changed:
+            room = self._changed.wait_for(lambda: self._closed or self._frames() < self._capacity, timeout_s)
+            if room and not self._closed:
+                self._items.append(item)
+                self._signal()
+            return room
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Nothing more will come; `error` says why, where that is a failure."""
+        with self._changed:
+            self._ended, self._error = True, error
+            self._signal()
+
+    def take(self) -> list[Item] | None:
+        """What has come since, without waiting; None after the last. Raises the error that ended it."""
+        with self._changed:
+            if self._closed:
+                return None
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._readable, 4096)
+            items = list(self._items)
+            self._items.clear()
+            self._changed.notify_all()
+            if self._ended:
+                self._signal()
+            if items or not self._ended:
+                return items
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether `take` has something to say within the time limit."""
+        poll = select.poll()
+        poll.register(self._readable, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
+    def close(self) -> None:
+        """Gives back the descriptors; what still comes is dropped. May be called twice."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+            os.close(self._readable)
+            os.close(self._wake)
+
+    def _frames(self) -> int:
+        return sum(isinstance(item, SourceFrame) for item in self._items)
+
+    def _drop_oldest(self) -> None:
+        """Drops the oldest frame, or the oldest item where hardly any is a frame."""
+        index = next((at for at, item in enumerate(self._items) if isinstance(item, SourceFrame)), 0)
+        if len(self._items) > ITEMS_MAX:
+            index = 0
+        old = self._items[index]
+        del self._items[index]
+        if not isinstance(old, SourceFrame):
+            return
+        self.dropped += 1
+        for at, item in enumerate(self._items):
+            if at >= index and isinstance(item, SourceFrame):
+                self._items[at] = merged(old, item)
+                return
+
+    def _signal(self) -> None:
+        if not self._closed:
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._wake, b"\0")
+
 
 WAIT_S = 0.05
 """Longest single wait for a frame, before `should_stop` is asked."""
@@ -115,3 +233,71 @@ class ThreadedSource:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+AHEAD = 2
+"""Frames that may have been decoded and not yet been taken."""
+
+
+class ReadAhead:
+    """A file that comes over a network: every frame in order, and a reader that can stop while the network is silent.
+
+    The source is read, and closed, by one thread, which waits where it is `AHEAD` frames ahead.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._handover = Handover(AHEAD)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="read ahead", daemon=True)
+
+    def describe(self) -> SourceInfo:
+        return self._source.describe()
+
+    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame | SourceOutage]:
+        """The frames of the source; to be called once. Raises what the source raises."""
+        self._thread.start()
+        while not should_stop():
+            items = self._handover.take()
+            if items is None:
+                return
+            yield from items
+            self._handover.wait(WAIT_S)
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        return self._source.trailing_skipped()
+
+    def repaired_pts(self) -> tuple[int, int]:
+        return self._source.repaired_pts()
+
+    def close(self) -> None:
+        """Ends the thread, at once or when the network's time limit is over; it closes the source."""
+        self._stop.set()
+        if self._thread.ident is None:
+            self._source.close()
+        else:
+            self._thread.join(CLOSE_S)
+        self._handover.close()
+
+    def __enter__(self) -> ReadAhead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        error: Exception | None = None
+        try:
+            with self._source:
+                for item in self._source.frames(self._stop.is_set):
+                    while not self._handover.put_when_free(item, WAIT_S):
+                        if self._stop.is_set():
+                            return
+                    if self._stop.is_set():
+                        return
+        except Exception as caught:
+            error = caught
+        finally:
+            self._handover.finish(error)

@@ -24,7 +24,6 @@ from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, Listener, SchedulePolicy
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl, describe
-from stream.event_forms import pack_event
 from stream.events import (
     Answer,
     Cut,
@@ -36,13 +35,13 @@ from stream.events import (
     Outage,
     PictureChanged,
     Skipped,
+    pack_event,
     store_lost,
 )
-from stream.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
-from stream.overlay import Overlay
-from stream.recorder import Recorder
-from stream.slots import Slots
-from stream.sources.base import SkippedItem
+from stream.media import Overlay, SkippedItem
+from stream.protocol.buffers import Slots
+from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
+from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.transport import Transport, Waiter
 

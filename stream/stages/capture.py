@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
-from stream.mailbox import Mailbox
-from stream.messages import Credit, End, FrameCaptured, SourceLost
-from stream.slots import Slots
-from stream.sources.base import ArrivingSource, Source, SourceFrame, SourceOutage, merged
+from stream.media import ArrivingSource, Source, SourceFrame, SourceOutage, merged
+from stream.protocol.buffers import Mailbox, Slots
+from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.transport import Link, Transport, Waiter
 

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import PendingUpdate, TextureUpdater
 from stream.control import WAIT_MS, RunControl
-from stream.mailbox import Mailbox
-from stream.messages import Credit, Discontinuity, End, FrameCaptured, SourceLost, TextureUpdated
-from stream.slots import Slots
+from stream.protocol.buffers import Mailbox, Slots
+from stream.protocol.messages import Credit, Discontinuity, End, FrameCaptured, SourceLost, TextureUpdated
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.transport import Link, Transport, Waiter
 

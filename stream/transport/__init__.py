@@ -6,11 +6,9 @@ Backpressure is not left to ZeroMQ: senders hold a `Mailbox` and wait for credit
 
 from __future__ import annotations
 
-from stream.transport.bus import EventSink, EventSource
-from stream.transport.context import Transport
+from stream.transport.context import EventSink, EventSource, Transport
 from stream.transport.directory import SocketDirectory, ipc_endpoint, private_directory
-from stream.transport.link import Link, Received, Tap, Waiter
-from stream.transport.port import Client, Port
+from stream.transport.links import Client, Link, Port, Received, Tap, Waiter
 
 __all__ = [
     "Client",

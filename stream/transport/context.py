@@ -1,4 +1,4 @@
-"""The ZeroMQ context of one process."""
+"""`Transport` (one ZeroMQ context a process), private ipc directory, `EventSender/EventReceiver`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,53 @@ from collections.abc import Callable
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from stream.transport.bus import EventSink, EventSource
-from stream.transport.curve import ClientCurve, ServerCurve
-from stream.transport.link import Link, Tap
-from stream.transport.port import Port
+from stream.transport.links import Link, Port, Tap
+from stream.transport.security import ClientCurve, ServerCurve
+
+EVENT_QUEUE = 256
+"""Events that may wait for the main thread before the allocate stage waits."""
+
+LINGER_MS = 1000
+"""How long a closing end still tries to hand over what it was told to send."""
+
+
+class EventSource:
+    """The main thread's end of the event bus."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, EVENT_QUEUE // 2)
+        self._socket.bind(endpoint)
+
+    def receive(self, timeout_ms: int) -> bytes | None:
+        """The next encoded event, or None within the time limit."""
+        if not self._socket.poll(timeout_ms):
+            return None
+        return self._socket.recv(zmq.NOBLOCK)
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+class EventSink:
+    """A stage's end of the event bus; belongs to the thread that made it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, EVENT_QUEUE // 2)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.connect(endpoint)
+
+    def send(self, event: bytes, timeout_ms: int) -> bool:
+        """Whether the event was taken within the time limit."""
+        try:
+            self._socket.send(event, zmq.NOBLOCK)
+        except zmq.Again:
+            return bool(self._socket.poll(timeout_ms, zmq.POLLOUT)) and self.send(event, 0)
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Transport:

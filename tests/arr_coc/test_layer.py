@@ -24,8 +24,8 @@ from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import QueryEmbedding
 from stream.answer.model import QWEN, load_answer_model
 from stream.config import AnswerConfig, Config
-from stream.identity import identity_of
-from stream.messages import ServerHello, decode, encode
+from stream.protocol.messages import ServerHello, decode, encode
+from stream.recording.identity import identity_of
 from stream.runtime.wiring import allocator_for
 from stream.sources import SourceInfo
 from tests.support.models import tiny_folder

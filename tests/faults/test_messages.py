@@ -20,11 +20,19 @@ from stream.answer.server import AnswerServer
 from stream.config import Config
 from stream.control import RunControl
 from stream.errors import RecordingError, ResumeError, TransportError
-from stream.event_forms import pack_event, unpack_event
-from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped
-from stream.framing import framed
-from stream.journal import Journal
-from stream.messages import (
+from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped, pack_event, unpack_event
+from stream.media import SkippedItem
+from stream.protocol.codec import (
+    embedding_of,
+    feedback_arrays,
+    feedback_of,
+    frame_message,
+    frame_packet,
+    specs_of,
+    token_message,
+    token_packet,
+)
+from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Connect,
@@ -44,18 +52,9 @@ from stream.messages import (
     decode,
     encode,
 )
-from stream.packets import (
-    embedding_of,
-    feedback_arrays,
-    feedback_of,
-    frame_message,
-    frame_packet,
-    specs_of,
-    token_message,
-    token_packet,
-)
-from stream.recording import MAGIC, Began, Happened, Heard, Recording, Said, packed, unpacked
-from stream.sources.base import SkippedItem
+from stream.recording.format import MAGIC, Began, Happened, Heard, Recording, Said, packed, unpacked
+from stream.recording.journal import Journal
+from stream.recording.log import framed
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.support.answer_models import FakeSpeaker

@@ -17,10 +17,9 @@ import zmq
 
 from stream.config import Config
 from stream.monitor.health import RunMonitor
-from stream.requests import ControlHandler, ask_request
-from stream.sources.frame_message import FrameReader, MessageError
-from stream.transport.control import REQUEST_BYTES_MAX, ControlServer, request
-from stream.transport.publisher import Publisher
+from stream.sinks.control import ControlHandler, ask_request
+from stream.sources.zeromq import FrameReader, MessageError
+from stream.transport.services import REQUEST_BYTES_MAX, ControlServer, Publisher, request
 from tests.support.faults import many
 from tests.support.network import listening
 from tests.support.runs import WatchedRun

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import zmq
 
 from stream.errors import TransportError
-from stream.messages import (
+from stream.protocol.messages import (
     Connect,
     FramePacketMessage,
     SetQuery,

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from stream.messages import (
+from stream.protocol.codec import specs_of
+from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     ErrorReply,
@@ -21,7 +22,6 @@ from stream.messages import (
     YesNoReply,
     encode,
 )
-from stream.packets import specs_of
 from tests.hostile.nasty import NASTY
 
 Sent: TypeAlias = list[bytes]

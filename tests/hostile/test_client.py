@@ -19,7 +19,8 @@ from stream.answer.client_table import ServerOptions
 from stream.answer.server import AnswerServer
 from stream.config import QUERY_LIMIT_CHARS, Config, NetworkConfig
 from stream.control import RunControl
-from stream.messages import (
+from stream.protocol.codec import token_message
+from stream.protocol.messages import (
     AnswerReply,
     Cancel,
     Connect,
@@ -31,10 +32,9 @@ from stream.messages import (
     TurnRequest,
     encode,
 )
-from stream.packets import token_message
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
-from stream.transport.curve import client_curve, make_keys, server_curve
+from stream.transport.security import client_curve, make_keys, server_curve
 from tests.hostile.lies import NUMBERS
 from tests.hostile.nasty import NASTY
 from tests.support.answer_models import FakeSpeaker

@@ -13,10 +13,9 @@ import psutil
 import pytest
 import zmq
 
-from stream.messages import Connect, QueryAccepted
-from stream.sinks.http import HttpServer, Page
-from stream.transport.control import ControlServer, request
-from stream.transport.publisher import Publisher
+from stream.protocol.messages import Connect, QueryAccepted
+from stream.sinks.metrics import HttpServer, Page
+from stream.transport.services import ControlServer, Publisher, request
 from tests.faults.test_messages import Served, answered
 from tests.faults.test_messages import until as until_message
 from tests.hostile.crowd import half_open, room_for_a_crowd

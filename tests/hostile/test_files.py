@@ -14,15 +14,14 @@ import psutil
 import pytest
 
 from stream.cli import main
+from stream.config_loading import build_config, file_layer
 from stream.errors import ConfigError, RecordingError, ResumeError, TransportError
-from stream.framing import FRAMING, framed
-from stream.journal import MAGIC as JOURNAL_MAGIC
-from stream.journal import Journal
-from stream.layers import build_config, file_layer
-from stream.limits import ANSWER_CHARS_MAX, CONFIG_BYTES_MAX, KEPT_BYTES_MAX, RECORD_BYTES_MAX
-from stream.lossless import unpack_array
-from stream.messages import ArraySpec
-from stream.recording import MAGIC, Began, Recording
+from stream.protocol.messages import ArraySpec
+from stream.recording.format import MAGIC, Began, Recording, unpack_array
+from stream.recording.journal import MAGIC as JOURNAL_MAGIC
+from stream.recording.journal import Journal
+from stream.recording.log import FRAMING, framed
+from stream.untrusted import ANSWER_CHARS_MAX, CONFIG_BYTES_MAX, KEPT_BYTES_MAX, RECORD_BYTES_MAX
 from tests.support.events import answer
 from tests.support.faults import many
 

@@ -22,8 +22,8 @@ from stream.clock import FakeClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
 from stream.sources import SourceFrame
-from stream.sources.frame_message import FrameReader, MessageError
-from stream.sources.open import open_source
+from stream.sources.factory import open_source
+from stream.sources.zeromq import FrameReader, MessageError
 from tests.support.senders import Server
 from tests.support.video import make_video, moving_square
 
@@ -267,7 +267,7 @@ class TestOtherFiles:
 
     @pytest.mark.parametrize("name", ["a.m3u8", "a.ffconcat", "a.sdp"])
     def test_nor_can_a_pipe(self, private: Path, name: str, tmp_path: Path) -> None:
-        from stream.sources.stdin import StdinSource
+        from stream.sources.file import StdinSource
 
         reading, writing = os.pipe()
         text = playlist(name, private).encode()

@@ -12,9 +12,9 @@ import pytest
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import StageDied
 from stream.events import PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Event, FrameReady, Notice, Summary
-from stream.limits import PIECES_MAX
-from stream.messages import AnswerDelta, encode
+from stream.protocol.messages import AnswerDelta, encode
 from stream.runtime.pipeline import Pipeline
+from stream.untrusted import PIECES_MAX
 from tests.hostile.liar import lying
 from tests.hostile.lies import LIES, answered, lie
 

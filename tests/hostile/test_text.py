@@ -17,13 +17,13 @@ import webvtt
 
 from stream import logs
 from stream.cli import main
+from stream.commands.replay import json_lines, text_lines
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.live import LiveDisplay, Screen
 from stream.display.progress import PlainConsole, ProgressDisplay
 from stream.events import AnswerDeltaEvent, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
 from stream.logs import print_line
-from stream.overlay import Overlay
-from stream.replay_report import json_lines, text_lines
+from stream.media import Overlay
 from stream.runtime.replay import Replayed
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink

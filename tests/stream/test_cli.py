@@ -16,7 +16,7 @@ import webvtt
 
 from arr_coc.errors import BackendMissing
 from stream.cli import app, main
-from stream.layers import known_keys
+from stream.config_loading import known_keys
 from tests.support.models import tiny_folder
 from tests.support.video import make_video, moving_square
 

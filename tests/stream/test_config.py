@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stream.commands.options import RunOptions, takes_run_options
 from stream.config import QUERY_LIMIT_CHARS, Config
+from stream.config_loading import Layer, build_config, file_layer, option_layer, set_layer
 from stream.errors import ConfigError
-from stream.layers import Layer, build_config, file_layer, option_layer, set_layer
 
 AUTO = "be 'auto' or 'adaptive'"
 

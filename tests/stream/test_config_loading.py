@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arr_coc.resources import preset_folder
-from stream.layers import build_config, file_layer, presets
+from stream.config_loading import build_config, file_layer, presets
 
 
 def test_the_documented_presets_are_there() -> None:

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S, TokenReason
-from stream.event_forms import encode_event, pack_event, unpack_event
 from stream.events import (
     Answer,
     AnswerCancelled,
@@ -19,6 +18,7 @@ from stream.events import (
     AnyEvent,
     Cut,
     Event,
+    EventRebaser,
     Explanation,
     FrameMap,
     FrameReady,
@@ -34,8 +34,10 @@ from stream.events import (
     VerdictChanged,
     YesNoResult,
     YesNoTiming,
+    encode_event,
+    pack_event,
+    unpack_event,
 )
-from stream.renumbering import EventRebaser
 from tests.support.events import answer, frame
 
 ABSENT = (("timing", None), ("warning", None))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.printable import MARKS_MAX, printable, printable_json, printable_lines, printable_span, whole
+from stream.untrusted import MARKS_MAX, printable, printable_json, printable_lines, printable_span, whole
 from tests.hostile.nasty import FORBIDDEN
 
 

@@ -54,7 +54,7 @@ def outcome(path: Path) -> str:
     from stream.config import CaptureConfig
     from stream.errors import SourceError
     from stream.sources import SourceFrame
-    from stream.sources.open import open_source
+    from stream.sources.factory import open_source
 
     frames, last_ns = 0, -1
     try:

@@ -16,9 +16,9 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import RunControl
 from stream.events import Event, FrameReady, Restarted, Summary
-from stream.messages import Message
+from stream.media import Overlay
 from stream.monitor.statistics import RunStatistics
-from stream.overlay import Overlay
+from stream.protocol.messages import Message
 from stream.runtime.supervised import SupervisedRun
 from stream.sources import SourceInfo
 from stream.stages.base import Stage, StageThread

@@ -22,8 +22,8 @@ import zmq
 
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
-from stream.sources.base import Source, SourceFrame, SourceOutage
-from stream.sources.open import open_source
+from stream.media import Source, SourceFrame, SourceOutage
+from stream.sources.factory import open_source
 from tests.support.network import LIMIT_S
 from tests.support.video import Image, moving_square
 

@@ -8,8 +8,7 @@ import pytest
 from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.checkpoint import folder_token_ids, unseen_words
 from arr_coc.qwen.loading import load_qwen
-from stream.scenes.shapes import SHAPE_NAMES
-from stream.scenes.world import COLOURS
+from stream.scenes.drawing import COLOURS, SHAPE_NAMES
 from tests.support.models import tiny_qwen
 from training.presence import UNSEEN, presence_scenes
 

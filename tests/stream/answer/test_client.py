@@ -17,9 +17,9 @@ from stream.answer.request import ClientOptions
 from stream.clock import FakeClock
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
-from stream.journal import Recalled
-from stream.limits import ANSWER_CHARS_MAX, HEARD_AT_ONCE
-from stream.messages import (
+from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.codec import frame_packet, specs_of, token_packet
+from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Cancel,
@@ -39,9 +39,9 @@ from stream.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.packets import frame_packet, specs_of, token_packet
-from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.recording.journal import Recalled
 from stream.transport import Link, Transport
+from stream.untrusted import ANSWER_CHARS_MAX, HEARD_AT_ONCE
 from tests.support.network import LIMIT_MS
 from tests.support.runs import expect_whole
 

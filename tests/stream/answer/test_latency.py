@@ -17,14 +17,14 @@ from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_of
 from stream.answer.model import _window_options
 from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
+from stream.config_loading import Layer, build_config, option_layer
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
-from stream.doctor import fitness
+from stream.doctor import model_fit as fitness
 from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice
-from stream.layers import Layer, build_config, option_layer
-from stream.messages import Credit
 from stream.monitor.statistics import RunStatistics
+from stream.protocol.messages import Credit
 from stream.runtime.wiring import latency_target
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stream import cli
+from stream.answer.model_world import check_watched, doubt_about
 from stream.config import Config
 from stream.errors import ConfigError
-from stream.model_world import check_watched, doubt_about
 from stream.runtime.session import open_run
 from tests.support.models import tiny_folder
 

@@ -16,19 +16,18 @@ from stream.answer.client_table import ServerOptions
 from stream.answer.model import Packet
 from stream.answer.server import AnswerServer
 from stream.config import AnswerConfig, Config, PipelineConfig
+from stream.config_loading import build_config, set_layer
 from stream.control import CancelledError, RunControl
 from stream.display.state import DisplayClock, Transcript
 from stream.display.text import EventText
 from stream.errors import ConfigError
-from stream.event_forms import encode_event
-from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Notice
-from stream.layers import build_config, set_layer
-from stream.messages import Cancel, Connect, Message, TurnGrant, TurnRequest
-from stream.packets import token_message
+from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Notice, encode_event
+from stream.protocol.codec import token_message
+from stream.protocol.messages import Cancel, Connect, Message, TurnGrant, TurnRequest
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.wiring import speak_policy
 from stream.sources import SourceInfo
-from stream.transport.link import Received
+from stream.transport.links import Received
 from tests.support.answer_models import FakeSpeaker
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square

@@ -17,7 +17,8 @@ from stream.clock import FakeClock
 from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Event, Notice, QueryChanged, YesNoResult
-from stream.messages import (
+from stream.protocol.codec import specs_of
+from stream.protocol.messages import (
     AnswerReply,
     Cancel,
     Connect,
@@ -31,7 +32,6 @@ from stream.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.packets import specs_of
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Port, Transport, ipc_endpoint, private_directory
 

@@ -21,7 +21,9 @@ from stream.answer.model import AnswerModel, Packet, load_answer_model
 from stream.answer.server import AnswerServer
 from stream.config import Config
 from stream.errors import ConfigError, StageDied
-from stream.messages import (
+from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.codec import embedding_of, feedback_of, frame_message, token_message
+from stream.protocol.messages import (
     PROTOCOL,
     AnswerDelta,
     AnswerReply,
@@ -40,8 +42,6 @@ from stream.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.packets import embedding_of, feedback_of, frame_message, token_message
-from stream.snapshot import SnapshotReader, SnapshotWriter
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Link, Received
 from tests.support import answer_models as fake_speaker

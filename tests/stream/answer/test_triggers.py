@@ -25,8 +25,7 @@ from stream.answer.triggers import (
 )
 from stream.config import AnswerConfig, Config, UntilConfig
 from stream.display.text import turned_text
-from stream.event_forms import encode_event
-from stream.events import Notice, VerdictChanged, YesNoResult
+from stream.events import Notice, VerdictChanged, YesNoResult, encode_event
 from stream.runtime.wiring import watch_policy
 from tests.support.events import look
 

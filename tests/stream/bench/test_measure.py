@@ -15,8 +15,8 @@ from stream.config import CaptureConfig, Config
 from stream.display.progress import ProgressDisplay
 from stream.errors import StageDied
 from stream.events import Event
+from stream.media import Overlay
 from stream.monitor.statistics import RunStatistics
-from stream.overlay import Overlay
 from stream.sources import SourceInfo
 from tests.support.events import frame, summary
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.commands.durations import media_time_of, seconds_of
+from stream.commands.options import media_time_of, seconds_of
 from stream.errors import ConfigError
 
 

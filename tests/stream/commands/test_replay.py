@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from stream.cli import main
-from stream.messages import AnswerReply
-from stream.recording import AnyRecord, Heard, Part, Recording
+from stream.protocol.messages import AnswerReply
+from stream.recording.format import AnyRecord, Heard, Part, Recording
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import open_recorded
 from tests.support.models import tiny_folder

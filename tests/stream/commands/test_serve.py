@@ -18,7 +18,7 @@ from stream.cli import main
 from stream.config import Config, OutputConfig
 from stream.monitor.health import RunMonitor
 from stream.sinks.control import ControlSink
-from stream.transport import control as control_module
+from stream.transport import services as control_module
 from tests.stream.test_cli import error_of
 from tests.support.events import frame
 from tests.support.network import LIMIT_S, free_port, until

@@ -21,7 +21,7 @@ from stream.display.text import (
     wrap,
 )
 from stream.events import Cut, Event, Notice, Outage, PictureChanged, QueryChanged, Restarted, Skipped
-from stream.printable import printable
+from stream.untrusted import printable
 from tests.support.events import frame
 
 

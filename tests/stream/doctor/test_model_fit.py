@@ -11,7 +11,8 @@ import pytest
 from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.memory_estimate import Footprint, Load, ModelFacts
 from stream.config import Config
-from stream.doctor import cards, fitness
+from stream.doctor import model_fit as cards
+from stream.doctor import model_fit as fitness
 
 BUNDLED = ModelFacts.read(bundled_model_path(), "bundled")
 LARGE = dataclasses.replace(

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from stream import doctor as examination
 from stream.config import Config
-from stream.doctor import Check, all_needed_work, examination, examine, fitness, hardware, software
+from stream.doctor import Check, all_needed_work, examine
+from stream.doctor import model_fit as fitness
+from stream.doctor import system as hardware
+from stream.doctor import system as software
 from stream.errors import TransportError
-from stream.sources import abilities, cameras
+from stream.sources import cameras
+from stream.sources import decoder as abilities
 from stream.sources.cameras import Camera
 
 GB = 10**9

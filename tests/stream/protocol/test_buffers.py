@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.errors import TransportError
-from stream.mailbox import Mailbox
-from stream.slots import Slots
-from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import Mailbox, Slots, SnapshotReader, SnapshotWriter
 
 
 def test_an_item_waits_until_a_credit_comes() -> None:

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.errors import TransportError
-from stream.messages import AnswerReply, ArraySpec, QueryAccepted
-from stream.packets import (
+from stream.protocol.codec import (
     Array,
     embedding_of,
     feedback_arrays,
@@ -23,6 +22,7 @@ from stream.packets import (
     token_message,
     token_packet,
 )
+from stream.protocol.messages import AnswerReply, ArraySpec, QueryAccepted
 
 STAMP = FrameStamp(7, 280_000_000, 123_456_789, 5)
 GRID = TileGrid.of(70, 100)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from arr_coc.types import FrameStamp, Shift, TileGrid
 from stream.errors import TransportError
-from stream.messages import (
+from stream.media import SkippedItem
+from stream.protocol.messages import (
     PROTOCOL,
     AnswerDelta,
     AnyMessage,
@@ -38,7 +39,6 @@ from stream.messages import (
     decode,
     encode,
 )
-from stream.sources.base import SkippedItem
 
 STAMP = FrameStamp(7, 280_000_000, 123_456_789, (5 << 32) | 1)
 MESSAGES: list[Message] = [

@@ -13,12 +13,24 @@ import pytest
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.errors import OutputError, RecordingError, TransportError
 from stream.events import Notice
-from stream.framing import framed, read_framed
-from stream.lossless import pack_array, unpack_array
-from stream.messages import PROTOCOL, ArraySpec, SetQuery, TokenPacketMessage
-from stream.packets import specs_of, token_message, token_packet
-from stream.recording import MAGIC, AnyRecord, Began, Happened, Heard, Part, Recording, Said, claimed_folder, packed
-from stream.recording import unpacked as unpacked_parts
+from stream.protocol.codec import specs_of, token_message, token_packet
+from stream.protocol.messages import PROTOCOL, ArraySpec, SetQuery, TokenPacketMessage
+from stream.recording.format import (
+    MAGIC,
+    AnyRecord,
+    Began,
+    Happened,
+    Heard,
+    Part,
+    Recording,
+    Said,
+    claimed_folder,
+    pack_array,
+    packed,
+    unpack_array,
+)
+from stream.recording.format import unpacked as unpacked_parts
+from stream.recording.log import framed, read_framed
 
 RNG = np.random.default_rng(0)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from stream.answering import answering, config_of, read_answering
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
@@ -23,7 +22,17 @@ from stream.config import (
     WindowConfig,
 )
 from stream.errors import RecordingError
-from stream.identity import SAMPLE_BYTES, SAMPLES, UNKNOWN, fingerprint, identity_of, weights_of
+from stream.recording.identity import (
+    SAMPLE_BYTES,
+    SAMPLES,
+    UNKNOWN,
+    answering,
+    config_of,
+    fingerprint,
+    identity_of,
+    read_answering,
+    weights_of,
+)
 
 CONFIG = Config(
     source="rtsp://user:secret@camera/stream",

@@ -22,9 +22,8 @@ from stream.cli import main
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig, UntilConfig, WindowConfig
 from stream.errors import ResumeError
 from stream.events import Answer
-from stream.framing import FRAMING
-from stream.journal import MAGIC, Journal, journal_path
-from stream.resume import could_continue, journal_for
+from stream.recording.journal import MAGIC, Journal, could_continue, journal_for, journal_path
+from stream.recording.log import FRAMING
 from stream.runtime.pipeline import Pipeline
 from tests.support.events import answer
 from tests.support.network import LIMIT_S

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from stream.framing import FRAMING, framed, read_framed
+from stream.recording.log import FRAMING, framed, read_framed
 
 PAYLOADS = [b"one", b"2", b"three" * 100]
 WHOLE = b"".join(map(framed, PAYLOADS))

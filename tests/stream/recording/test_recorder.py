@@ -13,9 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream import recorder as module
 from stream.events import AnswerDeltaEvent, FrameMap, Notice
-from stream.messages import (
+from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.codec import frame_message, frame_packet, specs_of, token_message
+from stream.protocol.messages import (
     AnswerDelta,
     FramePacketMessage,
     KeepAlive,
@@ -25,10 +26,9 @@ from stream.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.packets import frame_message, frame_packet, specs_of, token_message
-from stream.recorder import RECORDING_ENDED, RecordedTalk, Recorder
-from stream.recording import AnyRecord, Began, Happened, Heard, Part, Recording, Said, unpacked
-from stream.snapshot import SnapshotWriter
+from stream.recording import recorder as module
+from stream.recording.format import AnyRecord, Began, Happened, Heard, Part, Recording, Said, unpacked
+from stream.recording.recorder import RECORDING_ENDED, RecordedTalk, Recorder
 from stream.transport import Received
 from tests.support.events import frame
 from tests.support.network import until

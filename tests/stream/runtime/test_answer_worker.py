@@ -19,17 +19,17 @@ from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, Ou
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
-from stream.messages import Connect, QueryAccepted, ServerHello
-from stream.recording import Recording
+from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.messages import Connect, QueryAccepted, ServerHello
+from stream.recording.format import Recording
 from stream.runtime import answer_worker as answer_process
 from stream.runtime import answer_worker as serving
 from stream.runtime.answer_worker import answer_threads, serve_answers, start_answer_process
 from stream.runtime.child import ChildProcess
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import Replay, Replayed, answered_by, replay_config
-from stream.snapshot import SnapshotWriter
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
-from stream.transport.curve import make_keys
+from stream.transport.security import make_keys
 from tests.support import answer_models as fake_speaker
 from tests.support.answer_models import FakeSpeaker
 from tests.support.network import LIMIT_S, free_port, until

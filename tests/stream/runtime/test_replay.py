@@ -14,13 +14,13 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import Packet
-from stream.answering import Answering, answering, read_answering
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
-from stream.messages import AnswerReply, Cancel, Connect, ServerHello, TurnExpired, YesNoReply
-from stream.packets import token_message
-from stream.recording import AnyRecord, Began, Happened, Heard, Recording, Said, packed
+from stream.protocol.codec import token_message
+from stream.protocol.messages import AnswerReply, Cancel, Connect, ServerHello, TurnExpired, YesNoReply
+from stream.recording.format import AnyRecord, Began, Happened, Heard, Recording, Said, packed
+from stream.recording.identity import Answering, answering, read_answering
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import LookedAgain, Replay, Replayed, answered_by, open_recorded, replay_config
 from tests.support.answer_models import FakeSpeaker

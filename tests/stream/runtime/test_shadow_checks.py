@@ -12,16 +12,23 @@ import pytest
 from arr_coc.types import FramePacket
 from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config
+from stream.config_loading import Layer, build_config
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
 from stream.errors import ConfigError, ResumeError
 from stream.events import Answer, AnswerDeltaEvent, ShadowCheck
-from stream.layers import Layer, build_config
-from stream.messages import AnswerDelta, FramePacketMessage, SetQuery, TokenPacketMessage, TurnGrant, TurnRequest
 from stream.monitor.statistics import RunStatistics
-from stream.packets import frame_packet
-from stream.resume import journal_for
-from stream.snapshot import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.codec import frame_packet
+from stream.protocol.messages import (
+    AnswerDelta,
+    FramePacketMessage,
+    SetQuery,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+)
+from stream.recording.journal import journal_for
 from tests.stream.answer.test_client import Opener, Talk, answered, clock, opened, tokens, whole_frame
 from tests.stream.display.test_layout import FIGURES
 from tests.stream.runtime.test_pipeline import configured, run, without_timing

@@ -13,7 +13,7 @@ from pathlib import Path
 import av
 import pytest
 
-from stream.signals import leave_gone_terminal
+from stream.control import leave_gone_terminal
 from tests.support.network import until
 from tests.support.terminal import Pty
 

@@ -18,8 +18,9 @@ from stream.config import (
     PipelineConfig,
     TextureConfig,
 )
-from stream.journal import Journal
-from stream.messages import ServerHello
+from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.messages import ServerHello
+from stream.recording.journal import Journal
 from stream.runtime.wiring import (
     allocate_policy,
     allocator_for,
@@ -29,7 +30,6 @@ from stream.runtime.wiring import (
     speak_policy,
     texture_options,
 )
-from stream.snapshot import SnapshotWriter
 from stream.sources import SourceInfo
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")

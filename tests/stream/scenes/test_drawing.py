@@ -7,11 +7,22 @@ import numpy as np
 import pytest
 
 from stream.scenes import load_scene
-from stream.scenes.lettering import Glyph, opencv_face, set_text, stamp
-from stream.scenes.shapes import SHAPE_NAMES, box_of, fill, outline, placed
-from stream.scenes.street import SIGNS, sign_box_px, street
-from stream.scenes.textures import CALM_GROUNDS, GRAINS, GROUNDS, clutter, grained
-from stream.scenes.wear import Light, Wear, shadow
+from stream.scenes.catalogue import SIGNS, sign_box_px, street
+from stream.scenes.drawing import SHAPE_NAMES, box_of, fill, outline, placed
+from stream.scenes.textures import (
+    CALM_GROUNDS,
+    GRAINS,
+    GROUNDS,
+    Glyph,
+    Light,
+    Wear,
+    clutter,
+    grained,
+    opencv_face,
+    set_text,
+    shadow,
+    stamp,
+)
 
 GREY = 128
 

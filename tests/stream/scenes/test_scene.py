@@ -11,9 +11,8 @@ from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceNotFound
 from stream.scenes import PACED_SCENES, SCENE_NAMES, Facts, PacedScene, Scene, Thing, load_scene, open_scene
-from stream.scenes.draw import draw_thing, gradient, page
-from stream.scenes.world import COLOURS, MOVEMENTS, PLACES, SHAPES, Movement, Shape
-from stream.sources.open import open_source
+from stream.scenes.drawing import COLOURS, MOVEMENTS, PLACES, SHAPES, Movement, Shape, draw_thing, gradient, page
+from stream.sources.factory import open_source
 
 TILE_PX = 32
 

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream.errors import OutputError
-from stream.sinks.captions import CaptionSink, caption_text, timestamp
-from stream.sinks.cues import OPEN_CUE_MS, Cue, CueTrack
+from stream.sinks.captions import OPEN_CUE_MS, CaptionSink, Cue, CueTrack, caption_text, timestamp
 from tests.support.events import answer, frame, summary
 
 

@@ -10,9 +10,8 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from stream.sinks import fonts
-from stream.sinks.drawing import KEY
+from stream.sinks.drawing import KEY, LEAST_WIDTH_PX, strip, strip_height
 from stream.sinks.fonts import Lettering, files_in, has, opened
-from stream.sinks.strip import LEAST_WIDTH_PX, strip, strip_height
 
 WIDTHS = (LEAST_WIDTH_PX, 322, 480, 640, 644, 800, 960, 1280)
 WORDS = "a red circle moves right and a blue square stays still, "

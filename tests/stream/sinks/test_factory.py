@@ -12,20 +12,17 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
-from stream.overlay import Overlay
-from stream.requests import ask_request, read_reply
-from stream.sinks import output_check
+from stream.media import Overlay
+from stream.sinks import output_file as output_check
 from stream.sinks.captions import CaptionSink
-from stream.sinks.control import ControlSink
+from stream.sinks.control import ControlSink, ask_request, read_reply
+from stream.sinks.factory import MonitorSink, open_listeners, open_sinks
 from stream.sinks.heatmap import HeatmapSink
-from stream.sinks.jsonl import JsonlSink
-from stream.sinks.listeners import MonitorSink, open_listeners
+from stream.sinks.jsonl import ExplanationSink, JsonlSink
 from stream.sinks.metrics import MetricsSink
-from stream.sinks.open import open_sinks
-from stream.sinks.output_check import check_apart
+from stream.sinks.output_file import check_apart
 from stream.sinks.publish import PublishSink
-from stream.sinks.why import ExplanationSink
-from stream.transport.control import request
+from stream.transport.services import request
 from tests.stream.sinks.test_metrics import free_port
 from tests.support.events import frame
 from tests.support.network import listening

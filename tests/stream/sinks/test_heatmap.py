@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from stream.errors import OutputError
-from stream.overlay import Overlay
-from stream.sinks.drawing import draw, draw_allocation, drawn_size
+from stream.media import Overlay
+from stream.sinks.drawing import LEAST_WIDTH_PX, draw, draw_allocation, drawn_size, strip_height
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
-from stream.sinks.strip import LEAST_WIDTH_PX, strip_height
 from tests.support.events import answer, frame
 
 GREY = 128

@@ -20,9 +20,8 @@ from stream.config import Config, OutputConfig
 from stream.errors import OutputError
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.monitor.health import RunMonitor
-from stream.sinks import http as http_module
-from stream.sinks.http import HttpServer, Page
-from stream.sinks.metrics import MetricsSink
+from stream.sinks import metrics as http_module
+from stream.sinks.metrics import HttpServer, MetricsSink, Page
 from tests.support.events import answer, frame, look, shadow, summary
 from tests.support.network import LIMIT_S, until
 from tests.support.runs import WatchedRun

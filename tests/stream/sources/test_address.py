@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks.rtsp_server import RtspServer, encode
 from stream.config import AllocateConfig, AnswerConfig, Config, PipelineConfig
-from stream.event_forms import encode_event
-from stream.events import Event, FrameReady, Outage, Started
+from stream.events import Event, FrameReady, Outage, Started, encode_event
 from stream.runtime.pipeline import Pipeline
 from stream.sources.address import camera_of, redacted, scheme_of, scrubbed, shown_config
 from tests.support.video import moving_square

@@ -9,8 +9,8 @@ import pytest
 from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
-from stream.sources.address_check import check_address
-from stream.sources.open import open_source
+from stream.sources.checks import check_address
+from stream.sources.factory import open_source
 
 
 @pytest.mark.parametrize(

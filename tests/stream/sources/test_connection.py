@@ -13,8 +13,16 @@ import pytest
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources import connection
-from stream.sources.connection import camera_options, camera_target, is_endless, network_options, network_target
-from stream.sources.failures import camera_failure, network_failure, reading_failure
+from stream.sources.connection import (
+    camera_failure,
+    camera_options,
+    camera_target,
+    is_endless,
+    network_failure,
+    network_options,
+    network_target,
+    reading_failure,
+)
 
 
 def error(number: int) -> av.FFmpegError:

@@ -15,13 +15,21 @@ from av.stream import Disposition
 from stream.clock import FakeClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
+from stream.media import SkippedItem
 from stream.sources import decoder
-from stream.sources.base import SkippedItem
-from stream.sources.container import declared_end_ns, duration_ns_of, origin_of, rate_of, video_stream
-from stream.sources.decoder import LARGE_PICTURE_THREADS, MAX_READ_ERRORS, VideoDecoder
+from stream.sources.decoder import (
+    LARGE_PICTURE_THREADS,
+    MAX_READ_ERRORS,
+    LossLedger,
+    VideoDecoder,
+    declared_end_ns,
+    duration_ns_of,
+    origin_of,
+    rate_of,
+    video_stream,
+)
 from stream.sources.file import FileSource
-from stream.sources.losses import LossLedger
-from stream.sources.timeline import MediaTimeline
+from stream.sources.timing import MediaTimeline
 from tests.support.video import make_video, moving_square, overwrite_packet
 
 MS = 1_000_000

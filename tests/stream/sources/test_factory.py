@@ -12,7 +12,7 @@ from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
 from stream.sources import Source
-from stream.sources.open import open_source
+from stream.sources.factory import open_source
 from tests.support.video import make_video, moving_square
 
 CLOCK = FakeClock(11)

@@ -25,13 +25,13 @@ from stream.clock import FakeClock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
 from stream.runtime.preflight import check_source
-from stream.sources import Source, SourceFrame, file, form
-from stream.sources import stdin as module
-from stream.sources.container import open_container
-from stream.sources.file import FileSource
+from stream.sources import Source, SourceFrame, file
+from stream.sources import file as module
+from stream.sources import planes as form
+from stream.sources.decoder import open_container
+from stream.sources.factory import open_source
+from stream.sources.file import FileSource, PipeReader, StdinSource
 from stream.sources.fit import resize_rgb
-from stream.sources.open import open_source
-from stream.sources.stdin import PipeReader, StdinSource
 from tests.support.video import make_audio, make_song_with_cover, make_video, moving_square, overwrite_packet
 
 MS = NS_PER_S // 1000
@@ -673,7 +673,7 @@ def test_the_address_is_a_dash(tmp_path: Path) -> None:
     """In a process of its own, because this one's standard input is the test runner's."""
     path = make_video(tmp_path / "clip.ts", moving_square(12))
     code = (
-        "from stream.sources.open import open_source; from stream.config import CaptureConfig;"
+        "from stream.sources.factory import open_source; from stream.config import CaptureConfig;"
         "from stream.clock import FakeClock;"
         "source = open_source('-', CaptureConfig(), FakeClock()); print(len(list(source.frames()))); source.close()"
     )

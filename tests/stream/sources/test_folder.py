@@ -13,9 +13,9 @@ from stream.clock import FakeClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError, SourceNotFound
 from stream.sources import Source, SourceFrame
-from stream.sources.open import open_source
-from stream.sources.picture import PictureError, read_picture
-from stream.sources.picture_files import natural_order
+from stream.sources.checks import natural_order
+from stream.sources.factory import open_source
+from stream.sources.folder import PictureError, read_picture
 
 MS = 1_000_000
 

@@ -18,11 +18,11 @@ from benchmarks.rtsp_server import RtspServer, encode
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
-from stream.sources import form
-from stream.sources.base import ArrivingSource, SourceOutage
+from stream.media import ArrivingSource, SourceOutage
+from stream.sources import planes as form
 from stream.sources.connection import Target
 from stream.sources.live import LiveSource
-from stream.sources.live_time import Waits
+from stream.sources.timing import Waits
 from tests.support.network import LIMIT_S, until
 from tests.support.senders import Reading, opened
 from tests.support.video import make_video, moving_square

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from stream.errors import SourceError
-from stream.sources.live_time import Pace
-from stream.sources.read_ahead import ReadAhead
+from stream.sources.threaded import ReadAhead
+from stream.sources.timing import Pace
 from tests.support.network import LIMIT_S, until
 from tests.support.senders import (
     Handler,

@@ -10,9 +10,9 @@ import pytest
 
 from arr_coc.types import FramePlanes
 from stream.errors import SourceError
-from stream.sources import handover
-from stream.sources.base import SkippedItem, SourceFrame, SourceOutage
-from stream.sources.handover import Handover
+from stream.media import SkippedItem, SourceFrame, SourceOutage
+from stream.sources import threaded as handover
+from stream.sources.threaded import Handover
 
 PLANES = FramePlanes("gray", (np.zeros((2, 2), np.uint8),))
 

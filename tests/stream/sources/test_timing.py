@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.types import NS_PER_S
-from stream.sources.live_time import LONG_OUTAGE, LiveTimeline, Pace, Waits
-from stream.sources.timeline import DEFAULT_RATE, MediaTimeline
+from stream.sources.timing import DEFAULT_RATE, LONG_OUTAGE, LiveTimeline, MediaTimeline, Pace, Waits
 
 MS = 1_000_000
 TICK = Fraction(1, 1000)

@@ -23,11 +23,11 @@ from arr_coc.types import FramePlanes
 from stream.clock import Clock, FakeClock, MonotonicClock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError
+from stream.media import SourceOutage
 from stream.sources import Source, SourceFrame
-from stream.sources.base import SourceOutage
-from stream.sources.frame_message import FrameHeader, FrameReader, MessageError
-from stream.sources.open import open_source
-from stream.transport.curve import make_keys
+from stream.sources.factory import open_source
+from stream.sources.zeromq import FrameHeader, FrameReader, MessageError
+from stream.transport.security import make_keys
 from tests.support import network as waiting
 from tests.support.network import LIMIT_S
 from tests.support.senders import FrameSender, message

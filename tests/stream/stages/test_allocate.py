@@ -20,9 +20,22 @@ from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.clock import FakeClock
 from stream.errors import StageDied
-from stream.event_forms import unpack_event
-from stream.events import Answer, Cut, Event, FrameReady, Notice, Outage, PictureChanged, QueryChanged, Skipped
-from stream.messages import (
+from stream.events import (
+    Answer,
+    Cut,
+    Event,
+    FrameReady,
+    Notice,
+    Outage,
+    PictureChanged,
+    QueryChanged,
+    Skipped,
+    unpack_event,
+)
+from stream.media import Overlay, SkippedItem
+from stream.protocol.buffers import Slots
+from stream.protocol.codec import frame_packet, specs_of, token_packet
+from stream.protocol.messages import (
     AnswerReply,
     Cancel,
     Connect,
@@ -41,10 +54,6 @@ from stream.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.overlay import Overlay
-from stream.packets import frame_packet, specs_of, token_packet
-from stream.slots import Slots
-from stream.sources.base import SkippedItem
 from stream.stages.allocate import AllocatePolicy, AllocateStage, AllocateWiring
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
 from stream.transport import Received

@@ -11,10 +11,10 @@ import pytest
 from arr_coc.types import FramePlanes
 from stream.clock import Clock, FakeClock
 from stream.errors import SourceError
-from stream.messages import Credit, End, FrameCaptured, SourceLost
-from stream.slots import Slots
-from stream.sources.base import SkippedItem, SourceFrame, SourceOutage
-from stream.sources.handover import Handover
+from stream.media import SkippedItem, SourceFrame, SourceOutage
+from stream.protocol.buffers import Slots
+from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
+from stream.sources.threaded import Handover
 from stream.stages import capture as capture_module
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.stages.capture import CapturePolicy, CaptureStage

@@ -11,9 +11,9 @@ from arr_coc.errors import StoreError
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.errors import StageDied, TransportError
-from stream.messages import Credit, End, FrameCaptured, TextureUpdated
-from stream.slots import Slots
-from stream.sources.base import SkippedItem
+from stream.media import SkippedItem
+from stream.protocol.buffers import Slots
+from stream.protocol.messages import Credit, End, FrameCaptured, TextureUpdated
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.stages.texture import LOSSLESS_CREDITS, TextureStage
 from tests.support.runs import StageRunner, expect, stage_runner

@@ -21,7 +21,8 @@ import zmq.auth
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.config import NetworkConfig
 from stream.errors import ConnectionRefused, TransportError
-from stream.messages import (
+from stream.protocol.codec import token_message, token_packet
+from stream.protocol.messages import (
     AnswerDelta,
     AnyMessage,
     Cancel,
@@ -34,13 +35,12 @@ from stream.messages import (
     TurnRequest,
     encode,
 )
-from stream.packets import token_message, token_packet
 from stream.transport import Client, Link, Port, Received, Transport, Waiter, ipc_endpoint, private_directory
-from stream.transport import bus as bus_module
-from stream.transport import link as link_module
-from stream.transport import port as port_module
-from stream.transport.curve import ClientCurve, client_curve, make_keys, server_curve
-from stream.transport.frames import QUEUE_MESSAGES, FrameSocket
+from stream.transport import context as bus_module
+from stream.transport import links as link_module
+from stream.transport import links as port_module
+from stream.transport.links import FRAME_QUEUE_MESSAGES, FrameSocket
+from stream.transport.security import ClientCurve, client_curve, make_keys, server_curve
 from tests.support.network import LIMIT_MS
 
 
@@ -306,7 +306,7 @@ def test_of_several_the_newest_is_given_whole() -> None:
         await_subscriber(publisher, socket)
         while socket.receive(20)[0] is not None:
             pass
-        for number in range(QUEUE_MESSAGES - 1):
+        for number in range(FRAME_QUEUE_MESSAGES - 1):
             publisher.send_multipart([b"head %d" % number, b"body %d" % number])
         publisher.send_multipart([b"last head", b"last body"])
         taken = 0
@@ -315,7 +315,7 @@ def test_of_several_the_newest_is_given_whole() -> None:
             parts, passed = received(socket)
             taken += 1 + passed
         assert parts == [b"last head", b"last body"]
-        assert taken == QUEUE_MESSAGES
+        assert taken == FRAME_QUEUE_MESSAGES
         assert socket.receive(0) == (None, 0)
         assert socket.met
         assert not socket.refused

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stream.config import NetworkConfig
-from stream.endpoints import is_local
+from stream.config import NetworkConfig, is_local
 from stream.errors import ConfigError
-from stream.transport.curve import ClientCurve, ServerCurve, client_curve, make_keys, server_curve
+from stream.transport.security import ClientCurve, ServerCurve, client_curve, make_keys, server_curve
 
 FAR = "tcp://10.0.0.2:5555"
 NEAR = "tcp://127.0.0.1:5555"

@@ -15,11 +15,10 @@ import zmq
 
 from stream.config import NetworkConfig
 from stream.errors import OutputError, TransportError
-from stream.transport import publisher as publisher_module
-from stream.transport import served as served_module
-from stream.transport.control import REQUEST_BYTES_MAX, ControlServer, request
-from stream.transport.curve import client_curve, make_keys, server_curve
-from stream.transport.publisher import Publisher
+from stream.transport import services as publisher_module
+from stream.transport import services as served_module
+from stream.transport.security import client_curve, make_keys, server_curve
+from stream.transport.services import REQUEST_BYTES_MAX, ControlServer, Publisher, request
 from tests.support.network import LIMIT_MS, listening
 
 ANYWHERE = "tcp://127.0.0.1:*"

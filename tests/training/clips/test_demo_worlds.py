@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stream.scenes.world import Facts, Thing
+from stream.scenes.drawing import Facts, Thing
 from training.demo_worlds import KINDS, SIZES_PX, Kind, ask, random_facts, random_world
 
 RED_CIRCLE = Thing("circle", "red", 100, 50, 40, "up")

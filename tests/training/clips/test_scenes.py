@@ -12,7 +12,7 @@ import pytest
 
 import training.fonts
 from arr_coc.errors import OptionError
-from stream.scenes.lettering import Lettering, set_text
+from stream.scenes.textures import Lettering, set_text
 from training.cast import Player, opposite
 from training.casting import ClipOptions, faint, shape_player, text_player
 from training.fonts import FAMILIES, Bend, Split, face, random_face

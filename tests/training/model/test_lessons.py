@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stream.scenes.world import Facts, Thing
+from stream.scenes.drawing import Facts, Thing
 from training.lessons import QUESTIONS, Plan, Teacher, seen_in
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.config import DEFAULT_QUERY
-from stream.scenes.world import COLOURS, SHAPES
+from stream.scenes.drawing import COLOURS, SHAPES
 from training.network import VOCABULARY
 from training.tokenizer import SPECIAL_TOKENS, scenes_tokenizer, special_ids, train_tokenizer
 

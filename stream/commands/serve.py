@@ -1,0 +1,116 @@
+"""`serve-answers`, `ask`, `keys`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream import logs
+from stream.commands.options import Assignments, ConfigFiles, Device, Dtype, Encode, Key, Model, key_layers, text_option
+from stream.commands.outcome import INTERRUPTED
+from stream.config_loading import Layer, build_config, file_layer, set_layer
+from stream.errors import TransportError
+
+ASKED, REFUSED = 0, 2
+
+
+def ask(
+    endpoint: Annotated[
+        str, typer.Argument(metavar="ENDPOINT", help="What the run was given with --control.", show_default=False)
+    ],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask from now on.", show_default=False)],
+    keys: Annotated[
+        str | None,
+        text_option("--keys", metavar="FOLDER", help="Keys made by `keys`, where the run has some."),
+        Key("network.keys"),
+    ] = None,
+    plain_tcp: Annotated[
+        bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine."), Key("network.plain_tcp")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
+) -> int:
+    """Change the question of a run that goes on.
+
+    Nothing is restarted; the next answer is about the new question.
+    """
+    layers = key_layers(ask, keys=keys, plain_tcp=plain_tcp)
+    network = build_config([Layer("ask", {"answer.query": question}), *layers]).network
+
+    from stream.commands.outcome import report_error
+    from stream.sinks.control import ask_request, read_reply
+    from stream.transport.security import client_curve
+    from stream.transport.services import request
+
+    try:
+        reply = read_reply(request(endpoint, client_curve(network, endpoint), ask_request(question)))
+    except TransportError as error:
+        report_error(str(error))
+        return REFUSED
+    if reply.error is not None:
+        report_error(f"the run at {endpoint} refuses: {reply.error}")
+    return ASKED if reply.ok else REFUSED
+
+
+def keys(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to make them; nothing is overwritten.")],
+) -> int:
+    """Make the keys that let TCP sockets leave this machine.
+
+    They prove the two ends of a connection to each other, and encrypt it.
+    """
+    from stream.logs import print_line
+    from stream.transport.security import make_keys
+
+    server, client = make_keys(Path(folder).expanduser())
+    print_line(f"{server}: for the machine that listens (serve-answers, --publish, --control); keep it secret")
+    print_line(f"{client}: for the machines that connect; copy it there by a safe way, and give --keys")
+    print_line(f"More clients: put the public key of each into {server / 'clients'}, while nothing runs.")
+    return 0
+
+
+def serve_answers(
+    endpoint: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where to listen, such as tcp://0.0.0.0:5555.")],
+    model: Model = None,
+    encode: Encode = None,
+    max_tokens: Annotated[
+        str | None,
+        text_option("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]"),
+        Key("answer.max_tokens"),
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    keys: Annotated[
+        str | None,
+        text_option("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect."),
+        Key("network.keys"),
+    ] = None,
+    plain_tcp: Annotated[
+        bool,
+        typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect."),
+        Key("network.plain_tcp"),
+    ] = False,
+    config: ConfigFiles = None,
+    set_: Assignments = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
+) -> int:
+    """Run the model for runs on this machine or others.
+
+    They are given this address with --server.
+    """
+    layers = [file_layer(name) for name in config or ()]
+    layers += [set_layer(assignment) for assignment in set_ or ()]
+    options = {"model": model, "encode": encode, "max_tokens": max_tokens, "device": device, "dtype": dtype}
+    layers += key_layers(serve_answers, **options, keys=keys, plain_tcp=plain_tcp)
+    made = build_config(layers)
+
+    from stream.answer.model import model_name
+    from stream.runtime.answer_worker import serve_answers as serve
+    from stream.transport.security import server_curve
+
+    name = model_name(made)
+    guarded = "for holders of a key" if server_curve(made.network, endpoint) else "without keys"
+    logs.say(f"loading {name}")
+    serve(made, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends"))
+    return INTERRUPTED

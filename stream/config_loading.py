@@ -1,0 +1,210 @@
+"""Layers: preset or TOML, `--set`, options → `Config`, with errors that name file, key and nearest key.
+
+Every mistake becomes a ConfigError that names where it stands, the key, and what was expected or the nearest right key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from arr_coc.resources import preset_folder
+from arr_coc.types import SHOWS_ALL_TILES
+from stream.config import Config
+from stream.errors import ConfigError
+from stream.untrusted import CONFIG_BYTES_MAX
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Values for some dotted keys, and where they were written, for messages."""
+
+    origin: str
+    values: Mapping[str, object]
+
+
+def build_config(layers: Sequence[Layer]) -> Config:
+    """The configuration that the layers give, the last one winning. Raises ConfigError."""
+    fields = known_keys()
+    tree: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for key, value in layer.values.items():
+            if key not in fields:
+                raise ConfigError(f"{layer.origin}: {_unknown(key, fields)}")
+            origins[key] = layer.origin
+            _put(tree, key, None if value == "none" and _may_be_none(fields[key]) else value)
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_invalid(error, fields, origins)) from error
+    for key, problem in _contradictions(config):
+        raise ConfigError(f"{origins[key]}: {problem}")
+    return config
+
+
+def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """Keys whose values are right alone and not together, and what to do."""
+    answer = config.answer
+    if answer.target_ms is not None and answer.encode in SHOWS_ALL_TILES:
+        yield (
+            "answer.target_ms",
+            f"answer.target_ms moves the budget, which answer.encode = {answer.encode} pays no heed to; give --encode "
+            "sparse, incremental or prune",
+        )
+    if answer.shadow_every is not None:
+        key, needs = (
+            "answer.shadow_every",
+            "answer.shadow_every compares one frame's answer with that of all its tokens",
+        )
+        if answer.encode == "full":
+            yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
+        if answer.window.frames > 1:
+            yield key, f"{needs}; leave answer.window.frames at 1"
+        if answer.until.question is not None:
+            yield key, f"{needs}; leave --until out"
+
+
+def file_layer(name: str) -> Layer:
+    """The layer of a TOML file, or of a preset when `name` is a bare word such as `webcam`. Raises ConfigError."""
+    path = Path(name)
+    if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
+        path = preset_folder() / f"{name}.toml"
+        if not path.exists():
+            several = "; give --config once for each" if "," in name else ""
+            raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file{several}")
+    try:
+        values = dict(_leaves(tomllib.loads(_text_of(path))))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no configuration file {name!r}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read configuration {name!r}: {reason}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{name}: not a configuration: it is nested too deeply") from error
+    except ValueError as error:  # of TOML, or a number with thousands of digits
+        raise ConfigError(f"{name}: not valid TOML: {error}") from error
+    return Layer(name, values)
+
+
+def _text_of(path: Path) -> str:
+    """Raises OSError also for a file that is far larger than any configuration."""
+    with path.open("rb") as file:
+        data = file.read(CONFIG_BYTES_MAX + 1)
+    if len(data) > CONFIG_BYTES_MAX:
+        raise OSError(0, f"it has more than {CONFIG_BYTES_MAX} bytes")
+    return data.decode("utf-8")
+
+
+def set_layer(assignment: str, option: str = "--set") -> Layer:
+    """The layer of one `--set section.key=value`, or of another such option. Raises ConfigError where `=` or the key is
+    missing."""
+    key, equals, text = assignment.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"{option} needs KEY=VALUE, such as allocate.budget=128; got {assignment!r}")
+    return option_layer(option, key, text.strip())
+
+
+def option_layer(option: str, key: str, text: str) -> Layer:
+    """The layer of one option's text: a TOML value where it is one, the bare text otherwise."""
+    field = known_keys().get(key)
+    value: object = text
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    if set(parsed) == {"value"} and (isinstance(parsed["value"], str) or not _is_text(field)):
+        value = parsed["value"]
+    return Layer(option, {key: value})
+
+
+def presets() -> list[str]:
+    """Names of the presets that come with the program."""
+    return sorted(path.stem for path in preset_folder().glob("*.toml"))
+
+
+def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, FieldInfo]:
+    """Every dotted key of the configuration and its field."""
+    keys: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys |= known_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            keys[prefix + name] = field
+    return keys
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _put(tree: dict[str, Any], key: str, value: object) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[name] = value
+
+
+def _may_be_none(field: FieldInfo) -> bool:
+    return type(None) in getattr(field.annotation, "__args__", ())
+
+
+def _is_text(field: FieldInfo | None) -> bool:
+    return field is not None and field.annotation in (str, str | None)
+
+
+def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
+    inside = [known.removeprefix(f"{key}.") for known in fields if known.startswith(f"{key}.")]
+    if inside:
+        return f"{key} is a section, not a value; its keys are {', '.join(inside)}"
+    nearest = difflib.get_close_matches(key, fields, n=1, cutoff=0.75)
+    if not nearest:
+        names = {known.rpartition(".")[2]: known for known in fields}
+        match = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.7)
+        nearest = [names[match[0]]] if match else []
+    hint = f"did you mean {nearest[0]}?" if nearest else f"its sections are {', '.join(_sections(fields))}"
+    return f"unknown key {key}; {hint}"
+
+
+def _sections(fields: Mapping[str, FieldInfo]) -> list[str]:
+    return list(dict.fromkeys(key.partition(".")[0] for key in fields if "." in key))
+
+
+def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: Mapping[str, str]) -> str:
+    """One line for the first wrong value, and how many more there are."""
+    wrong: dict[str, list[ErrorDetails]] = {}
+    for item in error.errors(include_url=False):
+        parts = [str(part) for part in item["loc"]]
+        key = next(k for n in range(len(parts), 0, -1) if (k := ".".join(parts[:n])) in fields)
+        wrong.setdefault(key, []).append(item)
+    key, items = next(iter(wrong.items()))
+    accepted = [_accepted(item, fields[key]) for item in items] + (["be none"] if _may_be_none(fields[key]) else [])
+    value = items[0]["input"]
+    shown = f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"{origins[key]}: {key} should {', or '.join(accepted)}, got {shown}{more}"
+
+
+def _accepted(item: ErrorDetails, field: FieldInfo) -> str:
+    """Pydantic's message without "Input should"; an example in place of a pattern."""
+    if item["type"] == "string_pattern_mismatch" and field.examples:
+        return f"be text such as {field.examples[0]}"
+    return item["msg"].partition(" should ")[2]

@@ -1,0 +1,157 @@
+"""Value types of input: source information, frames, skipped items, outages, and the source protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import FramePlanes
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """One frame and its allocation.
+
+    `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (level, row, col) on the tile grid; `relevance`
+    float [rows, cols] in [0, 1].
+    """
+
+    image: npt.NDArray[np.uint8]
+    regions: npt.NDArray[np.integer]
+    relevance: npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedItem:
+    """Something of the source that could not be used.
+
+    `what` names it ("packet 31", 1-based in file order; "packets 31-45"), `reason` is FFmpeg's error text, `media_ns`
+    the media time at which it would have been shown, where that is known, `count` how many of them in a row.
+    """
+
+    what: str
+    reason: str
+    media_ns: int | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFrame:
+    """One decoded frame and what a reader needs to place it.
+
+    `frame_index` counts decoded frames from 0; `media_ns` is media time; `capture_ns` the monotonic time at which the
+    frame left the decoder. `discontinuity` is set where the picture cannot be compared with the one before: "start",
+    "resolution" (another size), "format" (other planes or another colour encoding) or "reconnect" (a live source that
+    was lost is back, and its pictures are of the same size and form). `skipped` is what was lost since the previous
+    good frame. `duration_ns`: how long the frame is shown, where the source knows that before the next one comes.
+    """
+
+    frame_index: int
+    media_ns: int
+    capture_ns: int
+    planes: FramePlanes
+    discontinuity: str | None = None
+    skipped: tuple[SkippedItem, ...] = ()
+    duration_ns: int | None = None
+
+
+def merged(old: SourceFrame, new: SourceFrame) -> SourceFrame:
+    """The newer frame, with what must be told of the older one that it replaces."""
+    return replace(new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOutage:
+    """A live source was lost, or (with `lasted_s`) is back after so many seconds and attempts.
+
+    `frame_index` and `media_ns` are those of the last frame before it; `reason` holds no credentials.
+    """
+
+    frame_index: int
+    media_ns: int
+    reason: str
+    lasted_s: float | None = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """What a source says about itself before its first frame.
+
+    `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns`
+    and `frames` are what the container declares, None where it does not. `rotation` is in degrees counterclockwise,
+    already applied to the frames.
+    """
+
+    name: str
+    width_px: int
+    height_px: int
+    fps: float | None
+    duration_ns: int | None
+    frames: int | None
+    live: bool
+    codec: str
+    pixel_format: str
+    rotation: int = 0
+
+
+def never() -> bool:
+    """Nobody wants the frames to end."""
+    return False
+
+
+class Source(Protocol):
+    """An open source. It is read once, by one thread, and closed by that thread; also a context manager."""
+
+    def describe(self) -> SourceInfo:
+        """What is known before the first frame."""
+        ...
+
+    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame | SourceOutage]:
+        """The frames in the order in which they are shown, and the outages of a live source between them.
+
+        A live source looks at `should_stop` at least every 100 ms while it waits, and ends when that says so. Raises
+        SourceError where nothing can be decoded, and where a live source is lost that may not be tried again.
+        """
+        ...
+
+    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
+        """What was lost after the last good frame; known once `frames` has ended."""
+        ...
+
+    def repaired_pts(self) -> tuple[int, int]:
+        """So far: how many PTS were missing and made from the rate, and how many went backward and were clamped."""
+        ...
+
+    def close(self) -> None:
+        """Gives back the file and the decoder; frames that were handed out stay valid. May be called twice."""
+        ...
+
+    def __enter__(self) -> Source: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+@runtime_checkable
+class ArrivingSource(Protocol):
+    """A source that can be waited for beside other things: its frames come in their own time, whoever reads them."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `arrived` has something to give."""
+        ...
+
+    def arrived(self) -> list[SourceFrame | SourceOutage] | None:
+        """What has come since the last call, without waiting; None after the end. Raises as `Source.frames`."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Frames that nobody took in time."""
+        ...

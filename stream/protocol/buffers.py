@@ -1,0 +1,178 @@
+"""`Mailbox` (one slot, credits), `SlotTable` (objects named by number), `SharedFrameWriter/Reader` (memfd).
+
+The receiver says "one more" (a credit), the sender gives it the newest item that it has. An item that waits in
+the slot when a newer one comes is replaced and counted, so that a queue never holds anything stale.
+
+The memory is a file without a name whose descriptor the answer process inherits, so nothing is left behind
+however either process ends. It has one writer, the allocate stage, and belongs to the answer stage from the
+message that announces a frame until its next credit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.errors import TransportError
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """One slot and a count of credits.
+
+    `merge(old, new)` makes the item that takes the slot when `new` replaces `old`; what must not be lost with the
+    old item (a discontinuity, a note about a skipped packet) is carried over there.
+    """
+
+    def __init__(self, merge: Callable[[T, T], T] | None = None) -> None:
+        self._merge = merge
+        self._items: list[T] = []
+        self._credits = 0
+        self._replaced = 0
+
+    @property
+    def full(self) -> bool:
+        """An item is waiting."""
+        return bool(self._items)
+
+    @property
+    def ready(self) -> bool:
+        """An item is waiting and the receiver wants one."""
+        return bool(self._items) and self._credits > 0
+
+    @property
+    def waiting(self) -> T | None:
+        """The item that waits, left where it is."""
+        return self._items[0] if self._items else None
+
+    @property
+    def replaced(self) -> int:
+        """How many items were replaced by a newer one before the receiver wanted them."""
+        return self._replaced
+
+    def grant(self, count: int = 1) -> None:
+        """The receiver wants `count` items more. Raises ValueError below 1."""
+        if count < 1:
+            raise ValueError(f"a receiver grants at least one credit, got {count}")
+        self._credits += count
+
+    def put(self, item: T) -> None:
+        """Lays an item into the slot, in place of the one that may be waiting there."""
+        if self._items:
+            old = self._items.pop()
+            self._replaced += 1
+            item = self._merge(old, item) if self._merge else item
+        self._items.append(item)
+
+    def take(self) -> T:
+        """The waiting item, for one credit. Raises LookupError unless `ready`."""
+        if not self.ready:
+            raise LookupError("nothing to take: the slot is empty or the receiver has granted no credit")
+        self._credits -= 1
+        return self._items.pop()
+
+
+class Slots(Generic[T]):
+    """A bounded table of slot number → object, shared by threads."""
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"a slot table holds at least one object, got {capacity}")
+        self._capacity = capacity
+        self._objects: dict[int, T] = {}
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def put(self, item: T, timeout_s: float = 0.0) -> int | None:
+        """Keeps `item` and returns its number; None where no slot became free within the time limit."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._objects) < self._capacity, timeout_s):
+                return None
+            number = next(self._numbers)
+            self._objects[number] = item
+            return number
+
+    def take(self, number: int) -> T:
+        """Removes and returns the object. Raises TransportError where the slot holds none."""
+        with self._changed:
+            if number not in self._objects:
+                raise TransportError(f"slot {number} holds nothing: it was never filled, or taken before")
+            self._changed.notify()
+            return self._objects.pop(number)
+
+    def discard(self, number: int) -> None:
+        """Drops the object, if the slot still holds one."""
+        with self._changed:
+            if self._objects.pop(number, None) is not None:
+                self._changed.notify()
+
+
+Image = npt.NDArray[np.uint8]
+
+
+class SnapshotWriter:
+    """The frame process's end; of memory that its parent made, where it inherited a descriptor."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = _nameless_file() if descriptor is None else descriptor
+        self._map: mmap.mmap | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """What the answer process must inherit."""
+        return self._descriptor
+
+    def write(self, image: Image) -> None:
+        """Copies `image` uint8 [H, W, 3] into the shared memory, which grows where it must."""
+        if self._map is None or len(self._map) < image.nbytes:
+            os.ftruncate(self._descriptor, image.nbytes)
+            self._map = mmap.mmap(self._descriptor, image.nbytes)
+        np.copyto(np.frombuffer(self._map, np.uint8, image.nbytes).reshape(image.shape), image)
+
+    def close(self) -> None:
+        self._map = None
+        os.close(self._descriptor)
+
+
+class SnapshotReader:
+    """The answer process's end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+
+    def read(self, height_px: int, width_px: int) -> Image:
+        """The frame that lies there, uint8 [H, W, 3], read-only; valid until the answer stage's next credit.
+
+        Raises TransportError where the shared memory is smaller than such a frame.
+        """
+        size = height_px * width_px * 3
+        if self._map is None or len(self._map) < size:
+            held = os.fstat(self._descriptor).st_size
+            if held < size:
+                raise TransportError(f"the snapshot holds {held} bytes, a frame of {width_px}x{height_px} has {size}")
+            self._map = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._map, np.uint8, size).reshape(height_px, width_px, 3)
+
+    def close(self) -> None:
+        self._map = None
+        os.close(self._descriptor)
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("arr-coc-frame")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

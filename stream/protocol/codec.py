@@ -1,0 +1,196 @@
+"""Packets, embeddings and feedback ⇄ header + raw array parts, validated.
+
+Arrays that come in share the memory of the part that they came in, and are read-only. Parts that are not what
+their header says, or not what such a packet holds, raise TransportError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import LEVELS, TILE_PX, Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from stream.errors import TransportError
+from stream.protocol.messages import (
+    AnswerReply,
+    ArraySpec,
+    FramePacketMessage,
+    Message,
+    QueryAccepted,
+    TokenPacketMessage,
+    YesNoReply,
+    check_bounds,
+)
+from stream.untrusted import LONG_SIDE_PX_MAX
+
+Array: TypeAlias = npt.NDArray[Any]
+Part: TypeAlias = bytes | memoryview
+Layout: TypeAlias = tuple[str, tuple[int | str, ...]]
+"""Dtype and shape that a part must have; a name in the shape stands for any length, the same one for the same name."""
+
+TILES_MAX = LONG_SIDE_PX_MAX // TILE_PX
+"""Rows and columns of tiles that any grid may have."""
+
+REGIONS: Layout = ("int32", ("K", 3))
+SCORES: Layout = ("float32", ("K",))
+PIXELS: Layout = ("uint8", ("K", 3, 32, 32))
+
+
+def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
+    """The header entries for `arrays`. Raises TransportError for a dtype that messages do not carry."""
+    try:
+        return msgspec.convert([(array.dtype.name, array.shape) for array in arrays], tuple[ArraySpec, ...])
+    except msgspec.ValidationError as error:
+        raise TransportError(f"an array cannot travel: {error}") from error
+
+
+def token_message(
+    answer: int, turn: int, packet: TokenPacket, *, wants_answer: bool = True
+) -> tuple[TokenPacketMessage, list[Array]]:
+    """A TokenPacket as message and parts."""
+    arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
+    specs = specs_of(*arrays)
+    message = TokenPacketMessage(
+        answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, wants_answer=wants_answer, arrays=specs
+    )
+    return message, arrays
+
+
+def token_packet(message: TokenPacketMessage, parts: Sequence[Part]) -> TokenPacket:
+    """The TokenPacket of a message."""
+    check_bounds(message)
+    regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
+    _check_regions(type(message).__name__, regions, message.grid.rows, message.grid.cols)
+    _check_finite(type(message).__name__, relevance)
+    return TokenPacket(message.stamp, message.grid, regions, relevance, pixels)
+
+
+def frame_message(
+    answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool, wants_answer: bool = True
+) -> tuple[FramePacketMessage, list[Array]]:
+    """A FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
+    arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
+    specs = specs_of(*arrays)
+    message = FramePacketMessage(
+        answer=answer,
+        turn=turn,
+        stamp=packet.stamp,
+        grid=packet.grid,
+        in_snapshot=in_snapshot,
+        wants_answer=wants_answer,
+        arrays=specs,
+    )
+    return message, arrays
+
+
+def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: Array | None = None) -> FramePacket:
+    """The FramePacket of a message; `snapshot` is the image of one that lies there."""
+    grid = message.grid
+    check_bounds(message)
+    relevance: Layout = ("float32", grid.shape)
+    image: Layout = ("uint8", (grid.padded_height_px, grid.padded_width_px, 3))
+    if not message.in_snapshot:
+        regions, scores, snapshot = _arrays(message, parts, REGIONS, relevance, image)
+    elif snapshot is not None:
+        regions, scores = _arrays(message, parts, REGIONS, relevance)
+    else:
+        raise TransportError("a frame lies in the snapshot, and this link has none")
+    _check_regions(type(message).__name__, regions, grid.rows, grid.cols)
+    _check_finite(type(message).__name__, scores)
+    return FramePacket(message.stamp, grid, regions, scores, snapshot)
+
+
+def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbedding:
+    """The embedding of the question that holds now."""
+    (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
+    if not tokens.size:
+        raise TransportError("the embedding of a question holds nothing")
+    _check_finite(type(message).__name__, tokens)
+    return QueryEmbedding(message.query, tokens, message.model_id)
+
+
+def feedback_arrays(feedback: Feedback | None) -> list[Array]:
+    """The parts of an AnswerReply or YesNoReply."""
+    return [] if feedback is None else [feedback.regions, feedback.attention, feedback.similarity]
+
+
+def feedback_of(message: AnswerReply | YesNoReply, parts: Sequence[Part]) -> Feedback | None:
+    """The feedback that an answer carries, if any."""
+    if message.feedback_stamp is None:
+        _arrays(message, parts)
+        return None
+    return checked_feedback(Feedback(message.feedback_stamp, *_arrays(message, parts, REGIONS, SCORES, SCORES)))
+
+
+def checked_feedback(feedback: Feedback) -> Feedback:
+    """The same. Raises TransportError where it is no feedback on any frame."""
+    if not len(feedback.regions) == len(feedback.attention) == len(feedback.similarity):
+        raise TransportError("feedback holds as many regions as it has numbers for")
+    _check_regions("feedback", feedback.regions, TILES_MAX, TILES_MAX)
+    _check_finite("feedback", feedback.attention, feedback.similarity)
+    return feedback
+
+
+def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -> None:
+    """Raises TransportError for feedback on what is not in the frame that was asked about, or on one to come."""
+    if feedback is None or feedback.stamp.epoch != stamp.epoch:
+        return  # of an epoch that is over: nobody learns from it
+    if feedback.stamp.frame_index > stamp.frame_index or feedback.stamp.media_ns > stamp.media_ns:
+        raise TransportError(f"feedback on frame {feedback.stamp.frame_index} came before it")
+    sides = 1 << feedback.regions[:, 0]
+    if np.any(feedback.regions[:, 1] * sides >= grid.rows) or np.any(feedback.regions[:, 2] * sides >= grid.cols):
+        raise TransportError("feedback holds a region outside its frame")
+
+
+def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:
+    """Each region, int32 [K, 3], begins within so many rows and columns of tiles."""
+    levels, at_rows, at_cols = (regions[:, index].astype(np.int64) for index in range(3))
+    if regions.size and (regions.min() < 0 or levels.max() >= LEVELS):
+        raise TransportError(f"{what} holds a region that no texture has")
+    if np.any(at_rows << levels >= rows) or np.any(at_cols << levels >= cols):
+        raise TransportError(f"{what} holds a region outside its frame")
+
+
+def _check_finite(what: str, *arrays: Array) -> None:
+    for array in arrays:
+        if not np.isfinite(array).all():
+            raise TransportError(f"{what} holds a number that is none")
+
+
+def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[Array]:
+    """The parts as arrays, once header and sizes have been checked."""
+    kind = type(message).__name__
+    lengths: dict[str, int] = {}
+    fits = len(message.arrays) == len(layouts) and all(
+        spec.dtype == dtype and _matches(spec.shape, shape, lengths)
+        for spec, (dtype, shape) in zip(message.arrays, layouts, strict=True)
+    )
+    if not fits:
+        raise TransportError(f"{kind} must announce the arrays {list(layouts)}, got {list(message.arrays)}")
+    if len(parts) != len(layouts):
+        raise TransportError(f"{kind} announces {len(layouts)} arrays and came with {len(parts)}")
+    return [_array(kind, spec, part) for spec, part in zip(message.arrays, parts, strict=True)]
+
+
+def _matches(shape: tuple[int, ...], wanted: tuple[int | str, ...], lengths: dict[str, int]) -> bool:
+    return len(shape) == len(wanted) and all(
+        length == (lengths.setdefault(want, length) if isinstance(want, str) else want)
+        for length, want in zip(shape, wanted, strict=True)
+    )
+
+
+def _array(kind: str, spec: ArraySpec, part: Part) -> Array:
+    dtype = np.dtype(spec.dtype)
+    expected_bytes, got_bytes = math.prod(spec.shape) * dtype.itemsize, memoryview(part).nbytes
+    if got_bytes != expected_bytes:
+        raise TransportError(
+            f"{kind} announces {spec.dtype}{list(spec.shape)}, {expected_bytes} bytes, and came with {got_bytes}"
+        )
+    array = np.frombuffer(part, dtype=dtype).reshape(spec.shape)
+    array.flags.writeable = False
+    return array

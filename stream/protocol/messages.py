@@ -1,0 +1,337 @@
+"""Every message between stages; strict msgpack encode/decode; `PROTOCOL`.
+
+Decoding is strict: a field of the wrong type, one beyond `stream.untrusted`, or an unknown kind of message raises
+TransportError. `stream.protocol.codec` checks the arrays against what their header says.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from arr_coc.types import NO_SHIFT, FrameStamp, Shift, TileGrid
+from stream.errors import TransportError
+from stream.media import SkippedItem
+from stream.untrusted import (
+    ARRAYS_MAX,
+    COUNT_MAX,
+    DIMENSIONS_MAX,
+    FRAME_TILES_MAX,
+    HEADER_BYTES_MAX,
+    LONG_SIDE_PX_MAX,
+    TIME_NS_MAX,
+    WEIGHTS_BYTES_MAX,
+    Count,
+    Details,
+    DurationMs,
+    Length,
+    Name,
+    Query,
+    Reason,
+    Settings,
+    Share,
+    TimeNs,
+    Weights,
+    Words,
+)
+
+PROTOCOL = 7
+"""Version of the answer protocol, which client and server must share; raised whenever its messages change."""
+
+UNSEEN_MAX = 8
+"""So many words are named."""
+
+EndReason = Literal["finished", "interrupted"]
+Discontinuity = Literal["resolution", "format", "reconnect"]
+"""Why a frame that begins no new shot cannot be compared with the one before: another size, other planes or another
+colour encoding, or what was missed while a live source was away."""
+
+
+class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
+    """Dtype and shape of one array part."""
+
+    dtype: Literal["uint8", "int32", "float32"]
+    shape: Annotated[tuple[Length, ...], Meta(max_length=DIMENSIONS_MAX)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """Base of all messages; `arrays` describes the parts that follow."""
+
+    arrays: Annotated[tuple[ArraySpec, ...], Meta(max_length=ARRAYS_MAX)] = ()
+
+
+class Credit(Message, frozen=True, tag="credit"):
+    """Receiver to sender: `count` more items may be sent."""
+
+    count: Annotated[int, Meta(ge=1, le=COUNT_MAX)] = 1
+
+
+class End(Message, frozen=True, tag="end"):
+    """Nothing follows; what is in flight is finished first.
+
+    `skipped` is what was lost after the last frame; the PTS are those that had to be repaired in all.
+    """
+
+    reason: EndReason
+    skipped: tuple[SkippedItem, ...] = ()
+    made_pts: Count = 0
+    clamped_pts: Count = 0
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """The answer in flight is not wanted any more."""
+
+
+class SourceLost(Message, frozen=True, tag="source_lost"):
+    """Capture to texture to allocate: a live source was lost, or (with `lasted_s`) is back. Never replaced."""
+
+    frame_index: Count
+    media_ns: int
+    reason: str
+    lasted_s: float | None = None
+    attempts: Count = 0
+
+
+class FrameCaptured(Message, frozen=True, tag="frame_captured"):
+    """Capture to texture: the planes of a frame lie in `slot`; it is shown for `duration_ns`, where that is known."""
+
+    slot: Count
+    frame_index: Count
+    media_ns: int
+    capture_ns: int
+    discontinuity: str | None = None
+    skipped: tuple[SkippedItem, ...] = ()
+    duration_ns: int | None = None
+
+
+class TextureUpdated(Message, frozen=True, tag="texture_updated"):
+    """Texture to allocate: the texture holds this frame now.
+
+    `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins;
+    `discontinuity` is why the frame cannot be compared with the one before, which is then no cut; `fallback` is why the
+    CPU store took over with this frame.
+    """
+
+    stamp: FrameStamp
+    texture_ms: float
+    dirty_share: float
+    shift: Shift = NO_SHIFT
+    cut_score: float | None = None
+    discontinuity: Discontinuity | None = None
+    fallback: str | None = None
+    skipped: tuple[SkippedItem, ...] = ()
+    duration_ns: int | None = None
+
+
+class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
+    """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
+
+    A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked.
+    """
+
+    answer: Count
+    turn: Count
+    stamp: FrameStamp
+    grid: TileGrid
+    wants_answer: bool = True
+
+
+class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
+    """Client to answer server, for the credit of `turn`: a FramePacket.
+
+    Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer` as in TokenPacketMessage.
+    """
+
+    answer: Count
+    turn: Count
+    stamp: FrameStamp
+    grid: TileGrid
+    in_snapshot: bool
+    wants_answer: bool = True
+
+
+class Connect(Message, frozen=True, tag="connect"):
+    """Client to answer server: the connection begins, with this query, and packets for `encode`.
+
+    `protocol` is PROTOCOL of the sender; `standing_query` is to be answered with yes or no.
+    """
+
+    query: Query
+    encode: Name = "sparse"
+    standing_query: Query | None = None
+    protocol: Count = PROTOCOL
+
+
+class ServerHello(Message, frozen=True, tag="server_hello"):
+    """Answer server to client: the model is ready.
+
+    `allocator` holds the weights that its allocator was trained to, as `arr_coc.layer` packs them; empty where there
+    are none. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
+    `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
+    """
+
+    model_id: Name
+    knows_levels: bool
+    known_world: Name | None
+    allocator: Weights = b""
+    provenance: Settings = ""
+    unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
+
+
+class SetQuery(Message, frozen=True, tag="set_query"):
+    """Client to answer server: the query from the next packet on."""
+
+    query: Query
+
+
+class QueryAccepted(Message, frozen=True, tag="query_accepted"):
+    """Answer server to client: the query that is in force now, or why `query` was refused.
+
+    Part, unless refused: the query's token embeddings, float32 [Lq, D].
+    """
+
+    query: Query
+    model_id: Name
+    error: Reason | None = None
+
+
+class TurnRequest(Message, frozen=True, tag="turn_request"):
+    """Client to answer server: a packet is to be sent; grant a credit when it is this client's turn."""
+
+
+class TurnGrant(Message, frozen=True, tag="turn_grant"):
+    """Answer server to client: the credit for one packet, to be sent at once. An unused turn expires."""
+
+    turn: Count
+
+
+class TurnExpired(Message, frozen=True, tag="turn_expired"):
+    """Answer server to client: the packet of this turn came too late and was dropped."""
+
+    turn: Count
+
+
+class KeepAlive(Message, frozen=True, tag="keep_alive"):
+    """Answer server to client: the server is still there."""
+
+
+class Disconnect(Message, frozen=True, tag="disconnect"):
+    """Client to answer server: nothing more will be asked."""
+
+
+class AnswerDelta(Message, frozen=True, tag="answer_delta"):
+    """Answer server to client: a piece of the answer that is being generated."""
+
+    answer: Count
+    text: Words
+
+
+class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
+    """Answer server to client: the result of a standing query; the whole reply where no answer was wanted.
+
+    `yes` and `certain` are probabilities, see `arr_coc.qwen.yes_no.Verdict`. Parts and other fields as in AnswerReply;
+    feedback only where nothing but the standing query is asked.
+    """
+
+    answer: Count
+    yes: Share
+    certain: Share
+    tokens_used: Count
+    encode_ms: DurationMs
+    prefill_ms: DurationMs
+    kept_bytes: Count = 0
+    feedback_stamp: FrameStamp | None = None
+
+
+class AnswerReply(Message, frozen=True, tag="answer_reply"):
+    """Answer server to client: the whole answer to `query`.
+
+    Parts: regions, attention and similarity of its feedback, if there is any. It covers `frames` frames, the oldest of
+    `since_ns` (media time); `kept_bytes` is what the model keeps of them. `flops` as in `stream.events.Answer`.
+    """
+
+    answer: Count
+    query: Query
+    text: Words
+    tokens_used: Count
+    text_tokens: Count
+    encode_ms: DurationMs
+    prefill_ms: DurationMs
+    decode_ms: DurationMs
+    frames: Count = 1
+    since_ns: TimeNs | None = None
+    kept_bytes: Count = 0
+    flops: Count = 0
+    full_flops: Count = 0
+    feedback_stamp: FrameStamp | None = None
+
+
+class ErrorReply(Message, frozen=True, tag="error_reply"):
+    """Answer server to client: the request failed. `error` names the exception's class, `details` is its traceback."""
+
+    error: Name
+    message: Reason
+    details: Details
+
+
+AnyMessage: TypeAlias = (
+    Credit
+    | End
+    | Cancel
+    | SourceLost
+    | FrameCaptured
+    | TextureUpdated
+    | TokenPacketMessage
+    | FramePacketMessage
+    | Connect
+    | ServerHello
+    | SetQuery
+    | QueryAccepted
+    | TurnRequest
+    | TurnGrant
+    | TurnExpired
+    | KeepAlive
+    | Disconnect
+    | AnswerDelta
+    | YesNoReply
+    | AnswerReply
+    | ErrorReply
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(data: bytes | memoryview) -> AnyMessage:
+    """The message in `data`. Raises TransportError where it is none, or one beyond the limits."""
+    if len(data) > HEADER_BYTES_MAX + WEIGHTS_BYTES_MAX:
+        raise TransportError(f"a message's fields have {len(data)} bytes; at most {HEADER_BYTES_MAX} are read")
+    try:
+        message = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TransportError(f"a message of {len(data)} bytes cannot be read: {error}") from error
+    if len(data) > HEADER_BYTES_MAX and not isinstance(message, ServerHello):
+        raise TransportError(f"a message's fields have {len(data)} bytes; at most {HEADER_BYTES_MAX} are read")
+    check_bounds(message)
+    return message
+
+
+def check_bounds(message: Message) -> None:
+    """Raises TransportError where a stamp or a grid holds what no frame has; their types know no limits."""
+    stamp: Any = getattr(message, "stamp", None) or getattr(message, "feedback_stamp", None)
+    if stamp is not None:
+        fits = 0 <= stamp.frame_index <= COUNT_MAX and 0 <= stamp.epoch < 2**63
+        if not fits or max(abs(stamp.media_ns), abs(stamp.capture_ns)) > TIME_NS_MAX:
+            raise TransportError(f"{stamp} is no frame's")
+    grid: Any = getattr(message, "grid", None)
+    if grid is not None:
+        fits = 1 <= grid.height_px <= LONG_SIDE_PX_MAX and 1 <= grid.width_px <= LONG_SIDE_PX_MAX
+        expected = TileGrid.of(grid.height_px, grid.width_px) if fits else None
+        if expected is None or grid != expected or expected.tiles > FRAME_TILES_MAX:
+            raise TransportError(f"{grid} is not the tile grid of its own picture size")

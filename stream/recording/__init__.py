@@ -1,0 +1,1 @@
+"""Recordings of a run, and the journal of its answers."""

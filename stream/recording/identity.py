@@ -1,0 +1,195 @@
+"""Fingerprints of source, model and settings; what an answer server answers by.
+
+Files are known by their size and by samples of what they hold, not by their time: a copy is the same file.
+
+The answer stage tells it with its greeting, because it may run elsewhere, with settings of its own. A recording
+carries it, and a replay answers by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from arr_coc.errors import ModelNotFound, counted
+from arr_coc.hub import ALLOCATOR_FOLDER, WANTED_FILES, bundled_model_path, cached_folder, local_folder
+from stream.config import Config
+from stream.errors import RecordingError
+
+SCENE_PREFIX = "scene:"
+
+SAMPLE_BYTES = 1 << 20
+SAMPLES = 16
+"""Files up to this many samples are read whole, larger ones at so many places from their beginning to their end."""
+
+UNKNOWN = "unknown"
+"""Stands for the files of a model that are not on this machine, or cannot be read."""
+
+WITHOUT_EFFECT = (
+    "source",
+    "answer.model",
+    "output.",
+    "network.",
+    "texture.backend",
+    "pipeline.restart",
+    "pipeline.restart_limit",
+    "pipeline.heartbeat_s",
+    "pipeline.timeout_s",
+)
+"""Keys that change no answer of a file's captions, or are told apart by what they name."""
+
+
+def identity_of(config: Config) -> dict[str, str] | None:
+    """The run's identity, item by item and fit to be shown; None where its source cannot be read twice."""
+    source = _source(config.source)
+    if source is None:
+        return None
+    settings = {
+        key: json.dumps(value)
+        for key, value in _leaves(config.model_dump(mode="json"))
+        if not any(key == name or (name.endswith(".") and key.startswith(name)) for name in WITHOUT_EFFECT)
+    }
+    return {"source": source, "model": _model(config.answer.model), **settings, "program": version("arr-coc-stream")}
+
+
+def fingerprint(path: Path) -> str:
+    """A file's size, and a hash of what it holds, or of samples of it. Raises OSError."""
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        last = max(0, size - SAMPLE_BYTES)
+        whole = size <= SAMPLES * SAMPLE_BYTES
+        starts = range(0, size, SAMPLE_BYTES) if whole else (last * n // (SAMPLES - 1) for n in range(SAMPLES))
+        for start in starts:
+            file.seek(start)
+            digest.update(file.read(SAMPLE_BYTES))
+    return f"{counted(size, 'byte')}, {digest.hexdigest()[:16]}"
+
+
+def weights_of(name: str | None) -> str:
+    """What a model is by its files, wherever they lie: configuration, weights, tokenizer. None names the bundled one.
+
+    UNKNOWN where they are not on this machine or cannot be read.
+    """
+    try:
+        folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
+        return UNKNOWN if folder is None else _files({path for glob in WANTED_FILES for path in folder.glob(glob)})
+    except (ModelNotFound, OSError):
+        return UNKNOWN
+
+
+def _source(address: str) -> str | None:
+    if address.startswith(SCENE_PREFIX):
+        return address
+    path = Path(os.path.expanduser(address))
+    try:
+        if path.is_file():
+            return f"{path.name} ({fingerprint(path)})"
+        if path.is_dir():
+            return f"{path.name} ({_folder(path)})"
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _model(name: str | None) -> str:
+    """The model by its files where they are on this machine, else by its name on the hub."""
+    folder = bundled_model_path() if name is None else local_folder(name)
+    if folder is None:
+        return str(name)
+    own = folder / ALLOCATOR_FOLDER
+    return f"{folder.name} ({_folder(folder)}" + (f", allocator {_folder(own)})" if own.is_dir() else ")")
+
+
+def _folder(folder: Path) -> str:
+    return _files(path for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
+
+
+def _files(paths: Iterable[Path]) -> str:
+    files = sorted(paths)
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {fingerprint(path)}\n".encode())
+    return f"{counted(len(files), 'file')}, {digest.hexdigest()[:16]}"
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
+    leaves: list[tuple[str, object]] = []
+    for name, value in values.items():
+        leaves += _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
+    return leaves
+
+
+OF_ANSWERS = {
+    "encode",
+    "incremental",
+    "window",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "feedback",
+    "device",
+    "dtype",
+    "target_ms",
+}
+"""Keys of `answer` by which given packets are answered; the latency target, because it bounds a window's frames."""
+
+
+class Answering(msgspec.Struct, frozen=True):
+    """`model` as it was named (None: the bundled one), `weights` what its files are, `threads` of torch.
+
+    `settings`: of the configuration, what changes answers to given packets.
+    """
+
+    program: str
+    model: str | None
+    weights: str
+    threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    settings: dict[str, Any]
+
+
+def answering(config: Config) -> str:
+    """What an answer stage of this process answers by, as JSON; to be called once its model is there."""
+    import torch
+
+    name = config.answer.model
+    settings = config.model_dump(mode="json", include={"answer": OF_ANSWERS, "allocate": {"budget"}})
+    told = Answering(version("arr-coc-stream"), _found_again(name), weights_of(name), torch.get_num_threads(), settings)
+    return msgspec.json.encode(told).decode()
+
+
+def read_answering(text: str) -> Answering:
+    """What `answering` told. Raises RecordingError where it is none."""
+    try:
+        return msgspec.json.decode(text, type=Answering)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordingError(f"the recording does not tell what it was answered by ({error}); record it anew") from None
+
+
+def config_of(told: Answering) -> Config:
+    """The configuration of an answer stage that answers as that one did. Raises RecordingError."""
+    try:
+        return Config.model_validate_json(json.dumps(told.settings))
+    except ValueError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise RecordingError(
+            f"the recording's settings are not of this program ({reason}); replay it with version {told.program}, "
+            "which recorded it"
+        ) from None
+
+
+def _found_again(name: str | None) -> str | None:
+    """The model's name as it can be used from any directory."""
+    try:
+        folder = None if name is None else local_folder(name)
+    except ModelNotFound:
+        return name
+    return name if folder is None else str(folder.resolve())

@@ -1,0 +1,191 @@
+"""`Recorder` thread and the `LinkRecorder` on the answer link."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from stream.events import AnswerDeltaEvent, AnyEvent, Event, FrameReady, Notice
+from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.codec import specs_of
+from stream.protocol.messages import (
+    AnswerDelta,
+    AnyMessage,
+    FramePacketMessage,
+    KeepAlive,
+    Message,
+    ServerHello,
+    TurnGrant,
+    TurnRequest,
+)
+from stream.recording.format import AnyRecord, Began, Happened, Heard, Part, Said, packed
+from stream.transport import Received
+
+WAITING_BYTES = 64 << 20
+"""What may wait for the disk, ten whole frames of 1080p: a recording that falls further behind ends."""
+
+EVENT_BYTES = 512
+"""Reckoned for what has no arrays."""
+
+CLOSE_LIMIT_S = 5.0
+"""How long the end of a run waits for the disk."""
+
+RECORDING_ENDED = "recording-ended"
+"""The code of the notice that a recording ended before its run."""
+
+WITHOUT_NEWS = (TurnRequest, TurnGrant, AnswerDelta, KeepAlive)
+"""Messages that no answer depends on; an answer's text is in its last message too."""
+
+Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
+MakeRecord: TypeAlias = Callable[[], AnyRecord]
+
+log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Takes what a run says, hears and tells, from any thread, and keeps none of them.
+
+    Nothing is written before a model has greeted: a run that fails to load one leaves no recording. Where the disk is
+    full, slow or gone the recording ends at a whole record, and the run goes on: `take_notice` tells.
+    """
+
+    def __init__(self, folder: str | Path, source: str, *, live: bool = False) -> None:
+        self._folder = Path(folder)
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[MakeRecord, int]] = deque()
+        self._waiting_bytes = 0
+        self._met = self._over = self._closed = False
+        self._notice: Notice | None = None
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        began = Began(version("arr-coc-stream"), source, now, live=live)
+        self._put(lambda: began)
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+
+    def happened(self, event: Event) -> None:
+        """The run tells this. Left out are pieces of text, which the answer has whole, and what shows a frame."""
+        if isinstance(event, AnswerDeltaEvent):
+            return
+        if isinstance(event, FrameReady):
+            event = replace(event, slot=None, map=None)
+        self._put(lambda: Happened(cast(AnyEvent, event)))
+
+    def said(self, message: Message, arrays: Arrays) -> None:
+        """This went to the answer stage; the arrays do not change any more."""
+        size = sum(array.nbytes for array in arrays)
+        self._put(lambda: Said(cast(AnyMessage, message), packed(arrays)), size)
+
+    def heard(self, message: Message, arrays: Arrays) -> None:
+        """This came from the answer stage."""
+        self._met = self._met or isinstance(message, ServerHello)
+        size = sum(array.nbytes for array in arrays)
+        self._put(lambda: Heard(cast(AnyMessage, message), packed(arrays)), size)
+
+    def take_notice(self) -> Notice | None:
+        """That the recording ended before the run, and why; once."""
+        with self._changed:
+            notice, self._notice = self._notice, None
+            return notice
+
+    def close(self) -> None:
+        """The run is over: waits until all is written, with a limit; once, however often it is called."""
+        with self._changed:
+            closed, self._closed, self._over = self._closed, True, True
+            self._changed.notify()
+        if closed:
+            return
+        self._thread.join(CLOSE_LIMIT_S)
+        if self._thread.is_alive():
+            log.warning("the recording in %s lacks its end: the disk does not take it", self._folder)
+        elif (notice := self.take_notice()) is not None:
+            log.warning("%s", notice.message)
+
+    def _put(self, make: MakeRecord, array_bytes: int = 0) -> None:
+        size = array_bytes + EVENT_BYTES
+        with self._changed:
+            if self._over:
+                return
+            if self._waiting_bytes + size > WAITING_BYTES:
+                self._end("the disk cannot follow")
+                return
+            self._waiting.append((make, size))
+            self._waiting_bytes += size
+            self._changed.notify()
+
+    def _end(self, reason: str) -> None:
+        """Takes nothing more; what waits is still written, as far as it can be. The lock is held."""
+        self._over = True
+        message = f"the recording ends here ({reason}); {self._folder} holds what came before"
+        self._notice = Notice(code=RECORDING_ENDED, message=message)
+        self._changed.notify()
+
+    def _run(self) -> None:
+        """The thread: whatever goes wrong here ends the recording and nothing else."""
+        try:
+            make = self._next()
+            if make is None:
+                return
+            with closing(Part(self._folder)) as part:
+                while make is not None:
+                    part.append(make())
+                    make = self._next()
+        except Exception as error:
+            log.debug("the recording ends", exc_info=True)
+            reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            with self._changed:
+                self._waiting.clear()
+                self._end(str(reason))
+
+    def _next(self) -> MakeRecord | None:
+        """Waits for the next record; None once there will be no more."""
+        with self._changed:
+            while not self._waiting or not self._met:
+                if self._over:
+                    return None
+                self._changed.wait()
+            make, size = self._waiting.popleft()
+            self._waiting_bytes -= size
+            return make
+
+
+class RecordedTalk:
+    """Hears along on the link to an answer stage. `snapshot` is where whole frames are laid, if there is such memory.
+
+    For the thread that the link belongs to.
+    """
+
+    def __init__(self, recorder: Recorder, snapshot: SnapshotWriter | None = None) -> None:
+        self._recorder = recorder
+        self._snapshot = None if snapshot is None else SnapshotReader(snapshot.descriptor)
+
+    def said(self, message: Message, arrays: Arrays) -> None:
+        """A message was sent. The image in the snapshot is copied, because the next one will take its place."""
+        if isinstance(message, WITHOUT_NEWS):
+            return
+        if isinstance(message, FramePacketMessage) and message.in_snapshot:
+            assert self._snapshot is not None
+            grid = message.grid
+            image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px).copy()
+            arrays = [*arrays, image]
+            message = replace(message, in_snapshot=False, arrays=specs_of(*arrays))
+        self._recorder.said(message, arrays)
+
+    def heard(self, received: Received) -> None:
+        """A message was received. Weights of an allocator are left out: a replay chooses no tokens."""
+        message = received.message
+        if isinstance(message, WITHOUT_NEWS):
+            return
+        if isinstance(message, ServerHello):
+            message = replace(message, allocator=b"")
+        self._recorder.heard(message, [np.asarray(part) for part in received.parts])

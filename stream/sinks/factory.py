@@ -1,0 +1,88 @@
+"""Which sinks a configuration asks for; claims files, opens services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from stream.config import Config, OutputConfig
+from stream.events import Event
+from stream.monitor.health import RunMonitor
+from stream.sinks.base import Sink
+from stream.sinks.captions import CaptionSink
+from stream.sinks.heatmap import HeatmapSink, TakeOverlay
+from stream.sinks.jsonl import ExplanationSink, JsonlSink
+from stream.sinks.output_file import STDOUT, check_outputs
+
+
+class MonitorSink(Sink):
+    """Feeds the monitor that the other outputs ask; comes before them."""
+
+    def __init__(self, monitor: RunMonitor) -> None:
+        self._monitor = monitor
+
+    def write(self, event: Event) -> None:
+        self._monitor.add(event)
+
+    def close(self) -> None:
+        pass
+
+
+def open_listeners(config: Config) -> tuple[RunMonitor, list[Sink]]:
+    """The monitor of a run, and the sinks that tell of it; none where the configuration names none.
+
+    Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
+    """
+    monitor = RunMonitor(config)
+    with ExitStack() as opened:
+        sinks: list[Sink] = []
+        for make in _wanted(config):
+            sinks.append(make(config, monitor))
+            opened.callback(sinks[-1].close)
+        opened.pop_all()
+    return monitor, [MonitorSink(monitor), *sinks] if sinks else []
+
+
+def _wanted(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
+    """The sinks that the configuration names; their libraries are only imported where there are any."""
+    wanted: list[Callable[[Config, RunMonitor], Sink]] = []
+    if config.output.publish is not None:
+        from stream.sinks.publish import PublishSink
+
+        wanted.append(PublishSink)
+    if config.output.control is not None:
+        from stream.sinks.control import ControlSink
+
+        wanted.append(ControlSink)
+    if config.output.metrics_port is not None:
+        from stream.sinks.metrics import MetricsSink
+
+        wanted.append(MetricsSink)
+    return wanted
+
+
+def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, resume: bool = False) -> list[Sink]:
+    """The file sinks of a run; `resume`: of one that continues another, whose captions are in the files.
+
+    Raises OutputError, having let go of everything, where one cannot be written.
+    """
+    check_outputs(config, source)
+    with ExitStack() as opened:
+        sinks = [_opened(opened, _caption_sink(path, config.timing, resume)) for path in config.paths]
+        if config.heatmap is not None:
+            sinks.append(_opened(opened, HeatmapSink(config.heatmap, take_overlay)))
+        if config.why is not None:
+            sinks.append(_opened(opened, ExplanationSink(config.why)))
+        opened.pop_all()
+    return sinks
+
+
+def _opened(opened: ExitStack, sink: Sink) -> Sink:
+    opened.callback(sink.close)
+    return sink
+
+
+def _caption_sink(path: str, timing: bool, resume: bool) -> Sink:
+    if path == STDOUT or path.lower().endswith(".jsonl"):
+        return JsonlSink(path, timing=timing, resume=resume)
+    return CaptionSink(path, resume=resume)

@@ -1,0 +1,306 @@
+"""Checks of a source before FFmpeg is loaded: address, file header, size of a PNG, part, pictures of a folder.
+
+PNG (ISO/IEC 15948): IHDR begins with width and height; zTXt and iCCP are a keyword, a zero byte, the method of
+compression, and data in zlib's form, of which a megabyte may unfold to a gigabyte.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import BinaryIO
+
+from stream.config import CaptureConfig
+from stream.errors import ConfigError, SourceError, SourceNotFound, SourceOver
+from stream.sources.address import NETWORK_SCHEMES, ZMQ_PREFIX, has_slashed_credentials, redacted, scheme_of
+
+PORT_MAX = 65_535
+
+_FORMS = {
+    "rtsp": "rtsp://HOST/PATH", "rtsps": "rtsps://HOST/PATH", "http": "http://HOST/PATH", "https": "https://HOST/PATH",
+    "rtmp": "rtmp://HOST/APP/STREAM", "rtmps": "rtmps://HOST/APP/STREAM",
+    "udp": "udp://HOST:PORT", "rtp": "rtp://HOST:PORT", "tcp": "tcp://HOST:PORT",
+}  # fmt: skip
+
+_NEED_A_PORT = frozenset({"udp", "rtp", "tcp"})
+
+_MAY_LISTEN_ANYWHERE = frozenset({"udp", "rtp"})
+"""Without a host they take what comes to the port on any address of this machine, as `udp://@:5000` does elsewhere."""
+
+_BARE_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
+
+
+@dataclass(frozen=True, slots=True)
+class _Authority:
+    """What stands between "://" and the path: the host in brackets where it is IPv6, the port as it is written."""
+
+    host: str
+    port: str | None
+
+    @classmethod
+    def of(cls, address: str) -> _Authority:
+        text = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
+        if text.startswith("["):
+            host, bracket, rest = text.partition("]")
+            return cls(host + bracket, rest[1:] if rest.startswith(":") else None)
+        host, colon, port = text.partition(":")
+        return cls(host, port if colon else None)
+
+
+def check_address(address: str) -> None:
+    """Raises SourceError for an address that cannot be reached whatever runs there: no host, no port, or no such port;
+    SourceNotFound for the beginning of an address that is no file either."""
+    scheme = scheme_of(address)
+    if scheme is None:
+        _check_bare_scheme(address)
+    elif not address.startswith(ZMQ_PREFIX):
+        _check_network(scheme, address)
+
+
+def _check_network(scheme: str, address: str) -> None:
+    name = redacted(address)
+    if scheme not in NETWORK_SCHEMES:
+        known = ", ".join(f"{known}://" for known in sorted(NETWORK_SCHEMES))
+        raise SourceError(f"{name} begins with no scheme that can be read; there are {known}")
+    if has_slashed_credentials(address):
+        raise SourceError(f"the password in {name} has a / in it; write %2F in its place")
+    authority, form = _Authority.of(address), _FORMS[scheme]
+    if authority.host.startswith("[") and not authority.host.endswith("]"):
+        raise SourceError(f"{name} has an IPv6 address without its closing bracket; write {form} with [::1] as HOST")
+    listens = scheme in _MAY_LISTEN_ANYWHERE or "listen" in address.partition("?")[2]
+    if not authority.host and not listens:
+        raise SourceError(f"{name} names no host; write {form}")
+    if authority.port is None:
+        if scheme in _NEED_A_PORT:
+            raise SourceError(f"{name} names no port; write {form}")
+    elif not _is_port(authority.port):
+        raise SourceError(f"{name} has no usable port: it is a number from 1 to {PORT_MAX}; write {form}")
+
+
+def _check_bare_scheme(address: str) -> None:
+    """`rtsp:cam` and the like; a file of that name is that file."""
+    match = _BARE_SCHEME.match(address)
+    if match is None or os.path.lexists(address):
+        return
+    scheme = match[1].lower()
+    form = f"{ZMQ_PREFIX}tcp://HOST:PORT" if scheme.startswith("zmq") else _FORMS.get(scheme)
+    if form is not None:
+        raise SourceNotFound(f"{redacted(address)} is neither a file nor a whole address; write {form}")
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= PORT_MAX
+
+
+SCALE_DOWN = "scale it down, or raise capture.max_pixels"
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+METADATA_MAX_BYTES = 16 << 20
+"""All unfolded metadata of a file; a colour profile of a printing press has two or three MB."""
+
+_COMPRESSED = (b"zTXt", b"iCCP")
+
+
+def check_png(path: Path, max_pixels: int) -> None:
+    """Raises SourceError for a PNG of more than `max_pixels`, or whose metadata unfold to more than
+    `METADATA_MAX_BYTES`; other files pass."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(SIGNATURE)) != SIGNATURE:
+                return
+            size, metadata_bytes = _size_px(file), _unfolded_bytes(file)
+    except OSError:
+        return  # who opens it says what is wrong with it
+    if size[0] * size[1] > max_pixels:
+        raise SourceError(f"{path} has {size[0]}x{size[1]} pixels, {more_than(max_pixels)}; {SCALE_DOWN}")
+    if metadata_bytes > METADATA_MAX_BYTES:
+        raise SourceError(
+            f"{path} has metadata of more than {METADATA_MAX_BYTES >> 20} MB, which a picture has no use for; save the "
+            "picture again without them"
+        )
+
+
+def more_than(max_pixels: int) -> str:
+    return f"more than capture.max_pixels = {max_pixels}"
+
+
+def _size_px(file: BinaryIO) -> tuple[int, int]:
+    """Width and height; the file stands behind its signature afterwards, as before."""
+    head = file.read(16)
+    file.seek(len(SIGNATURE))
+    return struct.unpack(">8xII", head) if len(head) == 16 and head[4:8] == b"IHDR" else (0, 0)
+
+
+def _unfolded_bytes(file: BinaryIO) -> int:
+    """How long the metadata are, counted no further than the limit."""
+    total = 0
+    while total <= METADATA_MAX_BYTES and len(head := file.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", head)
+        if kind not in _COMPRESSED:
+            file.seek(length + 4, os.SEEK_CUR)
+            continue
+        data = file.read(min(length, METADATA_MAX_BYTES + 1))
+        file.seek(length - len(data) + 4, os.SEEK_CUR)
+        total += max(len(data), _unfolded(data.partition(b"\0")[2][1:], METADATA_MAX_BYTES + 1 - total))
+    return total
+
+
+def _unfolded(data: bytes, most: int) -> int:
+    try:
+        return len(zlib.decompressobj().decompress(data, most))
+    except zlib.error:
+        return 0
+
+
+_SNIFFED_BYTES = 4096
+
+_KINDS = (
+    (b"#EXTM3U", "an HLS playlist"),
+    (b"ffconcat version", "a list of files (ffconcat)"),
+    (b"<MPD", "a DASH manifest"),
+    (b"<CompositionPlaylist", "an IMF playlist"),
+    (b"v=0", "a description of a session (SDP)"),
+)
+
+
+def check_file(path: Path, max_pixels: int) -> None:
+    """Raises SourceNotFound where there is none, SourceError for what is no file, may not be read, is empty, is a
+    playlist, or unfolds to more than fits: a picture of more than `max_pixels`."""
+    if not os.path.exists(path):
+        raise SourceNotFound(f"{path} does not exist; check the name, or use scene:NAME for a generated clip")
+    if path.is_dir():
+        raise SourceError(f"{path} is a folder; give one of the video files in it")
+    if not os.access(path, os.R_OK):
+        raise SourceError(f"{path} may not be read by this user; change its permissions")
+    if path.is_file() and path.stat().st_size == 0:
+        raise SourceError(f"{path} is empty; copy or record it again")
+    if path.is_file():  # a pipe or a device can be read once only
+        _check_playlist(path)
+        check_png(path, max_pixels)
+
+
+def _check_playlist(path: Path) -> None:
+    """Raises SourceError for what names other things to be opened; FFmpeg refuses those by itself, in other words."""
+    with path.open("rb") as file:
+        head = file.read(_SNIFFED_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
+    for mark, kind in _KINDS:
+        if head.startswith(mark) or (mark.startswith(b"<") and mark in head):
+            raise SourceError(
+                f"{path} is {kind}, which names other files or addresses; only the source itself is opened, so give "
+                f"the video or its address, or join it first: ffmpeg -i {path.name} -c copy joined.mkv"
+            )
+
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """From `start_ns` on, up to and without `end_ns`; None is the end of the file."""
+
+    start_ns: int
+    end_ns: int | None
+
+    @classmethod
+    def of(cls, config: CaptureConfig) -> Part:
+        start_ns = round(config.start_s * NS_PER_S)
+        return cls(start_ns, None if config.duration_s is None else start_ns + round(config.duration_s * NS_PER_S))
+
+    def ended_by(self, media_ns: int) -> bool:
+        """Whether a frame of that time lies behind the part."""
+        return self.end_ns is not None and media_ns >= self.end_ns
+
+    def empty(self, name: str, length_ns: int | None = None, instead: str = "") -> SourceOver:
+        """The error of a file that has no frame in the part; `instead` is another reason that there may be."""
+        start = f"capture.start_s = {self.start_ns / NS_PER_S:g}"
+        if self.end_ns is not None and (length_ns is None or self.start_ns < length_ns) and not instead:
+            return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give a longer time")
+        length = "" if length_ns is None else f" (it has {length_ns / NS_PER_S:.2f} s)"
+        return SourceOver(f"{name} ends before {start}{length}{instead}; give an earlier time")
+
+    @property
+    def _length_s(self) -> float:
+        assert self.end_ns is not None
+        return (self.end_ns - self.start_ns) / NS_PER_S
+
+
+def refuse_part(config: CaptureConfig, name: str) -> None:
+    """Raises ConfigError where a part is asked of what has no beginning and no end."""
+    for key, value in (("start_s", config.start_s), ("duration_s", config.duration_s)):
+        if value:
+            instead = "leave it out" if key == "start_s" else "--for ends a run after a time"
+            raise ConfigError(f"capture.{key} = {value:g} is for files, and {name} is live; {instead}")
+
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
+"""What counts as a picture in a folder."""
+
+_VIDEO_SUFFIXES = frozenset({".mp4", ".mkv", ".mov", ".webm", ".avi", ".ts", ".m4v", ".mpg", ".mpeg", ".flv"})
+"""What is looked for where a folder holds no pictures, to say so."""
+
+_PICTURE_KINDS = "png, jpg, webp, bmp, tif or gif"
+
+_SHOWN = 3
+"""Names that a message lists."""
+
+
+def is_pattern(address: str) -> bool:
+    """Whether an address names files by a pattern such as `shots/*.png`."""
+    return glob.has_magic(address) and not os.path.lexists(address)
+
+
+def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
+    """Sorts as people count: img2 before img10."""
+    parts = re.split(r"(\d+)", path.name.casefold())
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], str(path)
+
+
+def pictures_of(address: str) -> list[Path]:
+    """The pictures that an address names, in order. Raises SourceNotFound or SourceError where there are none."""
+    if is_pattern(address):
+        found = [Path(name) for name in glob.iglob(address, recursive=True)]
+        if not found:
+            raise SourceNotFound(f"no file is called {address}; check the pattern, or give the folder alone")
+        where = f"what {address} names"
+    else:
+        found = [path for path in _listed(Path(address)) if not path.name.startswith(".")]
+        where = address
+    pictures = sorted(
+        (path for path in found if path.suffix.casefold() in SUFFIXES and path.is_file()), key=natural_order
+    )
+    if not pictures:
+        raise SourceError(_none_there(where, found))
+    return pictures
+
+
+def root_of(address: str) -> Path:
+    """The folder that an address names, or that in which its pattern looks."""
+    if not is_pattern(address):
+        return Path(address)
+    plain = list(takewhile(lambda part: not glob.has_magic(part), Path(address).parts))
+    return Path(*plain)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise SourceError(f"the folder {folder} cannot be read: {error.strerror}; change its permissions") from error
+
+
+def _none_there(where: str, found: Sequence[Path]) -> str:
+    if not found:
+        return f"{where} is an empty folder; put pictures there ({_PICTURE_KINDS}), or give a video file"
+    videos = sorted(str(path) for path in found if path.suffix.casefold() in _VIDEO_SUFFIXES)
+    if videos:
+        names = ", ".join(videos[:_SHOWN]) + (", ..." if len(videos) > _SHOWN else "")
+        return f"{where} holds videos and no pictures; give one of them: {names}"
+    return f"no picture is in {where}; pictures are {_PICTURE_KINDS}"

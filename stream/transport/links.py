@@ -1,0 +1,416 @@
+"""`Link` (DEALER), `ServerLink` (ROUTER), `FrameSubscriber` (SUB/PULL), `PeerMonitor`, `LinkPoller`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from stream.errors import ConnectionRefused, OutputError, TransportError
+from stream.protocol.messages import AnyMessage, Message, decode, encode
+from stream.transport.security import ClientCurve, ServerCurve, bind_output
+from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX, REPLY_PART_BYTES_MAX
+
+SEND_SLICE_MS = 50
+"""Longest single wait for room in a link's queue, before its owner is asked whether to go on."""
+
+SEND_LIMIT_MS = 2000
+"""Longest wait for room where the link has no owner to ask."""
+
+LINGER_MS = 1000
+"""How long a closing link still tries to hand over what it was told to send."""
+
+RECONNECT_MS, RECONNECT_MAX_MS = 20, 500
+"""First and longest wait between attempts to reach another process."""
+
+KEEPALIVE_IDLE_S, KEEPALIVE_EVERY_S, KEEPALIVE_COUNT, UNACKNOWLEDGED_MS = 2, 1, 3, 5000
+"""When TCP asks a quiet peer on another host for a sign of life, how often, and how long it waits for one."""
+
+TURNED_AWAY_MAX = 3
+"""A peer that has closed so many connections before it was met will not be met: a wrong key, or no ZeroMQ there."""
+
+QUEUE_MESSAGES = 64
+"""Bound of each socket's own queue; data stay far below it, because they need credits."""
+
+REPLIES_WAITING = 16
+"""Messages from another process that may wait in the socket; whoever sends more waits."""
+
+
+PARTS_READ = ARRAYS_MAX + 2
+"""A message's fields, its arrays, and one more, by which it has too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message and the raw array parts that came with it."""
+
+    message: AnyMessage
+    parts: tuple[memoryview, ...] = ()
+
+
+class Tap(Protocol):
+    """Learns what goes over a link, in the thread of the link, which it must not keep."""
+
+    def said(self, message: Message, arrays: Sequence[npt.NDArray[Any]]) -> None: ...
+
+    def heard(self, received: Received) -> None: ...
+
+
+def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """The rest of a message whose first part has been sent: large arrays are not copied."""
+    for index, array in enumerate(arrays, 1):
+        more = zmq.SNDMORE if index < len(arrays) else 0
+        socket.send(np.ascontiguousarray(array).data, more, copy=False)
+
+
+def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
+    """The parts of a message whose first part has been received; of too many no more than show that they are."""
+    parts: list[memoryview] = []
+    while socket.getsockopt(zmq.RCVMORE):
+        part = socket.recv(zmq.NOBLOCK, copy=False)
+        if len(parts) < PARTS_READ:
+            parts.append(part.buffer)
+    return tuple(parts)
+
+
+def keep_alive(socket: zmq.Socket[bytes]) -> None:
+    """Has TCP notice within seconds that a peer's host is gone; before the socket is bound or connected.
+
+    ZeroMQ's own heartbeats are left alone: a peer that leaves while its messages wait for room makes libzmq 4.3.5
+    abort the process at the next one (libzmq issues 4364 and 4767).
+    """
+    for option, value in (
+        (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S),
+        (zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_EVERY_S),
+        (zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_COUNT),
+        (zmq.TCP_MAXRT, UNACKNOWLEDGED_MS),
+    ):
+        socket.setsockopt(option, value)
+
+
+class Link:
+    """One end of a two-way channel between two stages; belongs to the thread that made it.
+
+    `check` is called again and again while a message waits for room; it raises to end the wait. A link with `watched`
+    reaches another process, and `lost` tells when that one is gone. `tap` learns of every message that was sent or
+    received.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        *,
+        bind: bool,
+        check: Callable[[], None] | None = None,
+        curve: ClientCurve | None = None,
+        watched: bool = False,
+        tap: Tap | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._check = check
+        self._tap = tap
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
+        self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
+        if watched:
+            self._socket.setsockopt(zmq.RCVHWM, REPLIES_WAITING)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
+        self._watch = _PeerWatch(self._socket) if watched else None
+        if curve is not None:
+            curve.apply(self._socket)
+        try:
+            self._socket.bind(endpoint) if bind else self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise TransportError(f"cannot {'open' if bind else 'reach'} {endpoint}: {error}") from error
+
+    @property
+    def endpoint(self) -> str:
+        """Where the other end is reached."""
+        return self._endpoint
+
+    @property
+    def lost(self) -> bool:
+        """A peer that was connected is gone; make a new link to hear of it again.
+
+        Raises ConnectionRefused where the peer does not accept this end's key.
+        """
+        if self._watch is None:
+            return False
+        self._watch.look()
+        if self._watch.refused:
+            raise ConnectionRefused(
+                f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it, or "
+                "none where it has none, and check that it is an answer stage"
+            )
+        return self._watch.lost
+
+    @property
+    def connected(self) -> bool:
+        """The peer has been met; always so for a link within the process."""
+        if self._watch is None:
+            return True
+        self._watch.look()
+        return self._watch.met
+
+    def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
+        """Hands over a message and its arrays, which must not change afterwards: large ones are not copied.
+
+        Waits for room. Raises what `check` raises; without one, TransportError after SEND_LIMIT_MS.
+        """
+        waited_ms = 0
+        while not self.offer(message, arrays):
+            if self._check is not None:
+                self._check()
+            elif waited_ms >= SEND_LIMIT_MS:
+                raise TransportError(f"nobody takes messages from {self._endpoint}")
+            self._socket.poll(SEND_SLICE_MS, zmq.POLLOUT)
+            waited_ms += SEND_SLICE_MS
+
+    def offer(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
+        """As `send` where there is room at once; whether there was."""
+        try:
+            self._socket.send(encode(message), zmq.NOBLOCK | (zmq.SNDMORE if arrays else 0))
+        except zmq.Again:
+            return False
+        send_arrays(self._socket, arrays)
+        if self._tap is not None:
+            self._tap.said(message, arrays)
+        return True
+
+    def receive(self, timeout_ms: int = 0) -> Received | None:
+        """The next message, or None within the time limit. Raises TransportError for one that cannot be read."""
+        if timeout_ms and not self._socket.poll(timeout_ms):
+            return None
+        try:
+            head = self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        parts = rest_of(self._socket)
+        received = Received(decode(head), parts)
+        if self._tap is not None:
+            self._tap.heard(received)
+        return received
+
+    def close(self) -> None:
+        """Closes the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""
+        gone = False
+        if self._watch is not None:
+            self._watch.look()
+            gone = self._watch.lost or not self._watch.met
+            self._watch.close()
+        self._socket.close(linger=0 if gone else None)
+
+
+class _PeerWatch:
+    """Follows a socket's connection: whether its peer was met, is gone, or refused it."""
+
+    def __init__(self, watched: zmq.Socket[bytes]) -> None:
+        self.met = self.lost = self.refused = False
+        self._turned_away = 0
+        watched.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        watched.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        keep_alive(watched)
+        self._watched = watched
+        self._events = watched.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_DISCONNECTED
+        )
+
+    def look(self) -> None:
+        while self._events.poll(0):
+            event = recv_monitor_message(self._events, zmq.NOBLOCK)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.met = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.lost = self.lost or self.met
+                self._turned_away += not self.met
+                self.refused = self.refused or self._turned_away >= TURNED_AWAY_MAX
+            else:
+                self.refused = True
+
+    def close(self) -> None:
+        self._watched.disable_monitor()
+        self._events.close(linger=0)
+
+
+class Waiter:
+    """Waits for any of several links and file descriptors; belongs to their thread."""
+
+    def __init__(self, *links: Link, descriptors: Sequence[int] = ()) -> None:
+        self._poller = zmq.Poller()
+        for link in links:
+            self._poller.register(link._socket, zmq.POLLIN)
+        for descriptor in descriptors:
+            self._poller.register(descriptor, zmq.POLLIN)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Whether a message has come on some link, or a descriptor is readable, within the time limit."""
+        return bool(self._poller.poll(timeout_ms))
+
+
+FRAME_QUEUE_MESSAGES = 4
+"""Frames that may wait in the socket; only the newest is wanted, or the sender shall wait."""
+
+DRAIN_LIMIT = 64
+"""Messages taken out at once at most, so that a flood cannot hold the reader."""
+
+
+class FrameSocket:
+    """The end that connects to a sender of frames. Belongs to the thread that made it.
+
+    It subscribes to a PUB socket, and `receive` gives the newest message: what came before it is counted. (ZMQ_CONFLATE
+    would keep the last part of a message only.) With `pull` it takes every message of a PUSH socket, which then waits.
+    """
+
+    def __init__(self, endpoint: str, *, pull: bool = False, curve: ClientCurve | None = None) -> None:
+        """Raises TransportError for an address to which no socket can be connected."""
+        self._drains = not pull
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.PULL if pull else zmq.SUB)
+        self._socket.setsockopt(zmq.RCVHWM, FRAME_QUEUE_MESSAGES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
+        self._watch = _PeerWatch(self._socket)
+        if curve is not None:
+            curve.apply(self._socket)
+        try:
+            self._socket.connect(endpoint)
+            if self._drains:
+                self._socket.subscribe(b"")
+        except zmq.ZMQError as error:
+            self.close()
+            raise TransportError(
+                f"cannot connect to {endpoint}: {zmq.strerror(error.errno or 0)}; check the address"
+            ) from error
+
+    def receive(self, timeout_ms: int) -> tuple[list[memoryview] | None, int]:
+        """The parts of the newest message, None without one within the time limit; and how many came before it."""
+        self._watch.look()
+        if not self._socket.poll(timeout_ms):
+            return None, 0
+        newest, passed = None, -1
+        for _ in range(DRAIN_LIMIT if self._drains else 1):
+            try:
+                newest = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            passed += 1
+        return None if newest is None else [part.buffer for part in newest], max(passed, 0)
+
+    @property
+    def met(self) -> bool:
+        """A sender has been reached, and it accepted this end."""
+        return self._watch.met
+
+    @property
+    def refused(self) -> bool:
+        """The sender did not accept this end's keys, or wants some."""
+        return self._watch.refused
+
+    def close(self) -> None:
+        """Closes the socket at once."""
+        self._watch.close()
+        self._socket.close(linger=0)
+        self._context.term()
+
+
+log = logging.getLogger(__name__)
+
+Client: TypeAlias = bytes
+"""What ZeroMQ calls one connected peer."""
+
+WAITING_MAX = 8
+"""Messages of one client that may wait in the socket: whoever keeps to its turns has one packet on its way."""
+
+REPLIES_WAITING_MAX = 64
+"""Messages to one client that may wait."""
+
+PEERS_NAMED = 16
+"""Senders of what cannot be read that are named in the log, once each."""
+
+SEND_WAIT_MS = 2000
+"""How long a client whose queue is full may take to read; it counts as gone then."""
+
+
+class Port:
+    """Takes messages from any client, and sends to one that is named. Belongs to the thread that made it."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, curve: ServerCurve | None = None
+    ) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        for option, value in (
+            (zmq.LINGER, LINGER_MS),
+            (zmq.SNDHWM, REPLIES_WAITING_MAX),
+            (zmq.RCVHWM, WAITING_MAX),
+            (zmq.ROUTER_MANDATORY, 1),
+            (zmq.MAXMSGSIZE, PART_BYTES_MAX),
+            (zmq.SNDTIMEO, SEND_WAIT_MS),
+        ):
+            self._socket.setsockopt(option, value)
+        keep_alive(self._socket)
+        if curve is not None:
+            curve.apply(self._socket)
+        self.unreadable = 0
+        self._named: set[str] = set()
+        try:
+            bind_output(self._socket, endpoint)
+        except OutputError as error:
+            self._socket.close(linger=0)
+            raise TransportError(str(error)) from error
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def receive(self, timeout_ms: int = 0) -> tuple[Client, Received] | None:
+        """The next message and who sent it, or None within the time limit.
+
+        What cannot be read is counted and dropped; its sender is named once in the log.
+        """
+        if timeout_ms and not self._socket.poll(timeout_ms):
+            return None
+        try:
+            name = self._socket.recv(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        parts = rest_of(self._socket)
+        try:
+            return name.bytes, Received(decode(parts[0] if parts else b""), parts[1:])
+        except TransportError as error:
+            self.unreadable += 1
+            self._tell_of(name, error)
+            return None
+
+    def _tell_of(self, name: zmq.Frame, error: TransportError) -> None:
+        try:
+            peer = str(name.get("Peer-Address")) or "a process of this machine"
+        except zmq.ZMQError:
+            peer = "a process of this machine"
+        if peer not in self._named and len(self._named) < PEERS_NAMED:
+            self._named.add(peer)
+            log.warning("%s sends what cannot be read, and is dropped: %s", peer, error)
+
+    def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
+        """Whether the client is still there to take it. Arrays must not change afterwards."""
+        try:
+            self._socket.send(client, zmq.SNDMORE)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                return False
+            raise
+        self._socket.send(encode(message), zmq.SNDMORE if arrays else 0)
+        send_arrays(self._socket, arrays)
+        return True
+
+    def close(self) -> None:
+        """Closes the socket; what is still on its way gets LINGER_MS."""
+        self._socket.close()

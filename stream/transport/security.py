@@ -1,0 +1,219 @@
+"""CURVE keys, who needs them, binding an endpoint with readable errors.
+
+ZeroMQ's CURVE (RFC 26, https://rfc.zeromq.org/spec/26/) encrypts, and proves each end to the other. The end that binds
+holds `server.key_secret` and a folder `clients/` of public keys that may connect; the end that connects holds
+`client.key_secret` and `server.key`. `make_keys` makes both halves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+import stat
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+import zmq.auth
+from zmq.utils import z85
+
+from stream.config import PORT_MAX, NetworkConfig, check_reachable, needs_keys
+from stream.errors import ConfigError, OutputError
+
+PROBE_LIMIT_S = 0.5
+
+HANDSHAKE_LIMIT_MS = 5_000
+"""How long a connection may take to say who it is, before it is closed."""
+
+BACKLOG = 1_024
+"""Connections that may wait to be taken: with a short queue the system makes others wait for seconds."""
+
+DESCRIPTORS = 65_536
+"""Files and connections that this process asks to have: where somebody opens a thousand of them, there is room."""
+
+REASONS = {
+    errno.EADDRINUSE: "another program uses it; stop that one, or name another port",
+    errno.EACCES: "this user may not; name a port above 1023, or another path",
+    errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 is always there",
+    errno.ENODEV: "this machine has no such address; 127.0.0.1 is always there",
+    errno.ENOENT: "there is no such folder; make it first",
+    errno.ENAMETOOLONG: "the path is too long for a socket; name a shorter one",
+}
+
+
+def bind_output(bound: zmq.Socket[bytes], endpoint: str) -> None:
+    """Binds `endpoint`. Raises OutputError where that cannot be, or would take a path from somebody else."""
+    scheme, _, path = endpoint.partition("://")
+    if scheme == "ipc" and not path.startswith("@"):
+        _check_path(endpoint, path)
+    port = endpoint.rpartition(":")[2]
+    if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
+        raise OutputError(f"cannot open {endpoint}: ports end at {PORT_MAX}")
+    if scheme == "tcp":
+        _make_room()
+    bound.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS)
+    bound.setsockopt(zmq.BACKLOG, BACKLOG)
+    try:
+        bound.bind(endpoint)
+    except zmq.ZMQError as error:
+        reason = REASONS.get(error.errno or 0, str(error.strerror))
+        raise OutputError(f"cannot open {endpoint}: {reason}") from error
+
+
+def _make_room() -> None:
+    """Raises this process's own limit of open files, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _check_path(endpoint: str, path: str) -> None:
+    """ZeroMQ removes whatever lies at an ipc path before it binds; so a file, and a socket in use, are refused here."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise OutputError(f"cannot open {endpoint}: there is something else at that path; name another")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_LIMIT_S)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError:
+            pass
+    raise OutputError(f"cannot open {endpoint}: {REASONS[errno.EADDRINUSE]}")
+
+
+SECRET_MODE = 0o600
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCurve:
+    """The end that binds: its secret key, and the folder of public keys that may connect."""
+
+    secret: bytes
+    public: bytes
+    clients: Path
+
+    def apply(self, bound: zmq.Socket[bytes]) -> None:
+        """Makes a socket that is about to be bound take only clients with a known key (with `Transport.guard`)."""
+        bound.curve_secretkey, bound.curve_publickey, bound.curve_server = self.secret, self.public, True
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCurve:
+    """The end that connects: its own keys, and the server's public key."""
+
+    secret: bytes
+    public: bytes
+    server: bytes
+
+    def apply(self, connecting: zmq.Socket[bytes]) -> None:
+        """Makes a socket that is about to connect prove itself, and the server to it."""
+        connecting.curve_secretkey, connecting.curve_publickey = self.secret, self.public
+        connecting.curve_serverkey = self.server
+
+
+def make_keys(folder: Path) -> list[Path]:
+    """Makes a key pair for the end that binds and one for the ends that connect; returns the two folders.
+
+    `folder/server` is for the machine that binds, `folder/client` for those that connect. Raises ConfigError where
+    keys are there already, or nothing can be written.
+    """
+    halves = [folder / "server", folder / "client"]
+    for half in halves:
+        if half.exists():
+            raise ConfigError(f"{half} is there already; keys are never overwritten: name another folder, or remove it")
+    try:
+        for half in (*halves, halves[0] / "clients"):
+            half.mkdir(parents=True, mode=0o700)
+        _write_pair(halves[0], "server")
+        _write_pair(halves[1], "client")
+        (halves[1] / "server.key").write_bytes((halves[0] / "server.key").read_bytes())
+        (halves[0] / "clients" / "client.key").write_bytes((halves[1] / "client.key").read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot make keys in {folder}: {error.strerror}") from error
+    return halves
+
+
+def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
+    """The keys to bind `endpoint` with, or None where it needs none. Raises ConfigError where it needs some."""
+    if not needs_keys(network, endpoint):
+        return None
+    folder = _half(network, "server")
+    public, secret = _pair(folder / "server.key_secret")
+    _check_clients(folder / "clients")
+    return ServerCurve(secret, public, folder / "clients")
+
+
+def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:
+    """The keys to connect to `endpoint` with, or None where it needs none.
+
+    Raises ConfigError where it needs some, and for a port at which nobody can be.
+    """
+    guarded = needs_keys(network, endpoint)
+    check_reachable(endpoint)
+    if not guarded:
+        return None
+    folder = _half(network, "client")
+    public, secret = _pair(folder / "client.key_secret")
+    server, _ = _loaded(folder / "server.key")
+    return ClientCurve(secret, public, server)
+
+
+def _half(network: NetworkConfig, name: str) -> Path:
+    assert network.keys is not None
+    folder = Path(os.path.expanduser(network.keys))
+    for candidate in (folder, folder / name):
+        if (candidate / f"{name}.key_secret").exists():
+            return candidate
+    raise ConfigError(f"{folder} holds no {name}.key_secret; make keys with `keys FOLDER` and copy FOLDER/{name} there")
+
+
+def _check_clients(folder: Path) -> None:
+    """Raises ConfigError where the public keys in `folder` cannot be read: then nobody could connect."""
+    try:
+        zmq.auth.load_certificates(folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read who may connect: {error}; {folder} holds public keys, as `keys` makes them"
+        ) from error
+
+
+def _pair(path: Path) -> tuple[bytes, bytes]:
+    public, secret = _loaded(path)
+    if secret is None:
+        raise ConfigError(f"{path} holds no secret key; copy the one that `keys` made")
+    return public, secret
+
+
+def _loaded(path: Path) -> tuple[bytes, bytes | None]:
+    try:
+        public, secret = zmq.auth.load_certificate(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the key {path}: {error}") from error
+    if not all(_whole(key) for key in (public, secret) if key is not None):
+        raise ConfigError(f"the key {path} is damaged; copy the one that `keys` made")
+    return public, secret
+
+
+def _whole(key: bytes) -> bool:
+    """Whether this is the Z85 form of a key, which ZeroMQ would refuse otherwise."""
+    try:
+        return len(z85.decode(key)) == KEY_BYTES
+    except (KeyError, ValueError, struct.error):
+        return False
+
+
+def _write_pair(folder: Path, name: str) -> None:
+    zmq.auth.create_certificates(folder, name)
+    (folder / f"{name}.key_secret").chmod(SECRET_MODE)

@@ -1,0 +1,378 @@
+"""Sockets with a thread of their own: `Publisher` (XPUB), `RequestServer` (ROUTER), `request` (REQ).
+
+The end that binds is a ROUTER, so that a client that dies between request and reply holds up nobody.
+
+ZeroMQ's XPUB with a thread of its own, so that somebody who subscribes is answered although nothing happens in the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLong
+from contextlib import closing, suppress
+
+import zmq
+
+from stream.errors import OutputError, TransportError
+from stream.transport.context import Transport
+from stream.transport.security import ClientCurve, ServerCurve, bind_output
+
+LINGER_MS = 500
+"""How long the last messages may take at the end."""
+
+START_LIMIT_S = 5.0
+RELEASE_POLL_S = 0.01
+STOP_LIMIT_S = 5.0
+
+
+class ServedSocket(ABC):
+    """A bound socket and its thread. Whoever calls `start` calls `finish`, also where `start` fails."""
+
+    def __init__(self, name: str, kind: int, endpoint: str, curve: ServerCurve | None) -> None:
+        self._kind = kind
+        self._asked_endpoint = endpoint
+        self._curve = curve
+        self._bound: Future[str] = Future()
+        self._transport = Transport()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> str:
+        """Where the socket can be reached, once it can: a port that was left open is a number now.
+
+        Raises OutputError where the endpoint cannot be bound.
+        """
+        if self._curve is not None:
+            self._transport.guard(self._curve)
+        self._thread.start()
+        try:
+            return self._bound.result(START_LIMIT_S)
+        except WaitedTooLong as error:
+            self._bound.cancel()
+            raise OutputError(f"cannot open {self._asked_endpoint}: nothing happens") from error
+
+    def finish(self) -> None:
+        """Waits for the thread, which has been told to end, and ends the context."""
+        self._thread.join(STOP_LIMIT_S)
+        self._transport.close()
+
+    @property
+    @abstractmethod
+    def options(self) -> Mapping[int, int]:
+        """Options of the socket."""
+
+    @abstractmethod
+    def serve(self, public: zmq.Socket[bytes]) -> None:
+        """What the thread does until it is told to end."""
+
+    def _run(self) -> None:
+        with suppress(zmq.ContextTerminated):
+            try:
+                self._public = self._opened(self._asked_endpoint)
+            except Exception as error:
+                if self._bound.set_running_or_notify_cancel():
+                    self._bound.set_exception(error)
+                return
+            try:
+                if self._bound.set_running_or_notify_cancel():
+                    self._bound.set_result(self._public.getsockopt_string(zmq.LAST_ENDPOINT))
+                    self.serve(self._public)
+            finally:
+                self._public.close(linger=LINGER_MS)
+
+    def renewed(self) -> zmq.Socket[bytes]:
+        """Closes the socket with all its connections, and returns another one at the same address, to which peers come
+        back by themselves. Raises OutputError where the address cannot be bound again within START_LIMIT_S.
+        """
+        endpoint = self._public.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._public.close(linger=0)
+        limit_s = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                self._public = self._opened(endpoint)
+                return self._public
+            except OutputError:
+                if time.monotonic() > limit_s:
+                    raise
+                time.sleep(RELEASE_POLL_S)  # ZeroMQ closes the old socket in a thread of its own
+
+    def _opened(self, endpoint: str) -> zmq.Socket[bytes]:
+        public = self._transport.context.socket(self._kind)
+        try:
+            for option, value in self.options.items():
+                public.setsockopt(option, value)
+            if self._curve is not None:
+                self._curve.apply(public)
+            bind_output(public, endpoint)
+        except BaseException:
+            public.close(linger=0)
+            raise
+        return public
+
+
+REQUEST_BYTES_MAX = 64 * 1024
+"""Larger requests close their sender's connection."""
+
+WAITING_MAX = 64
+"""Requests, and replies to one client, that may wait."""
+
+WAIT_MS = 100
+
+REPLY_LIMIT_S = 3.0
+"""How long a client waits for its reply."""
+
+
+class ControlServer(ServedSocket):
+    """Answers each request at `endpoint` with what `reply` makes of it, in a thread of its own.
+
+    `reply` must return soon and raise nothing. Raises OutputError where the endpoint cannot be bound.
+    """
+
+    def __init__(self, endpoint: str, curve: ServerCurve | None, reply: Callable[[bytes], bytes]) -> None:
+        super().__init__("control", zmq.ROUTER, endpoint, curve)
+        self._reply = reply
+        self._stop = threading.Event()
+        self._closed = False
+        try:
+            self.endpoint = self.start()
+        except BaseException:
+            self.finish()
+            raise
+
+    @property
+    def options(self) -> Mapping[int, int]:
+        return {zmq.MAXMSGSIZE: REQUEST_BYTES_MAX, zmq.RCVHWM: WAITING_MAX, zmq.SNDHWM: WAITING_MAX}
+
+    def serve(self, public: zmq.Socket[bytes]) -> None:
+        while not self._stop.is_set():
+            if public.poll(WAIT_MS):
+                parts = public.recv_multipart()
+                # A client's name, then for REQ an empty part; the reply goes back behind the same ones.
+                envelope = parts[:2] if len(parts) > 2 and not parts[1] else parts[:1]
+                public.send_multipart([*envelope, self._reply(parts[-1])])
+
+    def close(self) -> None:
+        """Ends the thread; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._stop.set()
+            self.finish()
+
+
+def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: float = REPLY_LIMIT_S) -> bytes:
+    """The reply of the run at `endpoint`. Raises TransportError where none comes in time."""
+    transport = Transport()
+    try:
+        with closing(transport.context.socket(zmq.REQ)) as client:
+            client.setsockopt(zmq.LINGER, 0)
+            client.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES_MAX)
+            if curve is not None:
+                curve.apply(client)
+            try:
+                client.connect(endpoint)
+            except zmq.ZMQError as error:
+                raise TransportError(f"{endpoint!r} is no address for a socket: {error.strerror}") from error
+            client.send(body)
+            if not client.poll(round(limit_s * 1000)):
+                keys = "" if curve is None else ", and that it was started with the keys that go with these"
+                raise TransportError(
+                    f"nobody answers at {endpoint} within {limit_s:g} s; see that a run with --control {endpoint} is "
+                    f"going on{keys}"
+                )
+            return client.recv()
+    finally:
+        transport.close()
+
+
+TopicMessage = tuple[str, bytes]
+
+SUBSCRIBER_MESSAGES = 32
+"""Messages that may wait for one subscriber; whoever is slower loses those that follow, and nobody else does."""
+
+SUBSCRIBER_BUFFER_BYTES = 128 * 1024
+"""Of the system's own send buffer for one TCP connection, which would otherwise grow to megabytes of old frames."""
+
+SUBSCRIPTION_BYTES_MAX = 1024
+"""Subscribers send nothing but the names of topics."""
+
+SUBSCRIPTIONS_REMEMBERED_MAX = 20_000
+"""libzmq remembers every subscription while its connection lasts, also those to topics that do not exist: 3 KB each.
+After so many the socket is opened anew; whoever subscribes to what exists comes back by itself."""
+
+SUBSCRIPTIONS_WAITING = 64
+"""Requests of one subscriber that may wait."""
+
+TOPIC_BYTES_MAX = 64
+"""No topic has a longer name; whoever subscribes to one is not served."""
+
+HANDED_OVER = 256
+"""Messages that may wait for the publisher's thread."""
+
+TICK_S = 1.0
+NEWCOMERS_AT_ONCE = 64
+
+INSIDE = "inproc://publish"
+STOP = b""
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Publishes topics at `endpoint`; `publish` and `close` are for the thread that made it.
+
+    The last message of every topic in `kept` is sent again where somebody subscribes to it; others who listen to that
+    topic get it again too. `topics` are all that will ever be published, any where that is None. `tick` is called once
+    a second, in the publisher's thread, and gives messages of its own.
+    Raises OutputError where the endpoint cannot be bound.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        curve: ServerCurve | None,
+        kept: Iterable[str] = (),
+        tick: Callable[[], Iterable[TopicMessage]] = tuple,
+        topics: Iterable[str] | None = None,
+    ) -> None:
+        self._socket = _PublicSocket(endpoint, curve, kept, tick, topics)
+        self._way_in = self._socket.way_in()
+        self._closed = False
+        self.dropped = 0
+        try:
+            self.endpoint = self._socket.start()
+        except BaseException:
+            self._way_in.close(linger=0)
+            self._socket.finish()
+            raise
+
+    def publish(self, topic: str, body: bytes) -> None:
+        """Hands a message over and returns at once; `dropped` counts those for which there was no room."""
+        try:
+            self._way_in.send_multipart((topic.encode(), body), zmq.NOBLOCK)
+        except zmq.Again:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Sends what was published, as far as somebody takes it within `LINGER_MS`. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(zmq.Again):
+            self._way_in.send(STOP)
+        self._way_in.close()
+        self._socket.finish()
+
+
+class _PublicSocket(ServedSocket):
+    """The publisher's thread: what is handed over goes out, and newcomers are told the last state."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        curve: ServerCurve | None,
+        kept: Iterable[str],
+        tick: Callable[[], Iterable[TopicMessage]],
+        topics: Iterable[str] | None,
+    ) -> None:
+        super().__init__("publisher", zmq.XPUB, endpoint, curve)
+        self._topics = None if topics is None else [topic.encode() for topic in topics]
+        self._tick = tick
+        self._unknown = 0
+        self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
+
+    def way_in(self) -> zmq.Socket[bytes]:
+        """Where messages are handed over; belongs to the thread that asks for it."""
+        way_in = self._transport.context.socket(zmq.PUSH)
+        way_in.setsockopt(zmq.SNDHWM, HANDED_OVER)
+        way_in.setsockopt(zmq.LINGER, LINGER_MS)
+        way_in.setsockopt(zmq.SNDTIMEO, LINGER_MS)
+        way_in.bind(INSIDE)
+        return way_in
+
+    @property
+    def options(self) -> Mapping[int, int]:
+        return {
+            zmq.XPUB_MANUAL: 1,
+            zmq.RCVHWM: SUBSCRIPTIONS_WAITING,
+            zmq.SNDHWM: SUBSCRIBER_MESSAGES,
+            zmq.SNDBUF: SUBSCRIBER_BUFFER_BYTES,
+            zmq.MAXMSGSIZE: SUBSCRIPTION_BYTES_MAX,
+        }
+
+    def serve(self, public: zmq.Socket[bytes]) -> None:
+        with closing(self._transport.context.socket(zmq.PULL)) as handed_over:
+            handed_over.setsockopt(zmq.RCVHWM, HANDED_OVER)
+            handed_over.connect(INSIDE)
+            poller = zmq.Poller()
+            poller.register(handed_over, zmq.POLLIN)
+            poller.register(public, zmq.POLLIN)
+            next_tick_s = time.monotonic() + TICK_S
+            while True:
+                wait_s = max(0.0, next_tick_s - time.monotonic())
+                ready = dict(poller.poll(int(wait_s * 1000) + 1))
+                if handed_over in ready and not self._pass_on(handed_over, public):
+                    return
+                if public in ready:
+                    self._greet(public)
+                    if self._unknown > SUBSCRIPTIONS_REMEMBERED_MAX:
+                        poller.unregister(public)
+                        public, self._unknown = self.renewed(), 0
+                        poller.register(public, zmq.POLLIN)
+                if time.monotonic() >= next_tick_s:
+                    next_tick_s = time.monotonic() + TICK_S
+                    for topic, body in self._ticked():
+                        self._send(public, topic.encode(), body)
+
+    def _ticked(self) -> Iterable[TopicMessage]:
+        try:
+            return tuple(self._tick())
+        except Exception:
+            log.warning("the figures of this second could not be made", exc_info=True)
+            return ()
+
+    def _pass_on(self, handed_over: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> bool:
+        """Publishes everything that was handed over; whether there may be more."""
+        for _ in range(HANDED_OVER):
+            try:
+                parts = handed_over.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            if len(parts) < 2:
+                return False
+            self._send(public, parts[0], parts[1])
+        return True
+
+    def _greet(self, public: zmq.Socket[bytes]) -> None:
+        """Sends the last state of the topics that somebody has just subscribed to."""
+        wanted: dict[bytes, None] = {}
+        for _ in range(NEWCOMERS_AT_ONCE):
+            try:
+                said = public.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if len(said) - 1 > TOPIC_BYTES_MAX or not self._is_known(said[1:]):
+                self._unknown += 1
+                continue
+            # XPUB_MANUAL: the socket remembers what it is told to, for whoever has just been heard.
+            if said[:1] == b"\x00":
+                public.setsockopt(zmq.UNSUBSCRIBE, said[1:])
+            if said[:1] == b"\x01":
+                public.setsockopt(zmq.SUBSCRIBE, said[1:])
+                wanted |= dict.fromkeys(topic for topic in self._last if topic.startswith(said[1:]))
+        for topic in wanted:
+            body = self._last[topic]
+            if body is not None:
+                public.send_multipart((topic, body))
+
+    def _is_known(self, prefix: bytes) -> bool:
+        """Whether anything may be published that begins so: a subscriber cannot make the socket remember all else."""
+        return self._topics is None or any(topic.startswith(prefix) for topic in self._topics)
+
+    def _send(self, public: zmq.Socket[bytes], topic: bytes, body: bytes) -> None:
+        if topic in self._last:
+            self._last[topic] = body
+        public.send_multipart((topic, body))

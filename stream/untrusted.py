@@ -1,0 +1,177 @@
+"""Limits on what others may send, and their text made printable.
+
+Everything that comes from another program is held to these at the moment when it is decoded, and is dropped or refused
+where it breaks one. They lie far above what the program itself sends. docs/robustness.md explains them.
+
+Whoever writes a text can write more than letters: sequences that a terminal obeys (ECMA-48), characters that turn the
+direction of what follows (https://www.unicode.org/reports/tr9/), and some that nobody sees. None of these is left.
+Words in any script stay, and so do emoji.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+from arr_coc.types import TILE_PX
+from stream.config import QUERY_LIMIT_CHARS
+
+KIB, MIB = 1024, 1024 * 1024
+
+# Texts, in characters.
+ANSWER_CHARS_MAX = 65_536
+"""A whole answer; at 64 tokens, the default, one has some 300."""
+REASON_CHARS_MAX = 4_000
+"""Why something is refused, or failed."""
+DETAILS_CHARS_MAX = 65_536
+"""A traceback."""
+NAME_CHARS_MAX = 1_024
+"""Of a model, a known world, a kind of encoding."""
+SETTINGS_CHARS_MAX = 65_536
+"""What answers depend on, as JSON."""
+
+# Numbers.
+COUNT_MAX = 2**53
+"""Beyond this a number is not the same in every language that reads JSON."""
+TIME_NS_MAX = 2**62
+"""146 years on either side of a clock's start."""
+DURATION_MS_MAX = 1e9
+"""Eleven days for one answer."""
+SIDE_PX_MAX = 16_384
+"""Of a picture from another program."""
+LONG_SIDE_PX_MAX = 2**20
+"""Of a frame that is asked about: a panorama may be long, and then is low."""
+FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
+"""Of a frame that is asked about: four times those of 67 million pixels, the most that are decoded by default."""
+
+# Arrays and parts.
+ARRAYS_MAX = 4
+"""Arrays of one message."""
+DIMENSIONS_MAX = 4
+HEADER_BYTES_MAX = 1 * MIB
+"""The first part of a message: its fields."""
+WEIGHTS_BYTES_MAX = 32 * MIB
+"""An allocator's weights, which travel in the first part of a greeting; the bundled model's have 0.3 MB."""
+PART_BYTES_MAX = 256 * MIB
+"""Any part to an answer stage, and a frame from another program: level 0 of an 8K frame has 100 MB."""
+REPLY_PART_BYTES_MAX = 64 * MIB
+"""Any part from an answer stage: an embedding of 4,000 tokens in 4096 dimensions has 62 MiB. A longer one, of a long
+question in a script that takes several tokens a letter, is refused where it is made."""
+RECORD_BYTES_MAX = 300 * MIB
+"""A record of a recording: a message, and its arrays packed."""
+KEPT_BYTES_MAX = 16 * MIB
+"""A record of a journal: an answer, and what it taught."""
+CONFIG_BYTES_MAX = 1 * MIB
+"""A configuration file."""
+JOURNAL_BYTES_MAX = 1024 * MIB
+"""What of a journal is read: a hundred times that of a day of answers each second."""
+
+# How much at once, and how often.
+PIECES_MAX = 16_384
+"""Pieces of one answer."""
+HEARD_AT_ONCE = 64
+"""Messages that are heard before a stage goes on with its own work."""
+MISDEEDS_MAX = 1_000
+"""Dropped messages after which an answer stage counts as failed, where it did nothing right between them."""
+QUESTIONS_AT_ONCE = 4
+"""Questions of one client that are looked at during one answer; of more of them only the last, after it."""
+SEQUENCE_GAP_MAX = 1_000_000
+"""Frames that a sender may have left out between two; numbers further apart do not count anything."""
+
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Length = Annotated[int, Meta(ge=0, le=2**31)]
+TimeNs = Annotated[int, Meta(ge=-TIME_NS_MAX, le=TIME_NS_MAX)]
+DurationMs = Annotated[float, Meta(ge=0, le=DURATION_MS_MAX)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+Query = Annotated[str, Meta(max_length=QUERY_LIMIT_CHARS)]
+Words = Annotated[str, Meta(max_length=ANSWER_CHARS_MAX)]
+Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
+Details = Annotated[str, Meta(max_length=DETAILS_CHARS_MAX)]
+Settings = Annotated[str, Meta(max_length=SETTINGS_CHARS_MAX)]
+Weights = Annotated[bytes, Meta(max_length=WEIGHTS_BYTES_MAX)]
+
+
+def cut_to(text: str, chars: int) -> str:
+    """The text in at most so many characters; an ellipsis says that there was more."""
+    return text if len(text) <= chars else f"{text[: chars - 1]}…"
+
+
+REPLACEMENT = "\ufffd"
+"""Stands for what is no character: half of a surrogate pair, or a byte of a file's name that is no UTF-8."""
+
+MARKS_MAX = 4
+"""Marks on one letter; more than any language puts there would cover the lines around it."""
+
+_CONTROLS = "\x00-\x1f\x7f-\x9f"
+
+_SEQUENCES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor, clearing
+    rf"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^{_CONTROLS}]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
+    r"|\x1b[#%()*+./-]?[0-~]"
+)
+
+_BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]")
+
+_UNSEEN = (
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
+    "\ufdd0-\ufdef\ufff0-\ufffb\ufffe\uffff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Direction marks, overrides and isolates, fillers, tags, and spaces and joiners without a width."""
+
+_DROPPED = re.compile(f"[{_CONTROLS}{_UNSEEN}]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+_JOINERS = re.compile(
+    "(?<![\u0590-\U0010ffff])[\u200c\u200d]+|([\u200c\u200d])[\u200c\u200d]+|[\u200c\u200d]+(?=\\s|$)"
+)
+"""Those that join no letters of Indic or Arabic scripts and no emoji; between Latin letters they only hide."""
+
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u1ab0-\u1aff\u1dc0-\u1dff"
+    "\u20d0-\u20f0\ufe00-\ufe0f\ufe20-\ufe2f"
+)
+_PILES = re.compile(f"([{_MARKS}]{{{MARKS_MAX}}})[{_MARKS}]+")
+
+_IN_JSON = re.compile(f"[\x7f-\x9f\u2028\u2029{_UNSEEN}]")
+
+
+def printable(text: str) -> str:
+    """One line: breaks and other runs of space are one space each."""
+    return " ".join(printable_span(text).split())
+
+
+def printable_span(text: str) -> str:
+    """One line that keeps its spaces; breaks and tabs become one each."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _BREAKS.sub(" ", printable_lines(text))
+
+
+def printable_lines(text: str) -> str:
+    """Lines, broken by line feeds alone."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    text = _BREAKS.sub("\n", _SEQUENCES.sub("", text)).replace("\t", " ")
+    text = "\n".join(_DROPPED.sub("", line) for line in text.split("\n"))
+    return _PILES.sub(r"\1", _JOINERS.sub(r"\1", whole(text)))
+
+
+def printable_json(line: str) -> str:
+    """JSON that says the same, with what a terminal or a reader of lines would obey as `\\u` escapes.
+
+    `line` is JSON whose control characters below a space are escaped already, as JSON demands.
+    """
+    return line if line.isascii() and "\x7f" not in line else _IN_JSON.sub(_escaped, line)
+
+
+def whole(text: str) -> str:
+    """The text as UTF-8 can carry it, all else in it as it was."""
+    return text if text.isascii() else _SURROGATES.sub(REPLACEMENT, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
