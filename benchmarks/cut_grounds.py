@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from training.scenes import clip_rng, random_clip
+from training.clips.scenes import clip_rng, random_clip
 
 Image = npt.NDArray[np.uint8]
 Part = Literal["tuning", "held-out"]

@@ -15,7 +15,7 @@ from arr_coc.types import FramePlanes
 from stream.scenes.catalogue import MOSS, SAND, SLATE
 from stream.scenes.drawing import RGB, Facts, Movement, Thing, gradient
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
-from training.demo_worlds import Kind, Question, ask, random_facts
+from training.clips.demo_worlds import Kind, Question, ask, random_facts
 
 WIDTH_PX, HEIGHT_PX, FPS = 256, 160, 25
 REEL_FRAMES = 1000

@@ -32,7 +32,7 @@ from arr_coc.video.picture_allocator import FrameAllocator
 from stream.bench.report import machine
 from stream.scenes.drawing import COLOURS, RGB, SHAPES, Thing, draw_thing, gradient, page
 from stream.scenes.textures import grained, plain
-from training.scenes import clip_rng, random_clip
+from training.clips.scenes import clip_rng, random_clip
 
 Image = npt.NDArray[np.uint8]
 Rng = np.random.Generator

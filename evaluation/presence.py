@@ -33,7 +33,7 @@ from stream.bench.report import machine
 from stream.config import UntilConfig
 from stream.recording.identity import fingerprint
 from training.calibration import Found, measure
-from training.presence import KINDS, presence_scenes
+from training.questions.presence import KINDS, presence_scenes
 
 RESULTS = Path(__file__).parent / "results" / "presence.json"
 SEED = 32

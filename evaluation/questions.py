@@ -1,4 +1,4 @@
-"""A user's own questions: one JSON object a line, about pictures, frames or videos on disk.
+"""A user’s own questions, pictures and videos.
 
 | field | value |
 | --- | --- |
@@ -18,15 +18,90 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image as Pillow
 
 from arr_coc.errors import ShapeError
 from arr_coc.model import FRAMES_PER_S
 from arr_coc.qwen.preprocess import to_rgb
+from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
+from arr_coc.video.texture_updater import TextureUpdater
 from evaluation.errors import QuestionsError
-from evaluation.question import Question
-from evaluation.video import frames_of
-from training.truth import Box
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
+from stream.media import SourceFrame
+from stream.sources.factory import open_source
+from training.clips.truth import Box, Image, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a picture or a clip.
+
+    `frames` uint8 RGB [H, W, 3] at `times_s`. `answers`: any of them is right; ten of them are people's votes (see
+    `scoring`). `facts`: phrases that a description must hold. `boxes` and `distractors`: for each frame, in its pixels,
+    what is asked about and what must not draw the tokens. `group` names questions that ask the same of successive
+    frames; `before` are the frames of the group's earlier questions, at `before_s`.
+    """
+
+    id: str
+    kind: str
+    text: str
+    answers: tuple[str, ...]
+    frames: tuple[Image, ...]
+    times_s: tuple[float, ...]
+    facts: tuple[str, ...] = ()
+    boxes: tuple[tuple[Box, ...], ...] = ()
+    distractors: tuple[tuple[Box, ...], ...] = ()
+    group: str = ""
+    before: tuple[Image, ...] = ()
+    before_s: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, index: int, sample: Sample) -> Question:
+        """The `index`-th sample of a suite."""
+        return cls(
+            id=str(index),
+            kind=sample.kind,
+            text=sample.question,
+            answers=(sample.answer,),
+            frames=sample.clip.frames,
+            times_s=sample.clip.times_s,
+            facts=sample.facts if sample.kind == "describe" else (),
+            boxes=sample.boxes,
+            distractors=sample.distractors,
+            group=sample.group,
+        )
+
+
+def frames_of(path: Path, count: int) -> tuple[tuple[Image, ...], tuple[float, ...]]:
+    """`count` frames uint8 RGB [H, W, 3], the middle ones of as many equal parts, and their times in seconds.
+
+    A video with fewer frames gives all of them. Raises SourceError where it cannot be read.
+    """
+    frames = sum(1 for _ in _decoded(path))
+    parts = min(count, frames)
+    wanted = {int((index + 0.5) * frames / parts) for index in range(parts)}
+    chosen = [
+        (_rgb(frame.planes), frame.media_ns / NS_PER_S) for frame in _decoded(path) if frame.frame_index in wanted
+    ]
+    return tuple(image for image, _ in chosen), tuple(at_s for _, at_s in chosen)
+
+
+def _decoded(path: Path) -> Iterator[SourceFrame]:
+    with open_source(str(path), CaptureConfig(), MonotonicClock()) as source:
+        yield from (frame for frame in source.frames() if isinstance(frame, SourceFrame))
+
+
+def _rgb(planes: FramePlanes) -> Image:
+    """As the texture store converts it."""
+    updater = TextureUpdater()
+    updater.process(planes, FrameStamp(0, 0, 0))
+    with updater.lease() as view:
+        image: Image = np.array(view.read(0)[: planes.height_px, : planes.width_px])
+    updater.close()
+    return image
+
 
 SHOWN = ("image", "frames", "video")
 FIELDS = {*SHOWN, "question", "answers", "id", "kind", "boxes"}

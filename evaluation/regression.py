@@ -22,10 +22,9 @@ from arr_coc.errors import ArrCocError
 from arr_coc.qwen.loading import load_qwen
 from evaluation.errors import EvaluationError, ResultsError
 from evaluation.journal import Journal, Row, model_hash
-from evaluation.named import named_suite
-from evaluation.plan import plan
 from evaluation.report import CELL, cells
-from evaluation.runner import Asking, Suite, run_suite
+from evaluation.runner import Asking, Suite, plan, run_suite
+from evaluation.suites import named_suite
 
 RECORD = Path(__file__).with_name("regression.json")
 COUNTS = {"still": 60, "video": 40, "text": 40, "camouflage": 30, "void": 10, "pan": 30}

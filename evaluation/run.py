@@ -20,20 +20,14 @@ import typer
 from arr_coc.errors import ArrCocError
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
-from evaluation.compare import at_equal_flops, at_equal_tokens
-from evaluation.curves import check_plotting, plot
-from evaluation.effects import effects
 from evaluation.errors import EvaluationError, ResultsError
 from evaluation.journal import Journal, Row, model_hash
-from evaluation.named import named_suite
-from evaluation.plan import Way, plan, split
-from evaluation.progress import Progress
+from evaluation.output import check_plotting, effects_table, plot, table
 from evaluation.questions import Asked, loaded, read_questions
-from evaluation.report import cells
-from evaluation.runner import Asking, Suite, run_suite
+from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects
+from evaluation.runner import Asking, Progress, Suite, Way, plan, run_suite, split
 from evaluation.strategies.catalogue import STRATEGIES
-from evaluation.suites import SUITES
-from evaluation.table import effects_table, table
+from evaluation.suites import SUITES, named_suite
 from stream.bench.report import machine
 from stream.errors import StreamError
 

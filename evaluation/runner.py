@@ -1,19 +1,101 @@
-"""Asks: every question of a suite, in every way of the plan, each answer written down as it comes."""
+"""Plan, asking, progress."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from arr_coc.errors import counted
 from arr_coc.qwen.qwenvl import QwenVL
-from evaluation.journal import Journal, Row, key_of
-from evaluation.looking import looking
-from evaluation.memory import peak_bytes, reset_peak
-from evaluation.plan import Way
-from evaluation.question import Question
-from evaluation.scoring import score
-from evaluation.strategies.base import Ask
+from arr_coc.types import Encode
+from evaluation.errors import ChoiceError
+from evaluation.journal import Journal, Row, key_of, peak_bytes, reset_peak
+from evaluation.questions import Question
+from evaluation.scoring import looking, score
+from evaluation.strategies.base import EVERYTHING, Ask, Budget, Strategy
+from evaluation.strategies.catalogue import strategy_named
+
+ENCODES: tuple[Encode, ...] = ("sparse", "incremental", "prune", "weighted", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One strategy at one budget, with one encoding and one seed."""
+
+    strategy: Strategy
+    budget: Budget
+    encode: Encode
+    seed: int = 0
+
+
+def plan(strategies: str, budgets: str, encodes: str | None, seeds: int) -> list[Way]:
+    """From comma-separated names. Without encodings, or with none that it knows, a strategy encodes in its own way.
+
+    Raises ChoiceError for a name that does not exist, and an encoding that no strategy of the list knows.
+    """
+    chosen = [strategy_named(name) for name in split(strategies, "--strategy")]
+    spent = [Budget.parse(text) for text in split(budgets, "--budget")]
+    wanted = _encodes(encodes, chosen)
+    if seeds < 1:
+        raise ChoiceError(f"--seeds is a whole number of at least 1, got {seeds}")
+    return [
+        Way(strategy, budget, encode, seed)
+        for strategy in chosen
+        for budget in (spent if strategy.budgeted else [EVERYTHING])
+        for encode in _known(strategy, wanted)
+        for seed in range(seeds if strategy.seeded else 1)
+    ]
+
+
+def split(text: str, option: str) -> list[str]:
+    """The parts of a comma-separated list, each once. Raises ChoiceError where there is none."""
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise ChoiceError(f"{option} names nothing; leave it out, or give at least one name")
+    return parts
+
+
+def _encodes(text: str | None, strategies: Sequence[Strategy]) -> list[str]:
+    wanted = split(text, "--encode") if text is not None else []
+    for name in wanted:
+        if name not in ENCODES:
+            raise ChoiceError(f"unknown encoding {name!r}; there are {', '.join(ENCODES)}")
+        if not any(name in strategy.encodes for strategy in strategies):
+            names = ", ".join(strategy.name for strategy in strategies)
+            raise ChoiceError(f"--encode {name} suits none of the strategies {names}; leave it out, or add arr-coc")
+    return wanted
+
+
+def _known(strategy: Strategy, wanted: Sequence[str]) -> list[Encode]:
+    return [encode for encode in strategy.encodes if encode in wanted] or [strategy.encodes[0]]
+
+
+EVERY_S = 1.0
+
+
+class Progress:
+    """Counts questions, and says so once a second."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._count, self._told_s = name, 0, 0.0
+
+    def step(self, question: Question) -> None:
+        """One more question has been answered in every way."""
+        self._count += 1
+        if time.monotonic() - self._told_s >= EVERY_S:
+            self._say("\r")
+            self._told_s = time.monotonic()
+
+    def done(self) -> None:
+        """The suite is done."""
+        self._say("\n")
+
+    def _say(self, end: str) -> None:
+        if sys.stderr.isatty():
+            print(f"{self._name}: {counted(self._count, 'question')}", end=end, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The frozen suites: parameters and seeds of tests that no training has seen, with a hash of what comes out.
+"""Frozen suites, by name.
 
 Sizes of things, clutter and counts were fixed before any way to choose tokens was compared, and are not changed to
 favour one. `frozen_suites.json` holds the hashes; a test compares them with what the code gives.
@@ -15,11 +15,14 @@ from itertools import islice
 import numpy as np
 
 from arr_coc.errors import OptionError
-from evaluation.special import camouflaged, panned, void
-from training.casting import ClipOptions, one
-from training.samples import plan_sample
-from training.scenes import Plan, clip_rng
-from training.truth import KINDS, Box, Clip, Kind, Sample
+from evaluation.errors import SuiteError
+from evaluation.questions import Question
+from evaluation.runner import Suite
+from evaluation.special_samples import camouflaged, panned, void
+from training.clips.cast import ClipOptions, one
+from training.clips.scenes import Plan, clip_rng
+from training.clips.truth import KINDS, Box, Clip, Kind, Sample
+from training.questions.samples import plan_sample
 
 COUNT = 300
 SEEDS_OF_A_SUITE = 100_000
@@ -49,12 +52,12 @@ PLAIN = ClipOptions(
 Planned = tuple[Plan, Sample]
 """What is to be drawn, and the question about it with blank frames."""
 
-Made = Callable[["Suite", int, np.random.Generator], Iterator[Planned]]
+Made = Callable[["SuiteSpec", int, np.random.Generator], Iterator[Planned]]
 """(suite, number, generator) → the samples of that number: one, or one for every frame of a pan."""
 
 
 @dataclass(frozen=True, slots=True)
-class Suite:
+class SuiteSpec:
     """The parameters of a suite. Its samples take the kinds in turn, and sizes and numbers of frames at random."""
 
     name: str
@@ -74,12 +77,12 @@ class Suite:
         return {**whole, "options": asdict(self.options), "first_seed": first_seed(self.name)}
 
 
-def _random(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+def _random(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     kind = suite.kinds[number % len(suite.kinds)]
     yield plan_sample(rng, one(rng, suite.sizes_px), one(rng, suite.frames), "test", kind, suite.options)
 
 
-def _shown(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+def _shown(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     """As `_random`, but never about something that is not there."""
     while True:
         ((plan, sample),) = _random(suite, number, rng)
@@ -88,15 +91,15 @@ def _shown(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Plan
             return
 
 
-def _camouflaged(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+def _camouflaged(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     yield camouflaged(rng, one(rng, suite.sizes_px), suite.options)
 
 
-def _void(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+def _void(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     yield void(rng, one(rng, suite.sizes_px), suite.kinds[number % len(suite.kinds)], suite.options)
 
 
-def _panned(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+def _panned(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     kind = suite.kinds[number % len(suite.kinds)]
     yield from panned(rng, one(rng, suite.sizes_px), suite.frames[0], kind, suite.options, f"pan-{number:02d}")
 
@@ -104,11 +107,11 @@ def _panned(suite: Suite, number: int, rng: np.random.Generator) -> Iterator[Pla
 _MOVING: tuple[Kind, ...] = ("movement", "event")
 _STILL: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in _MOVING)
 
-SUITES: dict[str, Suite] = {
+SUITES: dict[str, SuiteSpec] = {
     suite.name: suite
     for suite in (
-        Suite("still", "every kind of question about one picture", _random, _STILL),
-        Suite(
+        SuiteSpec("still", "every kind of question about one picture", _random, _STILL),
+        SuiteSpec(
             "video",
             "two to four frames; half of the questions are about movement and events",
             _random,
@@ -116,21 +119,21 @@ SUITES: dict[str, Suite] = {
             VIDEO_SIZES_PX,
             (2, 3, 4),
         ),
-        Suite(
+        SuiteSpec(
             "text",
             "words of one to four tiles",
             _shown,
             ("word",),
             options=replace(PLAIN, things=(1, 5), words_share=1.0, crowd_share=0.0),
         ),
-        Suite(
+        SuiteSpec(
             "camouflage",
             "a word hardly lighter or darker than its ground, and bright things that nobody asks about",
             _camouflaged,
             ("word",),
         ),
-        Suite("void", "nothing but a pattern", _void, ("colour", "shape")),
-        Suite(
+        SuiteSpec("void", "nothing but a pattern", _void, ("colour", "shape")),
+        SuiteSpec(
             "pan",
             "the camera moves over a page of words and things; the same question at every frame",
             _panned,
@@ -173,7 +176,7 @@ def _rounded(boxes: Iterable[Box]) -> list[list[int]]:
     return [[round(edge) for edge in box] for box in boxes]
 
 
-def _suite(name: str) -> Suite:
+def _suite(name: str) -> SuiteSpec:
     if name not in SUITES:
         raise OptionError(f"no suite is called {name!r}; there are {', '.join(SUITES)}")
     return SUITES[name]
@@ -186,7 +189,7 @@ def _planned(name: str, count: int | None) -> Iterator[Planned]:
     return islice(_all_planned(suite), suite.count if count is None else count)
 
 
-def _all_planned(suite: Suite) -> Iterator[Planned]:
+def _all_planned(suite: SuiteSpec) -> Iterator[Planned]:
     for number in range(suite.count):
         yield from suite.made(suite, number, clip_rng("test", first_seed(suite.name) + number))
 
@@ -202,3 +205,24 @@ def _drawn(planned: Iterator[Planned]) -> Iterator[Sample]:
         else:
             frame = clip.frames[clip.times_s.index(sample.clip.times_s[0])]
             yield replace(sample, clip=Clip((frame,), sample.clip.times_s, sample.clip.things))
+
+
+def named_suite(name: str, count: int | None = None) -> Suite:
+    """A suite's first `count` questions, all where that is None.
+
+    Raises SuiteError, naming the suites that there are.
+    """
+    if name not in SUITES:
+        raise SuiteError(f"unknown suite {name!r}; there are {', '.join(SUITES)}")
+
+    def questions() -> Iterator[Question]:
+        last: Question | None = None
+        for index, sample in enumerate(suite_samples(name, count)):
+            question = Question.of(index, sample)
+            if last is not None and last.group and last.group == question.group:
+                before, before_s = (*last.before, *last.frames), (*last.before_s, *last.times_s)
+                question = replace(question, before=before, before_s=before_s)
+            last = question
+            yield question
+
+    return Suite(name, suite_hash(name), questions)

@@ -31,11 +31,9 @@ from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, fingerprint
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser
-from training.allocator_answers import AnswerLoss, last_layers
-from training.allocator_attention import attended
-from training.allocator_cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
-from training.allocator_losses import attention_loss, box_loss, realised_loss
-from training.course import Course, Length, Means, Part, schedule
+from training.cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
+from training.checkpointing import Course, Length, Means, Part, schedule
+from training.objectives import AnswerLoss, attended, attention_loss, box_loss, last_layers, realised_loss
 
 How = Literal["boxes", "attention", "answer"]
 Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]

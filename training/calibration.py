@@ -32,7 +32,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.types import FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
-from training.presence import KINDS, Kind, PresenceScene, presence_scenes
+from training.questions.presence import KINDS, Kind, PresenceScene, presence_scenes
 
 SEED = 31
 SCENES = 120

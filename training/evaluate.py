@@ -16,7 +16,7 @@ import torch
 import typer
 
 from arr_coc.model import ARRCOCQwen
-from training.demo_worlds import KINDS, SIZES_PX, Question, World, ask, random_world
+from training.clips.demo_worlds import KINDS, SIZES_PX, Question, World, ask, random_world
 
 HELD_OUT_SEED = 900_000
 """Training pictures come from seeds far below."""

@@ -12,8 +12,8 @@ import typer
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arr_coc.errors import ModelError
-from training.network import Learner, new_model
-from training.tokenizer import scenes_tokenizer
+from training.model.network import Learner, new_model
+from training.model.tokenizer import scenes_tokenizer
 
 SHARD_SIZE = "15MB"
 

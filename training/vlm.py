@@ -17,12 +17,10 @@ import typer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from arr_coc.errors import ArrCocError
-from training.batches import BackgroundBatches
-from training.course import CURVE, Course, Length, Means, schedule
-from training.curves import draw_curve
+from training.checkpointing import CURVE, Course, Length, Means, draw_curve, schedule
 from training.export import export
-from training.inherit import begin_with
-from training.network import Learner, Losses, new_model
+from training.model.batches import BackgroundBatches
+from training.model.network import Learner, Losses, begin_with, new_model
 
 CLIP_NORM = 1.0
 LOG_STEPS = 20

@@ -1,4 +1,4 @@
-"""What every strategy is asked, and what it gives back."""
+"""`Ask`, `Reply`, `Strategy`, budgets, views."""
 
 from __future__ import annotations
 
@@ -8,13 +8,92 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.qwen.flops import Flops
-from arr_coc.qwen.preprocess import Rgb
+from arr_coc.qwen.preprocess import Preprocessing, Rgb, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid
-from evaluation.budgets import Budget
-from evaluation.views import View
+from arr_coc.qwen.resize import resize_image, smart_resize
+from arr_coc.types import NS_PER_S, TILE_PX, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
+from evaluation.errors import ChoiceError
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`tokens` a frame, or, where that is 0, `percent` of its tiles."""
+
+    percent: float = 100.0
+    tokens: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """From "27%" or "64". Raises ChoiceError."""
+        text = text.strip()
+        try:
+            percent = float(text[:-1]) if text.endswith("%") else 0.0
+            tokens = 0 if percent else int(text)
+        except ValueError:
+            percent, tokens = 0.0, 0
+        if not (0 < percent <= 100 or tokens > 0):
+            raise ChoiceError(
+                f"a budget is a share of the tokens such as 27%, or a number of tokens such as 64; got {text!r}"
+            )
+        return cls(percent, tokens)
+
+    def of(self, tiles: int) -> int:
+        """Tokens for a frame of so many tiles: at least 1, at most all."""
+        wanted = self.tokens or round(self.percent / 100 * tiles)
+        return max(1, min(wanted, tiles))
+
+    def __str__(self) -> str:
+        return str(self.tokens) if self.tokens else f"{self.percent:g}%"
+
+
+EVERYTHING = Budget()
+"""All tokens."""
+
+
+Chosen = npt.NDArray[np.bool_]
+"""Which tiles are shown: bool [rows, cols]."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`image` uint8 [rows * tile_px, cols * tile_px, 3] on `grid`, at the time that `stamp` says."""
+
+    image: Rgb
+    grid: TileGrid
+    tile_px: int
+    stamp: FrameStamp
+
+    @classmethod
+    def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> View:
+        """Raises ShapeError where the frame is too narrow."""
+        height_px, width_px = frame.shape[:2]
+        size = smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px)
+        rows, cols = size[0] // prep.tile_px, size[1] // prep.tile_px
+        grid = TileGrid.of(rows * TILE_PX, cols * TILE_PX)
+        return cls(resize_image(frame, *size), grid, prep.tile_px, stamp)
+
+    def tiles(self) -> npt.NDArray[np.uint8]:
+        """Every tile in token order: [rows * cols, 3, tile_px, tile_px]."""
+        return to_tiles(torch.from_numpy(np.array(self.image)), self.tile_px).numpy()
+
+    def chosen_only(self, chosen: Chosen) -> TokenPacket:
+        """What the sparse encoder takes."""
+        regions = regions_of(chosen)
+        worth = np.ones(len(regions), np.float32)
+        return TokenPacket(self.stamp, self.grid, regions, worth, self.tiles()[chosen.ravel()])
+
+    def whole(self, chosen: Chosen) -> FramePacket:
+        """What encoders of the whole frame take."""
+        return FramePacket(self.stamp, self.grid, regions_of(chosen), chosen.astype(np.float32), self.image)
+
+
+def regions_of(chosen: Chosen) -> npt.NDArray[np.int32]:
+    """The chosen tiles as regions of level 0, in token order: int32 [K, 3] (level, row, col)."""
+    rows, cols = np.nonzero(chosen)
+    return np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from arr_coc.budget import DEFAULT_BUDGET
 from arr_coc.model import ARRCOCQwen
 from stream.config import DEFAULT_QUERY
 from stream.scenes import Scene, load_scene
-from training.tokenizer import scenes_tokenizer
+from training.model.tokenizer import scenes_tokenizer
 
 FOLDER = Path(__file__).resolve().parents[2] / "models" / "scenes-tiny"
 ANSWER_EVERY_S = 0.75

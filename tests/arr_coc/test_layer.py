@@ -30,8 +30,8 @@ from stream.runtime.wiring import allocator_for
 from stream.sources import SourceInfo
 from tests.support.models import tiny_folder
 from tests.support.video import PictureStream, scenery
-from training.allocator_cases import Embedder, cases_of, random_samples
-from training.allocator_measure import measure
+from training.allocator_compare import measure
+from training.cases import Embedder, cases_of, random_samples
 
 FIRST_CLIP = 9_500_000
 CLIPS = 40

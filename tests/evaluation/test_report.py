@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from evaluation.compare import at_equal_flops, at_equal_tokens
-from evaluation.effects import effects
-from evaluation.intervals import wilson
-from evaluation.report import cells
-from evaluation.table import effects_table, table
+from evaluation.output import effects_table, table
+from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects, wilson
 from tests.support.evaluation import row
 
 

@@ -15,16 +15,15 @@ from typer.testing import CliRunner, Result
 
 from arr_coc.qwen.loading import load_qwen
 from evaluation import run
-from evaluation.curves import check_plotting, plot
 from evaluation.errors import ResultsError, SuiteError
 from evaluation.journal import model_hash
-from evaluation.named import named_suite
-from evaluation.plan import plan
+from evaluation.output import check_plotting, plot
 from evaluation.report import cells
 from evaluation.run import Outputs, evaluate
-from evaluation.runner import Asking
+from evaluation.runner import Asking, plan
 from evaluation.strategies.base import Ask, Reply
 from evaluation.strategies.catalogue import STRATEGIES
+from evaluation.suites import named_suite
 from tests.support.evaluation import picture, row, suite
 from tests.support.models import tiny_folder
 

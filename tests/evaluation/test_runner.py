@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from evaluation.budgets import EVERYTHING, Budget
 from evaluation.errors import ChoiceError
-from evaluation.plan import Way, plan, split
+from evaluation.runner import Way, plan, split
+from evaluation.strategies.base import EVERYTHING, Budget
 from evaluation.strategies.catalogue import STRATEGIES
 
 

@@ -7,12 +7,11 @@ import pytest
 
 from arr_coc.qwen.flops import Flops
 from arr_coc.types import TileGrid
-from evaluation.intervals import bootstrap, estimate, wilson
-from evaluation.looking import Looking, looking
-from evaluation.scoring import normalise, score
+from evaluation.report import bootstrap, estimate, wilson
+from evaluation.scoring import Looking, looking, normalise, score
 from evaluation.strategies.base import Reply
 from tests.support.evaluation import picture, question
-from training.truth import Box
+from training.clips.truth import Box
 
 GRID = TileGrid.of(128, 128)
 

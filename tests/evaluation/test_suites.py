@@ -14,8 +14,8 @@ import evaluation.suites
 from arr_coc.errors import OptionError
 from evaluation.freeze import FROZEN, thumbnails
 from evaluation.suites import SEEDS_OF_A_SUITE, SUITES, first_seed, suite_hash, suite_samples
-from training.scenes import clip_rng
-from training.words import WORDS
+from training.clips.fonts import WORDS
+from training.clips.scenes import clip_rng
 
 WRITTEN = json.loads(FROZEN.read_text(encoding="utf-8"))
 OTHER_LIBRARIES = {name for name, wanted in WRITTEN["versions"].items() if version(name) != wanted}

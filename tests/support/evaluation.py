@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.budgets import Budget
-from evaluation.question import Question
+from evaluation.questions import Question
 from evaluation.runner import Suite
-from evaluation.strategies.base import Ask
+from evaluation.strategies.base import Ask, Budget
 
 
 def picture(seed: int = 0, height_px: int = 160, width_px: int = 224) -> Any:

@@ -29,15 +29,21 @@ from arr_coc.types import FramePacket, FrameStamp, TileGrid
 from tests.support.models import tiny_folder, tiny_qwen
 from training import allocator as allocator_module
 from training.allocator import Recipe, Trainer, answer_objective, boxes_objective, new_layer, train
-from training.allocator_answers import AnswerLoss, gumbel_topk, last_layers
-from training.allocator_attention import attended
-from training.allocator_cases import Batches, Case, Embedder, cases_of, random_samples
+from training.allocator_compare import found, measure
 from training.allocator_compare import main as compare_main
-from training.allocator_losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
-from training.allocator_measure import found, measure
-from training.course import CHECKPOINT
-from training.coverage import tile_shares
-from training.truth import Clip, Sample
+from training.cases import Batches, Case, Embedder, cases_of, random_samples
+from training.checkpointing import CHECKPOINT
+from training.clips.truth import Clip, Sample, tile_shares
+from training.objectives import (
+    LEAST_SHARE,
+    AnswerLoss,
+    attended,
+    attention_loss,
+    box_loss,
+    gumbel_topk,
+    last_layers,
+    realised_loss,
+)
 
 CLIPS = 8
 

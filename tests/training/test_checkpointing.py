@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from arr_coc.errors import ModelError
-from training.course import CHECKPOINT, CURVE, Course, Length, Means, schedule
+from training.checkpointing import CHECKPOINT, CURVE, Course, Length, Means, schedule
 
 
 def course(folder: Path, how: str = "one") -> Course:

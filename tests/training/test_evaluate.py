@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from training.demo_worlds import KINDS
+from training.clips.demo_worlds import KINDS
 from training.evaluate import accuracy, held_out
 
 

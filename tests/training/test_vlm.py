@@ -10,13 +10,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import training.course
+import training.checkpointing
 import training.export
 import training.vlm
 from arr_coc.errors import ModelError, ModelNotFound
-from training.batches import Batch, random_batches
-from training.network import VOCABULARY, new_model
-from training.tokenizer import scenes_tokenizer
+from training.model.batches import Batch, random_batches
+from training.model.network import VOCABULARY, new_model
+from training.model.tokenizer import scenes_tokenizer
 from training.vlm import Recipe, Trainer
 
 

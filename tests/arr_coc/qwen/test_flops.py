@@ -16,8 +16,8 @@ from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FrameStamp
-from evaluation.prompting import Prompt
-from evaluation.views import View
+from evaluation.strategies.base import View
+from evaluation.strategies.session import Prompt
 from tests.support.evaluation import picture
 from tests.support.models import tiny_qwen
 

@@ -10,7 +10,7 @@ from arr_coc.qwen.checkpoint import folder_token_ids, unseen_words
 from arr_coc.qwen.loading import load_qwen
 from stream.scenes.drawing import COLOURS, SHAPE_NAMES
 from tests.support.models import tiny_qwen
-from training.presence import UNSEEN, presence_scenes
+from training.questions.presence import UNSEEN, presence_scenes
 
 BUNDLED = folder_token_ids(bundled_model_path())
 

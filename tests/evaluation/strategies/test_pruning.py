@@ -13,11 +13,10 @@ from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.qwenvl import QwenVL
-from evaluation.prompting import Prompt
-from evaluation.staged import Prefilled, staged_prefill
-from evaluation.strategies.divprune import DIVPRUNE
-from evaluation.strategies.fastv import schedule as fastv_schedule
-from evaluation.strategies.pyramiddrop import schedule as pyramid_schedule
+from evaluation.strategies.pruning import DIVPRUNE, Prefilled, staged_prefill
+from evaluation.strategies.pruning import fastv_schedule as fastv_schedule
+from evaluation.strategies.pruning import pyramid_schedule as pyramid_schedule
+from evaluation.strategies.session import Prompt
 from tests.support.evaluation import ask
 from tests.support.models import FAMILIES, mrope_positions, tiny_qwen
 

@@ -17,14 +17,12 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import EvaluationError
-from evaluation.prompting import Prompt
 from evaluation.strategies.arr_coc import choosing_flops
+from evaluation.strategies.base import View
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named
-from evaluation.strategies.divprune import most_diverse
-from evaluation.strategies.evs import changes, most_changed
-from evaluation.strategies.grid import even_tiles
-from evaluation.strategies.smaller import smaller_grid
-from evaluation.views import View
+from evaluation.strategies.pruning import most_diverse
+from evaluation.strategies.sampling import changes, even_tiles, most_changed, smaller_grid
+from evaluation.strategies.session import Prompt
 from tests.support.evaluation import ask, picture
 from tests.support.models import FAMILIES, tiny_qwen
 

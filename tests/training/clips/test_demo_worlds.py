@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stream.scenes.drawing import Facts, Thing
-from training.demo_worlds import KINDS, SIZES_PX, Kind, ask, random_facts, random_world
+from training.clips.demo_worlds import KINDS, SIZES_PX, Kind, ask, random_facts, random_world
 
 RED_CIRCLE = Thing("circle", "red", 100, 50, 40, "up")
 BLUE_SQUARE = Thing("square", "blue", 300, 250, 40)

@@ -10,16 +10,13 @@ import cv2
 import numpy as np
 import pytest
 
-import training.fonts
+import training.clips.fonts
 from arr_coc.errors import OptionError
 from stream.scenes.textures import Lettering, set_text
-from training.cast import Player, opposite
-from training.casting import ClipOptions, faint, shape_player, text_player
-from training.fonts import FAMILIES, Bend, Split, face, random_face
-from training.patterns import COLOURS_OF_PATTERNS, PATTERNS
-from training.scenes import Plan, clip_rng, random_clip, random_plan
-from training.truth import Box
-from training.words import LONGEST, WORDS, random_number, random_word
+from training.clips.cast import ClipOptions, Player, faint, opposite, shape_player, text_player
+from training.clips.fonts import FAMILIES, LONGEST, WORDS, Bend, Split, face, random_face, random_number, random_word
+from training.clips.scenes import COLOURS_OF_PATTERNS, PATTERNS, Plan, clip_rng, random_clip, random_plan
+from training.clips.truth import Box
 
 BARE = ClipOptions(clutter=0.0, worn=False, void_share=0.0, faint_share=0.0, drift_share=0.0)
 """Nothing but things on a ground."""
@@ -274,9 +271,9 @@ def test_random_faces_are_the_splits() -> None:
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    training.fonts._folder.cache_clear()
+    training.clips.fonts._folder.cache_clear()
     with pytest.raises(OptionError, match=r"pip install matplotlib"):
-        training.fonts._folder()
+        training.clips.fonts._folder()
 
 
 def test_letters_of_a_text_stand_side_by_side() -> None:

@@ -13,11 +13,19 @@ import pytest
 import torch
 
 from tests.support.network import until
-from training.batches import IGNORED, TOKENS_ASKED, BackgroundBatches, Prompter, _dropped, asked_places, random_batches
-from training.lessons import FEW_QUESTIONS, QUESTIONS, Lesson
-from training.scenes import random_clip
-from training.tokenizer import scenes_tokenizer
-from training.views import UNKNOWN, Viewer
+from training.clips.scenes import random_clip
+from training.model.batches import (
+    IGNORED,
+    TOKENS_ASKED,
+    BackgroundBatches,
+    Prompter,
+    _dropped,
+    asked_places,
+    random_batches,
+)
+from training.model.lessons import FEW_QUESTIONS, QUESTIONS, Lesson
+from training.model.tokenizer import scenes_tokenizer
+from training.model.views import UNKNOWN, Viewer
 
 
 def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
@@ -92,7 +100,7 @@ def test_the_template_is_that_of_answering() -> None:
 
 
 def test_a_background_process_that_stops_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.batches._WAIT_S", 0.01)
+    monkeypatch.setattr("training.model.batches._WAIT_S", 0.01)
     batches = BackgroundBatches(1)
     batches._processes[0].kill()
     try:

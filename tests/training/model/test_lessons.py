@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stream.scenes.drawing import Facts, Thing
-from training.lessons import QUESTIONS, Plan, Teacher, seen_in
+from training.model.lessons import QUESTIONS, Plan, Teacher, seen_in
 
 
 def share_asking(progress: float) -> float:

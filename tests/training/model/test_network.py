@@ -16,9 +16,9 @@ from arr_coc.qwen.preprocess import PixelScale, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import encode_regions
-from training.batches import IGNORED, Batch, random_batches
-from training.network import Learner, new_model
-from training.tokenizer import scenes_tokenizer
+from training.model.batches import IGNORED, Batch, random_batches
+from training.model.network import Learner, new_model
+from training.model.tokenizer import scenes_tokenizer
 
 
 @pytest.fixture(scope="module")

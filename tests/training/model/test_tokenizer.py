@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stream.config import DEFAULT_QUERY
 from stream.scenes.drawing import COLOURS, SHAPES
-from training.network import VOCABULARY
-from training.tokenizer import SPECIAL_TOKENS, scenes_tokenizer, special_ids, train_tokenizer
+from training.model.network import VOCABULARY
+from training.model.tokenizer import SPECIAL_TOKENS, scenes_tokenizer, special_ids, train_tokenizer
 
 TOKENIZER = scenes_tokenizer()
 

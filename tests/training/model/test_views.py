@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.crowds import random_crowd
-from training.scenes import clip_rng, random_clip
-from training.truth import Seen
-from training.views import CHARACTERS, COLOUR_NAMES, HOWS, SPELLED, TARGETS, UNKNOWN, WHATS, How, Viewer, token_targets
+from training.clips.scenes import clip_rng, random_clip, random_crowd
+from training.clips.truth import Seen
+from training.model.views import (
+    CHARACTERS,
+    COLOUR_NAMES,
+    HOWS,
+    SPELLED,
+    TARGETS,
+    UNKNOWN,
+    WHATS,
+    How,
+    Viewer,
+    token_targets,
+)
 
 NAMES = list(TARGETS)
 

@@ -12,7 +12,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.yes_no import Calibration
 from tests.support.models import tiny_folder
 from training.calibration import Found, fit, measure, write
-from training.presence import KINDS, UNSEEN, presence_scenes
+from training.questions.presence import KINDS, UNSEEN, presence_scenes
 
 
 def test_scenes_ask_one_question_of_each_kind_and_are_the_same_each_time() -> None:

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import OptionError
-from training.casting import ClipOptions
-from training.questions import ask
-from training.samples import plan_sample, random_sample
-from training.scenes import clip_rng, random_plan
-from training.stories import Names, Story, stories
-from training.truth import KINDS, Box, Clip, Kind, Sample, Seen
+from training.clips.cast import ClipOptions
+from training.clips.scenes import clip_rng, random_plan
+from training.clips.truth import KINDS, Box, Clip, Kind, Sample, Seen
+from training.questions.samples import ask, plan_sample, random_sample
+from training.questions.stories import Names, Story, stories
 
 CIRCLE = Seen("circle", "red", (30, 20, 70, 60))
 SQUARE = Seen("square", "blue", (130, 220, 170, 260))

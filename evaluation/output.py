@@ -1,0 +1,156 @@
+"""Tables and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluation.errors import ResultsError
+from evaluation.report import FULL, OURS, Cell
+
+MARKERS = "osD^v<>PX"
+"""One after the other for each curve, so that curves which lie on each other can be told apart."""
+
+SHARES = (5, 10, 27, 50, 100)
+"""Where the axis of tokens has its numbers."""
+
+AXES = (
+    ("visual tokens, % of all", lambda cell: 100 * cell["token_share"]),
+    ("GFLOPs an answer", lambda cell: cell["flops"]["total"] / 1e9),
+)
+
+
+def check_plotting() -> None:
+    """Raises ResultsError where matplotlib is missing."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ResultsError("--png needs matplotlib, which is not installed: pip install matplotlib") from error
+
+
+def plot(cells: Sequence[Cell], title: str, path: Path) -> None:
+    """Writes a PNG. Raises ResultsError where it cannot be written."""
+    from matplotlib.figure import Figure
+
+    suites = list(dict.fromkeys(cell["suite"] for cell in cells))
+    figure = Figure(figsize=(12, 1 + 3.8 * len(suites)), layout="constrained")
+    figure.suptitle(title)
+    rows = figure.subplots(len(suites), len(AXES), squeeze=False)
+    for axes, suite in zip(rows, suites, strict=True):
+        _draw(axes, [cell for cell in cells if cell["suite"] == suite], suite)
+    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    try:
+        figure.savefig(path, dpi=80, format="png")
+    except OSError as error:
+        raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --png") from error
+
+
+def _draw(row: Sequence[Any], cells: Sequence[Cell], suite: str) -> None:
+    from matplotlib.ticker import LogLocator
+
+    names = list(dict.fromkeys((cell["strategy"], cell["encode"]) for cell in cells))
+    for axes, (label, place) in zip(row, AXES, strict=True):
+        for number, name in enumerate(names):
+            points = sorted((cell for cell in cells if (cell["strategy"], cell["encode"]) == name), key=place)
+            _draw_curve(axes, points, place, name, MARKERS[number % len(MARKERS)])
+        axes.set(xlabel=label, ylabel="right, %", xscale="log", ylim=(0, 102))
+        axes.set_title(suite)
+        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+    row[0].set_xticks(SHARES, minor=False)
+
+
+def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, str], marker: str) -> None:
+    strategy, encode = name
+    right = [100 * cell["accuracy"] for cell in points]
+    reach = [
+        [100 * (cell["accuracy"] - cell["low"]) for cell in points],
+        [100 * (cell["high"] - cell["accuracy"]) for cell in points],
+    ]
+    axes.errorbar(
+        [place(cell) for cell in points],
+        right,
+        yerr=reach,
+        label=f"{strategy} ({encode})",
+        marker="*" if strategy == FULL else marker,
+        linewidth=2.5 if strategy == OURS else 1.2,
+        markersize=12 if strategy == FULL else 5,
+        zorder=3 if strategy == OURS else 2,
+        elinewidth=0.6,
+        capsize=2,
+    )
+
+
+HEADS = (
+    "suite",
+    "strategy",
+    "encode",
+    "budget",
+    "right",
+    "95 %",
+    "tokens",
+    "GFLOPs",
+    "TTFT ms",
+    "MB",
+    "IoU",
+    "ratio",
+    "flips",
+)
+
+EFFECT_HEADS = ("with", "suite", "strategy", "encode", "budget", "points", "95 %", "covered", "other answers", "asked")
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """One line a cell, columns aligned."""
+    return _aligned([HEADS, *(_row(cell) for cell in cells)])
+
+
+def effects_table(effects: Sequence[Mapping[str, Any]]) -> str:
+    """One line an effect; differences in points."""
+    return _aligned([EFFECT_HEADS, *(_effect_row(effect) for effect in effects)])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    return (
+        cell["suite"],
+        cell["strategy"],
+        cell["encode"],
+        cell["budget"],
+        f"{100 * cell['accuracy']:.1f} %",
+        f"{100 * cell['low']:.1f}-{100 * cell['high']:.1f}",
+        f"{cell['tokens']:.0f}",
+        f"{cell['flops']['total'] / 1e9:.3f}",
+        f"{cell['ttft_ms']:.1f}",
+        f"{cell['peak_mb']:.0f}",
+        _optional(cell["iou"]),
+        _optional(cell["asked_over_distractor"]),
+        _optional(cell["flips"]),
+    )
+
+
+def _effect_row(effect: Mapping[str, Any]) -> tuple[str, ...]:
+    covered = effect["covered"]
+    return (
+        effect["part"],
+        effect["suite"],
+        effect["strategy"],
+        effect["encode"],
+        effect["budget"],
+        f"{100 * effect['difference']:+.1f}",
+        f"{100 * effect['low']:+.1f} to {100 * effect['high']:+.1f}",
+        "-" if covered is None else f"{100 * covered:+.1f}",
+        f"{100 * effect['other_answers']:.0f} %",
+        str(effect["count"]),
+    )
+
+
+def _optional(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,108 @@
+"""Camouflage, voids, pans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from arr_coc.errors import OptionError
+from training.clips.cast import (
+    MARGIN_PX,
+    ClipOptions,
+    Player,
+    faint,
+    meets,
+    one,
+    random_cast,
+    shape_player,
+    text_player,
+)
+from training.clips.fonts import random_word
+from training.clips.scenes import Plan, Void
+from training.clips.truth import Box, Clip, Kind, Sample
+from training.questions.samples import ask
+
+DISTRACTOR_PX = (64.0, 110.0)
+"""How large a distractor is: two to three and a half tiles across."""
+
+DISTRACTORS = 2
+BRIGHT = ("red", "yellow", "orange", "blue", "white")
+_PAN_STEPS_PX = (8, 16)
+_TRIES = 200
+_SEEDS = 2**62
+
+
+def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: ClipOptions) -> tuple[Plan, Sample]:
+    """A faint word, and one or two large bright shapes; the word is asked for."""
+    for _ in range(_TRIES):
+        word = faint(rng, text_player(rng, random_word(rng, "test"), "white", "test", options))
+        large = replace(options, sizes_px=DISTRACTOR_PX)
+        bright = [
+            shape_player(
+                rng, one(rng, ("circle", "square", "star", "heart", "cross", "hexagon")), one(rng, BRIGHT), large
+            )
+            for _ in range(int(rng.integers(1, DISTRACTORS + 1)))
+        ]
+        cast = _apart(rng, [word, *bright], size_px)
+        plan = Plan(size_px, (0.0,), tuple(cast), options, None, (0, 0), int(rng.integers(_SEEDS)))
+        sample = ask(rng, plan.facts(), "word", "test") if cast else None
+        if sample is not None:
+            return plan, replace(sample, distractors=(tuple(player.box_px(0) for player in cast[1:]),))
+    raise OptionError(f"no room for a word and its distractors in {size_px[0]}x{size_px[1]} pixels")
+
+
+def void(rng: np.random.Generator, size_px: tuple[int, int], kind: Kind, options: ClipOptions) -> tuple[Plan, Sample]:
+    """A pattern, asked for its name or its colour."""
+    plan = Plan(size_px, (0.0,), (), options, Void.random(rng), (0, 0), int(rng.integers(_SEEDS)))
+    sample = ask(rng, plan.facts(), kind, "test")
+    assert sample is not None, "a pattern has a name and a colour"
+    return plan, sample
+
+
+def panned(
+    rng: np.random.Generator, size_px: tuple[int, int], frames: int, kind: Kind, options: ClipOptions, group: str
+) -> Iterator[tuple[Plan, Sample]]:
+    """A pan over a page, one sample for every frame; what is asked about is in all of them, and the answer the same."""
+    for _ in range(_TRIES):
+        plan = _page(rng, size_px, frames, options)
+        sample = ask(rng, plan.facts(), kind, "test")
+        if sample is not None and all(sample.boxes):
+            break
+    else:
+        raise OptionError(f"no pan of {frames} frames gave a question of the kind {kind!r} in {_TRIES} tries")
+    for frame in range(frames):
+        clip = Clip(sample.clip.frames[:1], (plan.times_s[frame],), (plan.things[frame],))
+        yield plan, replace(sample, clip=clip, boxes=sample.boxes[frame : frame + 1], group=group)
+
+
+def _page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions) -> Plan:
+    """Things all over what the camera sees while it goes left, right, up or down."""
+    step = int(rng.integers(_PAN_STEPS_PX[0], _PAN_STEPS_PX[1] + 1)) * one(rng, (-1, 1))
+    drift = (step, 0) if rng.random() < 0.7 else (0, step)
+    way = [part * (frames - 1) for part in drift]
+    whole = (size_px[0] + abs(way[0]), size_px[1] + abs(way[1]))
+    cast = random_cast(rng, whole, 1, "test", options)
+    cast = [player.placed(player.x_px + min(0, way[0]), player.y_px + min(0, way[1])) for player in cast]
+    times = tuple(round(0.1 * frame, 1) for frame in range(frames))
+    return Plan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(_SEEDS)))
+
+
+def _apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:
+    """The players at places apart from each other; none where there is no room for one."""
+    boxes = np.empty((0, 4))
+    cast: list[Player] = []
+    for player in players:
+        left, top, right, bottom = player.swept_px(1, MARGIN_PX)
+        free = (size_px[0] - (right - left), size_px[1] - (bottom - top))
+        for _ in range(_TRIES):
+            moved = player.placed(float(rng.uniform(0, free[0])) - left, float(rng.uniform(0, free[1])) - top)
+            box: Box = moved.swept_px(1, MARGIN_PX)
+            if not meets(np.array(box), boxes):
+                cast.append(moved)
+                boxes = np.vstack([boxes, box])
+                break
+        else:
+            return []
+    return cast

@@ -1,0 +1,137 @@
+"""Answers through the project’s own session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from arr_coc.qwen.decode import PromptPart
+from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, VisionReport
+from arr_coc.qwen.flops import Costs, Flops
+from arr_coc.qwen.options import AnswerOptions, Decoding, Frames, IncrementalOptions
+from arr_coc.qwen.prompt import prompt_ids, time_text
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerResult, AnswerSession
+from arr_coc.qwen.vision import VisualTokens
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, TokenPacket
+from evaluation.strategies.base import Ask, Chosen, Reply, View
+
+
+class Prompt:
+    """[system] [frames…] [query] [assistant]: one frame as an image, each of several under its time.
+
+    `text_tokens` counts everything but the frames' own tokens.
+    """
+
+    def __init__(self, qwen: QwenVL, views: Sequence[View], query: str) -> None:
+        self._qwen = qwen
+        ids = prompt_ids(qwen, None)
+        self._head, self._close = ids.head, ids.frame_close
+        headings = [qwen.token_ids(time_text(view.stamp.media_ns)) if len(views) > 1 else [] for view in views]
+        self._openings = [[*heading, *ids.frame_open] for heading in headings]
+        self._rest = [*ids.before_query, *qwen.plain_token_ids(query), *ids.after_query]
+        around_frames = sum(len(opening) + len(self._close) for opening in self._openings)
+        self.text_tokens = len(self._head) + around_frames + len(self._rest)
+
+    def with_frames(self, frames: Sequence[EncodedFrame]) -> tuple[PromptPart, list[slice]]:
+        """All of it to be prefilled at once, and where the frames' tokens stand in it."""
+        part = PromptPart(self._qwen, 0, 0)
+        part.text(self._head)
+        places = []
+        for opening, frame in zip(self._openings, frames, strict=True):
+            part.text(opening)
+            places.append(part.frame(frame))
+            part.text(self._close)
+        part.text(self._rest)
+        return part, places
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An answer, and what each frame took that had to be encoded for it, where `incremental` did that."""
+
+    result: AnswerResult
+    encoded: tuple[VisionReport, ...]
+
+
+class Speaking:
+    """Answers with a session of its own, so that none is cheaper for what another one left in the cache."""
+
+    def __init__(self, qwen: QwenVL, ask: Ask, frames: Frames = "causal", *, feedback: bool = False) -> None:
+        options = AnswerOptions(ask.encode, Decoding(ask.max_tokens), frames=frames, feedback=feedback)
+        self._session = AnswerSession(qwen, options)
+        self._session.vision = self._vision = _NotingEncoder(options.incremental)
+        self._query = ask.text
+
+    def answer(self, packets: Sequence[Packet]) -> Spoken:
+        """What is said about frames, the oldest first."""
+        self._vision.taken.clear()
+        for _ in self._session.answer(packets, self._query):
+            pass
+        return Spoken(self._session.last, tuple(self._vision.taken))
+
+
+class _NotingEncoder(IncrementalEncoder):
+    """Notes in `taken` what every frame took."""
+
+    def __init__(self, options: IncrementalOptions) -> None:
+        super().__init__(options)
+        self.taken: list[VisionReport] = []
+
+    def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
+        made = super().encode(qwen, packet)
+        self.taken.append(self.report)
+        return made
+
+
+Choose: TypeAlias = Callable[[Sequence[View], Ask], list[Chosen]]
+"""Which tiles of each view are shown."""
+
+
+def answer_from(choose: Choose, qwen: QwenVL, ask: Ask, frames: Frames = "causal") -> Reply:
+    """Answers from the tiles that `choose` names, encoded as `ask.encode` says and read as `frames` says."""
+    speaking = Speaking(qwen, ask, frames)
+    started_s = time.perf_counter()
+    views = ask.views(qwen)
+    chosen = choose(views, ask)
+    sparse = encodes_shown_only(ask.encode)
+    packets = [
+        view.chosen_only(tiles) if sparse else view.whole(tiles) for view, tiles in zip(views, chosen, strict=True)
+    ]
+    chosen_ms = (time.perf_counter() - started_s) * 1e3
+    spoken = speaking.answer(packets)
+    made = spoken.result
+    shown = [int(tiles.sum()) if ask.encode != "full" else tiles.size for tiles in chosen]
+    return Reply(
+        text=made.text,
+        tokens=made.tokens_used,
+        of_tokens=sum(view.grid.tiles for view in views),
+        regions=made.regions,
+        grid=views[-1].grid,
+        flops=packet_flops(qwen, ask, views, shown, spoken),
+        ttft_ms=chosen_ms + made.first_token_ms,
+    )
+
+
+def packet_flops(qwen: QwenVL, ask: Ask, views: Sequence[View], shown: Sequence[float], spoken: Spoken) -> Flops:
+    """What it takes to answer so from `shown` tokens of each frame."""
+    costs = Costs(qwen)
+    lengths = [Prompt(qwen, views, ask.text).text_tokens + round(sum(shown))] * costs.layers
+    encoded = shown if encodes_shown_only(ask.encode) else [view.grid.tiles for view in views]
+    encode = sum(costs.encode(round(tokens)) for tokens in encoded)
+    if ask.encode == "incremental":
+        encode = sum(costs.encode(report.encoded, report.regions) for report in spoken.encoded)
+    return Flops(
+        encode=encode,
+        prefill=costs.prefill(lengths),
+        decode=costs.decode(lengths, len(qwen.plain_token_ids(spoken.result.text))),
+    )
+
+
+def encodes_shown_only(encode: Encode) -> bool:
+    """Whether the encoder sees only the chosen tokens."""
+    return encode in NEEDS_TOKENS_ONLY

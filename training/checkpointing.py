@@ -1,0 +1,167 @@
+"""Progress, checkpoint, schedule, loss curve."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from matplotlib.figure import Figure
+
+from arr_coc.errors import ModelError, ModelNotFound
+
+CHECKPOINT, CURVE = "checkpoint.pt", "loss.jsonl"
+WARM_UP = 0.01
+LEAST_RATE = 0.01
+
+
+class Part(Protocol):
+    """A network or an optimiser."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long to train. `steps` wins over `minutes`, and makes the result independent of the machine's speed."""
+
+    minutes: float
+    steps: int | None = None
+
+
+class Course:
+    """Counts steps and the time spent on them, and keeps both in `folder` with the state of all `parts`.
+
+    Training ends after `length.steps` steps, or where that is None, after `length.minutes` spent on steps.
+    `made_for` says what else must be the same for a checkpoint to fit.
+    """
+
+    def __init__(self, folder: Path, length: Length, parts: Mapping[str, Part], made_for: Mapping[str, str]) -> None:
+        self.steps = 0
+        self.spent_s = 0.0
+        self._length = length
+        self._folder = folder
+        self._parts = parts
+        self._made_for = dict(made_for)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def progress(self) -> float:
+        """Share of the training that is done, in [0, 1]."""
+        if self._length.steps is not None:
+            return min(1.0, self.steps / self._length.steps)
+        return min(1.0, self.spent_s / (60 * self._length.minutes))
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Counts what is done meanwhile as one step."""
+        started_s = time.perf_counter()
+        yield
+        self.steps += 1
+        self.spent_s += time.perf_counter() - started_s
+
+    def note(self, figures: Mapping[str, float]) -> str:
+        """Adds a line to the loss curve, and returns it."""
+        line = json.dumps({"step": self.steps, "minutes": round(self.spent_s / 60, 2), **figures})
+        with (self._folder / CURVE).open("a", encoding="utf-8") as curve:
+            print(line, file=curve)
+        return line
+
+    def begin(self) -> None:
+        """Begins anew. Raises ModelError where the folder holds the checkpoint or the curve of an earlier run."""
+        for name in (CHECKPOINT, CURVE):
+            if (self._folder / name).exists():
+                raise ModelError(f"{self._folder} holds the {name} of an earlier run; give --resume, or a new folder")
+
+    def save(self) -> None:
+        """Writes the checkpoint, whole or not at all."""
+        state = {name: part.state_dict() for name, part in self._parts.items()}
+        new = self._folder / "checkpoint.new"
+        torch.save({**state, **self._made_for, "steps": self.steps, "spent_s": self.spent_s}, new)
+        new.replace(self._folder / CHECKPOINT)
+
+    def resume(self, device: str = "cpu") -> None:
+        """Goes on from the checkpoint. Raises ModelNotFound where there is none, ModelError where it does not fit."""
+        path = self._folder / CHECKPOINT
+        if not path.is_file():
+            raise ModelNotFound(f"{self._folder} holds no {CHECKPOINT}; leave out --resume to begin")
+        try:
+            state = torch.load(path, weights_only=True, map_location=device)
+            if {name: state[name] for name in self._made_for} != self._made_for:
+                raise ValueError("it was made in another way, or for other weights of the model")
+            for name, part in self._parts.items():
+                part.load_state_dict(state[name])
+            self.steps, self.spent_s = state["steps"], state["spent_s"]
+        except (RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
+            raise ModelError(f"{path} does not fit: {reason}; begin anew in another folder") from error
+        self._forget_after(self.steps)
+
+    def _forget_after(self, steps: int) -> None:
+        """Takes out of the loss curve what the checkpoint does not hold."""
+        curve = self._folder / CURVE
+        if curve.is_file():
+            lines = curve.read_text("utf-8").splitlines(keepends=True)
+            curve.write_text("".join(line for line in lines if json.loads(line)["step"] <= steps), "utf-8")
+
+
+class Means:
+    """Running means of figures since they were last taken."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, **figures: float | None) -> None:
+        """Those that are there."""
+        for name, value in figures.items():
+            if value is not None:
+                self._seen[name].append(value)
+
+    def take(self) -> dict[str, float]:
+        """The means, forgotten once taken."""
+        means = {name: round(sum(values) / len(values), 4) for name, values in self._seen.items()}
+        self._seen.clear()
+        return means
+
+
+def schedule(progress: float) -> float:
+    """Share of the full learning rate: it rises for the first hundredth of the time and falls along a cosine."""
+    if progress < WARM_UP:
+        return max(progress / WARM_UP, 0.02)
+    past = (progress - WARM_UP) / (1 - WARM_UP)
+    return LEAST_RATE + (1 - LEAST_RATE) * 0.5 * (1 + math.cos(math.pi * past))
+
+
+NAMES = {
+    "token": "what each token shows",
+    "place": "where what is asked about is",
+    "answer": "answers",
+    "right_share": "answer tokens right",
+}
+
+
+def draw_curve(log: Path, picture: Path) -> None:
+    """`log`: lines with `step` and some of `NAMES`. Nothing is drawn before the first line."""
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.is_file() else []
+    if not lines:
+        return
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, label in NAMES.items():
+        points = [(line["step"], line[name]) for line in lines if name in line]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, linewidth=1)
+    axes.set(xlabel="steps", ylabel="loss, share", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(picture, dpi=90)

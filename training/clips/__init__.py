@@ -1,0 +1,1 @@
+"""Drawn clips with ground truth."""

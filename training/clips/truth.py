@@ -1,0 +1,90 @@
+"""Ground truth of a clip; tile coverage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Image = npt.NDArray[np.uint8]
+Box = tuple[float, float, float, float]
+"""(left, top, right, bottom) in pixels."""
+
+Kind = Literal[
+    "colour", "shape", "where", "word", "number", "count", "movement", "event", "exists", "relation", "describe"
+]
+KINDS: tuple[Kind, ...] = (
+    *("colour", "shape", "where", "word", "number", "count"),
+    *("movement", "event", "exists", "relation", "describe"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One thing as it stands in one frame: a shape, a number or a word; the last two have `text`.
+
+    `movement` is which way it goes over the clip. `letters` are the boxes of the characters of `text`, in order.
+    """
+
+    what: str
+    colour: str
+    box_px: Box
+    movement: str = "still"
+    text: str = ""
+    letters: tuple[Box, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """One to four frames, uint8 RGB [H, W, 3] of one size, at `times_s`; and the things in each of them."""
+
+    frames: tuple[Image, ...]
+    times_s: tuple[float, ...]
+    things: tuple[tuple[Seen, ...], ...]
+
+    @property
+    def size_px(self) -> tuple[int, int]:
+        """(width, height)."""
+        return self.frames[0].shape[1], self.frames[0].shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One question about a clip. `boxes` holds, for each frame, where the things are that it asks about.
+
+    `facts` are the phrases that a description must hold; `distractors` what must not draw the tokens, frame by frame.
+    `group` names samples that ask the same of successive frames.
+    """
+
+    clip: Clip
+    kind: Kind
+    question: str
+    answer: str
+    boxes: tuple[tuple[Box, ...], ...] = ()
+    facts: tuple[str, ...] = ()
+    distractors: tuple[tuple[Box, ...], ...] = field(default=())
+    group: str = ""
+
+
+def tile_shares(boxes: Iterable[Box], shape: tuple[int, int], tile_px: tuple[float, float]) -> npt.NDArray[np.float64]:
+    """The share of every tile that lies in a box, float64 of `shape` (rows, cols): of several boxes the largest.
+
+    `tile_px` is a tile's (height, width) in the boxes' pixels.
+    """
+    rows, cols = shape
+    high_px, wide_px = tile_px
+    shares = np.zeros(shape)
+    for left, top, right, bottom in boxes:
+        down = _overlap(top / high_px, bottom / high_px, rows)
+        across = _overlap(left / wide_px, right / wide_px, cols)
+        shares = np.maximum(shares, np.outer(down, across))
+    return shares
+
+
+def _overlap(first: float, last: float, count: int) -> npt.NDArray[np.float64]:
+    """How much of each of `count` unit intervals lies between `first` and `last`."""
+    edges = np.arange(count)
+    return np.clip(np.minimum(edges + 1, last) - np.maximum(edges, first), 0, 1)

@@ -1,0 +1,224 @@
+"""Batches made by background processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.qwen.prompt import time_text
+from arr_coc.types import NS_PER_S, TileGrid
+from training.clips.truth import Clip
+from training.model.lessons import Lesson, Plan, Teacher
+from training.model.tokenizer import scenes_tokenizer
+from training.model.views import UNKNOWN, View, Viewer, place_on_grid
+
+TOKENS_A_BATCH = 1024
+"""Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
+
+TOKENS_ASKED = 1200
+"""Of a batch that asks: visual tokens, and TEXT_TOKENS for every question."""
+
+TEXT_TOKENS = 5
+"""What a question costs in visual tokens. It has three times as many, which no vision encoder sees."""
+
+IGNORED = -100
+
+ASKED_THINGS = 2
+"""Of what a question is about, as many things are asked for their places."""
+
+_QUEUED = 8
+_WAIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """C clips of F frames of K tokens, and Q questions of at most S tokens each about every one.
+
+    `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 15]; `times`
+    int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, Q, S] (query, template, answer,
+    end of turn, padding), `labels` like it, `IGNORED` but on the answer; `places` int8 [C, Q, 8] of `asked_places`. Q
+    is 0 where nothing is asked. `apart`: frames do not see each other, as in the window of a stream.
+    """
+
+    grid: TileGrid
+    pixels: torch.Tensor
+    regions: torch.Tensor
+    targets: torch.Tensor
+    times: torch.Tensor
+    ids: torch.Tensor
+    labels: torch.Tensor
+    places: torch.Tensor
+    apart: bool = False
+
+    @classmethod
+    def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], apart: bool) -> Batch:
+        """From `tensors` in the order of the property."""
+        pixels, regions, targets, times, ids, labels, places = tensors
+        return cls(grid, pixels, regions, targets, times, ids, labels, places, apart)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return (self.pixels, self.regions, self.targets, self.times, self.ids, self.labels, self.places)
+
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch.of(self.grid, [tensor.to(device) for tensor in self.tensors], self.apart)
+
+
+class Prompter:
+    """Token ids of questions with their answers, as the chat template writes them after the picture."""
+
+    def __init__(self) -> None:
+        self._tokenizer = scenes_tokenizer()
+        self._after_query = self.ids("<|im_end|>\n<|im_start|>assistant\n")
+        self.head = self.ids("<|im_start|>user\n")
+        self.open = self.ids("<|vision_start|>")
+        self.close = self.ids("<|vision_end|>")
+
+    def ids(self, text: str) -> list[int]:
+        found: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    def dialogue(self, question: str, answer: str) -> tuple[list[int], list[int]]:
+        """Ids from the question to the end of the answer's turn, and which of them to learn."""
+        asked = self.ids(question) + self._after_query
+        said = self.ids(answer + "<|im_end|>")
+        return asked + said, [IGNORED] * len(asked) + said
+
+    def times(self, clip: Clip) -> list[list[int]]:
+        """What introduces each frame of a clip; nothing where there is only one."""
+        if len(clip.frames) == 1:
+            return [[]]
+        return [self.ids(time_text(round(at_s * NS_PER_S))) for at_s in clip.times_s]
+
+
+def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
+    """Endless batches. `progress.value` in [0, 1] says how far training is: it goes from seeing to answering."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    rng = np.random.default_rng(seed)
+    teacher, viewer, prompter = Teacher(rng), Viewer(rng), Prompter()
+    while True:
+        yield _batch(teacher.plan(progress.value), teacher, viewer, prompter, rng)
+
+
+def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator) -> Batch:
+    lessons: list[Lesson] = []
+    views: list[list[View]] = []
+    most, text = (TOKENS_ASKED, TEXT_TOKENS * plan.questions) if plan.asks else (TOKENS_A_BATCH, 0)
+    while not views or len(views) * (plan.frames * len(views[0][0].regions) + text) < most - plan.budget // 2:
+        lesson = teacher.lesson(plan)
+        clip = lesson.clip
+        lessons.append(lesson)
+        views.append(
+            [
+                viewer.look(image, clip.things[frame], plan.budget, plan.how, lesson.asked_in(frame))
+                for frame, image in enumerate(clip.frames)
+            ]
+        )
+    least = min(len(view.regions) for shown in views for view in shown)
+    kept = [[_dropped(rng, view, least) for view in shown] for shown in views]
+    dialogues = [[prompter.dialogue(*pair) for pair in lesson.questions] for lesson in lessons]
+    ids, labels = (
+        _padded([[pair[k] for pair in row] for row in dialogues], fill) for k, fill in ((0, 0), (1, IGNORED))
+    )
+    return Batch(
+        views[0][0].grid,
+        pixels=_stacked([[view.pixels for view in shown] for shown in kept]),
+        regions=_stacked([[view.regions for view in shown] for shown in kept]),
+        targets=_stacked([[view.targets for view in shown] for shown in kept]),
+        times=torch.tensor([prompter.times(lesson.clip) for lesson in lessons], dtype=torch.long),
+        ids=ids,
+        labels=labels,
+        places=torch.tensor([asked_places(lesson) for lesson in lessons], dtype=torch.int8),
+        apart=plan.apart,
+    )
+
+
+def asked_places(lesson: Lesson) -> list[list[int]]:
+    """For every question, where across and down the one or two things are that it is about: those in the first frame,
+    then those in the last, in 24ths; `UNKNOWN` where nothing is; `IGNORED` if it is not told or there are more things.
+    """
+    width, height = lesson.clip.size_px
+    known = 2 * ASKED_THINGS
+    rows = []
+    for boxes in lesson.about or [()] * len(lesson.questions):
+        if not boxes or max(map(len, boxes)) > ASKED_THINGS:
+            rows.append([IGNORED] * (2 * known))
+            continue
+        found = [[at for box in shown for at in place_on_grid(box, (height, width))] for shown in (boxes[0], boxes[-1])]
+        rows.append([at for row in found for at in row + [UNKNOWN] * (known - len(row))])
+    return rows
+
+
+def _stacked(rows: list[list[npt.NDArray[Any]]]) -> torch.Tensor:
+    return torch.from_numpy(np.stack([np.stack(row) for row in rows]))
+
+
+def _dropped(rng: np.random.Generator, view: View, tokens: int) -> View:
+    """The view without as many tokens, background first, as it has above `tokens`."""
+    excess = len(view.regions) - tokens
+    if excess == 0:
+        return view
+    importance = (view.targets[:, 0] >= 0) + rng.random(len(view.regions))
+    kept = np.sort(np.argsort(importance)[excess:])
+    return View(view.grid, view.regions[kept], view.pixels[kept], view.targets[kept])
+
+
+def _padded(rows: list[list[list[int]]], fill: int) -> torch.Tensor:
+    """[C, Q, S], filled up to the longest."""
+    width = max((len(ids) for row in rows for ids in row), default=0)
+    padded = [[ids + [fill] * (width - len(ids)) for ids in row] for row in rows]
+    return torch.tensor(padded, dtype=torch.long).view(len(rows), len(rows[0]), width)
+
+
+class BackgroundBatches:
+    """Batches made by other processes while this one trains; at most eight wait. Close it when done."""
+
+    def __init__(self, seed: int, workers: int = 1) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.progress = context.Value("d", 0.0)
+        self._queue: Any = context.Queue(_QUEUED)
+        self._processes = [
+            context.Process(target=_produce, args=(seed + number, self.progress, self._queue), daemon=True)
+            for number in range(workers)
+        ]
+        for process in self._processes:
+            process.start()
+
+    def next(self) -> Batch:
+        """The next batch. Raises RuntimeError where the other processes have died or hang."""
+        try:
+            fields: list[npt.NDArray[Any]] = self._queue.get(timeout=_WAIT_S)
+        except queue.Empty as error:
+            raise RuntimeError("the processes that draw pictures have stopped; see their traceback above") from error
+        grid, apart, *arrays = fields
+        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], apart)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.join(timeout=10)
+
+
+def _produce(seed: int, progress: Any, batches: Any) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for batch in random_batches(seed, progress):
+        batches.put((batch.grid, batch.apart, *(tensor.numpy() for tensor in batch.tensors)))
+
+
+def _end_with_parent() -> None:
+    """A trainer that is killed cannot tell its processes."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)

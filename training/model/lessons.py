@@ -1,0 +1,224 @@
+"""What is taught when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from arr_coc.types import TileGrid
+from stream.scenes.drawing import Facts
+from training.clips import demo_worlds
+from training.clips.cast import ClipOptions, one
+from training.clips.scenes import random_crowd
+from training.clips.truth import KINDS, Box, Clip, Kind, Sample, Seen
+from training.model.views import HOWS, How
+from training.questions.samples import ask, plan_sample
+
+QUESTIONS, FEW_QUESTIONS = 8, 4
+"""Questions about each clip that is asked about: as many as its tokens can show the things of."""
+
+SIZES_PX = (*((256, 256),) * 8, *((512, 512),) * 3, (512, 256), (512, 256), (384, 256), (640, 384))
+LARGE_SIZES_PX = ((768, 512), (1024, 1024))
+READ_SHARE = 0.3
+"""Of the batches that ask: those for the text in a small picture. Reading is what takes longest to learn."""
+
+READ_CHARACTERS = (1, 2, 3, 4, 5, 5, 5)
+"""How long that text is at most: one character is learned first."""
+
+READ_SIZES_PX = ((160, 96), (192, 96), (160, 160), (256, 128))
+_READING = ClipOptions(things=(1, 2), text_share=1.0, void_share=0.0)
+
+COMPARE_SHARE = 0.4
+"""Of the other batches that ask: those in which places are compared, or things counted, in small pictures."""
+
+COMPARE_SIZES_PX = ((160, 160), (192, 192), (256, 128), (256, 256))
+COMPARE_FRAMES = (1, 1, 1, 2, 2, 2, 3, 4)
+COMPARE_KINDS: tuple[Kind, ...] = ("relation", "count")
+COMPARE_MOVING_KINDS: tuple[Kind, ...] = ("movement", "movement", "movement", "event", "event", "relation")
+_COMPARING = ClipOptions(
+    things=(1, 6), sizes_px=(26.0, 48.0), text_share=0.1, moving_share=0.6, drift_share=0.2, void_share=0.0
+)
+
+_PLAIN = ClipOptions()
+
+DESCRIBE_SHARE = 0.25
+"""Of the batches that ask: those in which every clip is described."""
+
+APART_SHARE = 0.5
+FRAMES = (1, 1, 1, 1, 2, 3, 4)
+ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
+STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
+
+_SHARES = ((0.3, 0.6, 0.25), (0.85, 0.25, 0.25), (1.0, 0.15, 0.5))
+"""Until which share of training how large a share of the batches only sees, and how large a share of those that ask
+shows the demo's plain worlds, whose captions say how things move: these are soon forgotten."""
+
+_HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)
+_KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
+_LARGE_SHARE = 0.1
+_LEAST_TOKENS = 6
+_FEW_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all clips of one batch share.
+
+    `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
+    characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
+    `apart`: frames do not see each other, as in the window of a stream; else each sees those before it.
+    """
+
+    asks: bool
+    reads: int
+    describes: bool
+    demo: bool
+    frames: int
+    size_px: tuple[int, int]
+    budget: int
+    how: How
+    apart: bool = False
+    compares: bool = False
+
+    @property
+    def questions(self) -> int:
+        if self.reads:
+            return 1
+        return FEW_QUESTIONS if self.budget < _FEW_TOKENS else QUESTIONS
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What may be asked."""
+        if self.compares:
+            return COMPARE_MOVING_KINDS if self.frames > 1 else COMPARE_KINDS
+        return ANSWERED_SHORTLY if self.frames > 1 else STILL_KINDS
+
+    @property
+    def options(self) -> ClipOptions:
+        """What the clips are made of."""
+        if self.reads:
+            return _READING
+        return _COMPARING if self.compares else _PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A clip and (question, answer) pairs about it.
+
+    `about`: for every question, as in `Sample`, where what it asks about is in each frame; nothing if that is not told.
+    """
+
+    clip: Clip
+    questions: tuple[tuple[str, str], ...] = ()
+    about: tuple[tuple[tuple[Box, ...], ...], ...] = ()
+
+    @classmethod
+    def of(cls, clip: Clip, samples: Sequence[Sample]) -> Lesson:
+        """The samples' questions, with another clip in place of theirs."""
+        pairs = tuple((sample.question, sample.answer) for sample in samples)
+        return cls(clip, pairs, tuple(sample.boxes for sample in samples))
+
+    def asked_in(self, frame: int) -> tuple[Box, ...]:
+        """Where in a frame anything is that the questions are about."""
+        return tuple(box for boxes in self.about if boxes for box in boxes[frame])
+
+
+class Teacher:
+    """Makes lessons from one generator."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def plan(self, progress: float) -> Plan:
+        """What the next batch is like, when `progress` in [0, 1] of training is done."""
+        rng = self._rng
+        seeing, demo_share = next(shares for until, *shares in _SHARES if progress <= until)
+        asks = bool(rng.random() >= seeing)
+        if asks and rng.random() < READ_SHARE:
+            size_px = one(rng, READ_SIZES_PX)
+            reads = one(rng, READ_CHARACTERS)
+            budget, how = self._shown(size_px) if rng.random() < 0.5 else (_tiles(size_px), "grid")
+            return Plan(True, reads, False, False, 1, size_px, budget, how)
+        if asks and rng.random() < COMPARE_SHARE:
+            size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
+            apart = self._apart(frames)
+            budget, how = self._shown(size_px)
+            return Plan(True, 0, False, False, frames, size_px, budget, how, apart, compares=True)
+        describes = bool(asks and rng.random() < DESCRIBE_SHARE)
+        demo = bool(asks and rng.random() < demo_share)
+        frames = one(rng, FRAMES) if asks and not demo else 1
+        size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
+        if asks and frames == 1 and rng.random() < _LARGE_SHARE:
+            size_px = one(rng, demo_worlds.LARGE_SIZES_PX if demo else LARGE_SIZES_PX)
+        budget, how = self._shown(size_px)
+        if not asks:
+            tiles = _tiles(size_px)
+            budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
+        apart = self._apart(frames)
+        return Plan(asks, 0, describes, demo, frames, size_px, budget, how, apart)
+
+    def _apart(self, frames: int) -> bool:
+        return frames > 1 and bool(self._rng.random() < APART_SHARE)
+
+    def _shown(self, size_px: tuple[int, int]) -> tuple[int, How]:
+        """How many tokens of each frame are shown, and how they are chosen."""
+        rng = self._rng
+        budget = max(_LEAST_TOKENS, round(_tiles(size_px) * one(rng, _KEPT_SHARES)))
+        return budget, HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
+
+    def lesson(self, plan: Plan) -> Lesson:
+        """One clip, with its questions."""
+        rng = self._rng
+        if plan.demo:
+            return _demo_lesson(rng, plan)
+        if not plan.asks:
+            return Lesson(random_crowd(rng, plan.size_px).draw())
+        if plan.reads:
+            return _reading_lesson(rng, plan)
+        first = "describe" if plan.describes else one(rng, plan.kinds)
+        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, plan.options)
+        samples = [sample]
+        blank = drawn.facts()
+        while len(samples) < plan.questions:
+            another = ask(rng, blank, one(rng, plan.kinds), "train")
+            if another is not None:
+                samples.append(another)
+        return Lesson.of(drawn.draw(), samples)
+
+
+def _tiles(size_px: tuple[int, int]) -> int:
+    """Of a picture of (width, height) pixels."""
+    width_px, height_px = size_px
+    return TileGrid.of(height_px, width_px).tiles
+
+
+def _reading_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
+    while True:
+        kind: Kind = "number" if plan.reads == 1 or rng.random() < 0.4 else "word"
+        drawn, sample = plan_sample(rng, plan.size_px, 1, "train", kind, plan.options)
+        if len(sample.answer.rstrip(".")) <= plan.reads:
+            return Lesson.of(drawn.draw(), [sample])
+
+
+def _demo_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
+    world = demo_worlds.random_world(rng, plan.size_px)
+    others: Sequence[demo_worlds.Kind] = demo_worlds.KINDS[1:]
+    kinds = ("caption", *(others[int(k)] for k in rng.permutation(len(others))[: plan.questions - 1]))
+    asked = [demo_worlds.ask(rng, world.facts, kind) for kind in kinds]
+    clip = Clip((world.image,), (0.0,), (seen_in(world.facts),))
+    return Lesson(clip, tuple((question.text, question.answer) for question in asked))
+
+
+def seen_in(facts: Facts) -> tuple[Seen, ...]:
+    """The things of a demo world, streaks included."""
+    found = []
+    for thing in facts.things:
+        seen = Seen(thing.shape, thing.colour, thing.box_px(streak=True), thing.movement)
+        if thing.number is not None:
+            left, top, right, bottom = thing.box_px()
+            halves = ((left, top, thing.x_px, bottom), (thing.x_px, top, right, bottom))
+            seen = replace(seen, text=f"{thing.number:02d}", letters=halves)
+        found.append(seen)
+    return tuple(found)

@@ -1,0 +1,334 @@
+"""Configuration, losses, inheriting weights.
+
+It learns through the same sparse encoder and at the same positions that answers are given with. Linear heads on every
+visual token say what that token shows; without this the model stays on a plateau for long. One of them spells the text
+that the token belongs to, in the language model's own embeddings of the characters, so that answers need only copy
+them. Another says, before the last layer and before the first word of an answer, where the things are that are asked
+about: to compare places, both must be found first. The heads are not part of what is saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn import functional as F
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
+from arr_coc.qwen.vision import VisualTokens, encode_regions
+from training.model.batches import ASKED_THINGS, IGNORED, Batch, Prompter
+from training.model.tokenizer import SPECIAL_TOKENS, scenes_tokenizer, special_ids
+from training.model.views import CHARACTERS, PLACES_A_SIDE, SPELLED, TARGETS, UNKNOWN
+
+_EMBEDDINGS = "model.language_model.embed_tokens.weight"
+
+
+@torch.no_grad()
+def begin_with(model: Any, folder: Path) -> None:
+    """Copies every weight; a word's embedding goes where the word is now, a new word begins as the mean of its pieces.
+
+    Raises ModelNotFound where the folder holds no model, ModelError where it is one of other dimensions.
+    """
+    shards = sorted(folder.glob("model*.safetensors"))
+    if not shards:
+        raise ModelNotFound(f"{folder} holds no model*.safetensors")
+    found = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
+    own = model.state_dict()
+    for name, tensor in found.items():
+        if name == _EMBEDDINGS:
+            _carry_words(own[name], tensor.float(), Tokenizer.from_file(str(folder / "tokenizer.json")))
+        elif name in own and own[name].shape == tensor.shape:
+            own[name].copy_(tensor)
+        else:
+            raise ModelError(f"{folder} does not fit this version's model: {name} is {list(tensor.shape)}")
+
+
+def _carry_words(embeddings: torch.Tensor, before: torch.Tensor, tokenizer: Tokenizer) -> None:
+    ours = scenes_tokenizer()
+    for word, number in ours.get_vocab().items():
+        known = tokenizer.token_to_id(word)
+        pieces = [known] if known is not None else tokenizer.encode(ours.decode([number])).ids
+        if pieces:
+            embeddings[number] = before[pieces].mean(dim=0)
+
+
+PREFIX = -1
+"""The number of what belongs to no frame, or to no question."""
+
+VOCABULARY = 640
+CONTEXT_TOKENS = 8192
+_WIDTH = 192
+
+_LOCATING_LAYER = 2
+"""After which layer of the language model it must be known where the things are that a question is about."""
+
+_PLACES = 2 * 2 * ASKED_THINGS
+"""Across and down, of every thing, in the first frame and in the last."""
+
+_BACKGROUND_WEIGHT = 0.1
+_SHOWN = {name: count for name, count in TARGETS.items() if name not in SPELLED}
+_TARGET_WEIGHTS = {"what": 2.0, "left": 2.0, "middle": 2.0, "right": 2.0}
+"""Of the targets that take longest to learn; the others count 1."""
+
+
+def scenes_config() -> Qwen3VLConfig:
+    """About five million parameters: four blocks of vision, four of language, 192 wide."""
+    end = SPECIAL_TOKENS.index("<|im_end|>")
+    text = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": _WIDTH,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "max_position_embeddings": CONTEXT_TOKENS,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "mrope_section": [12, 10, 10],
+            "mrope_interleaved": True,
+        },
+        "eos_token_id": end,
+        "bos_token_id": None,
+        "pad_token_id": SPECIAL_TOKENS.index("<|endoftext|>"),
+    }
+    vision = {
+        "depth": 4,
+        "hidden_size": _WIDTH,
+        "intermediate_size": 512,
+        "num_heads": 3,
+        "patch_size": 16,
+        "out_hidden_size": _WIDTH,
+        "num_position_embeddings": 256,
+        "deepstack_visual_indexes": [1],
+    }
+    marks = {"arr_coc_levels": True, "arr_coc_world": "drawn scenes"}
+    return Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **special_ids(), **marks)
+
+
+def new_model(seed: int) -> Any:
+    """The stock model with fresh weights."""
+    torch.manual_seed(seed)
+    model = Qwen3VLForConditionalGeneration(scenes_config())
+    _spread_weights(model)
+    model.generation_config.eos_token_id = [SPECIAL_TOKENS.index("<|im_end|>"), SPECIAL_TOKENS.index("<|endoftext|>")]
+    model.generation_config.pad_token_id = SPECIAL_TOKENS.index("<|endoftext|>")
+    return model
+
+
+@torch.no_grad()
+def _spread_weights(model: Any) -> None:
+    """Starts so narrow a model faster than the stock 0.02 everywhere, which leaves places and attention faint.
+
+    Linear layers keep the variance of what they get, those that write to the residual stream write a third of it, and
+    the position grid begins as smooth waves.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and "embed" not in name:
+            writes = name.endswith(("proj.weight", "linear_fc2.weight")) and "merger" not in name
+            writes = writes and not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
+            nn.init.normal_(parameter, std=(0.35 if writes else 1.0) * parameter.shape[1] ** -0.5)
+    nn.init.normal_(model.model.language_model.embed_tokens.weight, std=0.1)
+    visual = model.model.visual
+    nn.init.normal_(visual.patch_embed.proj.weight, std=768**-0.5)
+    side = visual.num_grid_per_side
+    phase = torch.linspace(0, torch.pi, side)[:, None] * torch.arange(1, 7)
+    wave = torch.cat([phase.cos(), phase.sin()], dim=1)
+    waves = torch.cat([wave.repeat_interleave(side, 0), wave.repeat(side, 1)], dim=1)
+    visual.pos_embed.weight.copy_(waves @ torch.randn(waves.shape[1], _WIDTH) * (0.5 * waves.shape[1] ** -0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What is minimised, its parts, and the share of answer tokens that are right; None where nothing was asked."""
+
+    total: torch.Tensor
+    answer: float | None
+    place: float | None
+    token: float
+    right_share: float | None
+
+
+class _Kept:
+    """A hook that keeps what a layer gives until it is taken."""
+
+    def __init__(self) -> None:
+        self._hidden: torch.Tensor | None = None
+
+    def __call__(self, layer: nn.Module, given: Any, hidden: torch.Tensor) -> None:
+        self._hidden = hidden
+
+    def take(self) -> torch.Tensor:
+        hidden, self._hidden = self._hidden, None
+        assert hidden is not None, "the layer has not run"
+        return hidden
+
+
+class Learner(nn.Module):
+    """The model and the head that is dropped later."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.head = nn.Linear(_WIDTH, sum(count + 1 for count in _SHOWN.values()))
+        self.speller = nn.Linear(_WIDTH, len(SPELLED) * (_WIDTH + 1))
+        self.locator = nn.Linear(_WIDTH, _PLACES * (PLACES_A_SIDE + 1))
+        self._located = _Kept()
+        model.model.language_model.layers[_LOCATING_LAYER].register_forward_hook(self._located)
+        prompter = Prompter()
+        self.register_buffer("_characters", torch.tensor(prompter.ids(CHARACTERS)), persistent=False)
+        self._before, self._open, self._close = prompter.head, prompter.open, prompter.close
+        self._encode = encode_regions
+        self._shown_loss, self._spelt_loss = self._token_loss, self._spelling_loss
+
+    def compile_parts(self) -> None:
+        """Compiles what steps spend their time on, for any shapes: minutes at first, then 0.6 of the time a step."""
+        self._encode = torch.compile(self._encode, dynamic=True)
+        self._shown_loss = torch.compile(self._token_loss, dynamic=True)
+        self._spelt_loss = torch.compile(self._spelling_loss, dynamic=True)
+        for layer in self.model.model.language_model.layers:
+            layer.compile(dynamic=True)
+
+    def forward(self, batch: Batch) -> Losses:
+        """The losses on a batch: of its visual tokens, and of its answers where it asks anything."""
+        regions, pixels = batch.regions.flatten(0, 1).clone(), batch.pixels.flatten(0, 1).clone()
+        visual = self._encode(self.model.model.visual, pixels, regions, batch.grid)
+        targets = batch.targets.flatten(0, 1).long()
+        depths = (visual.embeds, *visual.deepstack)
+        token_loss = torch.stack([self._shown_loss(embeds, targets) for embeds in depths]).mean()
+        token_loss = token_loss + self._spelt_loss(visual.embeds, targets)
+        if batch.ids.numel() == 0:
+            return Losses(token_loss, None, None, token_loss.item(), None)
+        logits = self._answers(batch, visual)
+        labels = batch.labels[..., 1:].flatten()
+        learned = labels != IGNORED
+        logits = logits[:, :, :-1].flatten(0, 2)[learned]
+        answer_loss = F.cross_entropy(logits.float(), labels[learned])
+        right = (logits.argmax(-1) == labels[learned]).float().mean()
+        place_loss = self._place_loss(batch, self._located.take())
+        total = answer_loss + place_loss + token_loss
+        return Losses(total, answer_loss.item(), place_loss.item(), token_loss.item(), right.item())
+
+    def _token_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The weighted mean of what is shown: each target's own cross-entropy."""
+        total = embeds.new_zeros((), dtype=torch.float32)
+        parts = self.head(embeds).float().split([count + 1 for count in _SHOWN.values()], dim=-1)
+        weights = 0.0
+        for index, (name, part) in enumerate(zip(_SHOWN, parts, strict=True)):
+            weight = _TARGET_WEIGHTS.get(name, 1.0)
+            total = total + weight * _known_loss(part, targets[..., index])
+            weights += weight
+        return total / weights
+
+    def _spelling_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """How badly the tokens spell: cross-entropy over the embeddings of the characters, mean of their places."""
+        wanted, nothing = self.speller(embeds).unflatten(-1, (len(SPELLED), -1)).split([_WIDTH, 1], dim=-1)
+        characters = self.model.model.language_model.embed_tokens(self._characters)
+        logits = torch.cat([wanted @ characters.to(wanted.dtype).T, nothing], dim=-1).float()
+        return _known_loss(logits, targets[..., -len(SPELLED) :])
+
+    def _place_loss(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
+        """How badly the last token before each answer knows where the things are that the question is about."""
+        questions, steps = batch.ids.shape[1:]
+        hidden = hidden[:, -questions * steps :].unflatten(1, (questions, steps))
+        last = (batch.labels != IGNORED).int().argmax(-1) - 1
+        at = last[..., None, None].expand(-1, -1, 1, hidden.shape[-1])
+        logits = self.locator(hidden.gather(2, at).squeeze(2)).float().unflatten(-1, (_PLACES, -1))
+        places = batch.places.long()
+        return _known_loss(logits, places) if bool((places != IGNORED).any()) else logits.sum() * 0
+
+    def _answers(self, batch: Batch, visual: VisualTokens) -> torch.Tensor:
+        """Logits [C, Q, S, vocabulary]: all questions about a clip share its frames and do not see each other."""
+        language = self.model.model.language_model
+        clips, questions, steps = batch.ids.shape
+        frames = batch.regions.shape[1]
+        pieces, shown = [self._text(self._before, clips, language)], [torch.zeros(len(self._before))]
+        frame_of = [torch.full((len(self._before),), PREFIX)]
+        by_clip = visual.embeds.unflatten(0, (clips, frames))
+        for frame in range(frames):
+            pieces += [
+                language.embed_tokens(batch.times[:, frame]),
+                self._text(self._open, clips, language),
+                by_clip[:, frame],
+                self._text(self._close, clips, language),
+            ]
+            beside = batch.times.shape[2] + len(self._open) + len(self._close)
+            frame_of.append(torch.full((beside + by_clip.shape[2],), frame if batch.apart else PREFIX))
+            shown += [
+                torch.zeros(batch.times.shape[2] + len(self._open)),
+                torch.ones(by_clip.shape[2]),
+                torch.zeros(len(self._close)),
+            ]
+        shared = sum(len(part) for part in shown)
+        pieces.append(language.embed_tokens(batch.ids.flatten(1)))
+        shown.append(torch.zeros(questions * steps))
+        hidden = language(
+            inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
+            position_ids=self._positions(batch),
+            attention_mask=_mask(torch.cat(frame_of), questions, steps).to(batch.ids.device),
+            visual_pos_masks=torch.cat(shown).bool().to(batch.ids.device).expand(clips, -1),
+            deepstack_visual_embeds=[rows.flatten(0, 1) for rows in visual.deepstack],
+            use_cache=False,
+        ).last_hidden_state[:, shared:]
+        logits: torch.Tensor = self.model.lm_head(hidden)
+        return logits.view(clips, questions, steps, -1)
+
+    def _text(self, ids: list[int], clips: int, language: Any) -> torch.Tensor:
+        embeds: torch.Tensor = language.embed_tokens(torch.tensor([ids], device=self.head.weight.device))
+        return embeds.expand(clips, -1, -1)
+
+    def _positions(self, batch: Batch) -> torch.Tensor:
+        """M-RoPE rows float32 [3, C, L]; every question begins where the first one does."""
+        clips, questions, steps = batch.ids.shape
+        device = batch.ids.device
+
+        def text(start: int, tokens: int) -> torch.Tensor:
+            return text_positions(start, tokens, device)[:, None].expand(3, clips, -1)
+
+        pieces, position = [text(0, len(self._before))], len(self._before)
+        opening = batch.times.shape[2] + len(self._open)
+        for frame in range(batch.regions.shape[1]):
+            pieces.append(text(position, opening))
+            position += opening
+            pieces.append(visual_positions(position, batch.regions[:, frame]))
+            position = after_frame(position, batch.grid)
+            pieces.append(text(position, len(self._close)))
+            position += len(self._close)
+        pieces.append(text(position, steps).repeat(1, 1, questions))
+        return torch.cat(pieces, dim=-1)
+
+
+def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy, where the last class is "nothing to know", which counts little, and what is `IGNORED` does not."""
+    nothing = logits.shape[-1] - 1
+    wanted = torch.where(targets == UNKNOWN, nothing, targets)
+    balance = torch.ones(nothing + 1, device=logits.device)
+    balance[nothing] = _BACKGROUND_WEIGHT
+    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), balance, ignore_index=IGNORED)
+
+
+def _mask(frame_of: torch.Tensor, questions: int, steps: int) -> torch.Tensor:
+    """Causal; frames with numbers of their own do not see each other, nor do questions; bool [1, 1, L, L], True where a
+    row may look.
+
+    `frame_of` [shared]: the frame that each token of what all questions share belongs to; `PREFIX` is seen by all.
+    """
+    question_of = torch.arange(questions).repeat_interleave(steps)
+    nobody = frame_of.new_tensor(PREFIX)
+    frame = torch.cat([frame_of, nobody.expand(len(question_of))])
+    question = torch.cat([nobody.expand(len(frame_of)), question_of])
+    place = torch.arange(len(frame))
+    asks = question != PREFIX
+    allowed = place[:, None] >= place[None]
+    allowed &= (frame[None] == PREFIX) | (frame[:, None] == frame[None]) | asks[:, None]
+    allowed &= ~asks[None] | (question[:, None] == question[None])
+    return allowed[None, None]

@@ -1,0 +1,200 @@
+"""Regions shown and token targets.
+
+The model must serve whatever `allocate` gives it: the real relevance of an untrained allocator, maps that know more or
+less where the things are, even grids, a random choice, and all tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.attending import Memory, Request, allocate_frame
+from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
+from arr_coc.video.texture_updater import TextureUpdater
+from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES
+from training.clips.cast import COLOUR_NAMES
+from training.clips.scenes import PATTERNS
+from training.clips.truth import Box, Image, Seen
+from training.questions.stories import middle
+
+WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
+CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+PLACES_A_SIDE = 24
+SLOTS = ("left", "middle", "right")
+SPELLED = ("first", "second", "third", "fourth", "fifth")
+
+TARGETS: dict[str, int] = {
+    "what": len(WHATS),
+    "colour": len(COLOUR_NAMES),
+    "movement": len(MOVEMENTS),
+    "across": PLACES_A_SIDE,
+    "down": PLACES_A_SIDE,
+    "order": 6,
+    "holds": 2,
+    **{slot: len(CHARACTERS) for slot in (*SLOTS, *SPELLED)},
+}
+"""What is asked of every visual token on its own, and how many answers there are.
+
+`across`, `down`: where the middle of its thing is, in 24ths of the picture. `order`: which thing it is, from left to
+right. `holds`: whether the thing's middle is in this token, so that every thing can be counted once. `left`, `middle`,
+`right`: the character in that third of the token. `first` to `fifth`: the characters of the whole text that it shows a
+part of.
+"""
+
+_HOLDS = list(TARGETS).index("holds")
+_SLOT_COLUMNS = [list(TARGETS).index(slot) for slot in SLOTS]
+_FIRST_SPELLED = list(TARGETS).index(SPELLED[0])
+
+UNKNOWN = -1
+"""A target that does not apply: on background, or a character where none is."""
+
+_LEAST_COVER = 0.12
+
+Regions = npt.NDArray[np.int64]
+
+How = Literal["allocator", "foveated", "mixed", "grid", "random"]
+"""The real allocator, or a strategy of `allocate` on a made-up relevance map."""
+
+HOWS: tuple[How, ...] = ("allocator", "foveated", "mixed", "grid", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 15]."""
+
+    grid: TileGrid
+    regions: Regions
+    pixels: npt.NDArray[np.uint8]
+    targets: npt.NDArray[np.int8]
+
+
+class Viewer:
+    """Shows frames of any size, at budgets up to the number of their tiles."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._texture = TextureUpdater()
+        self._allocators = [
+            StreamAllocator(AllocatorOptions(strategy="foveated", explore=explore, levels=True))
+            for explore in (0.0, 0.1)
+        ]
+        self._frame_index = 0
+
+    def look(self, image: Image, things: Sequence[Seen], budget: int, how: How, about: Sequence[Box] = ()) -> View:
+        """The frame at a budget of tokens, or with all of its tiles where the budget allows.
+
+        `about`: boxes of what is asked about, which a made-up map makes more of.
+        """
+        self._frame_index += 1
+        stamp = FrameStamp(self._frame_index, 0, 0)
+        update = self._texture.process(FramePlanes("rgb", (image,)), stamp, discontinuity="start")
+        with self._texture.lease() as view:
+            if budget >= view.grid.tiles:
+                regions = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
+            elif how == "allocator":
+                allocator = self._allocators[int(self._rng.integers(2))]
+                regions = allocator.allocate(view, update.shift, budget).allocation.regions.numpy()
+            elif how == "random":
+                regions = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), budget, "topk")
+            else:
+                regions = _chosen(self._imagined(things, about, view.grid), budget, how)
+            pixels = view.gather(regions)
+            return View(view.grid, regions, pixels, token_targets(things, image.shape[:2], regions))
+
+    def _imagined(self, things: Sequence[Seen], about: Sequence[Box], grid: TileGrid) -> npt.NDArray[np.float32]:
+        """A relevance map that knows the things more or less well, under smooth noise."""
+        rng = self._rng
+        coarse = rng.random((3, 4), dtype=np.float32)
+        relevance = cv2.resize(coarse, grid.shape[::-1], interpolation=cv2.INTER_LINEAR) * float(rng.uniform(0.1, 0.5))
+        relevance += rng.random(grid.shape, dtype=np.float32) * float(rng.uniform(0, 0.3))
+        least, most = (0.05, 0.4) if about else (0.1, 1.0)
+        for thing in things:
+            relevance[_tiles_of(thing.box_px)] += float(rng.uniform(least, most))
+        for box in about:
+            relevance[_tiles_of(box)] += float(rng.uniform(0.4, 1.2))
+        return relevance / max(1.0, float(relevance.max()))
+
+
+def _tiles_of(box_px: Box) -> tuple[slice, slice]:
+    left, top, right, bottom = (edge / TILE_PX for edge in box_px)
+    return slice(max(0, int(top)), int(bottom) + 1), slice(max(0, int(left)), int(right) + 1)
+
+
+def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str) -> Regions:
+    return allocate_frame(Request(relevance, tokens, 0.25, 0, Memory()), strategy).regions.numpy()
+
+
+def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:
+    """What each region shows: int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` where nothing is to be known.
+
+    `size_px` is (height, width). A region shows the thing that covers most of it, if that is at least an eighth, or if
+    the region holds at least a third of the thing.
+    """
+    best = np.zeros(len(regions))
+    targets = np.full((len(regions), len(TARGETS)), UNKNOWN, dtype=np.int8)
+    in_order = sorted(things, key=lambda thing: thing.box_px[0] + thing.box_px[2])
+    for order, thing in enumerate(in_order):
+        shared, enough = _shared(regions, thing.box_px)
+        shows = (shared > best) & enough
+        best = np.where(shows, shared, best)
+        targets[shows] = (
+            WHATS.index(thing.what),
+            COLOUR_NAMES.index(thing.colour) if thing.colour in COLOUR_NAMES else UNKNOWN,
+            MOVEMENTS.index(thing.movement),
+            *place_on_grid(thing.box_px, size_px),
+            order if order < TARGETS["order"] else UNKNOWN,
+            0,
+            *(UNKNOWN for _ in (*SLOTS, *SPELLED)),
+        )
+        targets[shows & _middle_in(regions, thing.box_px)[1], _HOLDS] = 1
+        for place, character in enumerate(thing.text[: len(SPELLED)], _FIRST_SPELLED):
+            targets[shows, place] = CHARACTERS.index(character)
+        for character, box in zip(thing.text, thing.letters, strict=False):
+            _tell_character(targets, shows, regions, character, box)
+    return targets
+
+
+def place_on_grid(box_px: Box, size_px: tuple[int, int]) -> tuple[int, int]:
+    """Where across and down the middle of a box is, in 24ths of a picture of (height, width) pixels: each 0 to 23."""
+    x, y = middle(box_px)
+    shares = x / size_px[1], y / size_px[0]
+    across, down = (min(PLACES_A_SIDE - 1, max(0, int(PLACES_A_SIDE * share))) for share in shares)
+    return across, down
+
+
+def _tell_character(
+    targets: npt.NDArray[np.int8], shows: npt.NDArray[np.bool_], regions: Regions, character: str, box_px: Box
+) -> None:
+    """Asks for a character of the regions that hold its middle, in the third of the token where that is."""
+    across, here = _middle_in(regions, box_px)
+    for slot, column in enumerate(_SLOT_COLUMNS):
+        free = targets[:, column] == UNKNOWN
+        inside = np.floor(across * len(SLOTS)) == slot
+        targets[shows & here & inside & free, column] = CHARACTERS.index(character)
+
+
+def _middle_in(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """How far across each region the middle of a box is, in the region's sides, and which regions it is in."""
+    x, y = middle(box_px)
+    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
+    across, down = x / side_px - regions[:, 2], y / side_px - regions[:, 1]
+    return across, np.asarray((across >= 0) & (across < 1) & (down >= 0) & (down < 1))
+
+
+def _shared(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Pixels that each region shares with a box, and whether they are enough to show what it holds."""
+    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
+    top, left = regions[:, 1] * side_px, regions[:, 2] * side_px
+    x0, y0, x1, y1 = box_px
+    wide = np.minimum(left + side_px, x1) - np.maximum(left, x0)
+    high = np.minimum(top + side_px, y1) - np.maximum(top, y0)
+    shared = np.clip(wide, 0, None) * np.clip(high, 0, None)
+    area_px = (x1 - x0) * (y1 - y0)
+    return shared, (shared >= _LEAST_COVER * side_px * side_px) | (shared * 3 >= area_px)

@@ -1,0 +1,112 @@
+"""`ask`, and a sample of a wanted kind.
+
+A thing is only ever called by a name that fits it alone, and asked about only what holds in every frame of the clip;
+where a clip gives no such question, there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from arr_coc.errors import OptionError
+from training.clips.cast import ClipOptions
+from training.clips.fonts import Split
+from training.clips.scenes import Plan, random_plan
+from training.clips.truth import Box, Clip, Kind, Sample
+from training.questions.asking import Asked, Asking
+from training.questions.kinds import (
+    colour,
+    count,
+    describe,
+    event,
+    exists,
+    movement,
+    number,
+    relation,
+    shape,
+    where,
+    word,
+)
+from training.questions.stories import Story, stories
+
+
+def ask(rng: np.random.Generator, clip: Clip, kind: Kind, split: Split) -> Sample | None:
+    """A question of a kind about a clip; None if the clip gives none whose answer is beyond doubt."""
+    asked = _ASKERS[kind](Asking(rng, clip, split, stories(clip)))
+    if asked is None:
+        return None
+    question = asked.question
+    if rng.random() < 0.1 and question == question.capitalize():
+        question = question.lower().rstrip("?.")
+    return Sample(clip, kind, question, asked.answer, _boxes(asked.about, len(clip.frames)), asked.facts)
+
+
+def _boxes(about: Sequence[Story], frames: int) -> tuple[tuple[Box, ...], ...]:
+    return tuple(tuple(box for story in about for box in story.boxes[frame]) for frame in range(frames))
+
+
+_ASKERS: dict[Kind, Callable[[Asking], Asked | None]] = {
+    "colour": colour,
+    "shape": shape,
+    "where": where,
+    "word": word,
+    "number": number,
+    "count": count,
+    "movement": movement,
+    "event": event,
+    "exists": exists,
+    "relation": relation,
+    "describe": describe,
+}
+
+
+_TRIES = 200
+_DEFAULTS = ClipOptions()
+
+
+def random_sample(
+    rng: np.random.Generator,
+    size_px: tuple[int, int],
+    frames: int,
+    split: Split,
+    kind: Kind,
+    options: ClipOptions = _DEFAULTS,
+) -> Sample:
+    """A question of a kind about a random clip of (width, height) pixels.
+
+    Raises OptionError where no clip of these options gives one: a movement in one frame, say.
+    """
+    plan, sample = plan_sample(rng, size_px, frames, split, kind, options)
+    return replace(sample, clip=plan.draw())
+
+
+def plan_sample(
+    rng: np.random.Generator, size_px: tuple[int, int], frames: int, split: Split, kind: Kind, options: ClipOptions
+) -> tuple[Plan, Sample]:
+    """The same undrawn: the sample's frames are blank. Raises as `random_sample`."""
+    fitting = _fitting(kind, options)
+    for _ in range(_TRIES):
+        plan = random_plan(rng, size_px, frames, split, fitting)
+        sample = ask(rng, plan.facts(), kind, split)
+        if sample is not None:
+            return plan, sample
+    raise OptionError(f"no clip of {frames} frames gave a question of the kind {kind!r} in {_TRIES} tries")
+
+
+def _fitting(kind: Kind, options: ClipOptions) -> ClipOptions:
+    """The options with more of what the kind asks about."""
+    low, high = options.things
+    if kind in ("word", "number"):
+        words_share = 0.75 if kind == "word" else 0.25
+        return replace(options, text_share=max(options.text_share, 0.6), words_share=words_share)
+    if kind == "count":
+        things = (max(low, min(4, high)), high)
+        return replace(options, crowd_share=max(options.crowd_share, 0.8), event_share=0.0, things=things)
+    if kind == "event":
+        return replace(options, event_share=max(options.event_share, 0.85))
+    if kind == "relation":
+        return replace(options, things=(max(low, min(2, high)), high))
+    return options

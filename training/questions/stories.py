@@ -1,0 +1,214 @@
+"""Things followed through frames; places and relations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from stream.scenes.drawing import PLACES
+from training.clips.truth import Box, Clip, Seen
+
+TEXTS = ("number", "word")
+
+
+@dataclass(frozen=True)
+class Story:
+    """One thing through the frames of a clip; None where it is not to be seen."""
+
+    seen: tuple[Seen | None, ...]
+
+    @cached_property
+    def shown(self) -> tuple[Seen, ...]:
+        return tuple(seen for seen in self.seen if seen is not None)
+
+    @property
+    def last(self) -> Seen:
+        return self.shown[-1]
+
+    @property
+    def what(self) -> str:
+        return self.last.what
+
+    @property
+    def text(self) -> str:
+        return self.last.text
+
+    @property
+    def colour(self) -> str:
+        """Its one colour, or "" if it changes."""
+        return "" if self.turns else self.last.colour
+
+    @property
+    def movement(self) -> str:
+        return self.last.movement
+
+    @property
+    def turns(self) -> bool:
+        """Whether it changes its colour."""
+        return len({seen.colour for seen in self.shown}) > 1
+
+    @property
+    def appears(self) -> bool:
+        return self.seen[0] is None
+
+    @property
+    def leaves(self) -> bool:
+        return self.seen[-1] is None
+
+    @property
+    def steady(self) -> bool:
+        """Whether it is in every frame, in one colour."""
+        return None not in self.seen and not self.turns
+
+    @property
+    def boxes(self) -> tuple[tuple[Box, ...], ...]:
+        """Frame by frame, its box or nothing."""
+        return tuple(() if seen is None else (seen.box_px,) for seen in self.seen)
+
+    @property
+    def noun(self) -> str:
+        """ "circle", "number 42", "word EXIT"."""
+        return f"{self.what} {self.text}" if self.what in TEXTS else self.what
+
+    @property
+    def phrase(self) -> str:
+        """ "a red circle", "a number 42" where no one colour can be named."""
+        colour = "" if self.colour == "faint" else self.colour
+        return article(f"{colour} {self.noun}".strip())
+
+
+def article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def middle(box: Box) -> tuple[float, float]:
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+
+
+def stories(clip: Clip) -> list[Story]:
+    """The clip's things, each followed through the frames.
+
+    Things are the same if they are of one kind, text and movement, and the nearest such pair from frame to
+    frame; one of another colour counts as the same only where none of its own colour is left.
+    """
+    tracks: list[list[Seen | None]] = []
+    for frame, things in enumerate(clip.things):
+        left = list(things)
+        pairs = sorted(
+            (
+                (cost, t, s)
+                for t, track in enumerate(tracks)
+                for s, seen in enumerate(left)
+                if (cost := _cost(track, seen)) is not None
+            ),
+        )
+        taken: set[int] = set()
+        met: set[int] = set()
+        for _, t, s in pairs:
+            if t not in met and s not in taken:
+                tracks[t].append(left[s])
+                met.add(t)
+                taken.add(s)
+        for t, track in enumerate(tracks):
+            if t not in met:
+                track.append(None)
+        tracks.extend([None] * frame + [seen] for s, seen in enumerate(left) if s not in taken)
+    return [Story(tuple(track)) for track in tracks]
+
+
+def _cost(track: Sequence[Seen | None], seen: Seen) -> float | None:
+    """How unlikely it is that the track goes on with this; None if it cannot."""
+    before = track[-1]
+    if before is None or (before.what, before.text, before.movement) != (seen.what, seen.text, seen.movement):
+        return None
+    (x0, y0), (x1, y1) = middle(before.box_px), middle(seen.box_px)
+    other_size = abs((seen.box_px[2] - seen.box_px[0]) - (before.box_px[2] - before.box_px[0]))
+    if other_size > 3:
+        return None
+    return abs(x1 - x0) + abs(y1 - y0) + 10_000 * (before.colour != seen.colour)
+
+
+class Names:
+    """Names that fit one of the stories alone."""
+
+    def __init__(self, told: Sequence[Story]) -> None:
+        self._stories = told
+
+    def of(self, story: Story, colour: bool = True) -> list[str]:
+        """Every name that fits this story alone, with or without its text, and its colour if that may be told."""
+        candidates = [story.what]
+        if story.what in TEXTS:
+            candidates.append(story.noun)
+        if colour and story.colour not in ("", "faint"):
+            candidates += [f"{story.colour} {name}" for name in candidates]
+        return [name for name in candidates if self.fitting(name) == [story]]
+
+    def fitting(self, name: str) -> list[Story]:
+        """The stories that a name fits at some time."""
+        return [story for story in self._stories if any(_fits(name, seen) for seen in story.shown)]
+
+
+def _fits(name: str, seen: Seen) -> bool:
+    parts = name.split()
+    if parts[0] == seen.colour:
+        parts = parts[1:]
+    noun = [seen.what, seen.text] if seen.text else [seen.what]
+    return parts in ([seen.what], noun)
+
+
+_PLACE_MARGIN = 0.05
+"""What is closer to a border between two places, of the picture's side, is plainly in neither."""
+
+_APART = 0.1
+"""How much further left or higher something must be, of the picture's side, to be called so."""
+
+AREAS = {
+    "top left": (0.0, 0.0, 0.5, 0.5),
+    "top right": (0.5, 0.0, 1.0, 0.5),
+    "bottom left": (0.0, 0.5, 0.5, 1.0),
+    "bottom right": (0.5, 0.5, 1.0, 1.0),
+    "centre": (0.25, 0.25, 0.75, 0.75),
+}
+"""Place → the part of the picture of which one might say so, as shares; "left" might be said of far too much."""
+
+SIDES = {"left": (0, -1), "right": (0, 1), "above": (1, -1), "below": (1, 1)}
+"""Side → axis (x, y) and sign."""
+
+
+def shares(clip: Clip, box: Box) -> tuple[float, float]:
+    """The middle of a box, as shares of width and height."""
+    x, y = middle(box)
+    return x / clip.size_px[0], y / clip.size_px[1]
+
+
+def _third(share: float, margin: float = 0.0) -> int:
+    """Which third; -1 within a margin of a border between two."""
+    if min(abs(share - 1 / 3), abs(share - 2 / 3)) < margin:
+        return -1
+    return min(2, max(0, int(3 * share)))
+
+
+def place_of(clip: Clip, story: Story) -> str:
+    """Which ninth of the picture it is plainly in, all the time; "" if it changes or is close to a border."""
+    places = set()
+    for seen in story.shown:
+        col, row = (_third(share, _PLACE_MARGIN) for share in shares(clip, seen.box_px))
+        places.add("" if -1 in (row, col) else PLACES[3 * row + col])
+    return places.pop() if len(places) == 1 else ""
+
+
+def may_be_in(clip: Clip, story: Story, place: str) -> bool:
+    """Whether any part of it is ever where somebody could say that it is in that place, one of `AREAS`."""
+    width, height = clip.size_px
+    area = [share * side for share, side in zip(AREAS[place], (width, height, width, height), strict=True)]
+    boxes = [seen.box_px for seen in story.shown]
+    return any(b[0] < area[2] and b[2] > area[0] and b[1] < area[3] and b[3] > area[1] for b in boxes)
+
+
+def is_beside(clip: Clip, story: Story, side: str, other: Story) -> bool:
+    """Whether it is plainly on that side of the other in every frame in which both are, and both are in some."""
+    axis, sign = SIDES[side]
+    both = [(a, b) for a, b in zip(story.seen, other.seen, strict=True) if a and b]
+    gaps = [sign * (shares(clip, a.box_px)[axis] - shares(clip, b.box_px)[axis]) for a, b in both]
+    return bool(gaps) and min(gaps) >= _APART
