@@ -29,10 +29,19 @@ import torch
 from arr_coc.qwen.loading import DTYPES, load_qwen
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
-from benchmarks.answer_memory import peak_mib
-from benchmarks.answer_plot import plot
-from benchmarks.answer_ways import TEXT_TOKENS, WAYS, Stock, Streamed, Took, Way, speak_on, stock_processor
-from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
+from benchmarks.support.answer_ways import (
+    TEXT_TOKENS,
+    WAYS,
+    Stock,
+    Streamed,
+    Took,
+    Way,
+    peak_mib,
+    plot,
+    speak_on,
+    stock_processor,
+)
+from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from stream.bench.report import machine
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig

@@ -3,7 +3,8 @@
     python -m benchmarks.cuts [--clips FOLDER] [--per-kind N] [--out FILE]
 
 Two sorts of clips. Real ones: FOLDER holds clips and a `manifest.json` with each clip's `hard_cut_first_frame`, decode
-indices of new shots' first frames, read off by eye. And clips made in memory (`benchmarks/cut_material.py`), in a
+indices of new shots' first frames, read off by eye. And clips made in memory (`benchmarks/support/cut_material.py`),
+in a
 part that the detector was tuned on and a held-out part, of other seeds, other real clips and with other kinds of
 events besides. Where FOLDER is absent the real clips are left out, and clips are made of drawn pictures only.
 
@@ -32,8 +33,8 @@ from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.cuts import SceneCutDetector
 from arr_coc.video.motion import Thumbnail
 from arr_coc.video.texture_updater import TextureUpdater
-from benchmarks.cut_grounds import Part, decoded
-from benchmarks.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
+from benchmarks.support.cut_grounds import Part, decoded
+from benchmarks.support.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
 from stream.bench.report import machine
 from stream.sources.planes import planes_of
 

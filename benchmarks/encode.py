@@ -27,8 +27,8 @@ from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from benchmarks.answer_ways import speak_on
 from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed, model_2b
+from benchmarks.support.answer_ways import speak_on
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "encode.json"

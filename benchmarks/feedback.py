@@ -31,8 +31,8 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.answer import pictures
-from benchmarks.answer_ways import QUERY, TEXT_TOKENS, speak_on
-from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
+from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, speak_on
+from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "feedback.json"

@@ -32,8 +32,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hop_channels import END, Channel, OwnThreads, OwnTokens, OwnWholeFrames, Picture, Sender
-from benchmarks.hop_peers import ImageZmq, NetGear
+from benchmarks.support.hop_channels import (
+    END,
+    Channel,
+    ImageZmq,
+    NetGear,
+    OwnThreads,
+    OwnTokens,
+    OwnWholeFrames,
+    Picture,
+    Sender,
+)
 from stream.bench.report import machine
 from stream.scenes import load_scene
 from stream.transport import ipc_endpoint, private_directory

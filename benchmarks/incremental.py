@@ -28,7 +28,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.picture_allocator import FrameAllocator
-from benchmarks.qwen_2b import VISION
+from benchmarks.support.qwen_2b import VISION
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.sources.factory import open_source

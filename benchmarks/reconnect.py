@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rtsp_server import RtspServer, encode
+from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Outage

@@ -40,8 +40,8 @@ from arr_coc.layer import unpack_realiser
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
 from arr_coc.video.texture_updater import TextureOptions
-from benchmarks.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
+from benchmarks.support.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from stream.answer.model import AnswerModel, load_qwen_model
 from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason

@@ -9,9 +9,8 @@ import pytest
 
 from arr_coc.qwen.loading import load_qwen
 from benchmarks.answer import compare, extrapolated, gpu_targets, pictures, row, summary, table
-from benchmarks.answer_plot import plot
-from benchmarks.answer_ways import Stock, Took, speak_on, way_named
-from benchmarks.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS
+from benchmarks.support.answer_ways import Stock, Took, plot, speak_on, way_named
+from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS
 
 
 class Named:

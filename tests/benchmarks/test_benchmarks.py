@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.hop_channels import END, OwnThreads
-from benchmarks.hop_peers import number_of, numbered
 from benchmarks.hops import compared, hops_us, slow_consumer
 from benchmarks.live import measure_memory, measure_release, targets, worst_frames
+from benchmarks.support.hop_channels import END, OwnThreads, number_of, numbered
 from benchmarks.transport import median_of
 from stream.bench.report import RunRecord, report
 from stream.monitor.memory import MemorySample

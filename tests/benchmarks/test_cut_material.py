@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cut_grounds import HEIGHT_PX, REAL_CLIPS, WIDTH_PX, drawn_grounds, real_grounds
-from benchmarks.cut_material import HELD_OUT_KINDS, TUNING_KINDS, Material, material, planes_of_rgb
+from benchmarks.support.cut_grounds import HEIGHT_PX, REAL_CLIPS, WIDTH_PX, drawn_grounds, real_grounds
+from benchmarks.support.cut_material import HELD_OUT_KINDS, TUNING_KINDS, Material, material, planes_of_rgb
 
 NOWHERE = Path("no-such-folder")
 

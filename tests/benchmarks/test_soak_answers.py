@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from arr_coc.types import NS_PER_S, FrameStamp
-from benchmarks.reel import FPS, QUESTION_FRAMES, REEL_FRAMES, SHOT_FRAMES, Reel
 from benchmarks.soak_answers import Plan, Run, open_model, verdict
+from benchmarks.support.reel import FPS, QUESTION_FRAMES, REEL_FRAMES, SHOT_FRAMES, Reel
 from stream.config import Config
 from tests.support.answer_models import FakeSpeaker
 

@@ -16,11 +16,9 @@ from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks import precision, texture
-from benchmarks.texture_crossing import crosses_at, crossing, one_by_one
-from benchmarks.texture_frames import CASES, SIZES, Case, changing_tiles, make_frames, planes_of, rgb_of
-from benchmarks.texture_peers import peers
-from benchmarks.texture_plot import plot
-from benchmarks.texture_report import judged, summary, table
+from benchmarks.support.texture_frames import CASES, SIZES, Case, changing_tiles, make_frames, peers, planes_of, rgb_of
+from benchmarks.support.texture_report import judged, plot, summary, table
+from benchmarks.texture import crosses_at, crossing, one_by_one
 from tests.support.stores import require
 from tests.support.video import expected_levels
 

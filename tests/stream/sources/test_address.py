@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rtsp_server import RtspServer, encode
+from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.config import AllocateConfig, AnswerConfig, Config, PipelineConfig
 from stream.events import Event, FrameReady, Outage, Started, encode_event
 from stream.runtime.pipeline import Pipeline

@@ -14,7 +14,7 @@ import av
 import psutil
 import pytest
 
-from benchmarks.rtsp_server import RtspServer, encode
+from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError

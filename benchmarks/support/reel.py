@@ -1,4 +1,4 @@
-"""An endless reel of drawn worlds with questions whose answers are known: it begins again every thousand frames.
+"""Endless drawn reel; the stages in one thread.
 
 What is asked of one thousand frames is asked of every other one, so their accuracies compare without chance.
 """

@@ -1,4 +1,4 @@
-"""Qwen3-VL-2B's dimensions with random weights: what speed is measured on where there is nothing to download."""
+"""Qwen3-VL-2B’s dimensions, random weights."""
 
 from __future__ import annotations
 

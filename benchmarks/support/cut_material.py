@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from arr_coc.types import Colour, FramePlanes
-from benchmarks.cut_grounds import HEIGHT_PX, WIDTH_PX, Ground, Image, Part, all_grounds, view
+from benchmarks.support.cut_grounds import HEIGHT_PX, WIDTH_PX, Ground, Image, Part, all_grounds, view
 
 Rng = np.random.Generator
 Pose = tuple[float, float, float, float]

@@ -1,4 +1,4 @@
-"""A small RTSP server (RFC 2326) with H.264 over RTP (RFC 6184), for measurements and tests on loopback.
+"""RTSP server on loopback (tests use it too).
 
 It sends pictures made in code, over and over, at their rate, interleaved over TCP or by UDP. It can be cut (its sockets
 closed), stalled (silent, but there; also by itself after a number of access units), and brought back on the same port.

@@ -1,23 +1,62 @@
-"""Ways to answer about a picture, timed part by part: the stock model, and this project's ways of encoding."""
+"""Ways to answer, peak memory, plot.
+
+python -m benchmarks.support.answer_ways WAY DEVICE DTYPE
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.hub import bundled_model_path
+from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import Encode, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
+from stream.start import python_command, python_environment
+
+PARTS = {"prepare_ms": "0.6", "encode_ms": "tab:blue", "prefill_ms": "tab:orange", "decode_ms": "tab:green"}
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """A panel for each model; the ways beneath each other, the stock model on top."""
+    from matplotlib.figure import Figure
+
+    models = [report[name] for name in ("bundled", "qwen3_vl_2b") if name in report]
+    figure = Figure(figsize=(6.5 * len(models), 4.2), layout="constrained")
+    for panel, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
+        _draw(panel, model)
+    figure.savefig(path, dpi=120, format="png")
+
+
+def _draw(panel: Any, model: dict[str, Any]) -> None:
+    names = [f"{row['way'].split()[0]}, {row['visual_tokens']} tokens" for row in model["ways"]]
+    left = [0.0] * len(names)
+    for part, colour in PARTS.items():
+        widths = [row[part] for row in model["ways"]]
+        panel.barh(names, widths, left=left, color=colour, label=part.removesuffix("_ms"))
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for place, row in enumerate(model["ways"]):
+        panel.text(left[place], place, f" {row['answers_hz']:.2g}/s", va="center", fontsize=8)
+    panel.invert_yaxis()
+    panel.margins(x=0.12)
+    panel.set_xlabel("milliseconds from picture to twelve tokens")
+    whole = "" if model.get("whole", True) else ", extrapolated from one and two blocks"
+    panel.set_title(f"{model['model']}\n{model['dtype']}{whole}", fontsize=10)
+    panel.legend(fontsize=8, loc="lower right")
+
 
 TEXT_TOKENS = 12
 QUERY = "What do you see?"
@@ -198,3 +237,48 @@ def way_named(qwen: QwenVL, name: str) -> Way:
         return Stock(qwen, stock_processor())
     encode, tokens = next(way for way in WAYS if name == f"{way[0]} {way[1]}")
     return Streamed(qwen, encode, tokens)
+
+
+ANSWERS = 2
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_FORGET_PEAK = "5"
+"""Written to `clear_refs`, it makes the peak what is resident now (proc(5))."""
+
+
+def peak_mib(way: str, device: str, dtype: str) -> float | None:
+    """In a process of its own; None where the system does not tell (other than Linux)."""
+    command, environment = python_command("benchmarks.support.answer_ways", way, device, dtype), python_environment()
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    said = done.stdout.split()[-1]
+    return None if said == "None" else float(said)
+
+
+def _resident_mib(name: str) -> float:
+    lines = _STATUS.read_text("ascii", errors="replace").splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+
+
+def main() -> None:
+    from benchmarks.answer import pictures
+
+    name, device, dtype = sys.argv[1:]
+    qwen = speak_on(load_qwen(None, device=device, dtype=dtype))
+    way, frames = way_named(qwen, name), pictures(ANSWERS)
+    on_cuda = qwen.device.type == "cuda"
+    if on_cuda:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated() / 2**20
+    elif _CLEAR.exists():
+        _CLEAR.write_text(_FORGET_PEAK)
+        before = _resident_mib("VmRSS")
+    else:
+        print(None)
+        return
+    for index, picture in enumerate(frames):
+        way.take(picture, index)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_cuda else _resident_mib("VmHWM")
+    print(round(peak - before, 1))
+
+
+if __name__ == "__main__":
+    main()
