@@ -12,8 +12,6 @@ import pytest
 import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PARTS = {"answer_memory"}
-"""Programs that another one starts."""
 BY_THEMSELVES = {"gpu"}
 
 
@@ -31,9 +29,9 @@ def programs() -> set[str]:
 
 
 def test_every_benchmark_has_a_target_and_is_documented() -> None:
-    assert {*listed("BENCHMARKS"), *listed("SOAKS"), *PARTS, *BY_THEMSELVES} == programs()
+    assert {*listed("BENCHMARKS"), *listed("SOAKS"), *BY_THEMSELVES} == programs()
     listed_there = (CHECKOUT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    for program in programs() - PARTS:
+    for program in programs():
         assert f"\n| `{program}` | " in listed_there
 
 

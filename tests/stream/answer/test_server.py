@@ -649,7 +649,7 @@ def test_a_stage_that_is_not_shared_reports_what_its_speaker_raises(runner: Stag
     client.expect(AnswerDelta)
     failed = client.expect(ErrorReply)
     assert (failed.error, failed.message) == ("ArithmeticError", "ArithmeticError: the spoon is bent")
-    assert "fake_speaker.py" in failed.details
+    assert "answer_models.py" in failed.details
     failure = runner.join()
     assert isinstance(failure, StageDied)
     assert failure.stage == "answer"
