@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -57,3 +58,24 @@ def test_the_reference_names_what_is_there(name: str) -> None:
     except ModuleNotFoundError:
         module, _, attribute = name.rpartition(".")
         assert hasattr(import_module(module), attribute)
+
+
+def named_files(page: Path) -> Iterator[Path]:
+    """The Python files that a page names: in full, or within the package that the heading above names."""
+    folder = ROOT
+    for line in prose(page).splitlines():
+        heading = re.match(r"#+ `(\w[\w/]*)/`$", line)
+        if line.startswith("#"):
+            folder = ROOT / heading[1] if heading else ROOT
+        yield from (folder / name for name in re.findall(r"`([\w/]+\.py)`", line))
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "docs/methods.md", "docs/modules.md", "CONTRIBUTING.md"])
+def test_the_files_that_a_page_names_are_there(name: str) -> None:
+    assert [str(path) for path in named_files(ROOT / name) if not path.is_file()] == []
+
+
+def test_every_module_of_the_product_is_described() -> None:
+    modules = {path for package in ("arr_coc", "stream") for path in (ROOT / package).rglob("*.py")}
+    named = set(named_files(ROOT / "docs" / "modules.md"))
+    assert {path for path in modules if path.name != "__init__.py"} == named
