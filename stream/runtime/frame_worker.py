@@ -20,7 +20,6 @@ from stream.answer.scheduler import AnswerEndpoint
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.control import describe
-from stream.events import AnyEvent
 from stream.protocol.buffers import SnapshotWriter
 from stream.runtime.child import Heartbeat
 from stream.runtime.pipeline import Pipeline
@@ -33,6 +32,7 @@ from stream.runtime.worker_messages import (
     SourceOpened,
     WorkerCommand,
     WorkerFailed,
+    WorkerFinished,
     pack_report,
 )
 from stream.transport import EventSink, SocketDirectory, Transport
@@ -125,13 +125,13 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
             Config.model_validate_json(worker.config),
             MonotonicClock(),
             speaker=worker.speaker,
-            answers=_answers(worker, transport),
+            endpoint=_answer_endpoint(worker, transport),
             holds=worker.holds,
         )
         parent.attach(pipeline)
         reports.send(SourceOpened(info=pipeline.source_info, backend=pipeline.backend))
         Heartbeat(worker.heartbeat, pipeline.is_alive).ready()
-        with closing(pipeline.run()) as events:
+        with closing(pipeline.packed_events()) as events:
             _report(events, pipeline, reports)
     except Exception as error:
         traceback.print_exc()
@@ -140,16 +140,18 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
     return 0
 
 
-def _report(events: Iterator[AnyEvent], pipeline: Pipeline, reports: ReportSender) -> None:
+def _report(events: Iterator[bytes], pipeline: Pipeline, reports: ReportSender) -> None:
+    """Passes the run's events on, and what it has dropped."""
     told_s = time.monotonic()
     for event in events:
         reports.send(EventReport(event=event))
         if time.monotonic() - told_s > DROPS_EVERY_S:
             told_s = time.monotonic()
             reports.send(DropReport(drops=pipeline.drops()))
+    reports.send(WorkerFinished(drops=pipeline.drops()))
 
 
-def _answers(worker: FrameWorkerConfig, transport: Transport) -> AnswerEndpoint | None:
+def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerEndpoint | None:
     if not worker.answers:
         return None
 

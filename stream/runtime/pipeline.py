@@ -12,30 +12,29 @@ from dataclasses import replace
 import cv2
 import torch
 
-from arr_coc.errors import ArrCocError, DeviceLost
+from arr_coc.errors import DeviceLost
 from arr_coc.ops.backends import try_store
 from arr_coc.ops.store.base import Backend
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
 from stream.answer.latency import target_off
-from stream.answer.model import QWEN, load_answer_model, model_name
-from stream.answer.model_world import check_watched
+from stream.answer.model import QWEN, load_answer_model
 from stream.answer.scheduler import AnswerEndpoint, cancel_off
 from stream.answer.server import AnswerServer
-from stream.clock import Clock, MonotonicClock
+from stream.clock import Clock
 from stream.config import Config
-from stream.control import RunControl, describe
-from stream.errors import ConfigError, StageDied
-from stream.events import AnyEvent, FrameReady, Notice, Restarted, Started, store_lost, unpack_event
+from stream.control import RunControl
+from stream.errors import StageDied
+from stream.events import Event, FrameReady, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
 from stream.media import Overlay
-from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import Slots
 from stream.recording.identity import answering
 from stream.recording.journal import Journal
 from stream.recording.recorder import RecordedTalk, Recorder
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, SharedAnswerWorker, remote_endpoint
 from stream.runtime.child import ProcessSupervisor
+from stream.runtime.run import BaseRun
 from stream.runtime.wiring import (
     allocate_policy,
     allocator_for,
@@ -46,7 +45,6 @@ from stream.runtime.wiring import (
     speak_policy,
     texture_options,
 )
-from stream.sources import SourceInfo
 from stream.sources.factory import open_source
 from stream.stages.allocate import AllocateStage, AllocateWiring
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
@@ -62,243 +60,6 @@ PLANES = 4
 
 OVERLAYS = 2
 """Pictures that may wait for the sink that draws them."""
-
-
-class Pipeline:
-    """A source, a question and a model, run once.
-
-    Making one tries the texture store, opens the source and looks at the model's folder, so that what cannot work fails
-    here: raises StreamError or ArrCocError. `run` is a generator for the main thread. `end` and `cancel` may be called
-    from any thread and from signal handlers. `speaker` names the function that opens the model, as "module:function";
-    `answers` is an answer stage that somebody else runs, `shared` a process that answers for other runs too; `journal`
-    holds the answers of a run that this one continues, `holds` is the answer to its standing question.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        clock: Clock | None = None,
-        *,
-        speaker: str = QWEN,
-        answers: AnswerEndpoint | None = None,
-        shared: SharedAnswerWorker | None = None,
-        journal: Journal | None = None,
-        holds: bool | None = None,
-    ) -> None:
-        self._config = config
-        self._journal = journal
-        self._holds = holds
-        self._answers = remote_endpoint(config) if answers is None and config.answer.server else answers
-        self._shared = shared
-        self._clock = clock or MonotonicClock()
-        self._speaker = speaker
-        self._store_lost: Notice | None = None
-        wanted = self._try_store()
-        self._source = open_source(config.source, config.capture, self._clock, config.network)
-        self._info = self._source.describe()
-        self._model = self._model_name()
-        self._control = RunControl()
-        self._overlays: Slots[Overlay] = Slots(OVERLAYS)
-        self._updater = TextureUpdater(texture_options(config, wanted))
-        self._group: StageGroup | None = None
-        self._recorder: Recorder | None = None
-        self.statistics = RunStatistics(self._clock, self._info.fps)
-
-    @property
-    def source_info(self) -> SourceInfo:
-        """What the source says about itself."""
-        return self._info
-
-    @property
-    def backend(self) -> str:
-        """The texture store that runs."""
-        return "cpu" if self._updater.fallbacks else self._backend
-
-    def end(self) -> None:
-        """No new frames; what is in flight is finished."""
-        self._control.end()
-
-    def cancel(self) -> None:
-        """Everything stops; what is in flight is dropped."""
-        self._control.cancel()
-
-    def ask(self, query: str) -> None:
-        """Changes the question, from any thread; an `Asked` event tells what became of it."""
-        self._control.ask(query)
-
-    def processes(self) -> dict[str, int]:
-        """The processes of the run by what they do ("frames", "answers"), and their ids."""
-        answers = {} if self._group is None else self._group.processes
-        return {"frames": os.getpid(), **answers}
-
-    def drops(self) -> dict[str, int]:
-        """What has been dropped so far, by queue and cause; for any thread."""
-        return {} if self._group is None else self._group.drops
-
-    def is_alive(self) -> bool:
-        """Whether the stages show signs of life."""
-        return self._control.is_alive(self._config.pipeline.heartbeat_s)
-
-    def take_overlay(self, slot: int) -> Overlay:
-        """The picture that a FrameReady names; there until the next event is asked for.
-
-        Raises TransportError where it has been taken before or is gone.
-        """
-        return self._overlays.take(slot)
-
-    def run(self) -> Generator[AnyEvent, None, None]:
-        """Every event of the run, in order, the summary last; called once, and read by one thread.
-
-        Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
-        StageDied, which names the stage, or the error that the user can put right.
-        """
-        with ExitStack() as stack:
-            if self._config.output.record is not None:
-                self._recorder = Recorder(self._config.output.record, self._info.name, live=self._info.live)
-                stack.callback(self._recorder.close)
-            yield from self._run()
-
-    def _run(self) -> Generator[AnyEvent, None, None]:
-        with self._stages() as (source, group):
-            query = self._config.answer.asked
-            yield Started(source=self._info.name, model=self._model, query=query, backend=self._backend)
-            if self._store_lost is not None:
-                yield self._store_lost
-            yield Notice(code="loading", message=f"loading {self._model}")
-            if self._config.answer.target_ms is not None and latency_target(self._config, self._info) is None:
-                yield target_off()
-            policy = speak_policy(self._config, self._info)
-            if policy.cancel_on_cut and policy.lockstep:
-                yield cancel_off()
-            for event in _received(source, group):
-                self.statistics.add(event)
-                yield event
-                if isinstance(event, FrameReady) and event.slot is not None:
-                    self._overlays.discard(event.slot)
-                if self._recorder is not None and (notice := self._recorder.take_notice()) is not None:
-                    yield notice
-            outcome = self._control.outcome
-        failure = self._control.failure
-        ended, error = (outcome, None) if failure is None else ("error", describe(failure))
-        summary = self.statistics.summary(ended, error, group.drops, self.backend)
-        if self._recorder is not None:
-            self._recorder.happened(summary)
-            self._recorder.close()  # whoever hears the summary may end this process
-        yield summary
-        if failure is not None:
-            raise failure
-
-    def _try_store(self) -> Backend:
-        """Finds out which texture store runs; returns what is to be asked of it."""
-        wanted = self._config.texture.backend
-        try:
-            self._backend = try_store(wanted)
-        except DeviceLost as error:
-            if wanted != "auto":
-                raise
-            self._backend, self._store_lost = "cpu", store_lost(str(error))
-            return "cpu"
-        return wanted
-
-    def _model_name(self) -> str:
-        if self._speaker != QWEN:
-            return self._speaker
-        if self._config.answer.server is not None:
-            return self._config.answer.server
-        try:
-            check_watched(self._config)
-            return model_name(self._config)
-        except (ArrCocError, ConfigError):
-            self._source.close()
-            raise
-
-    @contextmanager
-    def _stages(self) -> Iterator[tuple[EventSource, StageGroup]]:
-        """The running stages; stopped and tidied up at the end, however it comes."""
-        with ExitStack() as stack:
-            if not self._config.pipeline.single_process:
-                stack.enter_context(_one_thread_each())
-            transport = Transport()
-            events = transport.event_source(EVENTS)
-            group = self._group = StageGroup(self._control)
-            try:
-                answer = self._start_answer(stack, transport, group)
-                self._start_frame_stages(transport, answer, group)
-                yield events, group
-            finally:
-                ended = group.stop()
-                events.close()
-                self._updater.close()
-                if ended:
-                    transport.close()
-
-    def _start_answer(self, stack: ExitStack, transport: Transport, group: StageGroup) -> AnswerEndpoint:
-        """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
-        if self._answers is not None:
-            return self._answers
-        if self._shared is not None:
-            group.add_process(ANSWERS, self._shared.supervisor(), lent=True)
-            return self._shared.reach
-        if self._config.pipeline.single_process:
-            place = ServerOptions(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
-            group.start(
-                AnswerServer(lambda: load_answer_model(self._speaker, self._config), place, transport, self._control)
-            )
-            return AnswerEndpoint(ALLOCATE_ANSWER)
-        restart = restarts(self._config, self._info)
-        answers = AnswerWorker(self._config, self._speaker, self._clock, restart=restart)
-        stack.callback(answers.close)
-        group.add_process(ANSWERS, answers.start())
-        return answers.reach
-
-    def _start_frame_stages(self, transport: Transport, answer: AnswerEndpoint, group: StageGroup) -> None:
-        config, control, clock = self._config, self._control, self._clock
-        planes: Slots[FramePlanes] = Slots(PLANES)
-        if self._recorder is not None:
-            answer = replace(answer, tap=RecordedTalk(self._recorder, answer.snapshot))
-        policy = capture_policy(config, self._info)
-        wiring = AllocateWiring(
-            transport=transport,
-            answer=answer,
-            speak=speak_policy(config, self._info, self._holds),
-            manners=manners(config, self._info, answer, self._journal),
-            overlays=self._overlays if config.output.heatmap else None,
-            lease=self._updater.lease,
-            make_allocator=lambda hello: allocator_for(config, self._info, hello),
-            target=latency_target(config, self._info),
-            recorder=self._recorder,
-        )
-        group.start(
-            CaptureStage(self._source, policy, planes, transport, control, clock),
-            TextureStage(self._updater, planes, transport, control, newest=policy.newest),
-            AllocateStage(allocate_policy(config, self._info), wiring, control, clock),
-        )
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Keeps torch and OpenCV to the stages' own threads: their pools would take the answer process's cores."""
-    torch_threads, cv2_threads = torch.get_num_threads(), cv2.getNumThreads()
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(torch_threads)
-        cv2.setNumThreads(cv2_threads)
-
-
-def _received(source: EventSource, group: StageGroup) -> Iterator[AnyEvent]:
-    """Events until the allocate stage has ended and nothing of it is left."""
-    while True:
-        yield from group.poll()
-        alive = group.is_alive("allocate")
-        data = source.receive(POLL_MS if alive else 0)
-        if data is not None:
-            yield unpack_event(data)
-        elif not alive:
-            return
-
 
 JOIN_LIMIT_S = 5.0
 """How long the stages may take to end once they have been told to."""
@@ -370,3 +131,210 @@ class StageGroup:
         if stuck:
             log.error("still running %s s after they were told to end: %s", JOIN_LIMIT_S, ", ".join(stuck))
         return not stuck
+
+
+class Pipeline(BaseRun):
+    """A run whose frame stages are threads of this process.
+
+    `endpoint` is an answer server that somebody else runs, `shared` a process that answers for other runs too;
+    `journal` holds the answers of a run that this one continues, `holds` is the answer to its standing question.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        *,
+        speaker: str = QWEN,
+        endpoint: AnswerEndpoint | None = None,
+        shared: SharedAnswerWorker | None = None,
+        journal: Journal | None = None,
+        holds: bool | None = None,
+    ) -> None:
+        super().__init__(config, clock, speaker)
+        self._journal = journal
+        self._holds = holds
+        self._endpoint = remote_endpoint(config) if endpoint is None and config.answer.server else endpoint
+        self._shared = shared
+        self._store_lost: Notice | None = None
+        store = self._try_store()
+        self._source = open_source(config.source, config.capture, self._clock, config.network)
+        with ExitStack() as stack:
+            stack.callback(self._source.close)
+            self._set_source(self._source.describe())
+            stack.pop_all()
+        self._overlays: Slots[Overlay] = Slots(OVERLAYS)
+        self._updater = TextureUpdater(texture_options(config, store))
+        self._group = StageGroup(self._control)
+        self._recorder: Recorder | None = None
+
+    def _try_store(self) -> Backend:
+        """Finds out which texture store runs; returns what is to be asked of it."""
+        wanted = self._config.texture.backend
+        try:
+            self._backend = try_store(wanted)
+        except DeviceLost as error:
+            if wanted != "auto":
+                raise
+            self._backend, self._store_lost = "cpu", store_lost(str(error))
+            return "cpu"
+        return wanted
+
+    @property
+    def backend(self) -> str:
+        """The texture store that runs."""
+        return "cpu" if self._updater.fallbacks else self._backend
+
+    def processes(self) -> dict[str, int]:
+        """The processes of the run by what they do ("frames", "answers"), and their ids."""
+        return {"frames": os.getpid(), **self._group.processes}
+
+    def drops(self) -> dict[str, int]:
+        """What has been dropped so far, by queue and cause; for any thread."""
+        return self._group.drops
+
+    def is_alive(self) -> bool:
+        """Whether the stages show signs of life."""
+        return self._control.is_alive(self._config.pipeline.heartbeat_s)
+
+    def take_overlay(self, slot: int) -> Overlay:
+        """The picture that a FrameReady names; there until the next event is asked for.
+
+        Raises TransportError where it has been taken before or is gone.
+        """
+        return self._overlays.take(slot)
+
+    def packed_events(self) -> Generator[bytes, None, None]:
+        """The events of the stages, packed, for another process that counts them; in the place of `run`.
+
+        Raises what the run failed of.
+        """
+        with self._stages() as events:
+            yield from map(pack_event, self._notices())
+            for event in events:
+                if self._recorder is not None:
+                    self.statistics.add(unpack_event(event))  # a recording has a summary of its own
+                yield event
+            self._summary()
+        if self._control.failure is not None:
+            raise self._control.failure
+
+    @contextmanager
+    def _running(self) -> Iterator[Iterator[Event]]:
+        with self._stages() as events:
+            yield self._unpacked(events)
+
+    def _unpacked(self, events: Iterator[bytes]) -> Iterator[Event]:
+        """The events; the picture that one of them names is there until the next one is asked for."""
+        for data in events:
+            event = unpack_event(data)
+            yield event
+            if isinstance(event, FrameReady) and event.slot is not None:
+                self._overlays.discard(event.slot)
+
+    def _notices(self) -> list[Notice]:
+        notices = super()._notices()
+        if self._store_lost is not None:
+            notices.insert(0, self._store_lost)
+        if self._config.answer.target_ms is not None and latency_target(self._config, self.source_info) is None:
+            notices.append(target_off())
+        policy = speak_policy(self._config, self.source_info)
+        if policy.cancel_on_cut and policy.lockstep:
+            notices.append(cancel_off())
+        return notices
+
+    def _summary(self) -> Summary:
+        summary = super()._summary()
+        if self._recorder is not None:
+            self._recorder.happened(summary)
+        return summary
+
+    @contextmanager
+    def _stages(self) -> Iterator[Iterator[bytes]]:
+        """The running stages and their events, packed; stopped and tidied up at the end, however it comes."""
+        with ExitStack() as stack:
+            if self._config.output.record is not None:
+                info = self.source_info
+                self._recorder = Recorder(self._config.output.record, info.name, live=info.live)
+                stack.callback(self._recorder.close)
+            if not self._config.pipeline.single_process:
+                stack.enter_context(_one_thread_each())
+            transport = Transport()
+            events = transport.event_source(EVENTS)
+            try:
+                self._start_frame_stages(transport, self._start_answer(stack, transport))
+                yield self._received(events)
+            finally:
+                ended = self._group.stop()
+                events.close()
+                self._updater.close()
+                if ended:
+                    transport.close()
+
+    def _received(self, events: EventSource) -> Iterator[bytes]:
+        """Events until the allocate stage has ended and nothing of it is left."""
+        while True:
+            yield from map(pack_event, self._group.poll())
+            if self._recorder is not None and (notice := self._recorder.take_notice()) is not None:
+                yield pack_event(notice)
+            alive = self._group.is_alive("allocate")
+            data = events.receive(POLL_MS if alive else 0)
+            if data is not None:
+                yield data
+            elif not alive:
+                return
+
+    def _start_answer(self, stack: ExitStack, transport: Transport) -> AnswerEndpoint:
+        """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
+        if self._endpoint is not None:
+            return self._endpoint
+        if self._shared is not None:
+            self._group.add_process(ANSWERS, self._shared.supervisor(), lent=True)
+            return self._shared.reach
+        if self._config.pipeline.single_process:
+            place = ServerOptions(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
+            self._group.start(
+                AnswerServer(lambda: load_answer_model(self._speaker, self._config), place, transport, self._control)
+            )
+            return AnswerEndpoint(ALLOCATE_ANSWER)
+        restart = restarts(self._config, self.source_info)
+        answers = AnswerWorker(self._config, self._speaker, self._clock, restart=restart)
+        stack.callback(answers.close)
+        self._group.add_process(ANSWERS, answers.start())
+        return answers.reach
+
+    def _start_frame_stages(self, transport: Transport, answer: AnswerEndpoint) -> None:
+        config, control, clock = self._config, self._control, self._clock
+        planes: Slots[FramePlanes] = Slots(PLANES)
+        if self._recorder is not None:
+            answer = replace(answer, tap=RecordedTalk(self._recorder, answer.snapshot))
+        policy = capture_policy(config, self.source_info)
+        wiring = AllocateWiring(
+            transport=transport,
+            answer=answer,
+            speak=speak_policy(config, self.source_info, self._holds),
+            manners=manners(config, self.source_info, answer, self._journal),
+            overlays=self._overlays if config.output.heatmap else None,
+            lease=self._updater.lease,
+            make_allocator=lambda hello: allocator_for(config, self.source_info, hello),
+            target=latency_target(config, self.source_info),
+            recorder=self._recorder,
+        )
+        self._group.start(
+            CaptureStage(self._source, policy, planes, transport, control, clock),
+            TextureStage(self._updater, planes, transport, control, newest=policy.newest),
+            AllocateStage(allocate_policy(config, self.source_info), wiring, control, clock),
+        )
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keeps torch and OpenCV to the stages' own threads: their pools would take the answer process's cores."""
+    torch_threads, cv2_threads = torch.get_num_threads(), cv2.getNumThreads()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(torch_threads)
+        cv2.setNumThreads(cv2_threads)

@@ -9,25 +9,22 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Generator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from arr_coc.errors import ArrCocError
-from stream.answer.model import QWEN, model_name
-from stream.answer.model_world import check_watched
-from stream.clock import Clock, MonotonicClock
+from stream.answer.model import QWEN
+from stream.clock import Clock
 from stream.config import Config
-from stream.control import describe, is_user_fixable, remote_error
-from stream.errors import SourceError, SourceOver, StageDied, StreamError, TransportError
-from stream.events import Event, FrameReady, Notice, Restarted, Started, Summary, VerdictChanged
+from stream.control import is_user_fixable, remote_error
+from stream.errors import SourceError, SourceOver, StageDied, TransportError
+from stream.events import Event, FrameReady, Restarted, VerdictChanged, unpack_event
 from stream.media import Overlay
-from stream.monitor.statistics import RunStatistics
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, restart_policy
 from stream.runtime.child import ProcessSupervisor
 from stream.runtime.frame_processes import FrameWorkers, RunContinuity
+from stream.runtime.run import BaseRun
 from stream.runtime.worker_messages import (
     AnswerTimeout,
     DropReport,
@@ -36,9 +33,9 @@ from stream.runtime.worker_messages import (
     SourceOpened,
     WorkerCommand,
     WorkerFailed,
+    WorkerFinished,
     unpack_report,
 )
-from stream.sources import SourceInfo
 from stream.transport import Transport, ipc_endpoint, private_directory
 
 POLL_MS = 50
@@ -56,58 +53,38 @@ FRAMES = "frames"
 log = logging.getLogger(__name__)
 
 
-class SupervisedRun:
-    """A source, a question and a model, run in two children; the same face as `Pipeline`.
+class SupervisedRun(BaseRun):
+    """A run in two child processes.
 
-    Making one starts the frame process, which opens the source: raises StreamError or ArrCocError where it cannot be.
+    Making one starts the frame process, which opens the source.
     """
 
     def __init__(self, config: Config, clock: Clock | None = None, *, speaker: str = QWEN) -> None:
-        self._clock = clock or MonotonicClock()
-        self._speaker = speaker
         pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
-        self._config = config.model_copy(update={"pipeline": pipeline})
-        self._ending = self._cancelled = self._over = False
-        self._questions: deque[str] = deque(maxlen=8)
-        self._found = False
-        self._goes_on = config.answer.until.go_on
+        super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, speaker)
         self._continuity = RunContinuity(self._config, self._clock)
         self._supervisors: dict[str, ProcessSupervisor] = {}
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory())
-            reports = ipc_endpoint(directory, "reports")
-            self._transport = Transport()
-            stack.callback(self._transport.close)
-            self._source = self._transport.event_source(reports)
-            stack.callback(self._source.close)
-            self._answers = self._local_answers(stack)
-            self._workers = FrameWorkers(self._continuity, self._answers, self._speaker, reports, directory)
+            endpoint = ipc_endpoint(directory, "reports")
+            transport = Transport()
+            stack.callback(transport.close)
+            self._reports = transport.event_source(endpoint)
+            stack.callback(self._reports.close)
+            self._answers = self._answer_worker(stack)
+            self._workers = FrameWorkers(self._continuity, self._answers, speaker, endpoint, directory)
             stack.callback(self._stop_children)
-            rules = restart_policy(self._config, restart=True)
-            self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, rules, self._clock)
+            policy = restart_policy(self._config, restart=True)
+            self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
             opened = self._opened()
             self._continuity.opened(opened)
-            self._info = opened.info
-            self._model = self._model_name()
-            self.statistics = RunStatistics(self._clock, self._info.fps)
+            self._set_source(opened.info)
             self._stack = stack.pop_all()
 
     @property
-    def source_info(self) -> SourceInfo:
-        """What the source says about itself."""
-        return self._info
-
-    def end(self) -> None:
-        """No new frames; what is in flight is finished."""
-        self._ending = True
-
-    def cancel(self) -> None:
-        """Everything stops; what is in flight is dropped."""
-        self._ending = self._cancelled = True
-
-    def ask(self, query: str) -> None:
-        """Changes the question, from any thread; an `Asked` event tells what became of it."""
-        self._questions.append(query)
+    def backend(self) -> str:
+        """The texture store that runs."""
+        return self._continuity.backend
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do, and their ids."""
@@ -122,43 +99,19 @@ class SupervisedRun:
         """Pictures stay in the frame process. Raises TransportError."""
         raise TransportError(f"the picture {slot} lies in another process")
 
-    def run(self) -> Generator[Event, None, None]:
-        """Every event of the run, in order, the summary last; called once, and read by one thread.
+    def close(self) -> None:
+        """Stops everything; for a run that may never have been begun. May be called twice."""
+        self._stack.close()
 
-        Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of.
-        """
-        failure: Exception | None = None
+    @contextmanager
+    def _running(self) -> Iterator[Iterator[Event]]:
         with self._stack:
-            yield Started(
-                source=self._info.name,
-                model=self._model,
-                query=self._config.answer.asked,
-                backend=self._continuity.backend,
-            )
-            yield Notice(code="loading", message=f"loading {self._model}")
-            if self._answers is not None:
-                self._supervisors[ANSWERS] = self._answers.start()
-            try:
-                for event in self._events():
-                    self.statistics.add(event)
-                    yield event
-            except (StreamError, ArrCocError) as error:
-                failure = error
-        if failure is None:
-            yield self.statistics.summary(self._outcome(), None, self.drops(), self._continuity.backend)
-        else:
-            yield self.statistics.summary("error", describe(failure), self.drops(), self._continuity.backend)
-            raise failure
+            yield self._events()
 
-    def _outcome(self) -> str:
-        if self._cancelled:
-            return "cancelled"
-        if self._found:
-            return "found"
-        return "interrupted" if self._ending else "finished"
-
-    def _events(self) -> Generator[Event, None, None]:
+    def _events(self) -> Iterator[Event]:
         """What the frame stages tell until they have ended, and what happens to the children meanwhile."""
+        if self._answers is not None:
+            self._supervisors[ANSWERS] = self._answers.start()
         told = WorkerCommand()
         cancelled_s: float | None = None
         while True:
@@ -168,45 +121,48 @@ class SupervisedRun:
                 if time.monotonic() - cancelled_s > STOP_LIMIT_S:
                     return
             elif ANSWERS in self._supervisors:
-                yield from self._restarted(self._supervisors[ANSWERS])
-            data = self._source.receive(POLL_MS)
-            report = None if data is None else unpack_report(data)
+                yield from self._restarted(ANSWERS)
+            report = self._next_report()
             if report is None:
                 if not told.end:
-                    yield from self._restarted(self._supervisors[FRAMES])
+                    yield from self._restarted(FRAMES)
                 elif self._frames_are_gone():
                     return
-            elif not isinstance(report, EventReport):
-                self._note(report)
-                if self._over:
-                    return
-            elif not isinstance(report.event, Summary):
-                event = self._continuity.take(report.event)
+            elif isinstance(report, EventReport):
+                event = self._continuity.take(unpack_event(report.event))
                 if event is not None:
                     self._heed(event)
                     yield event
-            elif report.event.ended != "error":
-                self._continuity.dropped(report.event.dropped)
+            elif isinstance(report, WorkerFinished):
+                self._continuity.dropped(report.drops)
                 return
+            elif self._is_over(report):
+                return
+            else:
+                self._note(report)
+
+    def _next_report(self) -> Report | None:
+        data = self._reports.receive(POLL_MS)
+        return None if data is None else unpack_report(data)
 
     def _pass_on(self, told: WorkerCommand) -> WorkerCommand:
         """Tells the frame process what it has not been told yet."""
         child = self._supervisors[FRAMES].child
-        while self._questions:
-            self._continuity.asked = self._questions.popleft()
-            child.send_line(msgspec.json.encode(WorkerCommand(ask=self._continuity.asked)))
-        wanted = WorkerCommand(end=self._ending, cancel=self._cancelled)
+        if (query := self._control.take_query()) is not None:
+            self._continuity.asked = query
+            child.send_line(msgspec.json.encode(WorkerCommand(ask=query)))
+        wanted = WorkerCommand(end=self._control.ending, cancel=self._control.cancelled)
         if wanted != told:
             child.send_line(msgspec.json.encode(wanted))
         return wanted
 
-    def _restarted(self, supervisor: ProcessSupervisor) -> list[Restarted]:
+    def _restarted(self, process: str) -> list[Restarted]:
         """Starts a child again that has died. Raises StageDied in a crash loop.
 
         The frame process is looked at when it has nothing more to report: what a dead one has still told is of its own
         numbers.
         """
-        restarted = supervisor.poll()
+        restarted = self._supervisors[process].poll()
         return [] if restarted is None else [restarted]
 
     def _frames_are_gone(self) -> bool:
@@ -219,8 +175,13 @@ class SupervisedRun:
         """What an event of the frame stages means for the children."""
         if isinstance(event, FrameReady):
             self._workers.prestart()
-        elif isinstance(event, VerdictChanged) and self._continuity.holds and not (self._goes_on or self._ending):
-            self._found = self._ending = True
+        elif isinstance(event, VerdictChanged) and self._continuity.holds and not self._config.answer.until.go_on:
+            self._control.end_on_match()
+
+    def _is_over(self, report: Report) -> bool:
+        """Whether a frame process found no more source to read, because the one before died in its last moments."""
+        error = _as_raised(report) if isinstance(report, WorkerFailed) else None
+        return isinstance(error, SourceOver) and self._continuity.frames_before > 0
 
     def _note(self, report: Report) -> None:
         """Raises the error that the user can put right; another one ends the child, which is then started again."""
@@ -232,10 +193,7 @@ class SupervisedRun:
             self._answers.hung()
         elif isinstance(report, WorkerFailed):
             error = _as_raised(report)
-            self._over = isinstance(error, SourceOver) and self._continuity.frames_before > 0
-            if self._over:
-                return  # the one before it died in the source's last moments
-            if isinstance(error, SourceError) and self._info.live and self._config.capture.reconnect:
+            if isinstance(error, SourceError) and self.source_info.live and self._config.capture.reconnect:
                 self._supervisors[FRAMES].reset_crash_count()
             elif is_user_fixable(error):
                 raise error
@@ -247,8 +205,7 @@ class SupervisedRun:
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
             death = self._supervisors[FRAMES].child.exit_error()  # before its last words are waited for
-            data = self._source.receive(POLL_MS)
-            report = None if data is None else unpack_report(data)
+            report = self._next_report()
             if isinstance(report, SourceOpened):
                 return report
             if isinstance(report, WorkerFailed):
@@ -257,24 +214,12 @@ class SupervisedRun:
                 raise death
         raise SourceError(f"the source could not be opened within {limit_s:.0f} s; check that it is there")
 
-    def _local_answers(self, stack: ExitStack) -> AnswerWorker | None:
+    def _answer_worker(self, stack: ExitStack) -> AnswerWorker | None:
         if self._config.answer.server is not None:
             return None
         answers = AnswerWorker(self._config, self._speaker, self._clock, restart=True)
         stack.callback(answers.close)
         return answers
-
-    def _model_name(self) -> str:
-        if self._config.answer.server is not None:
-            return self._config.answer.server
-        if self._speaker != QWEN:
-            return self._speaker
-        check_watched(self._config)
-        return model_name(self._config)
-
-    def close(self) -> None:
-        """Stops everything; for a run that may never have been begun. May be called twice."""
-        self._stack.close()
 
     def _stop_children(self) -> None:
         for supervisor in self._supervisors.values():
@@ -282,5 +227,5 @@ class SupervisedRun:
         self._workers.stop_spare()
 
 
-def _as_raised(broke: WorkerFailed) -> Exception:
-    return remote_error(broke.error, broke.message) or StageDied("frame", broke.message)
+def _as_raised(failed: WorkerFailed) -> Exception:
+    return remote_error(failed.error, failed.message) or StageDied("frame", failed.message)

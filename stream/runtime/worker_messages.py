@@ -6,7 +6,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from stream.events import AnyEvent
 from stream.sources import SourceInfo
 from stream.transport import SocketDirectory
 
@@ -55,9 +54,9 @@ class SourceOpened(msgspec.Struct, frozen=True, tag="source-opened"):
 
 
 class EventReport(msgspec.Struct, frozen=True, tag="event"):
-    """An event of the run."""
+    """An event of the run, packed."""
 
-    event: AnyEvent
+    event: bytes
 
 
 class DropReport(msgspec.Struct, frozen=True, tag="drops"):
@@ -70,6 +69,12 @@ class AnswerTimeout(msgspec.Struct, frozen=True, tag="answer-timeout"):
     """The answer process says nothing any more."""
 
 
+class WorkerFinished(msgspec.Struct, frozen=True, tag="finished"):
+    """The frame stages have ended well, after so many drops."""
+
+    drops: dict[str, int]
+
+
 class WorkerFailed(msgspec.Struct, frozen=True, tag="failed"):
     """The run ended with an error: its class and its message."""
 
@@ -77,7 +82,7 @@ class WorkerFailed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-Report: TypeAlias = SourceOpened | EventReport | DropReport | AnswerTimeout | WorkerFailed
+Report: TypeAlias = SourceOpened | EventReport | DropReport | AnswerTimeout | WorkerFinished | WorkerFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Report)

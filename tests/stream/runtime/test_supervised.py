@@ -178,7 +178,7 @@ class LastWords:
 def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None:
     run = SupervisedRun.__new__(SupervisedRun)
     words = LastWords()
-    run._config, run._source, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
+    run._config, run._reports, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
     with pytest.raises(SourceNotFound, match="no such file"):
         run._opened()
 

@@ -1,0 +1,110 @@
+"""One run of the pipeline: what a run in this process and a supervised run have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager
+
+from arr_coc.errors import ArrCocError
+from stream.answer.model import QWEN, model_name
+from stream.answer.model_world import check_watched
+from stream.clock import Clock, MonotonicClock
+from stream.config import Config
+from stream.control import RunControl, describe
+from stream.errors import StreamError
+from stream.events import Event, Notice, Started, Summary
+from stream.media import SourceInfo
+from stream.monitor.statistics import RunStatistics
+
+
+class BaseRun(ABC):
+    """A source, a question and a model, run once; a `RunHandle`.
+
+    Making one opens the source, and raises StreamError or ArrCocError where that, the store or the model cannot work.
+    `run` is a generator for the main thread; `end`, `cancel`, `ask`, `drops` and `processes` may be called from any
+    thread, the first two from signal handlers too. `speaker` names the function that loads the model, as
+    "module:function". A subclass sets `source_info` with `_set_source`, and supplies the events.
+    """
+
+    source_info: SourceInfo
+    statistics: RunStatistics
+
+    def __init__(self, config: Config, clock: Clock | None, speaker: str) -> None:
+        self._config = config
+        self._clock = clock or MonotonicClock()
+        self._speaker = speaker
+        self._control = RunControl()
+
+    def _set_source(self, info: SourceInfo) -> None:
+        """Takes what the open source says about itself. Raises ArrCocError or ConfigError for an unusable model."""
+        self.source_info = info
+        self.statistics = RunStatistics(self._clock, info.fps)
+        self._model = self._model_name()
+
+    def _model_name(self) -> str:
+        if self._config.answer.server is not None:
+            return self._config.answer.server
+        if self._speaker != QWEN:
+            return self._speaker
+        check_watched(self._config)
+        return model_name(self._config)
+
+    def end(self) -> None:
+        """Takes no new frames; what is in flight is finished."""
+        self._control.end()
+
+    def cancel(self) -> None:
+        """Stops everything; what is in flight is dropped."""
+        self._control.cancel()
+
+    def ask(self, query: str) -> None:
+        """Changes the question; a `QueryChanged` event tells what became of it."""
+        self._control.ask(query)
+
+    @property
+    @abstractmethod
+    def backend(self) -> str:
+        """The texture store that runs."""
+
+    @abstractmethod
+    def processes(self) -> dict[str, int]:
+        """The processes of the run by what they do ("main", "frames", "answers"), and their ids."""
+
+    @abstractmethod
+    def drops(self) -> dict[str, int]:
+        """What has been dropped so far, by queue and cause."""
+
+    @abstractmethod
+    def _running(self) -> AbstractContextManager[Iterator[Event]]:
+        """Starts what makes events, and gives them; stops and tidies up at the end, however it comes."""
+
+    def _notices(self) -> list[Notice]:
+        """What is told before the first frame."""
+        return [Notice(code="loading", message=f"loading {self._model}")]
+
+    def run(self) -> Generator[Event, None, None]:
+        """Every event of the run, in order, the summary last; called once, and read by one thread.
+
+        Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
+        StageDied, which names the stage, or the error that the user can put right.
+        """
+        with self._running() as events:
+            query = self._config.answer.asked
+            yield Started(source=self.source_info.name, model=self._model, query=query, backend=self.backend)
+            yield from self._notices()
+            try:
+                for event in events:
+                    self.statistics.add(event)
+                    yield event
+            except (StreamError, ArrCocError) as error:
+                self._control.fail(error)
+            summary = self._summary()
+        yield summary  # after everything has been tidied up: whoever hears it may end this process
+        if self._control.failure is not None:
+            raise self._control.failure
+
+    def _summary(self) -> Summary:
+        control = self._control
+        error = None if control.failure is None else describe(control.failure)
+        return self.statistics.summary(control.outcome, error, self.drops(), self.backend)
