@@ -30,7 +30,7 @@ import av
 import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePlanes
-from stream.bench.measure import record
+from stream.bench.measure import record_run
 from stream.bench.report import BYTES_PER_MB, Report, RunRecord, config_json, machine, report
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
@@ -81,14 +81,14 @@ def measure_live(source: str, minutes: float, model: str | None) -> tuple[RunRec
         answer=AnswerConfig(model=model, every_s=2.0),
         pipeline=PipelineConfig(answers="newest"),
     )
-    return record(config, ProgressDisplay(captions=False), minutes * 60), config
+    return record_run(config, ProgressDisplay(captions=False), minutes * 60), config
 
 
-def measure_memory(recorder: RunRecord) -> dict[str, Any]:
+def measure_memory(record: RunRecord) -> dict[str, Any]:
     """How memory went on once it had settled, in all and in each process."""
-    first_ns, last_ns = recorder.frames["ready_ns"][[0, -1]].tolist()
+    first_ns, last_ns = record.frames["ready_ns"][[0, -1]].tolist()
     settled_ns = first_ns + SETTLING * (last_ns - first_ns)
-    samples = [sample for sample in recorder.memory if settled_ns <= sample.at_ns <= last_ns]
+    samples = [sample for sample in record.memory if settled_ns <= sample.at_ns <= last_ns]
     at_ns = np.array([sample.at_ns for sample in samples], dtype=np.int64)
     total_mb = np.array([sample.total_bytes for sample in samples]) / BYTES_PER_MB
     slope = slope_per_hour(at_ns, total_mb)
@@ -107,9 +107,9 @@ def measure_memory(recorder: RunRecord) -> dict[str, Any]:
     }
 
 
-def worst_frames(recorder: RunRecord) -> list[dict[str, float]]:
+def worst_frames(record: RunRecord) -> list[dict[str, float]]:
     """The frames that took longest, and where; in the order of the run."""
-    frames = recorder.frames
+    frames = record.frames
     latency_ms = (frames["ready_ns"] - frames["capture_ns"]) / 1e6
     worst = np.argsort(latency_ms, kind="stable")[-WORST:]
     return [
@@ -200,16 +200,16 @@ def main() -> None:
         clip = Path(folder) / "hd.mp4"
         if options.source is None:
             make_clip(clip, options.minutes * 60)
-        recorder, config = measure_live(options.source or str(clip), options.minutes, options.model)
+        record, config = measure_live(options.source or str(clip), options.minutes, options.model)
     shown = config if options.source else config.model_copy(update={"source": "scene hd as H.264"})
-    told, memory = report(recorder), measure_memory(recorder)
+    told, memory = report(record), measure_memory(record)
     result = {
         "benchmark": "live",
         "minutes": options.minutes,
         "load_1min_before": load_before,
         "targets": targets(told, memory),
         "memory": memory,
-        "latest_frames": worst_frames(recorder),
+        "latest_frames": worst_frames(record),
         "release": release,
         "config": config_json(shown),
         "machine": machine(),

@@ -47,11 +47,11 @@ def measure(clip: Path, model: str | None) -> dict[str, Any]:
         pipeline=PipelineConfig(answers="newest"),
     )
     run = Pipeline(config)
-    recorder = RunRecord(statistics=run.statistics)
+    record = RunRecord(statistics=run.statistics)
     for event in run.run():
-        recorder.write(event)
+        record.write(event)
     shown = config.model_copy(update={"source": "scene hd as H.264"})
-    return {"config": config_json(shown), "machine": machine(), **report(recorder).as_json()}
+    return {"config": config_json(shown), "machine": machine(), **report(record).as_json()}
 
 
 def main() -> None:

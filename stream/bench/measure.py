@@ -49,31 +49,31 @@ class BenchResult:
     failure: StreamError | ArrCocError | None = None
 
 
-def record(
+def record_run(
     config: Config,
     terminal: Display,
     limit_s: float | None = None,
     make_run: Callable[[Config], RunHandle] = open_run,
 ) -> RunRecord:
     """One run, recorded. Raises StreamError or ArrCocError."""
-    taken = RunRecord()
+    record = RunRecord()
     with ExitStack() as stack:
 
-        def watched(config: Config) -> RunHandle:
+        def make_recorded(config: Config) -> RunHandle:
             run = make_run(config)
-            taken.statistics = run.statistics
-            taken.scheduled = config.capture.realtime or run.source_info.live
-            taken.memory = stack.enter_context(MemorySampler(run.processes)).samples
+            record.statistics = run.statistics
+            record.scheduled = config.capture.realtime or run.source_info.live
+            record.memory = stack.enter_context(MemorySampler(run.processes)).samples
             return run
 
-        run_session(config, terminal, [taken], watched, limit_s=limit_s)
-    return taken
+        run_session(config, terminal, [record], make_recorded, limit_s=limit_s)
+    return record
 
 
 def measure(
-    plan: BenchPlan, tell: Callable[[int, str], None], make_run: Callable[[Config], RunHandle] = open_run
+    plan: BenchPlan, on_run: Callable[[int, str], None], make_run: Callable[[Config], RunHandle] = open_run
 ) -> BenchResult:
-    """Makes the runs of a plan; `tell` hears of each before it begins.
+    """Makes the runs of a plan; `on_run` is called with its number and name before each.
 
     Raises StreamError or ArrCocError where the first run fails; a later one that fails only ends the plan.
     """
@@ -81,17 +81,17 @@ def measure(
     scheduled, interrupted = False, False
     failure: StreamError | ArrCocError | None = None
     for number, name in plan.turns():
-        tell(number, name)
+        on_run(number, name)
         begun = any(reports.values())
         try:
-            taken = record(plan.configs[name], open_display(captions=False), plan.limit_s, make_run)
+            record = record_run(plan.configs[name], open_display(captions=False), plan.limit_s, make_run)
         except (StreamError, ArrCocError) as error:
             if not begun:
                 raise
             failure = error
             break
-        scheduled = scheduled or taken.scheduled
-        measured = report(taken, warmup_s=plan.warmup_s)
+        scheduled = scheduled or record.scheduled
+        measured = report(record, warmup_s=plan.warmup_s)
         interrupted = measured.ended in STOPPED
         if not (interrupted and begun):
             reports[name].append(measured)

@@ -42,23 +42,23 @@ ANSWER_STAGES = (
     ("decode", "tab:brown"),
     ("answer waits", "lightgray"),
 )
-"""What a frame's and an answer's whole latency is the sum of, by the names in the report."""
+"""Parts of the whole latency of a frame and of an answer, by their names in the report."""
 
 SHOWN_PERCENTILE = 99.9
 """The distribution is drawn to here, so that one straggler does not press the rest into a line."""
 
 
-def show(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
+def print_report(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
     """Prints one run, several, or two configurations beside each other."""
     console = PlainConsole()
     console.width = min(console.width, WIDTH)
     console.print()
     if len(series) == 2:
-        _show_comparison(console, source, *series)
+        _print_comparison(console, source, *series)
     elif len(series[0].runs) > 1:
-        _show_runs(console, source, series[0])
+        _print_runs(console, source, series[0])
     else:
-        _show_run(console, source, series[0].runs[0])
+        _print_run(console, source, series[0].runs[0])
     if not scheduled:
         console.print(QUEUEING)
 
@@ -75,7 +75,7 @@ def _value(series: Series, key: str) -> object:
     return value
 
 
-def _show_run(console: PlainConsole, source: str, run: Report) -> None:
+def _print_run(console: PlainConsole, source: str, run: Report) -> None:
     console.print(f"{source}: {of_counted(run.measured_frames, run.frames, 'frame')} measured")
     console.print(_left_out([run]), style="dim")
     table = _table("latency, ms", "p50", "p95", "p99", "max")
@@ -97,7 +97,7 @@ def _show_run(console: PlainConsole, source: str, run: Report) -> None:
     console.print(f"dropped: {dropped or 'nothing'}")
 
 
-def _show_runs(console: PlainConsole, source: str, series: Series) -> None:
+def _print_runs(console: PlainConsole, source: str, series: Series) -> None:
     frames = ", ".join(str(run.measured_frames) for run in series.runs)
     console.print(f"{source}: {counted(len(series.runs), 'run')}; frames measured: {frames}")
     console.print(_left_out(series.runs), style="dim")
@@ -119,7 +119,7 @@ def _show_runs(console: PlainConsole, source: str, series: Series) -> None:
     console.print("Medians over the runs. Definitions: docs/measuring.md", style="dim")
 
 
-def _show_comparison(console: PlainConsole, source: str, a: Series, b: Series) -> None:
+def _print_comparison(console: PlainConsole, source: str, a: Series, b: Series) -> None:
     count = min(len(a.runs), len(b.runs))
     console.print(f"{source}: {count} {'run' if count == 1 else 'runs'} of each, by turns")
     for key, (of_a, of_b) in changed_keys(a, b).items():

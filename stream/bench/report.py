@@ -293,7 +293,7 @@ def _largest_of_each(record: RunRecord) -> dict[str, float]:
 
 
 def _jitter_figures(frames: Frames, scheduled: bool) -> tuple[Metric, ...]:
-    """How uneven frames came out, and how uneven the source itself was, before any stage had the frame."""
+    """Jitter of the frames that came out, and that of the source itself, before any stage had the frame."""
     measured: Jitter | None = None
     released: float | None = None
     if scheduled and len(frames) > 2:

@@ -15,7 +15,7 @@ from stream.commands.outcome import INTERRUPTED, also_written, report_note, repo
 from stream.config_loading import Layer, file_layer, set_layer
 from stream.errors import ConfigError
 from stream.runtime.preflight import check_run
-from stream.sinks.output_file import check_apart, check_place, check_suffix, outputs_of
+from stream.sinks.output_file import check_distinct, check_suffix, check_writable, output_files
 
 if TYPE_CHECKING:
     from stream.bench.measure import BenchPlan, BenchResult
@@ -95,14 +95,14 @@ def bench(
     limit_s = None if limit is None else seconds_of("--for", limit)
     warmup_s = None if warmup is None else seconds_of("--warmup", warmup)
     paths = [path for path in (json_path, png_path) if path is not None]
-    outputs = sorted({path for config in configs.values() for path in outputs_of(config.output)})
-    check_apart([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
+    outputs = sorted({path for config in configs.values() for path in output_files(config.output)})
+    check_distinct([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
     if png_path is not None:
         check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
         if find_spec("matplotlib") is None:
             raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib")
     for path in paths:
-        check_place(path)
+        check_writable(path)
     for config in configs.values():
         check_run(config)
 
@@ -146,22 +146,22 @@ def _check(config: Config, runs: int) -> None:
 def _measured(plan: BenchPlan) -> BenchResult:
     from stream.bench.measure import measure
 
-    def tell(number: int, name: str) -> None:
+    def announce(number: int, name: str) -> None:
         if plan.runs > 1 or len(plan.configs) > 1:
             which = f" of {name}" if len(plan.configs) > 1 else ""
             report_note(f"run {number} of {plan.runs}{which}")
 
-    return measure(plan, tell)
+    return measure(plan, announce)
 
 
 def _write(
     measured: BenchResult, source: str, files: dict[str, OutputFile], json_path: str | None, png_path: str | None
 ) -> None:
     """Shows what was measured, and writes it where it was asked for."""
-    from stream.bench.output import show
+    from stream.bench.output import print_report
     from stream.bench.series import document
 
-    show(measured.series, source, scheduled=measured.scheduled)
+    print_report(measured.series, source, scheduled=measured.scheduled)
     if json_path is not None:
         told = document(source, measured.series, scheduled=measured.scheduled)
         files[json_path].append(json.dumps(told, indent=2) + "\n")

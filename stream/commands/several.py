@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
 from stream.errors import NothingToContinue, OutputError, ReaderGone, SourceError, StageDied, TransportError
-from stream.sinks.output_file import STDOUT, check_apart, check_outputs, outputs_of
+from stream.sinks.output_file import STDOUT, check_distinct, check_outputs, output_files
 
 if TYPE_CHECKING:
     from stream.config import Config, OutputConfig
@@ -36,8 +36,8 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
     configs = [
         config.model_copy(update={"source": source, "output": _placed(config.output, source)}) for source in sources
     ]
-    files = [path for one in configs for path in outputs_of(one.output) if path != STDOUT]
-    check_apart(files, sources[0], *sources[1:])
+    files = [path for one in configs for path in output_files(one.output) if path != STDOUT]
+    check_distinct(files, sources[0], *sources[1:])
     for one in configs:
         check_outputs(one.output, one.source)
     return configs

@@ -83,7 +83,7 @@ class HealthReport:
     answers: int
 
     @property
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         return self.status in {"ok", "loading"}
 
 
@@ -104,10 +104,10 @@ class RunMonitor:
         self._query = config.answer.asked
         self._grid: tuple[int, int] | None = None
         self._frame_ns: int | None = None
-        self._alive_ns = self._start_ns
+        self._progress_ns = self._start_ns
         self._ready = False
-        self._no_answers: str | None = None
-        self._down: dict[str, str] = {}
+        self._answers_error: str | None = None
+        self._restarting: dict[str, str] = {}
         self._outage: str | None = None
         self._ended: str | None = None
 
@@ -129,7 +129,7 @@ class RunMonitor:
             self._add(event, now_ns)
 
     def status(self) -> StatusMessage:
-        """What runs, and in what state."""
+        """Source, model, question and state of the run."""
         with self._lock:
             state, reason = self._state()
             info, (rows, cols) = None if self._run is None else self._run.source_info, self._grid or (None, None)
@@ -163,14 +163,14 @@ class RunMonitor:
         return StatsMessage(**told)
 
     def health(self) -> HealthReport:
-        """Whether the run is well."""
+        """Report on whether the run gets on."""
         with self._lock:
             now_ns = self._clock.now_ns()
             status, reason = self._state()
             if status == "running":
                 status, reason = self._stalled(now_ns)
             if status == "ok":
-                reason = self._no_answers
+                reason = self._answers_error
             age_s = None if self._frame_ns is None else (now_ns - self._frame_ns) / NS_PER_S
             return HealthReport(status, reason, self._ready, age_s, self._statistics.frames, self._statistics.answers)
 
@@ -179,23 +179,23 @@ class RunMonitor:
             return "ended", self._ended
         if self._outage is not None:
             return "outage", self._outage
-        if self._down:
-            return "restarting", "; ".join(f"{process}: {cause}" for process, cause in self._down.items())
+        if self._restarting:
+            return "restarting", "; ".join(f"{process}: {cause}" for process, cause in self._restarting.items())
         return ("loading" if self._frame_ns is None else "running"), None
 
     def _stalled(self, now_ns: int) -> tuple[str, str | None]:
         """A source with a pace owes frames; one that waits for answers may take as long as they may."""
-        since_ns = self._frame_ns if self._paced else self._alive_ns
+        since_ns = self._frame_ns if self._paced else self._progress_ns
         age_s = (now_ns - (since_ns or now_ns)) / NS_PER_S
         late = age_s > (self._stall_limit_s if self._paced else self._silence_limit_s)
         return ("stalled", f"no frame for {age_s:.1f} s") if late else ("ok", None)
 
     def _add(self, event: Event, now_ns: int) -> None:
         if isinstance(event, FrameReady):
-            self._take_frame(event, now_ns)
+            self._add_frame(event, now_ns)
         elif isinstance(event, (AnswerDeltaEvent, Answer, YesNoResult)):
-            self._alive_ns, self._ready, self._no_answers = now_ns, True, None
-            self._down.pop(ANSWERS, None)
+            self._progress_ns, self._ready, self._answers_error = now_ns, True, None
+            self._restarting.pop(ANSWERS, None)
         elif isinstance(event, Started):
             self._started, self._query = event, event.query
         elif isinstance(event, QueryChanged) and event.error is None:
@@ -203,17 +203,17 @@ class RunMonitor:
         elif isinstance(event, Outage):
             self._outage = event.reason if event.lasted_s is None else None
         elif isinstance(event, Restarted):
-            self._down[event.process] = event.cause
+            self._restarting[event.process] = event.cause
         elif isinstance(event, Notice) and event.code == ANSWERS_LOST:
-            self._ready, self._no_answers = False, event.message
+            self._ready, self._answers_error = False, event.message
         elif isinstance(event, Notice) and event.code == STORE_LOST:
             self._started = replace(self._started, backend=CPU)
         elif isinstance(event, Summary):
             self._ended = event.error or event.ended
 
-    def _take_frame(self, frame: FrameReady, now_ns: int) -> None:
-        self._frame_ns = self._alive_ns = now_ns
+    def _add_frame(self, frame: FrameReady, now_ns: int) -> None:
+        self._frame_ns = self._progress_ns = now_ns
         self._outage = None
-        self._down = {process: cause for process, cause in self._down.items() if process == ANSWERS}
+        self._restarting = {process: cause for process, cause in self._restarting.items() if process == ANSWERS}
         if frame.map is not None:
             self._grid = frame.map.rows, frame.map.cols

@@ -16,7 +16,7 @@ RFC3550_GAIN = 1 / 16
 """Gain of the smoothed estimate of interarrival jitter, RFC 3550 section 6.4.1."""
 
 TRIM_S = 1.0
-"""What is left out at each end of a run, where it warms up and runs dry."""
+"""Seconds left out at each end of a run, where it warms up and runs dry."""
 
 MIDDLE_NS = 1_000_000_000
 """A run is measured whole where less than this would be left of it."""
@@ -43,7 +43,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """How unevenly frames come out of a source with a schedule."""
+    """Unevenness with which frames come out of a source with a schedule."""
 
     interarrival_ms: float
     interval_std_ms: float
@@ -53,7 +53,7 @@ class Jitter:
 
 
 def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S, end_s: float = TRIM_S) -> npt.NDArray[np.bool_]:
-    """Which of the sorted times lie inside the run without its first `start_s` and its last `end_s`: bool [N].
+    """Marks the sorted times that lie inside the run without its first `start_s` and its last `end_s`: bool [N].
 
     All of them where less than a second would be left, which is no middle to speak of.
     """

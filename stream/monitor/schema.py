@@ -50,7 +50,7 @@ class StatusMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentJitter:
-    """How unevenly frames come out of a source with a schedule, over the last ten seconds."""
+    """Unevenness with which frames come out of a source with a schedule, over the last ten seconds."""
 
     interarrival_ms: float
     interval_std_ms: float

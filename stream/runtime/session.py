@@ -16,7 +16,7 @@ from stream.events import Event, FrameReady, Summary
 from stream.monitor.health import RunHandle
 from stream.recording.format import claimed_folder
 from stream.sinks.base import Display, Sink
-from stream.sinks.factory import open_listeners, open_sinks
+from stream.sinks.factory import open_services, open_sinks
 from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
 
@@ -94,9 +94,9 @@ def run_session(
             stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
-        monitor, listeners = open_listeners(config)
-        sinks = [*opened, *listeners, *extra]
-        for sink in (*listeners, *extra):
+        monitor, services = open_services(config)
+        sinks = [*opened, *services, *extra]
+        for sink in (*services, *extra):
             stack.callback(sink.close)
         pipeline = make_run(config)
         monitor.follow(pipeline)

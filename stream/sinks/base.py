@@ -1,4 +1,4 @@
-"""What every sink is: something that takes a run's events, in order, and is closed at the end."""
+"""Base of every sink: it takes the events of a run, in order, and is closed at the end."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from stream.sinks.output_file import OutputFile
 from stream.untrusted import printable, printable_lines
 
 OPEN_CUE_MS = 1000
-"""How long a caption is shown while nobody knows yet when the next one comes, and that of a still picture."""
+"""Length of a caption as long as nobody knows when the next one comes, and of that of a still picture."""
 
 ROUNDING_MS = 0.001
-"""How far below a whole millisecond a time may lie that means it: seconds are binary fractions."""
+"""A time may lie so far below the whole millisecond that it means: seconds are binary fractions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ LINE_CHARS = 42
 """The usual limit of subtitle guidelines for one line."""
 
 SUBRIP_TAGS = re.compile(r"<(?=[/!?A-Za-z])|\{(?=\\|[A-Za-z]:)")
-"""Where players read HTML's `<b>`, SubStation's `{\\an8}` or MicroDVD's `{y:b}`."""
+"""Places where players read HTML's `<b>`, SubStation's `{\\an8}` or MicroDVD's `{y:b}`."""
 
 SUBRIP_TIME = re.compile(r"(\d):(\d{1,2}):(\d{1,2}[.,]\d)")
 """A line with two of these begins a cue for some readers, whatever is between them."""
@@ -154,8 +154,8 @@ class CaptionSink(Sink):
 
 
 def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:
-    """When a frame has been shown, as far as its source or the frame before tells; None for a still picture, which has
-    no end."""
+    """Time at which a frame has been shown, as far as its source or the frame before tells; None for a still picture,
+    which has no end."""
     if before is None:
         return None
     shown_s = frame.pts_s - before.pts_s if frame.duration_s is None else frame.duration_s

@@ -117,7 +117,7 @@ class ControlSink(Sink):
 
     @property
     def endpoint(self) -> str:
-        """Where it can be reached."""
+        """Address at which it can be reached."""
         return self._server.endpoint
 
     def write(self, event: Event) -> None:

@@ -48,7 +48,7 @@ def strip_height(width_px: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...]) -> Picture:
+def draw_strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...]) -> Picture:
     """The strip as uint8 RGB [strip_height(width_px), width_px, 3].
 
     `note` stands beside the key; a caption that does not fit its lines ends in an ellipsis.
@@ -92,7 +92,7 @@ def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyIte
 
 
 def _in_one_row(width_px: int) -> bool:
-    """Whether key and note fit beside each other."""
+    """True where key and note fit beside each other."""
     height = _heights(width_px)[0]
     key_px = _lettering(height).width_px("sharp coarser not seen relevance") + 9 * height
     return key_px + _lettering(height).width_px(LONGEST_NOTE) + 2 * height <= width_px
@@ -148,7 +148,7 @@ def draw(overlay: Overlay, caption: str, note: str) -> Picture:
     if beside:
         left = beside // 2
         picture = cv2.copyMakeBorder(picture, 0, 0, left, beside - left, cv2.BORDER_CONSTANT, value=BACKGROUND)
-    return np.concatenate([picture, strip(picture.shape[1], caption, note, KEY)])
+    return np.concatenate([picture, draw_strip(picture.shape[1], caption, note, KEY)])
 
 
 def draw_allocation(overlay: Overlay) -> Picture:

@@ -28,7 +28,7 @@ class MonitorSink(Sink):
         pass
 
 
-def open_listeners(config: Config) -> tuple[RunMonitor, list[Sink]]:
+def open_services(config: Config) -> tuple[RunMonitor, list[Sink]]:
     """The monitor of a run, and the sinks that tell of it; none where the configuration names none.
 
     Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.

@@ -25,7 +25,7 @@ FOLDERS = {
     "darwin": ("~/Library/Fonts", "/Library/Fonts", "/System/Library/Fonts"),
     "win32": ("~/AppData/Local/Microsoft/Windows/Fonts", "C:/Windows/Fonts"),
 }
-"""Where systems keep their fonts, by `sys.platform`."""
+"""Folders in which systems keep their fonts, by `sys.platform`."""
 
 SUFFIXES = {".ttf", ".otf", ".ttc", ".otc"}
 
@@ -61,7 +61,7 @@ class Lettering:
         self._found: dict[str, tuple[Font, str] | None] = {}
 
     def width_px(self, text: str) -> float:
-        """How wide the text is drawn."""
+        """Width of the drawn text."""
         return sum(font.getlength(run) for font, run in self._runs(text))
 
     def draw(self, pen: ImageDraw.ImageDraw, x_px: float, baseline_px: float, text: str, colour: str) -> None:
@@ -143,7 +143,7 @@ class Lettering:
 
 
 def has(font: Font, character: str) -> bool:
-    """Whether a font has a character: it draws something else than for one that no font has."""
+    """True where a font has a character: it draws something else than for one that no font has."""
     if character.isspace():
         return True
     drawn, lacking = font.getmask(character), font.getmask(NONCHARACTER)

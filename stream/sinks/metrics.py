@@ -184,8 +184,8 @@ class MetricsSink(Sink):
             return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
         health = self._monitor.health()
         if path == "/healthz":
-            return _health_page(health, health.well)
-        return _health_page(health, health.well and health.ready) if path == "/readyz" else None
+            return _health_page(health, health.healthy)
+        return _health_page(health, health.healthy and health.ready) if path == "/readyz" else None
 
 
 def _health_page(health: HealthReport, good: bool) -> Page:
@@ -227,7 +227,7 @@ class RunCollector(Collector):
         yield GaugeMetricFamily(
             "arr_coc_outage_active", "1 while a live source is lost.", value=float(health.status == "outage")
         )
-        yield GaugeMetricFamily("arr_coc_healthy", "1 while /healthz says 200.", value=float(health.well))
+        yield GaugeMetricFamily("arr_coc_healthy", "1 while /healthz says 200.", value=float(health.healthy))
 
 
 def _counters(stats: StatsMessage) -> Iterator[Metric]:

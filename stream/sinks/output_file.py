@@ -42,8 +42,8 @@ class OutputFile:
         self.regular = stat.S_ISREG(about.st_mode)
         if self.regular:
             self._claim()
-        self._held = about.st_size
-        self._again: bytearray | None = bytearray() if resume else None
+        self._old_bytes = about.st_size
+        self._rewritten: bytearray | None = bytearray() if resume else None
         if resume and not self.regular:
             self.close()
             raise OutputError(f"cannot continue {path!r}: it is not a regular file; leave --resume out")
@@ -55,35 +55,35 @@ class OutputFile:
     def append(self, text: str) -> None:
         """Writes at the end."""
         data = text.encode()
-        if self._again is not None:
-            self._write_again(len(self._again), data)
+        if self._rewritten is not None:
+            self._rewrite(len(self._rewritten), data)
             return
         with self._writing() as fd:
             if self.regular:
-                _put(fd, os.fstat(fd).st_size, data)
+                _replace_from(fd, os.fstat(fd).st_size, data)
             else:
                 _write_all(fd, data)
 
     def replace_tail(self, offset: int, text: str) -> None:
         """Replaces everything from byte `offset` on, in a regular file."""
         data = text.encode()
-        if self._again is not None:
-            self._write_again(offset, data)
+        if self._rewritten is not None:
+            self._rewrite(offset, data)
             return
         with self._writing() as fd:
-            _put(fd, offset, data)
+            _replace_from(fd, offset, data)
 
     def catch_up(self) -> None:
         """A continued run has written all that it will write: the file holds that from here on."""
-        again, self._again = self._again, None
+        again, self._rewritten = self._rewritten, None
         if again is None:
             return
         self._begun = True
         with self._writing() as fd:
-            held = os.pread(fd, self._held, 0)
+            held = os.pread(fd, self._old_bytes, 0)
             pairs = enumerate(zip(held, again, strict=False))
             same = next((at for at, (old, new) in pairs if old != new), min(len(held), len(again)))
-            _put(fd, same, bytes(again[same:]))
+            _replace_from(fd, same, bytes(again[same:]))
 
     def close(self) -> None:
         if self._fd is None:
@@ -113,10 +113,10 @@ class OutputFile:
         except OSError:
             log.debug("%s cannot be locked", self.path, exc_info=True)
 
-    def _write_again(self, offset: int, data: bytes) -> None:
-        assert self._again is not None
-        self._again[offset:] = data
-        if len(self._again) >= self._held:
+    def _rewrite(self, offset: int, data: bytes) -> None:
+        assert self._rewritten is not None
+        self._rewritten[offset:] = data
+        if len(self._rewritten) >= self._old_bytes:
             self.catch_up()
 
     @contextmanager
@@ -140,7 +140,7 @@ def _opened(path: str) -> tuple[int, bool]:
     return os.open(path, flags | os.O_CREAT, 0o666), False
 
 
-def _put(fd: int, offset: int, data: bytes) -> None:
+def _replace_from(fd: int, offset: int, data: bytes) -> None:
     """Replaces everything from byte `offset` on; where there is no room for that, what was there is put back."""
     before = os.pread(fd, max(0, os.fstat(fd).st_size - offset), offset)
     try:
@@ -162,7 +162,7 @@ def _write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def check_place(path: str) -> None:
+def check_writable(path: str) -> None:
     """Raises OutputError where it can be seen, without making anything, that a file cannot be written at `path`."""
     parent = Path(path).parent
     if os.path.isdir(path) or not parent.exists():
@@ -199,21 +199,21 @@ def check_outputs(config: OutputConfig, source: str) -> None:
         check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
     if config.why is not None:
         check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
-    check_apart(outputs_of(config), source)
-    for path in _files(outputs_of(config)):
-        check_place(path)
+    check_distinct(output_files(config), source)
+    for path in _files(output_files(config)):
+        check_writable(path)
 
 
 def _files(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if path != STDOUT]
 
 
-def outputs_of(config: OutputConfig) -> list[str]:
+def output_files(config: OutputConfig) -> list[str]:
     """The files that a run writes."""
     return [*config.paths, *(path for path in (config.heatmap, config.why) if path is not None)]
 
 
-def check_apart(paths: Sequence[str], source: str, *others: str | None) -> None:
+def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> None:
     """Raises OutputError where two outputs are one file, or writing one would overwrite the source or another input.
 
     Links of both kinds are followed; the source may be standard input, and that a file.

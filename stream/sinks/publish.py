@@ -38,7 +38,7 @@ class PublishSink(Sink):
 
     @property
     def endpoint(self) -> str:
-        """Where it can be reached: the address asked for, with the number of a port that was left open."""
+        """Address at which it can be reached: the one asked for, with the number of a port that was left open."""
         return self._publisher.endpoint
 
     @property

@@ -68,16 +68,16 @@ def test_hops_are_compared_with_the_quickest_peer_of_each_boundary() -> None:
 LATE = {"ready_ns": 4_300_000_000, "texture_ms": 99.0}
 
 
-def live_recorder(rise_mb: float) -> RunRecord:
-    recorder = recorded(5000, scheduled=True)
+def live_record(rise_mb: float) -> RunRecord:
+    record = recorded(5000, scheduled=True)
     for second in range(200):
         held = {"frames": 400_000_000 + round(second / 200 * rise_mb * 1e6), "answers": 600_000_000}
-        recorder.memory.append(MemorySample(second * 1_000_000_000 + 6_000_000, held))
-    return recorder
+        record.memory.append(MemorySample(second * 1_000_000_000 + 6_000_000, held))
+    return record
 
 
 def test_memory_that_rises_is_not_flat() -> None:
-    flat, rising = live_recorder(0), live_recorder(50)
+    flat, rising = live_record(0), live_record(50)
     assert targets(report(flat), measure_memory(flat))["memory, rise over the run, %"]["met"]
     told = measure_memory(rising)
     assert told["rise_over_the_run_percent"] == pytest.approx(5, rel=0.05)
@@ -86,21 +86,21 @@ def test_memory_that_rises_is_not_flat() -> None:
 
 
 def test_late_frames_miss_the_target_and_are_told_one_by_one() -> None:
-    recorder = RunRecord(scheduled=True, memory=live_recorder(0).memory)
+    record = RunRecord(scheduled=True, memory=live_record(0).memory)
     for index in range(5000):
-        recorder.write(frame(index, index / 25, **(LATE if index == 100 else {})))
-    told = targets(report(recorder), measure_memory(recorder))
+        record.write(frame(index, index / 25, **(LATE if index == 100 else {})))
+    told = targets(report(record), measure_memory(record))
     assert not told["interval_std, ms"]["met"]
     assert told["frame latency p99, ms"]["met"]
-    worst = worst_frames(recorder)
+    worst = worst_frames(record)
     assert len(worst) == 10
     assert max(worst, key=lambda one: one["frame_ms"])["at_s"] == 4.0
 
 
 def test_a_short_run_says_nothing_about_memory() -> None:
-    recorder = recorded(50, scheduled=True)
-    recorder.memory.append(MemorySample(1_000_000_000, {"frames": 400_000_000}))
-    assert targets(report(recorder), measure_memory(recorder))["memory, rise over the run, %"]["met"] is None
+    record = recorded(50, scheduled=True)
+    record.memory.append(MemorySample(1_000_000_000, {"frames": 400_000_000}))
+    assert targets(report(record), measure_memory(record))["memory, rise over the run, %"]["met"] is None
 
 
 def test_the_release_of_a_paced_scene_is_measured_alone() -> None:

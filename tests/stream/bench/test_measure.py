@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.bench.measure import BenchPlan, BenchResult, measure, record
+from stream.bench.measure import BenchPlan, BenchResult, measure, record_run
 from stream.bench.report import RunRecord
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
@@ -82,7 +82,7 @@ B = Config.model_validate({"allocate": {"budget": 64}})
 
 
 def recorded(run: ScriptedRun, config: Config = A) -> RunRecord:
-    return record(config, ProgressDisplay(captions=False), make_run=lambda _: run)
+    return record_run(config, ProgressDisplay(captions=False), make_run=lambda _: run)
 
 
 def test_two_configurations_take_turns() -> None:

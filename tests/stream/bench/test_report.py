@@ -28,21 +28,21 @@ def recorded(
     lost: Container[int] = (),
 ) -> RunRecord:
     """Frames every `gap_ms` but those `lost`, each ready `late_ms` after capture, and an answer for every tenth."""
-    recorder = RunRecord(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
+    record = RunRecord(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
     for index in (index for index in range(frames) if index not in lost):
         ready_ns = round((index * gap_ms + late_ms) * 1e6)
-        take(recorder, frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
+        take(record, frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
         if index % 10 == 0:
-            take(recorder, answer(index * gap_ms / 1000, "x", frame_index=index))
-    recorder.write(summary(dropped={"answer.busy": 2}, ended=ended))
-    recorder.close()
-    return recorder
+            take(record, answer(index * gap_ms / 1000, "x", frame_index=index))
+    record.write(summary(dropped={"answer.busy": 2}, ended=ended))
+    record.close()
+    return record
 
 
-def take(recorder: RunRecord, event: Event) -> None:
+def take(record: RunRecord, event: Event) -> None:
     """As a run gives its events."""
-    recorder.statistics.add(event)
-    recorder.write(event)
+    record.statistics.add(event)
+    record.write(event)
 
 
 def figure(result: Report, name: str) -> float | None:
@@ -96,34 +96,34 @@ def test_an_empty_run_has_no_figures_and_no_errors() -> None:
 
 
 def test_the_timeline_knows_answers_cuts_and_gaps() -> None:
-    recorder = recorded(10, lost=range(4, 7))
-    recorder.write(Cut(frame_index=8, pts_s=0.32, score=1.0))
-    recorder.write(Cut(frame_index=5, pts_s=0.2, score=1.0))
-    timeline = report(recorder).timeline
+    record = recorded(10, lost=range(4, 7))
+    record.write(Cut(frame_index=8, pts_s=0.32, score=1.0))
+    record.write(Cut(frame_index=5, pts_s=0.2, score=1.0))
+    timeline = report(record).timeline
     assert timeline.gaps_s == ((pytest.approx(0.28), 3),)
     assert timeline.cuts_s == (pytest.approx(0.32),)
     assert timeline.answers_s == (pytest.approx((-0.005, 0.035, 0.055123456789)),)
 
 
 def test_faults_are_counted() -> None:
-    recorder = recorded(3)
+    record = recorded(3)
     for lasted_s in (None, 2.0):
-        take(recorder, Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
-    take(recorder, Restarted(process="answers", cause="killed", count=1))
-    assert report(recorder).counts == {"answers": 1, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
+        take(record, Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
+    take(record, Restarted(process="answers", cause="killed", count=1))
+    assert report(record).counts == {"answers": 1, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
 
 
 def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:
-    recorder = recorded(101)
+    record = recorded(101)
     for second in range(0, 121, 10):
         held = {"frames": 300_000_000 + second * 100_000, "answers": 500_000_000}
-        recorder.memory.append(MemorySample(5_000_000 + second * 1_000_000_000, held))
-    result = report(recorder)
+        record.memory.append(MemorySample(5_000_000 + second * 1_000_000_000, held))
+    result = report(record)
     assert figure(result, "memory") == pytest.approx(812)
     assert figure(result, "memory slope") == pytest.approx(0.1 * 3600)
     assert result.memory_mb == {"frames": 312.0, "answers": 500.0}
-    del recorder.memory[6:]
-    assert figure(report(recorder), "memory slope") is None
+    del record.memory[6:]
+    assert figure(report(record), "memory slope") is None
 
 
 def test_processes_that_are_gone_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

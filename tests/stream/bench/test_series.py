@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.bench.output import QUEUEING, changed_keys, plot_series, show
+from stream.bench.output import QUEUEING, changed_keys, plot_series, print_report
 from stream.bench.report import report
 from stream.bench.series import SCHEMA, MetricDifference, Series, Spread, differences, document
 from stream.config import AllocateConfig, Config
@@ -103,7 +103,7 @@ def test_the_tables_fit_80_columns(
     runs: int, scheduled: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    show([series("A", *range(5, 5 + runs), scheduled=scheduled)], "clip.mp4", scheduled=scheduled)
+    print_report([series("A", *range(5, 5 + runs), scheduled=scheduled)], "clip.mp4", scheduled=scheduled)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("interarrival") for line in lines) == scheduled
@@ -118,7 +118,7 @@ def test_the_comparison_s_table_fits_80_columns_and_says_what_differs(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     five = [5, 5.2, 5.1, 5.3, 5.4]
-    show([series("A", *five), series("B", *[ms / 2 for ms in five], config=SLOW)], "clip.mp4", scheduled=False)
+    print_report([series("A", *five), series("B", *[ms / 2 for ms in five], config=SLOW)], "clip.mp4", scheduled=False)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "allocate.budget: A auto, B 64" in lines
@@ -131,7 +131,7 @@ def test_the_note_on_queueing_breaks_where_it_is_written() -> None:
 
 
 def test_a_comparison_of_few_runs_says_once_that_they_are_few(capsys: pytest.CaptureFixture[str]) -> None:
-    show([series("A", 5), series("B", 6)], "clip.mp4", scheduled=False)
+    print_report([series("A", 5), series("B", 6)], "clip.mp4", scheduled=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "too few" in line.lower()] == [
         "Too few runs to tell a difference from noise: --runs 5 or more."
@@ -145,7 +145,7 @@ def test_tables_that_nobody_reads_are_the_reader_s_going(monkeypatch: pytest.Mon
     stdout = open(writer, "w", encoding="utf-8")  # noqa: SIM115
     monkeypatch.setattr(sys, "stdout", stdout)
     with pytest.raises(ReaderGone):
-        show([series("A", 5)], "clip.mp4", scheduled=False)
+        print_report([series("A", 5)], "clip.mp4", scheduled=False)
     os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
     stdout.close()
 

@@ -21,10 +21,10 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[BenchPlan]:
     """The plans that are asked for; each is answered with runs that were made by hand."""
     asked: list[BenchPlan] = []
 
-    def measure(plan: BenchPlan, tell: Any) -> BenchResult:
+    def measure(plan: BenchPlan, on_run: Any) -> BenchResult:
         asked.append(plan)
         for number, name in plan.turns():
-            tell(number, name)
+            on_run(number, name)
         runs = tuple(report(recorded(101)) for _ in range(plan.runs))
         return BenchResult(tuple(Series(name, config, runs) for name, config in plan.configs.items()), False)
 
@@ -88,7 +88,7 @@ def test_no_configuration_file_is_overwritten(option: str, tmp_path: Path, capsy
 def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(plan: BenchPlan, tell: Any) -> BenchResult:
+    def measure(plan: BenchPlan, on_run: Any) -> BenchResult:
         series = Series("A", plan.configs["A"], (report(recorded(101)),))
         return BenchResult((series,), False, failure=StageDied("answer", "it fell"))
 
@@ -100,7 +100,7 @@ def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
 
 
 def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(plan: BenchPlan, tell: Any) -> BenchResult:
+    def measure(plan: BenchPlan, on_run: Any) -> BenchResult:
         return BenchResult((Series("A", plan.configs["A"], (report(recorded(9)),)),), False, interrupted=True)
 
     monkeypatch.setattr("stream.bench.measure.measure", measure)

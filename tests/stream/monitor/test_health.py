@@ -31,7 +31,7 @@ def test_before_there_is_a_run_it_is_loading(clock: FakeClock) -> None:
     assert monitor.run is None
     assert monitor.status().state == "loading"
     assert "secret" not in str(monitor.status())
-    assert monitor.health().well
+    assert monitor.health().healthy
     assert monitor.stats().uptime_s == 100
     assert monitor.stats().latency_ms is None
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from stream.sinks import fonts
-from stream.sinks.drawing import KEY, LEAST_WIDTH_PX, strip, strip_height
+from stream.sinks.drawing import KEY, LEAST_WIDTH_PX, draw_strip, strip_height
 from stream.sinks.fonts import Lettering, files_in, has, opened
 
 WIDTHS = (LEAST_WIDTH_PX, 322, 480, 640, 644, 800, 960, 1280)
@@ -31,14 +31,14 @@ def drawn(letters: Lettering, text: str) -> np.ndarray:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_strip_has_the_same_even_height_for_every_text(width: int) -> None:
-    shapes = {strip(width, caption, "1 of 2 tokens · 0:00.0", KEY).shape for caption in ("", "a word", WORDS * 9)}
+    shapes = {draw_strip(width, caption, "1 of 2 tokens · 0:00.0", KEY).shape for caption in ("", "a word", WORDS * 9)}
     assert shapes == {(strip_height(width), width, 3)}
     assert strip_height(width) % 2 == 0
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_reaches_the_edge_of_the_strip(width: int) -> None:
-    image = strip(width, WORDS * 9, "2040 of 2040 tokens · 10:00:00.0", KEY).astype(int)
+    image = draw_strip(width, WORDS * 9, "2040 of 2040 tokens · 10:00:00.0", KEY).astype(int)
     ground = image[-1, -1]
     for edge in (image[:, 0], image[:, -1], image[-1]):
         assert np.abs(edge - ground).max() == 0
@@ -47,7 +47,7 @@ def test_nothing_reaches_the_edge_of_the_strip(width: int) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_key_and_note_do_not_cover_each_other(width: int) -> None:
     note = "2040 of 2040 tokens · 10:00:00.0"
-    key, both = strip(width, "", "", KEY).astype(int), strip(width, "", note, KEY).astype(int)
+    key, both = draw_strip(width, "", "", KEY).astype(int), draw_strip(width, "", note, KEY).astype(int)
     written = np.abs(both - key).max(axis=2) > 0
     assert written.any()
     assert np.abs(key - key[-1, -1]).max(axis=2)[written].max() == 0
@@ -137,4 +137,4 @@ def test_plain_fonts_come_first() -> None:
 
 
 def test_the_caption_is_made_fit_to_be_shown() -> None:
-    np.testing.assert_array_equal(strip(640, "a\x1b[31m b\nc", "", KEY), strip(640, "a b c", "", KEY))
+    np.testing.assert_array_equal(draw_strip(640, "a\x1b[31m b\nc", "", KEY), draw_strip(640, "a b c", "", KEY))

@@ -16,11 +16,11 @@ from stream.media import Overlay
 from stream.sinks import output_file as output_check
 from stream.sinks.captions import CaptionSink
 from stream.sinks.control import ControlSink, ask_request, read_reply
-from stream.sinks.factory import MonitorSink, open_listeners, open_sinks
+from stream.sinks.factory import MonitorSink, open_services, open_sinks
 from stream.sinks.heatmap import HeatmapSink
 from stream.sinks.jsonl import ExplanationSink, JsonlSink
 from stream.sinks.metrics import MetricsSink
-from stream.sinks.output_file import check_apart
+from stream.sinks.output_file import check_distinct
 from stream.sinks.publish import PublishSink
 from stream.transport.services import request
 from tests.stream.sinks.test_metrics import free_port
@@ -39,12 +39,12 @@ def config(tmp_path: Path, port: int) -> Config:
 
 
 def test_nothing_is_opened_where_nothing_is_asked_for() -> None:
-    _, sinks = open_listeners(Config(source="camera"))
+    _, sinks = open_services(Config(source="camera"))
     assert sinks == []
 
 
 def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:
-    monitor, sinks = open_listeners(config(tmp_path, free_port()))
+    monitor, sinks = open_services(config(tmp_path, free_port()))
     try:
         assert [type(sink) for sink in sinks] == [MonitorSink, PublishSink, ControlSink, MetricsSink]
         run = WatchedRun()
@@ -69,8 +69,8 @@ def test_where_one_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OutputError, match="another program uses that port"):
-            open_listeners(config(tmp_path, taken.getsockname()[1]))
-    _, sinks = open_listeners(config(tmp_path, free_port()))
+            open_services(config(tmp_path, taken.getsockname()[1]))
+    _, sinks = open_services(config(tmp_path, free_port()))
     for sink in sinks:
         sink.close()
 
@@ -141,7 +141,7 @@ def test_two_names_of_one_file_are_given_twice(tmp_path: Path, link: Callable[[s
 
 
 def test_what_is_no_file_may_be_named_twice() -> None:
-    check_apart(["/dev/null", "/dev/null"], "/dev/null", None)
+    check_distinct(["/dev/null", "/dev/null"], "/dev/null", None)
 
 
 def test_where_one_cannot_be_opened_none_is_left_open(tmp_path: Path) -> None:
