@@ -14,6 +14,9 @@ DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
 """67 million: twice an 8K frame, and what cameras of 64 megapixels take."""
 
+STDOUT = "-"
+"""Place of an output that goes to standard output."""
+
 CLIENTS_MAX = 64
 """More than this many frame processes at one answer server are turned away."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,138 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
             if used != "stream.stages" and not within(used, "stream.stages.base") and not within(used, name)
         }
         assert not others, f"{name} imports {sorted(others)}"
+
+
+LAYERS = {
+    "stream": [
+        {"clock", "errors"},
+        {"config"},
+        {"untrusted"},
+        {"control"},
+        {"logs", "start"},
+        {"config_loading", "events", "media", "scenes"},
+        {"protocol"},
+        {"transport"},
+        {"recording"},
+        {"answer", "sources"},
+        {"monitor", "stages"},
+        {"sinks"},
+        {"display", "runtime"},
+        {"bench", "doctor"},
+        {"commands"},
+        {"cli"},
+    ],
+    "arr_coc": [
+        {"errors", "resources", "types"},
+        {"budget"},
+        {"ops.pictures", "ops.regions"},
+        {"hub", "ops.store", "relevance"},
+        {"allocation", "ops.gl"},
+        {"layer", "ops.cuda"},
+        {"ops.backends", "qwen"},
+        {"ops.texturevlm", "video"},
+        {"model"},
+    ],
+}
+"""A module imports its own part and parts of the lines above; never a part below, nor one beside it in its line."""
+
+FRONTS = {"arr_coc", "arr_coc.ops", "stream"}
+"""Packages that name what others hold."""
+
+START = ("stream.start", "stream.cli")
+"""The command begins in `start`, which takes the working folder out of the imports before it imports `cli`."""
+
+SAME_NAME = {
+    "Choice",
+    "Device",
+    "Slot",
+    "Ring",
+    "Layout",
+    "Placement",
+    "Record",
+    "Heard",
+    "Key",
+    "Said",
+    "Scene",
+    "Part",
+} | {"Lettering"}
+FLAT_MAX = {"arr_coc": 8, "stream": 12}
+
+
+def place(module: str) -> tuple[str, int, str] | None:
+    """(package, layer, part) of a module; None for a front."""
+    top, _, rest = module.partition(".")
+    for layer, parts in enumerate(LAYERS.get(top, ())):
+        for part in parts:
+            if within(rest, part):
+                return top, layer, part
+    return None
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_imports_go_down_the_layers(path: Path) -> None:
+    name = module_name(path)
+    if name in FRONTS:
+        return
+    here = place(name)
+    assert here is not None, f"{name} has no layer"
+    for used in imports_of(path):
+        there = place(used)
+        if there is None or there[0] != here[0] or there[2] == here[2] or (name, used[: len(START[1])]) == START:
+            continue
+        assert there[1] < here[1], f"{name} ({here[2]}) imports {used} ({there[2]}), which is not below it"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    names = {module_name(path) for path in SOURCES}
+    uses = {module_name(path): imports_of(path) & names - {module_name(path)} for path in SOURCES}
+    uses["stream.start"].discard("stream.cli")
+    for front in FRONTS:
+        uses[front] = set()
+    while uses:
+        leaves = {name for name, used in uses.items() if not used & uses.keys()}
+        assert leaves, f"these import each other: {sorted(uses)}"
+        uses = {name: used for name, used in uses.items() if name not in leaves}
+
+
+def test_a_class_name_is_used_once() -> None:
+    defined = Counter(
+        node.name
+        for path in SOURCES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in defined.items() if count > 1} == SAME_NAME
+
+
+@pytest.mark.parametrize("package", FLAT_MAX)
+def test_few_modules_lie_flat_in_a_package(package: str) -> None:
+    assert len(list((ROOT / package).glob("*.py"))) <= FLAT_MAX[package]
+
+
+LIGHT = {
+    "stream.cli": {"torch", "transformers", "av", "cv2", "zmq", "rich"},
+    "stream.protocol.messages": {"torch", "cv2", "zmq"},
+    "stream.runtime.worker_messages": {"torch", "av", "cv2"},
+    "stream.runtime.session": {"torch", "transformers"},
+    "stream.runtime.supervised": {"torch", "transformers", "av"},
+    "stream.monitor.health": {"torch", "transformers"},
+    "stream.display.live": {"torch", "transformers"},
+    "stream.doctor": {"torch", "transformers", "av"},
+    "arr_coc.qwen.checkpoint": {"torch", "transformers"},
+    "arr_coc.qwen.resize": {"torch", "transformers"},
+    "arr_coc.hub": {"torch", "transformers"},
+}
+"""What importing a module must not load: the command line, the parent of a supervised run, checks before a model."""
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_importing_stays_light(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
+    assert not LIGHT[module] & set(loaded.stdout.split())
 
 
 def test_kernels_cannot_shadow_the_package_of_that_name() -> None:

@@ -23,13 +23,12 @@ import msgspec
 import numpy as np
 
 from arr_coc.types import Feedback, FrameStamp
-from stream.config import Config
+from stream.config import STDOUT, Config
 from stream.errors import NothingToContinue, ResumeError, TransportError
 from stream.events import Answer
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import identity_of
 from stream.recording.log import framed, open_regular, read_framed
-from stream.sinks.output_file import STDOUT
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
 MAGIC = b"arr-coc journal 1\n"

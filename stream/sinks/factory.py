@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from stream.config import Config, OutputConfig
+from stream.config import STDOUT, Config, OutputConfig
 from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.heatmap import HeatmapSink, TakeOverlay
 from stream.sinks.jsonl import ExplanationSink, JsonlSink
-from stream.sinks.output_file import STDOUT, check_outputs
+from stream.sinks.output_file import check_outputs
 
 
 class MonitorSink(Sink):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from stream.config import STDOUT
 from stream.events import Answer, AnswerDeltaEvent, Event, Explanation, FrameReady, Summary, YesNoResult, encode_event
 from stream.sinks.base import Sink
-from stream.sinks.output_file import STDOUT, OutputFile
+from stream.sinks.output_file import OutputFile
 
 
 class StdoutLines:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stream.config import OutputConfig
+from stream.config import STDOUT, OutputConfig
 from stream.errors import OutputError, OutputFailed
 from stream.sources.address import STDIN
 
@@ -183,9 +183,6 @@ def _refusal(path: str, error: OSError) -> str:
 CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
 HEATMAP_SUFFIXES = (".mp4",)
 WHY_SUFFIXES = (".jsonl",)
-
-STDOUT = "-"
-"""In the place of a caption file: JSON lines on standard output."""
 
 STDIN_FD = 0
 
