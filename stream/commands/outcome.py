@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stream import logs
-from stream.sinks.output_file import STDOUT
+from stream.config import STDOUT
 
 if TYPE_CHECKING:
     from stream.config import OutputConfig

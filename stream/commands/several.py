@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
+from stream.config import STDOUT
 from stream.errors import NothingToContinue, OutputError, ReaderGone, SourceError, StageDied, TransportError
-from stream.sinks.output_file import STDOUT, check_distinct, check_outputs, output_files
+from stream.sinks.output_file import check_distinct, check_outputs, output_files
 
 if TYPE_CHECKING:
     from stream.config import Config, OutputConfig

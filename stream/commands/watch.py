@@ -10,10 +10,10 @@ import typer
 from stream.commands.options import Key, RunOptions, key_layers, seconds_of, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_written
 from stream.commands.several import configs_of, run_each
+from stream.config import STDOUT
 from stream.config_loading import Layer
 from stream.errors import ConfigError
 from stream.runtime.preflight import check_run
-from stream.sinks.output_file import STDOUT
 
 if TYPE_CHECKING:
     from stream.config import Config
