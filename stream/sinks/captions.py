@@ -1,4 +1,4 @@
-"""WebVTT and SubRip: cues and their file.
+"""WebVTT and SubRip captions: cues made of answers, and their file, valid at every moment of the run.
 
 Completed cues are appended; the one that is still shown is the file's tail, rewritten in place.
 WebVTT: https://www.w3.org/TR/webvtt1/.

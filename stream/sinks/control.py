@@ -1,4 +1,4 @@
-"""Requests from other programs: ask, status."""
+"""Requests of other programs through `output.control`, and the replies to them; docs/robots.md shows both."""
 
 from __future__ import annotations
 

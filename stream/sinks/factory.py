@@ -1,4 +1,4 @@
-"""Which sinks a configuration asks for; claims files, opens services."""
+"""Sinks that a configuration asks for: files, claimed before the run, and services for other programs."""
 
 from __future__ import annotations
 
@@ -35,30 +35,27 @@ def open_services(config: Config) -> tuple[RunMonitor, list[Sink]]:
     """
     monitor = RunMonitor(config)
     with ExitStack() as opened:
-        sinks: list[Sink] = []
-        for make in _wanted(config):
-            sinks.append(make(config, monitor))
-            opened.callback(sinks[-1].close)
+        sinks = [_opened(opened, make(config, monitor)) for make in _services(config)]
         opened.pop_all()
     return monitor, [MonitorSink(monitor), *sinks] if sinks else []
 
 
-def _wanted(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
+def _services(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
     """The sinks that the configuration names; their libraries are only imported where there are any."""
-    wanted: list[Callable[[Config, RunMonitor], Sink]] = []
+    services: list[Callable[[Config, RunMonitor], Sink]] = []
     if config.output.publish is not None:
         from stream.sinks.publish import PublishSink
 
-        wanted.append(PublishSink)
+        services.append(PublishSink)
     if config.output.control is not None:
         from stream.sinks.control import ControlSink
 
-        wanted.append(ControlSink)
+        services.append(ControlSink)
     if config.output.metrics_port is not None:
         from stream.sinks.metrics import MetricsSink
 
-        wanted.append(MetricsSink)
-    return wanted
+        services.append(MetricsSink)
+    return services
 
 
 def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, resume: bool = False) -> list[Sink]:

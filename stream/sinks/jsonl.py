@@ -1,4 +1,4 @@
-"""JSON lines of events; explanations."""
+"""JSON lines, one event a line, each in the file as soon as it happens: events, and explanations of tokens."""
 
 from __future__ import annotations
 

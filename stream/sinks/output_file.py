@@ -1,4 +1,4 @@
-"""A file claimed before the run, valid at every moment, resumable."""
+"""Output files: checked and claimed before the run, written at once, continued by a resumed run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from pathlib import Path
 from stream.config import STDOUT, OutputConfig
 from stream.errors import OutputError, OutputFailed
 from stream.sources.address import STDIN
+
+CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
+HEATMAP_SUFFIXES = (".mp4",)
+WHY_SUFFIXES = (".jsonl",)
+
+STDIN_FD = 0
 
 log = logging.getLogger(__name__)
 
@@ -178,13 +184,6 @@ def _refusal(path: str, error: OSError) -> str:
     if os.path.isdir(path):
         return f"cannot write {path!r}: it is a folder; name a file in it"
     return f"cannot write {path!r}: {error.strerror}"
-
-
-CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
-HEATMAP_SUFFIXES = (".mp4",)
-WHY_SUFFIXES = (".jsonl",)
-
-STDIN_FD = 0
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:
