@@ -20,6 +20,9 @@ STDOUT = "-"
 CLIENTS_MAX = 64
 """More than this many frame processes at one answer server are turned away."""
 
+STDOUT = "-"
+"""In the place of a caption file: JSON lines on standard output."""
+
 QUERY_LIMIT_CHARS = 4000
 """Longest question. Far above any real one; a model with a short context says so itself."""
 

@@ -124,11 +124,8 @@ SAME_NAME = {
     "Layout",
     "Placement",
     "Record",
-    "Heard",
     "Key",
-    "Said",
     "Scene",
-    "Part",
 } | {"Lettering"}
 FLAT_MAX = {"arr_coc": 8, "stream": 12}
 

@@ -220,7 +220,7 @@ class RequestTracker:
     def recall(self, stamp: FrameStamp) -> list[Event]:
         """The answer about this frame where the journal holds it, as events; nothing where it is to be asked for."""
         journal = self._manners.journal
-        found = None if journal is None else journal.recall(self.number, stamp.frame_index)
+        found = None if journal is None else journal.lookup(self.number, stamp.frame_index)
         if found is None:
             return []
         self.number += 1
@@ -300,7 +300,7 @@ class RequestTracker:
                 answer.answer, question.shadow, answer.trigger, self._clock.now_ns(), checks=answer
             )
         if self._manners.journal is not None:
-            self._manners.journal.keep(answer, feedback)
+            self._manners.journal.append(answer, feedback)
         return answer
 
     def _taught(

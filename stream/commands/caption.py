@@ -84,8 +84,8 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     journal = journal_for(config, resume=resume)
     if journal is None:
         return None
-    if journal.recalls:
-        report_note(f"note: taking {counted(journal.recalls, 'answer')} from {journal.path}")
+    if journal.earlier_answers:
+        report_note(f"note: taking {counted(journal.earlier_answers, 'answer')} from {journal.path}")
     elif resume:
         report_note("note: nothing was answered yet; starting from the beginning")
     elif could_continue(journal):
@@ -103,7 +103,7 @@ def _run(config: Config, journal: Journal | None, shared: SharedAnswerWorker | N
         if journal is None:
             return open_run(config, shared)
         pipeline = Pipeline(config, journal=journal, shared=shared)
-        journal.begin()
+        journal.open()
         return pipeline
 
     terminal = open_display(captions=not config.output.paths)
@@ -122,7 +122,7 @@ def _end(journal: Journal, *, finished: bool) -> None:
     if finished:
         journal.remove()
         return
-    remains = journal.remains
+    remains = journal.is_resumable
     journal.close()
     if remains:
         report_note(CONTINUE)

@@ -1,14 +1,8 @@
-"""Record types of a recording, reading and writing a folder of logs, array compression.
+"""A recording: all that a run gave its answer stage, all that this answered, and what happened beside it.
 
-Differences to green, to the pixel before and to the line above, as PNG and lossless video take them. A quarter to a
-third remains of photographed tiles, half of what zlib alone leaves, and in less time.
-
-A folder with a part for each process that wrote, one after the other: `0001.rec`, `0002.rec`… A part is `MAGIC` and
-then records of msgpack, as `stream.recording.log` frames them: `Began` first, then what was said, heard and happened,
-in
-order. Messages are those of `stream.protocol.messages`, their arrays packed by `stream.recording.format`. What was
-cut short at the end
-of a part is left out, and told.
+A folder with a part for each process that wrote, one after the other: `0001.rec`, `0002.rec`… A part is a `RecordLog`
+of msgpack: `SessionStarted` first, then messages sent and received, and events, in order. Messages are those of
+`stream.protocol.messages`, their arrays compressed. What was cut short at the end of a part is left out, and told.
 """
 
 from __future__ import annotations
@@ -30,23 +24,95 @@ from arr_coc.errors import counted
 from stream.errors import OutputError, RecordingError, TransportError
 from stream.events import AnyEvent
 from stream.protocol.messages import PROTOCOL, AnyMessage, ArraySpec, check_bounds
-from stream.recording.log import framed, open_regular, read_framed
-from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX, RECORD_BYTES_MAX
+from stream.recording.log import ForeignFile, RecordLog
+from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX
+
+MAGIC = b"arr-coc recording 2\n"
+"""What every part begins with; its number is raised whenever records change."""
+
+FORMAT = b"arr-coc recording "
+"""What the parts of all formats begin with."""
+
+SUFFIX = ".rec"
+
+
+ZLIB_LEVEL = 1
+"""Higher ones take several times as long and save a tenth."""
 
 Array: TypeAlias = npt.NDArray[Any]
 
-LEVEL = 1
-"""Of zlib: higher ones take several times as long and save a tenth."""
+
+class Record(msgspec.Struct, frozen=True, tag_field="record"):
+    """Base of all records."""
 
 
-def pack_array(array: Array) -> bytes:
-    """The array in fewer bytes. Pictures are uint8 [H, W, 3] and [K, 3, H, W]."""
+class SessionStarted(Record, frozen=True, tag="session_started"):
+    """A process begins to record: version of its program and of the messages, its source, when (UTC, ISO 8601).
+
+    It counts frames and answers anew, and of a `live` source the time.
+    """
+
+    program: str
+    source: str
+    at: str
+    live: bool = False
+    protocol: int = PROTOCOL
+
+
+class SentMessage(Record, frozen=True, tag="sent"):
+    """A message to the answer stage: a new client, what is asked, a packet."""
+
+    message: AnyMessage
+    parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
+
+
+class ReceivedMessage(Record, frozen=True, tag="received"):
+    """A message from the answer stage: its greeting, the question that holds, an answer or look with what it taught."""
+
+    message: AnyMessage
+    parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
+
+
+class EventRecord(Record, frozen=True, tag="event"):
+    """An event of the run: a frame, a cut, a skipped item, a question, an answer, or the summary."""
+
+    event: AnyEvent
+
+
+AnyRecord: TypeAlias = SessionStarted | SentMessage | ReceivedMessage | EventRecord
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyRecord)
+
+
+def encode_record(record: AnyRecord) -> bytes:
+    """Return the record as a payload of a part."""
+    return _encoder.encode(record)
+
+
+def compress_arrays(arrays: Sequence[Array]) -> tuple[bytes, ...]:
+    """Return the arrays of a message as its record carries them."""
+    return tuple(map(compress_array, arrays))
+
+
+def decompress_arrays(record: SentMessage | ReceivedMessage) -> list[bytes]:
+    """Return the arrays of a record's message as its parts. Raises TransportError where they are not as announced."""
+    return [decompress_array(part, spec) for part, spec in zip(record.parts, record.message.arrays, strict=False)]
+
+
+def compress_array(array: Array) -> bytes:
+    """Return the array in fewer bytes, without a loss. Pictures are uint8 [H, W, 3] and [K, 3, H, W].
+
+    Of pictures differences to green, to the pixel before and to the line above are taken, as PNG and lossless video
+    take them. A quarter to a third remains of photographed tiles, half of what zlib alone leaves, and in less time;
+    OpenCV's PNG encoder takes twice the time for the same size.
+    """
     planes = _planes(array)
-    return zlib.compress((np.ascontiguousarray(array) if planes is None else _differences(planes)).data, LEVEL)
+    return zlib.compress((np.ascontiguousarray(array) if planes is None else _differences(planes)).data, ZLIB_LEVEL)
 
 
-def unpack_array(data: bytes, spec: ArraySpec) -> bytes:
-    """The bytes of the array that `pack_array` packed, whose dtype and shape are `spec`.
+def decompress_array(data: bytes, spec: ArraySpec) -> bytes:
+    """Return the bytes of the array that `compress_array` took, whose dtype and shape are `spec`.
 
     Raises TransportError where `data` is no such array.
     """
@@ -94,100 +160,13 @@ def _sums(differences: Array) -> Array:
     return planes
 
 
-MAGIC = b"arr-coc recording 2\n"
-"""What every part begins with; its number is raised whenever records change."""
-
-FORMAT = b"arr-coc recording "
-"""What the parts of all formats begin with."""
-
-SUFFIX = ".rec"
-
-
-class Record(msgspec.Struct, frozen=True, tag_field="record", tag=str.lower):
-    """Base of all records."""
-
-
-class Began(Record, frozen=True):
-    """A process begins to record: version of its program and of the messages, its source, when (UTC, ISO 8601).
-
-    It counts frames and answers anew, and of a `live` source the time.
-    """
-
-    program: str
-    source: str
-    at: str
-    live: bool = False
-    protocol: int = PROTOCOL
-
-
-class Said(Record, frozen=True):
-    """To the answer stage: whom it has as a guest, what is asked, and every packet."""
-
-    message: AnyMessage
-    parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
-
-
-class Heard(Record, frozen=True):
-    """From the answer stage: its greeting, the question that holds, looks and answers with what they taught."""
-
-    message: AnyMessage
-    parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
-
-
-class Happened(Record, frozen=True):
-    """What the run told: frames, cuts, what was skipped, questions, answers, and in its summary what was dropped."""
-
-    event: AnyEvent
-
-
-AnyRecord: TypeAlias = Began | Said | Heard | Happened
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyRecord)
-
-
-def packed(arrays: Sequence[npt.NDArray[Any]]) -> tuple[bytes, ...]:
-    """The arrays of a message as its record carries them."""
-    return tuple(pack_array(array) for array in arrays)
-
-
-def unpacked(record: Said | Heard) -> list[bytes]:
-    """The arrays of a record's message as its parts. Raises TransportError where they are not what it announces."""
-    return [unpack_array(part, spec) for part, spec in zip(record.parts, record.message.arrays, strict=False)]
-
-
-class Part:
-    """A part that is being written; belongs to one thread. Raises OSError where its file cannot be made."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        last = max((int(path.stem) for path in parts_of(folder)), default=0)
-        path = folder / f"{last + 1:04}{SUFFIX}"
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-        self._end = 0
-        try:
-            self._put(MAGIC)
-        except OSError:
-            self.close()
-            raise
-
-    def append(self, record: AnyRecord) -> None:
-        """Writes a record. Raises OSError where there is no room for all of it: then nothing of it is in the file."""
-        self._put(framed(_encoder.encode(record)))
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-    def _put(self, data: bytes) -> None:
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._fd, self._end)
-            raise
-        self._end += len(data)
+def open_part(folder: Path) -> RecordLog:
+    """Open the next part of a recording for writing. Raises OSError where its file cannot be made."""
+    folder.mkdir(exist_ok=True)
+    last = max((int(path.stem) for path in parts_of(folder)), default=0)
+    part = RecordLog(folder / f"{last + 1:04}{SUFFIX}", MAGIC)
+    part.open(new=True)
+    return part
 
 
 class Recording:
@@ -218,17 +197,18 @@ class Recording:
 
     def _records(self, path: Path) -> Iterator[AnyRecord]:
         count = 0
-        with open_regular(path) as file:
-            end = _check_format(path, file.read(len(MAGIC)))
-            for payload, position in read_framed(file, RECORD_BYTES_MAX):
+        part = RecordLog(path, MAGIC)
+        try:
+            for payload in part.records():
+                count += 1
                 record = _record(path, payload)
-                if isinstance(record, Began):
+                if isinstance(record, SessionStarted):
                     _check_protocol(path, record)
                 yield record
-                count, end = count + 1, position
-            rest = file.seek(0, os.SEEK_END) - end
-        if rest or not count:
-            left_out = f"{counted(rest, 'byte')} left out"
+        except ForeignFile as error:
+            raise _foreign(path, error.start) from None
+        if part.torn_bytes or not count:
+            left_out = f"{counted(part.torn_bytes, 'byte')} left out"
             self.damage.append(f"{path.name} was cut short or damaged after {counted(count, 'record')}; {left_out}")
 
 
@@ -273,35 +253,27 @@ def claimed_folder(folder: str) -> Iterator[None]:
 def _record(path: Path, payload: bytes) -> AnyRecord:
     try:
         record = _decoder.decode(payload)
-        if isinstance(record, (Said, Heard)):
+        if isinstance(record, (SentMessage, ReceivedMessage)):
             check_bounds(record.message)
         return record
     except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f"{str(path)!r} holds a record that is none ({error}); it cannot be replayed") from error
 
 
-def _check_format(path: Path, start: bytes) -> int:
-    """Where the records begin. Raises RecordingError where this is no part, or one of another format."""
-    if start == MAGIC:
-        return len(MAGIC)
-    if start.startswith(FORMAT):
-        number = start.removeprefix(FORMAT).split(b"\n")[0].decode("ascii", "replace")
-        raise RecordingError(
-            f"{str(path)!r} is of format {number}, and this program reads format {_number(MAGIC)}; replay it with "
-            "the version that recorded it"
-        )
-    if MAGIC.startswith(start):
-        return 0
-    raise RecordingError(f"{str(path)!r} is no part of a recording; take it out of the folder")
+def _foreign(path: Path, start: bytes) -> RecordingError:
+    """Return the error for a file that begins so: a part of another format, or none."""
+    if not start.startswith(FORMAT):
+        return RecordingError(f"{str(path)!r} is no part of a recording; take it out of the folder")
+    theirs, ours = (magic.removeprefix(FORMAT).split(b"\n")[0].decode("ascii", "replace") for magic in (start, MAGIC))
+    return RecordingError(
+        f"{str(path)!r} is of format {theirs}, and this program reads format {ours}; replay it with the version that "
+        "recorded it"
+    )
 
 
-def _check_protocol(path: Path, began: Began) -> None:
+def _check_protocol(path: Path, began: SessionStarted) -> None:
     if began.protocol != PROTOCOL:
         raise RecordingError(
             f"{str(path)!r} holds messages of version {began.protocol}, and this program reads version {PROTOCOL}; "
             f"replay it with version {began.program}, which recorded it"
         )
-
-
-def _number(magic: bytes) -> str:
-    return magic.removeprefix(FORMAT).decode().strip()

@@ -1,9 +1,9 @@
-"""Fingerprints of source, model and settings; what an answer server answers by.
+"""Fingerprints of a run and of a model, and the provenance of answers: what must be equal for answers to be equal.
+
+The answer stage sends its provenance with its greeting, because it may run elsewhere, with settings of its own. A
+recording carries it, and a replay answers by it.
 
 Files are known by their size and by samples of what they hold, not by their time: a copy is the same file.
-
-The answer stage tells it with its greeting, because it may run elsewhere, with settings of its own. A recording
-carries it, and a replay answers by it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,23 @@ WITHOUT_EFFECT = (
 """Keys that change no answer of a file's captions, or are told apart by what they name."""
 
 
-def identity_of(config: Config) -> dict[str, str] | None:
+ANSWER_KEYS = {
+    "encode",
+    "incremental",
+    "window",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "feedback",
+    "device",
+    "dtype",
+    "target_ms",
+}
+"""Keys of `answer` by which given packets are answered; the latency target, because it bounds a window's frames."""
+
+
+def run_fingerprint(config: Config) -> dict[str, str] | None:
     """The run's identity, item by item and fit to be shown; None where its source cannot be read twice."""
     source = _source(config.source)
     if source is None:
@@ -73,7 +89,7 @@ def fingerprint(path: Path) -> str:
     return f"{counted(size, 'byte')}, {digest.hexdigest()[:16]}"
 
 
-def weights_of(name: str | None) -> str:
+def model_fingerprint(name: str | None) -> str:
     """What a model is by its files, wherever they lie: configuration, weights, tokenizer. None names the bundled one.
 
     UNKNOWN where they are not on this machine or cannot be read.
@@ -127,23 +143,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]
     return leaves
 
 
-OF_ANSWERS = {
-    "encode",
-    "incremental",
-    "window",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "seed",
-    "feedback",
-    "device",
-    "dtype",
-    "target_ms",
-}
-"""Keys of `answer` by which given packets are answered; the latency target, because it bounds a window's frames."""
-
-
-class Answering(msgspec.Struct, frozen=True):
+class AnswerProvenance(msgspec.Struct, frozen=True):
     """`model` as it was named (None: the bundled one), `weights` what its files are, `threads` of torch.
 
     `settings`: of the configuration, what changes answers to given packets.
@@ -156,33 +156,35 @@ class Answering(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
 
 
-def answering(config: Config) -> str:
+def answer_provenance(config: Config) -> str:
     """What an answer stage of this process answers by, as JSON; to be called once its model is there."""
     import torch
 
     name = config.answer.model
-    settings = config.model_dump(mode="json", include={"answer": OF_ANSWERS, "allocate": {"budget"}})
-    told = Answering(version("arr-coc-stream"), _found_again(name), weights_of(name), torch.get_num_threads(), settings)
+    settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS, "allocate": {"budget"}})
+    told = AnswerProvenance(
+        version("arr-coc-stream"), _found_again(name), model_fingerprint(name), torch.get_num_threads(), settings
+    )
     return msgspec.json.encode(told).decode()
 
 
-def read_answering(text: str) -> Answering:
-    """What `answering` told. Raises RecordingError where it is none."""
+def parse_provenance(text: str) -> AnswerProvenance:
+    """What `answer_provenance` told. Raises RecordingError where it is none."""
     try:
-        return msgspec.json.decode(text, type=Answering)
+        return msgspec.json.decode(text, type=AnswerProvenance)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f"the recording does not tell what it was answered by ({error}); record it anew") from None
 
 
-def config_of(told: Answering) -> Config:
+def config_of(provenance: AnswerProvenance) -> Config:
     """The configuration of an answer stage that answers as that one did. Raises RecordingError."""
     try:
-        return Config.model_validate_json(json.dumps(told.settings))
+        return Config.model_validate_json(json.dumps(provenance.settings))
     except ValueError as error:
         reason = str(error).splitlines()[-1].strip()
         raise RecordingError(
-            f"the recording's settings are not of this program ({reason}); replay it with version {told.program}, "
-            "which recorded it"
+            f"the recording's settings are not of this program ({reason}); replay it with version "
+            f"{provenance.program}, which recorded it"
         ) from None
 
 

@@ -1,21 +1,17 @@
-"""Answers of a captioning run for `--resume`, and whether a run can be resumed.
+"""The journal of a captioning run: every answer as soon as it is there, so that a killed run can be continued.
 
 What is dear in such a run is its answers; everything before them is cheap and comes out the same again. A continued run
 starts at the first frame, and takes those answers from the journal that the model has given already.
 
-The file: `MAGIC`, then records of msgpack as `stream.recording.log` frames them. The first record is the run's
-identity, each
-other one an answer with what it taught. A last record that was cut short is dropped.
+Its file is a `RecordLog` of msgpack. The first record is the run's identity, each other one an answer with what it
+taught. A last record that was cut short is dropped.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import stat
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +23,8 @@ from stream.config import STDOUT, Config
 from stream.errors import NothingToContinue, ResumeError, TransportError
 from stream.events import Answer
 from stream.protocol.codec import checked_feedback
-from stream.recording.identity import identity_of
-from stream.recording.log import framed, open_regular, read_framed
+from stream.recording.identity import run_fingerprint
+from stream.recording.log import RecordLog
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
 MAGIC = b"arr-coc journal 1\n"
@@ -37,11 +33,13 @@ MAGIC = b"arr-coc journal 1\n"
 SUFFIX = ".resume"
 """Added to the name of a run's first output."""
 
+AFRESH = "leave --resume out to start afresh"
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class JournalEntry:
     """An answer of the run that is continued, and its feedback.
 
     The feedback's stamp is that of the earlier run: its epoch means nothing in this one.
@@ -55,7 +53,7 @@ class _Identity(msgspec.Struct, frozen=True):
     identity: dict[str, str]
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _AnswerRecord(msgspec.Struct, frozen=True):
     """An answer; the arrays of its feedback as bytes: int32 [K, 3], float32 [K], float32 [K]."""
 
     answer: Answer
@@ -68,25 +66,17 @@ class _Kept(msgspec.Struct, frozen=True):
 class Journal:
     """One run's journal at `path`. `identity` is what must be equal for answers to be equal, each item for people.
 
-    `begin` opens it once the run is certain to start; `recall` and `keep` belong to the thread that asks. A journal
-    that cannot be written is given up with one warning: the run goes on.
+    `open` opens its file once the run is certain to start; `lookup` and `append` belong to the thread that asks. A
+    journal that cannot be written is given up with one warning: the run goes on.
     """
 
-    def __init__(
-        self, path: str | Path, identity: Mapping[str, str], recalled: Mapping[int, Recalled], end: int
-    ) -> None:
+    def __init__(self, path: str | Path, identity: Mapping[str, str]) -> None:
+        """The journal of a run that begins anew; one that lies there is replaced by `open`."""
         self.path = Path(path)
         self.identity = dict(identity)
-        self._recalled = dict(recalled)
-        self._end = end
-        self._fd: int | None = None
-        self._ours: os.stat_result | None = None
-        self.kept = len(self._recalled)
-
-    @classmethod
-    def fresh(cls, path: str | Path, identity: Mapping[str, str]) -> Journal:
-        """The journal of a run that begins anew; one that lies there is replaced by `begin`."""
-        return cls(path, identity, {}, 0)
+        self._log = RecordLog(self.path, MAGIC, durable=True, most_bytes=KEPT_BYTES_MAX)
+        self._entries: dict[int, JournalEntry] = {}
+        self.count = 0
 
     @classmethod
     def continued(cls, path: str | Path, identity: Mapping[str, str]) -> Journal:
@@ -94,111 +84,95 @@ class Journal:
 
         Raises ResumeError where there is none, where it cannot be read, and where it is another run's.
         """
-        path = Path(path)
-        end, recalled = 0, []
+        journal = cls(path, identity)
         try:
-            for record, at in _read(path):
-                if end:
-                    recalled.append(_recalled(record))
-                else:
-                    _compare(path, msgspec.msgpack.decode(record, type=_Identity).identity, identity)
-                end = at
-            if not end:
-                raise ValueError
-        except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            if isinstance(error, ResumeError):
-                raise
-            raise ResumeError(f"{str(path)!r} is no journal of a run; leave --resume out to start afresh") from None
-        return cls(path, identity, {one.answer.answer: one for one in recalled}, end)
+            journal._read()
+        except ResumeError:
+            raise
+        except OSError as error:
+            raise ResumeError(f"cannot read {str(path)!r}: {error.strerror}; {AFRESH}") from error
+        except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            raise ResumeError(f"{str(path)!r} is no journal of a run; {AFRESH}") from None
+        return journal
 
     @property
-    def remains(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether a file is left from which this run, as far as it came, can be continued."""
-        return self._ours is not None and self.kept > 0 and self.path.exists()
+        return self.count > 0 and self._log.is_in_place
 
     @property
-    def recalls(self) -> int:
+    def earlier_answers(self) -> int:
         """How many answers need not be given again."""
-        return len(self._recalled)
+        return len(self._entries)
 
-    def begin(self) -> None:
-        """Opens the file: emptied where the run is fresh, without its torn end where it is continued.
+    def open(self) -> None:
+        """Open the file: emptied where the run is fresh, without its torn end where it is continued.
 
         Raises ResumeError where another run is writing it.
         """
-        if self._fd is not None:
+        if self._log.is_open:
             return
         try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self._claim(self._fd)
-            os.ftruncate(self._fd, self._end)
-            os.lseek(self._fd, self._end, os.SEEK_SET)
-            if not self._end:
-                self._append(MAGIC + framed(msgspec.msgpack.encode(_Identity(self.identity))))
-        except OSError as error:
-            self._give_up(error)
-
-    def recall(self, number: int, frame_index: int) -> Recalled | None:
-        """The answer of that number, where it need not be given again.
-
-        Raises ResumeError where it was about another frame than `frame_index`.
-        """
-        recalled = self._recalled.get(number)
-        if recalled is not None and recalled.answer.frame_index != frame_index:
-            self.kept = 0
-            raise ResumeError(
-                f"{str(self.path)!r} has answer {number} about frame {recalled.answer.frame_index}, and this run about "
-                f"frame {frame_index}: the two do not see the same; leave --resume out to start afresh"
-            )
-        return recalled
-
-    def keep(self, answer: Answer, feedback: Feedback | None) -> None:
-        """Writes an answer down, unless it was recalled; it is on the disk when this returns."""
-        if self._fd is None or answer.answer in self._recalled:
-            return
-        kept = _Kept(answer)
-        if feedback is not None:
-            arrays = (feedback.regions, feedback.attention, feedback.similarity)
-            kept = _Kept(answer, feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
-        try:
-            self._append(framed(msgspec.msgpack.encode(kept)))
-        except OSError as error:
-            self._give_up(error)
-        else:
-            self.kept += 1
-
-    def close(self) -> None:
-        """Lets go of the file, which stays; not to be called while answers are still kept."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def remove(self) -> None:
-        """The run has finished: closes and removes the file."""
-        with suppress(OSError):
-            if self._ours is not None and os.path.samestat(self.path.lstat(), self._ours):
-                self.path.unlink()
-        self.close()
-
-    def _claim(self, fd: int) -> None:
-        """Makes sure that the file is a journal and nobody else's. Raises ResumeError, having let go of it."""
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode) or not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
-                raise OSError(0, "there is something else of that name")
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._ours = os.fstat(fd)
+            fresh = not self._log.end
+            self._log.open()
+            if fresh:
+                self._log.append(msgspec.msgpack.encode(_Identity(self.identity)))
         except BlockingIOError:
-            self.close()
             raise ResumeError(
                 f"another run is writing {str(self.path)!r}; wait until it has ended, or name another output"
             ) from None
+        except OSError as error:
+            self._give_up(error)
 
-    def _append(self, data: bytes) -> None:
-        assert self._fd is not None
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
-        os.fsync(self._fd)
+    def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
+        """Return the answer of that number, where it need not be given again.
+
+        Raises ResumeError where it was about another frame than `frame_index`.
+        """
+        entry = self._entries.get(number)
+        if entry is not None and entry.answer.frame_index != frame_index:
+            self.count = 0
+            raise ResumeError(
+                f"{str(self.path)!r} has answer {number} about frame {entry.answer.frame_index}, and this run about "
+                f"frame {frame_index}: the two do not see the same; {AFRESH}"
+            )
+        return entry
+
+    def append(self, answer: Answer, feedback: Feedback | None) -> None:
+        """Write an answer down, unless it came from the journal; it is on the disk when this returns."""
+        if not self._log.is_open or answer.answer in self._entries:
+            return
+        record = _AnswerRecord(answer)
+        if feedback is not None:
+            arrays = (feedback.regions, feedback.attention, feedback.similarity)
+            record = _AnswerRecord(answer, feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
+        try:
+            self._log.append(msgspec.msgpack.encode(record))
+        except OSError as error:
+            self._give_up(error)
+        else:
+            self.count += 1
+
+    def close(self) -> None:
+        """Close the file, which stays; not to be called while answers are still appended."""
+        self._log.close()
+
+    def remove(self) -> None:
+        """Close and remove the file: the run has finished."""
+        self._log.remove()
+
+    def _read(self) -> None:
+        records = self._log.records()
+        identity = next(records, None)
+        if identity is None:
+            raise ValueError
+        _compare(self.path, msgspec.msgpack.decode(identity, type=_Identity).identity, self.identity)
+        for record in records:
+            entry = _entry(record)
+            self._entries[entry.answer.answer] = entry
+            if self._log.end > JOURNAL_BYTES_MAX:
+                break
+        self.count = len(self._entries)
 
     def _give_up(self, error: OSError) -> None:
         """The run goes on without a journal; one that was cut short is still good for the answers that it holds."""
@@ -206,30 +180,16 @@ class Journal:
         log.warning("cannot keep %s (%s); if this run is killed, it cannot be continued", self.path, error.strerror)
 
 
-def _read(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Each whole record of a journal, and where it ends. Raises ResumeError."""
-    try:
-        with open_regular(path) as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                return
-            for record, end in read_framed(file, KEPT_BYTES_MAX):
-                if end > JOURNAL_BYTES_MAX:
-                    return
-                yield record, end
-    except OSError as error:
-        raise ResumeError(f"cannot read {str(path)!r}: {error.strerror}; leave --resume out to start afresh") from error
-
-
-def _recalled(record: bytes) -> Recalled:
+def _entry(record: bytes) -> JournalEntry:
     """Raises ValueError or msgspec.DecodeError for what no run has written."""
-    kept = msgspec.msgpack.decode(record, type=_Kept)
+    kept = msgspec.msgpack.decode(record, type=_AnswerRecord)
     if len(kept.answer.text) > ANSWER_CHARS_MAX:
         raise ValueError
     if kept.stamp is None:
-        return Recalled(kept.answer, None)
+        return JournalEntry(kept.answer, None)
     regions = np.frombuffer(kept.regions, np.int32).reshape(-1, 3)
     attention, similarity = (np.frombuffer(part, np.float32) for part in (kept.attention, kept.similarity))
-    return Recalled(kept.answer, checked_feedback(Feedback(kept.stamp, regions, attention, similarity)))
+    return JournalEntry(kept.answer, checked_feedback(Feedback(kept.stamp, regions, attention, similarity)))
 
 
 def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -241,7 +201,7 @@ def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> 
     also = f" (and {more} more differ)" if more else ""
     raise ResumeError(
         f"{str(path)!r} is of a run with {name} {written.get(name, 'unset')}, and this one has {now.get(name, 'unset')}"
-        f"{also}; give the same, or leave --resume out to start afresh"
+        f"{also}; give the same, or {AFRESH}"
     )
 
 
@@ -250,23 +210,20 @@ def journal_path(output: str) -> Path:
     return Path(f"{output}{SUFFIX}")
 
 
-AFRESH = "leave --resume out to start afresh"
-
-
 def journal_for(config: Config, *, resume: bool) -> Journal | None:
     """The journal of a run that is about to begin; None where it could not be continued.
 
     `resume`: it continues an earlier one. Raises ResumeError where that cannot be done.
     """
     obstacle = _obstacle(config)
-    identity = None if obstacle else identity_of(config)
+    identity = None if obstacle else run_fingerprint(config)
     if identity is None:
         if resume and (obstacle or _exists(config.source)):
             raise ResumeError(obstacle or f"--resume cannot read a live picture twice; {AFRESH}")
         return None
     path = journal_path(config.output.paths[0])
     if not resume:
-        return Journal.fresh(path, identity)
+        return Journal(path, identity)
     if path.exists():
         return Journal.continued(path, identity)
     for output in config.output.paths:
@@ -275,13 +232,13 @@ def journal_for(config: Config, *, resume: bool) -> Journal | None:
                 f"there is nothing to continue: {output!r} has no {path.name!r} beside it, so it is complete or was "
                 f"written in another way; {AFRESH}"
             )
-    return Journal.fresh(path, identity)
+    return Journal(path, identity)
 
 
 def could_continue(journal: Journal) -> bool:
     """Whether the journal that a fresh run is about to replace holds answers which `--resume` would have used."""
     try:
-        return bool(Journal.continued(journal.path, journal.identity).recalls)
+        return bool(Journal.continued(journal.path, journal.identity).earlier_answers)
     except ResumeError:
         return False
 

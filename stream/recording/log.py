@@ -1,16 +1,18 @@
-"""`RecordLog`: append-only file of length+CRC records, locked, torn tail dropped; used by journal and recording.
+"""Append-only files of records, read up to the first one that was cut short or damaged.
 
-Each is its length and CRC-32 (little-endian uint32 both), then the payload, which is never empty: zeros are what a file
-ends with where a machine went down before the disk had all of it.
+A file is `magic`, then records. Each is its length and CRC-32 (little-endian uint32 both), then the payload, which is
+never empty: zeros are what a file ends with where a machine went down before the disk had all of it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,34 +21,139 @@ from stream.untrusted import RECORD_BYTES_MAX
 FRAMING = struct.Struct("<II")
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading. Raises OSError where it is none: a pipe or a device could keep its reader for ever."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+class ForeignFile(ValueError):
+    """A file that does not begin with the magic of the log that it was read as; `start` is what it begins with."""
+
+    def __init__(self, start: bytes) -> None:
+        super().__init__(f"it begins with {start!r}")
+        self.start = start
+
+
+def frame_record(payload: bytes) -> bytes:
+    """Return the payload as it stands in a file."""
+    return FRAMING.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+class RecordLog:
+    """A file of records at `path`, for one thread: read with `records`, then opened to append after what was read.
+
+    `end` is where the last whole record ends, 0 where not even the magic is there. `durable`: each record is on the
+    disk when `append` returns. Records of more than `most_bytes` are taken for damage.
+    """
+
+    def __init__(self, path: Path, magic: bytes, *, durable: bool = False, most_bytes: int = RECORD_BYTES_MAX) -> None:
+        self.path = path
+        self.magic = magic
+        self.end = 0
+        self._durable = durable
+        self._most_bytes = most_bytes
+        self._size = 0
+        self._fd: int | None = None
+        self._status: os.stat_result | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd is not None
+
+    @property
+    def torn_bytes(self) -> int:
+        """Bytes after the last whole record that was read."""
+        return self._size - self.end
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file that `open` opened still lies at `path`."""
+        with suppress(OSError):
+            return self._status is not None and os.path.samestat(self.path.lstat(), self._status)
+        return False
+
+    def records(self) -> Iterator[bytes]:
+        """Yield the payload of each whole record.
+
+        Raises ForeignFile where the file begins otherwise, OSError where it cannot be read.
+        """
+        self.end = 0
+        with _open_regular(self.path) as file:
+            self._size = os.fstat(file.fileno()).st_size
+            start = file.read(len(self.magic))
+            if not self.magic.startswith(start):
+                raise ForeignFile(start)
+            if start != self.magic:
+                return
+            self.end = len(self.magic)
+            while self.torn_bytes >= FRAMING.size:
+                length, check = FRAMING.unpack(file.read(FRAMING.size))
+                if not 0 < length <= min(self._most_bytes, self.torn_bytes - FRAMING.size):
+                    return
+                payload = file.read(length)
+                if zlib.crc32(payload) != check:
+                    return
+                self.end += FRAMING.size + length
+                yield payload
+
+    def open(self, *, new: bool = False) -> None:
+        """Open the file to append after `end`, and cut off what follows. `new`: nothing may lie there.
+
+        Raises BlockingIOError where another process has it open, OSError where it cannot be written or is another file.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if new else 0)
+        self._fd = os.open(self.path, flags, 0o666)
+        try:
+            status = os.fstat(self._fd)
+            start = os.pread(self._fd, len(self.magic), 0) if stat.S_ISREG(status.st_mode) else None
+            if start is None or not self.magic.startswith(start):
+                raise OSError(0, "there is something else of that name")
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._status = status
+            self._cut_off()
+            if not self.end:
+                self._write(self.magic)
+        except OSError:
+            self.close()
+            raise
+
+    def append(self, payload: bytes) -> None:
+        """Write a record. Raises OSError where there is no room for all of it: then nothing of it is in the file."""
+        self._write(frame_record(payload))
+
+    def close(self) -> None:
+        """Close the file, which stays."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def remove(self) -> None:
+        """Close the file, and remove it where it is the one that `open` opened."""
+        if self.is_in_place:
+            with suppress(OSError):
+                self.path.unlink()
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        assert self._fd is not None
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+            if self._durable:
+                os.fsync(self._fd)
+        except OSError:
+            with suppress(OSError):
+                self._cut_off()
+            raise
+        self.end += len(data)
+
+    def _cut_off(self) -> None:
+        """Drop what follows `end`."""
+        assert self._fd is not None
+        os.ftruncate(self._fd, self.end)
+        os.lseek(self._fd, self.end, os.SEEK_SET)
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises OSError where it is none: a pipe or a device could keep its reader for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(0, "it is not a file")
     return os.fdopen(descriptor, "rb")
-
-
-def framed(payload: bytes) -> bytes:
-    """The payload as it stands in a file."""
-    return FRAMING.pack(len(payload), zlib.crc32(payload)) + payload
-
-
-def read_framed(file: BinaryIO, most_bytes: int = RECORD_BYTES_MAX) -> Iterator[tuple[bytes, int]]:
-    """The payload of each whole record from the file's position on, and where it ends.
-
-    Stops before the first one that was cut short or damaged or has more than `most_bytes`, and at the end.
-    """
-    start = end = file.tell()
-    size = file.seek(0, os.SEEK_END)
-    file.seek(start)
-    while end + FRAMING.size <= size:
-        length, check = FRAMING.unpack(file.read(FRAMING.size))
-        end += FRAMING.size + length
-        if not length or length > most_bytes or end > size:
-            return
-        payload = file.read(length)
-        if zlib.crc32(payload) != check:
-            return
-        yield payload, end

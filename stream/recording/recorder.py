@@ -1,4 +1,4 @@
-"""`Recorder` thread and the `LinkRecorder` on the answer link."""
+"""Writes a run's recording beside the run: in a thread of its own, which nobody waits for but at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,16 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.format import AnyRecord, Began, Happened, Heard, Part, Said, packed
+from stream.recording.format import (
+    AnyRecord,
+    EventRecord,
+    ReceivedMessage,
+    SentMessage,
+    SessionStarted,
+    compress_arrays,
+    encode_record,
+    open_part,
+)
 from stream.transport import Received
 
 WAITING_BYTES = 64 << 20
@@ -68,29 +77,29 @@ class Recorder:
         self._met = self._over = self._closed = False
         self._notice: Notice | None = None
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        began = Began(version("arr-coc-stream"), source, now, live=live)
-        self._put(lambda: began)
+        started = SessionStarted(version("arr-coc-stream"), source, now, live=live)
+        self._put(lambda: started)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
-    def happened(self, event: Event) -> None:
+    def event(self, event: Event) -> None:
         """The run tells this. Left out are pieces of text, which the answer has whole, and what shows a frame."""
         if isinstance(event, AnswerDeltaEvent):
             return
         if isinstance(event, FrameReady):
             event = replace(event, slot=None, map=None)
-        self._put(lambda: Happened(cast(AnyEvent, event)))
+        self._put(lambda: EventRecord(cast(AnyEvent, event)))
 
-    def said(self, message: Message, arrays: Arrays) -> None:
+    def sent(self, message: Message, arrays: Arrays) -> None:
         """This went to the answer stage; the arrays do not change any more."""
         size = sum(array.nbytes for array in arrays)
-        self._put(lambda: Said(cast(AnyMessage, message), packed(arrays)), size)
+        self._put(lambda: SentMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
-    def heard(self, message: Message, arrays: Arrays) -> None:
+    def received(self, message: Message, arrays: Arrays) -> None:
         """This came from the answer stage."""
         self._met = self._met or isinstance(message, ServerHello)
         size = sum(array.nbytes for array in arrays)
-        self._put(lambda: Heard(cast(AnyMessage, message), packed(arrays)), size)
+        self._put(lambda: ReceivedMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
     def take_notice(self) -> Notice | None:
         """That the recording ended before the run, and why; once."""
@@ -136,9 +145,9 @@ class Recorder:
             make = self._next()
             if make is None:
                 return
-            with closing(Part(self._folder)) as part:
+            with closing(open_part(self._folder)) as part:
                 while make is not None:
-                    part.append(make())
+                    part.append(encode_record(make()))
                     make = self._next()
         except Exception as error:
             log.debug("the recording ends", exc_info=True)
@@ -159,7 +168,7 @@ class Recorder:
             return make
 
 
-class RecordedTalk:
+class LinkRecorder:
     """Hears along on the link to an answer stage. `snapshot` is where whole frames are laid, if there is such memory.
 
     For the thread that the link belongs to.
@@ -179,7 +188,7 @@ class RecordedTalk:
             image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px).copy()
             arrays = [*arrays, image]
             message = replace(message, in_snapshot=False, arrays=specs_of(*arrays))
-        self._recorder.said(message, arrays)
+        self._recorder.sent(message, arrays)
 
     def heard(self, received: Received) -> None:
         """A message was received. Weights of an allocator are left out: a replay chooses no tokens."""
@@ -188,4 +197,4 @@ class RecordedTalk:
             return
         if isinstance(message, ServerHello):
             message = replace(message, allocator=b"")
-        self._recorder.heard(message, [np.asarray(part) for part in received.parts])
+        self._recorder.received(message, [np.asarray(part) for part in received.parts])

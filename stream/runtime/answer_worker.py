@@ -21,7 +21,7 @@ from stream.config import Config
 from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
 from stream.protocol.buffers import SnapshotReader, SnapshotWriter
-from stream.recording.identity import answering
+from stream.recording.identity import answer_provenance
 from stream.runtime.child import ChildProcess, Heartbeat, ProcessSupervisor, RestartPolicy
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory
@@ -148,7 +148,7 @@ def main() -> int:
     transport = Transport()
     stage = AnswerServer(
         lambda: load_answer_model(orders.speaker, config),
-        ServerOptions(orders.endpoint, ready=heartbeat.ready, answering=lambda: answering(config)),
+        ServerOptions(orders.endpoint, ready=heartbeat.ready, answering=lambda: answer_provenance(config)),
         transport,
         RunControl(),
         SnapshotReader(orders.snapshot),
@@ -196,7 +196,7 @@ def serve_answers(
         curve=curve,
         shared=True,
         ready=loaded_now,
-        answering=lambda: answering(config),
+        answering=lambda: answer_provenance(config),
     )
     stage = AnswerServer(lambda: load_answer_model(speaker, config), place, transport, stopping)
     try:

@@ -29,9 +29,9 @@ from stream.errors import StageDied
 from stream.events import Event, FrameReady, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
 from stream.media import Overlay
 from stream.protocol.buffers import Slots
-from stream.recording.identity import answering
+from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
-from stream.recording.recorder import RecordedTalk, Recorder
+from stream.recording.recorder import LinkRecorder, Recorder
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, SharedAnswerWorker, remote_endpoint
 from stream.runtime.child import ProcessSupervisor
 from stream.runtime.run import BaseRun
@@ -246,7 +246,7 @@ class Pipeline(BaseRun):
     def _summary(self) -> Summary:
         summary = super()._summary()
         if self._recorder is not None:
-            self._recorder.happened(summary)
+            self._recorder.event(summary)
         return summary
 
     @contextmanager
@@ -292,7 +292,7 @@ class Pipeline(BaseRun):
             self._group.add_process(ANSWERS, self._shared.supervisor(), lent=True)
             return self._shared.reach
         if self._config.pipeline.single_process:
-            place = ServerOptions(ALLOCATE_ANSWER, answering=lambda: answering(self._config))
+            place = ServerOptions(ALLOCATE_ANSWER, answering=lambda: answer_provenance(self._config))
             self._group.start(
                 AnswerServer(lambda: load_answer_model(self._speaker, self._config), place, transport, self._control)
             )
@@ -307,7 +307,7 @@ class Pipeline(BaseRun):
         config, control, clock = self._config, self._control, self._clock
         planes: Slots[FramePlanes] = Slots(PLANES)
         if self._recorder is not None:
-            answer = replace(answer, tap=RecordedTalk(self._recorder, answer.snapshot))
+            answer = replace(answer, tap=LinkRecorder(self._recorder, answer.snapshot))
         policy = capture_policy(config, self.source_info)
         wiring = AllocateWiring(
             transport=transport,

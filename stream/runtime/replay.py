@@ -26,8 +26,15 @@ from stream.protocol.messages import (
     TurnExpired,
     YesNoReply,
 )
-from stream.recording.format import AnyRecord, Began, Heard, Recording, Said, unpacked
-from stream.recording.identity import UNKNOWN, Answering, config_of, read_answering, weights_of
+from stream.recording.format import (
+    AnyRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    decompress_arrays,
+)
+from stream.recording.identity import UNKNOWN, AnswerProvenance, config_of, model_fingerprint, parse_provenance
 
 GUEST = b"replay"
 """The only guest of the speaker."""
@@ -92,7 +99,7 @@ class Replay:
     stage anew. Where a process was started again, numbers and times go on as in its run.
     """
 
-    def __init__(self, speaker: AnswerModel, told: Answering) -> None:
+    def __init__(self, speaker: AnswerModel, told: AnswerProvenance) -> None:
         self._speaker = speaker
         self._told = told
         self._until = ""
@@ -110,13 +117,13 @@ class Replay:
         Raises what the speaker raises; TransportError for a packet that is none; RecordingError where another model
         went on.
         """
-        if isinstance(record, Began):
+        if isinstance(record, SessionStarted):
             self._rebaser.live = record.live
             self._rebaser.next_epoch(0)
             self._last, self._recorded = -1, None
-        elif isinstance(record, Said):
+        elif isinstance(record, SentMessage):
             self._say(record)
-        elif isinstance(record, Heard):
+        elif isinstance(record, ReceivedMessage):
             for event in self._hear(record.message):
                 yield self._counted(self._rebaser.apply(event))
         else:
@@ -137,7 +144,7 @@ class Replay:
             recorded=self._recorded,
         )
 
-    def _say(self, record: Said) -> None:
+    def _say(self, record: SentMessage) -> None:
         message = record.message
         if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
@@ -149,7 +156,7 @@ class Replay:
             self._speaker.forget(GUEST)
             self._until = message.standing_query or ""
             return
-        parts = unpacked(record)
+        parts = decompress_arrays(record)
         self._packet = (
             token_packet(message, parts) if isinstance(message, TokenPacketMessage) else frame_packet(message, parts)
         )
@@ -157,7 +164,7 @@ class Replay:
 
     def _hear(self, message: AnyMessage) -> Iterator[Event]:
         if isinstance(message, ServerHello):
-            self._check(read_answering(message.provenance))
+            self._check(parse_provenance(message.provenance))
         elif isinstance(message, TurnExpired):
             self._packet = None
         elif self._packet is not None and isinstance(message, YesNoReply):
@@ -165,7 +172,7 @@ class Replay:
         elif self._packet is not None and isinstance(message, AnswerReply):
             yield self._answer(self._packet, message)
 
-    def _check(self, now: Answering) -> None:
+    def _check(self, now: AnswerProvenance) -> None:
         """Raises RecordingError where the run went on with another model, or other settings."""
         if (now.weights, now.settings) != (self._told.weights, self._told.settings):
             raise RecordingError(
@@ -226,15 +233,15 @@ class Replay:
         return event
 
 
-def answered_by(recording: Recording) -> Answering:
+def answered_by(recording: Recording) -> AnswerProvenance:
     """What the answers of a recording came of. Raises RecordingError where there is none."""
     for record in recording.records():
-        if isinstance(record, Heard) and isinstance(record.message, ServerHello):
-            return read_answering(record.message.provenance)
+        if isinstance(record, ReceivedMessage) and isinstance(record.message, ServerHello):
+            return parse_provenance(record.message.provenance)
     raise RecordingError(f"nothing was answered in {str(recording.folder)!r}: the run ended before its model was there")
 
 
-def open_recorded(told: Answering, config: Config, speaker: str = QWEN) -> AnswerModel:
+def open_recorded(told: AnswerProvenance, config: Config, speaker: str = QWEN) -> AnswerModel:
     """The model of `config`, which must be the recorded one, with as many threads as it had.
 
     Raises RecordingError where it is another one, and what `load_answer_model` raises.
@@ -243,10 +250,10 @@ def open_recorded(told: Answering, config: Config, speaker: str = QWEN) -> Answe
 
     torch.set_num_threads(min(told.threads, os.cpu_count() or 1))
     name, opened = config.answer.model, None
-    found = weights_of(name)
+    found = model_fingerprint(name)
     if found == UNKNOWN:  # of the hub, and not here yet
         opened = load_answer_model(speaker, config)
-        found = weights_of(name)
+        found = model_fingerprint(name)
     if found != told.weights:
         raise RecordingError(
             f"recorded with another model than {name or 'the bundled one'}: {told.model or 'the bundled one'} "
@@ -255,7 +262,7 @@ def open_recorded(told: Answering, config: Config, speaker: str = QWEN) -> Answe
     return opened or load_answer_model(speaker, config)
 
 
-def replay_config(told: Answering, model: str | None, device: str | None, dtype: str | None) -> Config:
+def replay_config(told: AnswerProvenance, model: str | None, device: str | None, dtype: str | None) -> Config:
     """The configuration that answers as the recorded one did; `model` says where its files are now.
 
     Raises RecordingError.

@@ -277,7 +277,7 @@ class AllocateStage:
     def _emit(self, event: Event) -> None:
         """Waits for the sinks, however slow they are, unless the run is cancelled."""
         if self._wiring.recorder is not None:
-            self._wiring.recorder.happened(event)
+            self._wiring.recorder.event(event)
         data = pack_event(event)
         while not self._events.send(data, WAIT_MS):
             self._control.check()

@@ -25,7 +25,7 @@ from arr_coc.types import QueryEmbedding
 from stream.answer.model import QWEN, load_answer_model
 from stream.config import AnswerConfig, Config
 from stream.protocol.messages import ServerHello, decode, encode
-from stream.recording.identity import identity_of
+from stream.recording.identity import run_fingerprint
 from stream.runtime.wiring import allocator_for
 from stream.sources import SourceInfo
 from tests.support.models import tiny_folder
@@ -397,11 +397,11 @@ def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: 
 
 def test_a_run_with_other_allocator_weights_is_another_run(trained: Path, tmp_path: Path) -> None:
     config = Config(source="scene:demo", answer=AnswerConfig(model=str(trained)))
-    before = identity_of(config)
+    before = run_fingerprint(config)
     weights = trained / "arr_coc" / "model.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    after = identity_of(config)
+    after = run_fingerprint(config)
     weights.write_bytes(data)
     assert before is not None
     assert after is not None

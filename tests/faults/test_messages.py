@@ -52,9 +52,18 @@ from stream.protocol.messages import (
     decode,
     encode,
 )
-from stream.recording.format import MAGIC, Began, Happened, Heard, Recording, Said, packed, unpacked
+from stream.recording.format import (
+    MAGIC,
+    EventRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    compress_arrays,
+    decompress_arrays,
+)
 from stream.recording.journal import Journal
-from stream.recording.log import framed
+from stream.recording.log import frame_record
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.support.answer_models import FakeSpeaker
@@ -196,16 +205,16 @@ def test_a_header_that_announces_too_much_allocates_nothing(seed: list[bytes], l
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_damaged_journal_gives_answers_or_nothing(tmp_path: Path, count: int) -> None:
     path = tmp_path / "a.resume"
-    journal = Journal.fresh(path, {"source": "x"})
-    journal.begin()
+    journal = Journal(path, {"source": "x"})
+    journal.open()
     for number in range(4):
-        journal.keep(msgspec.structs.replace(answer(number, "a red circle"), answer=number), FEEDBACK)
+        journal.append(msgspec.structs.replace(answer(number, "a red circle"), answer=number), FEEDBACK)
     journal.close()
     whole = path.read_bytes()
     for data in many([whole], count // 10):
         path.write_bytes(data)
         with suppress(ResumeError):
-            assert Journal.continued(path, {"source": "x"}).recalls <= 4
+            assert Journal.continued(path, {"source": "x"}).earlier_answers <= 4
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -214,18 +223,23 @@ def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: in
     encoder = msgspec.msgpack.Encoder()
     message, arrays = token_message(2, 1, PACKET)
     whole, image = frame_message(2, 1, WHOLE, in_snapshot=False)
-    records = [Began("0.1.0", "x", "now"), Said(message, packed(arrays)), Said(whole, packed(image)), Heard(ANSWERED)]
-    payloads = [encoder.encode(record) for record in [*records, Happened(EVENTS[0])]]
+    records = [
+        SessionStarted("0.1.0", "x", "now"),
+        SentMessage(message, compress_arrays(arrays)),
+        SentMessage(whole, compress_arrays(image)),
+        ReceivedMessage(ANSWERED),
+    ]
+    payloads = [encoder.encode(record) for record in [*records, EventRecord(EVENTS[0])]]
     path, read = tmp_path / "0001.rec", 0
     for number, data in enumerate(many(payloads, count // 10)):
-        framed_well = MAGIC + b"".join(map(framed, [payloads[0], data, *payloads[1:]]))
-        path.write_bytes(framed_well if number % 2 else MAGIC + framed(payloads[0]) + data)
+        framed_well = MAGIC + b"".join(map(frame_record, [payloads[0], data, *payloads[1:]]))
+        path.write_bytes(framed_well if number % 2 else MAGIC + frame_record(payloads[0]) + data)
         recording = Recording(tmp_path)
         with suppress(RecordingError):
             for record in recording.records():
-                if isinstance(record, (Said, Heard)):
+                if isinstance(record, (SentMessage, ReceivedMessage)):
                     with suppress(TransportError):
-                        parts = unpacked(record)
+                        parts = decompress_arrays(record)
                         if isinstance(record.message, TokenPacketMessage):
                             token_packet(record.message, parts)
                         elif isinstance(record.message, FramePacketMessage):

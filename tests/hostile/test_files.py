@@ -17,10 +17,10 @@ from stream.cli import main
 from stream.config_loading import build_config, file_layer
 from stream.errors import ConfigError, RecordingError, ResumeError, TransportError
 from stream.protocol.messages import ArraySpec
-from stream.recording.format import MAGIC, Began, Recording, unpack_array
+from stream.recording.format import MAGIC, Recording, SessionStarted, decompress_array
 from stream.recording.journal import MAGIC as JOURNAL_MAGIC
 from stream.recording.journal import Journal
-from stream.recording.log import FRAMING, framed
+from stream.recording.log import FRAMING, frame_record
 from stream.untrusted import ANSWER_CHARS_MAX, CONFIG_BYTES_MAX, KEPT_BYTES_MAX, RECORD_BYTES_MAX
 from tests.support.events import answer
 from tests.support.faults import many
@@ -37,7 +37,7 @@ def _memory_stays() -> Iterator[None]:
     assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
-BEGAN = msgspec.msgpack.encode(Began("0.1.0", "x", "now"))
+BEGAN = msgspec.msgpack.encode(SessionStarted("0.1.0", "x", "now"))
 IDENTITY = msgspec.msgpack.encode({"identity": {"source": "x"}})
 
 
@@ -51,7 +51,7 @@ def sparse(path: Path, head: bytes, size: int) -> None:
 @pytest.mark.parametrize("length", [RECORD_BYTES_MAX + 1, 2**31, 2**32 - 1])
 def test_a_record_beyond_measure_is_not_read(tmp_path: Path, length: int) -> None:
     path = tmp_path / "0001.rec"
-    sparse(path, MAGIC + framed(BEGAN) + struct.pack("<II", length, 0), length + 1000)
+    sparse(path, MAGIC + frame_record(BEGAN) + struct.pack("<II", length, 0), length + 1000)
     recording = Recording(tmp_path)
     assert len(list(recording.records())) == 1
     assert recording.damage
@@ -59,8 +59,8 @@ def test_a_record_beyond_measure_is_not_read(tmp_path: Path, length: int) -> Non
 
 def test_a_record_of_a_journal_beyond_measure_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.resume"
-    sparse(path, JOURNAL_MAGIC + framed(IDENTITY) + FRAMING.pack(KEPT_BYTES_MAX + 1, 0), 2**31)
-    assert Journal.continued(path, {"source": "x"}).recalls == 0
+    sparse(path, JOURNAL_MAGIC + frame_record(IDENTITY) + FRAMING.pack(KEPT_BYTES_MAX + 1, 0), 2**31)
+    assert Journal.continued(path, {"source": "x"}).earlier_answers == 0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_record_of_a_journal_beyond_measure_is_not_read(tmp_path: Path) -> Non
 )
 def test_an_answer_that_no_run_has_kept_is_refused(tmp_path: Path, kept: object) -> None:
     path = tmp_path / "a.resume"
-    path.write_bytes(JOURNAL_MAGIC + framed(IDENTITY) + framed(msgspec.msgpack.encode(kept)))
+    path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(kept)))
     with pytest.raises(ResumeError, match="is no journal of a run"):
         Journal.continued(path, {"source": "x"})
 
@@ -91,7 +91,7 @@ def test_feedback_that_no_frame_has_is_refused(tmp_path: Path, regions: list[lis
         "attention": np.ones(1, np.float32).tobytes(),
         "similarity": np.ones(1, np.float32).tobytes(),
     }
-    path.write_bytes(JOURNAL_MAGIC + framed(IDENTITY) + framed(msgspec.msgpack.encode(kept)))
+    path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(kept)))
     with pytest.raises(ResumeError):
         Journal.continued(path, {"source": "x"})
 
@@ -116,9 +116,9 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
 def test_only_parts_in_the_folder_itself_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "recording"
     folder.mkdir()
-    (tmp_path / "0001.rec").write_bytes(MAGIC + framed(BEGAN))
+    (tmp_path / "0001.rec").write_bytes(MAGIC + frame_record(BEGAN))
     for name in ("..rec", "-1.rec", "0x1.rec", "1e3.rec", "٠٠٠١x.rec", "0001.rec.bak", "notes.rec"):
-        (folder / name).write_bytes(MAGIC + framed(BEGAN))
+        (folder / name).write_bytes(MAGIC + frame_record(BEGAN))
     with pytest.raises(RecordingError, match="there is no recording"):
         Recording(folder)
 
@@ -126,12 +126,12 @@ def test_only_parts_in_the_folder_itself_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(2**31,), (2**31, 2**31, 2**31, 2**31), (70_000, 70_000, 3)])
 def test_a_packed_array_beyond_measure_is_not_unpacked(shape: tuple[int, ...]) -> None:
     with pytest.raises(TransportError, match="larger than any that is sent"):
-        unpack_array(b"x\x9c" + bytes(100), ArraySpec("uint8", shape))
+        decompress_array(b"x\x9c" + bytes(100), ArraySpec("uint8", shape))
 
 
 def test_parts_that_were_swapped_are_read_as_what_they_are_or_told(tmp_path: Path) -> None:
-    first = MAGIC + framed(BEGAN) + framed(IDENTITY)
-    (tmp_path / "0001.rec").write_bytes(JOURNAL_MAGIC + framed(BEGAN))
+    first = MAGIC + frame_record(BEGAN) + frame_record(IDENTITY)
+    (tmp_path / "0001.rec").write_bytes(JOURNAL_MAGIC + frame_record(BEGAN))
     (tmp_path / "0002.rec").write_bytes(first)
     with pytest.raises(RecordingError, match="is no part of a recording"):
         list(Recording(tmp_path).records())
@@ -140,7 +140,7 @@ def test_parts_that_were_swapped_are_read_as_what_they_are_or_told(tmp_path: Pat
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_bit_flips_and_cuts_are_told_and_never_crash(tmp_path: Path, count: int) -> None:
     path = tmp_path / "0001.rec"
-    whole = MAGIC + b"".join(map(framed, [BEGAN, IDENTITY, BEGAN]))
+    whole = MAGIC + b"".join(map(frame_record, [BEGAN, IDENTITY, BEGAN]))
     for data in many([whole], count):
         path.write_bytes(data)
         with suppress(RecordingError):

@@ -39,7 +39,7 @@ from stream.protocol.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.recording.journal import Recalled
+from stream.recording.journal import JournalEntry
 from stream.transport import Link, Transport
 from stream.untrusted import ANSWER_CHARS_MAX, HEARD_AT_ONCE
 from tests.support.network import LIMIT_MS
@@ -160,17 +160,17 @@ def opened(clock: FakeClock) -> Iterator[Opener]:
 class FakeJournal:
     """Holds the answers of an earlier run by number, and what is kept."""
 
-    def __init__(self, *recalled: Recalled) -> None:
+    def __init__(self, *recalled: JournalEntry) -> None:
         self._recalled = {one.answer.answer: one for one in recalled}
-        self.kept: list[tuple[Answer, Feedback | None]] = []
+        self.appended: list[tuple[Answer, Feedback | None]] = []
 
-    def recall(self, number: int, frame_index: int) -> Recalled | None:
+    def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
         found = self._recalled.get(number)
         assert found is None or found.answer.frame_index == frame_index
         return found
 
-    def keep(self, answer: Answer, feedback: Feedback | None) -> None:
-        self.kept.append((answer, feedback))
+    def append(self, answer: Answer, feedback: Feedback | None) -> None:
+        self.appended.append((answer, feedback))
 
 
 def tokens() -> TokenPacket:
@@ -832,8 +832,8 @@ def test_answers_are_kept_with_what_they_taught(opened: Opener) -> None:
     events = talk.hear(answered(0, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
     talk.ask(2)
     events += talk.hear(answered(1))
-    assert [kept for kept, _ in journal.kept] == events
-    first, second = (feedback for _, feedback in journal.kept)
+    assert [kept for kept, _ in journal.appended] == events
+    first, second = (feedback for _, feedback in journal.appended)
     assert first is not None
     np.testing.assert_array_equal(first.attention, FEEDBACK.attention)
     assert second is None
@@ -841,7 +841,7 @@ def test_answers_are_kept_with_what_they_taught(opened: Opener) -> None:
 
 def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(opened: Opener) -> None:
     old = answer(0)
-    journal = FakeJournal(Recalled(old, FEEDBACK))
+    journal = FakeJournal(JournalEntry(old, FEEDBACK))
     talk = opened(journal=journal)
     now = FrameStamp(5, 2_500 * MS, 100 * MS, epoch=99)
     assert talk.dialogue.recall(now)
@@ -855,11 +855,11 @@ def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(open
     assert not talk.dialogue.recall(now)
     assert talk.ask() == 1
     talk.hear(answered(1))
-    assert [kept.answer for kept, _ in journal.kept] == [1]
+    assert [kept.answer for kept, _ in journal.appended] == [1]
 
 
 def test_an_answer_may_have_taught_nothing(opened: Opener) -> None:
-    talk = opened(journal=FakeJournal(Recalled(answer(0), None)))
+    talk = opened(journal=FakeJournal(JournalEntry(answer(0), None)))
     assert talk.dialogue.recall(STAMP)
     talk.hear()
     assert talk.dialogue.take_feedback() is None

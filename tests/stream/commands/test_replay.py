@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from stream.cli import main
 from stream.protocol.messages import AnswerReply
-from stream.recording.format import AnyRecord, Heard, Part, Recording
+from stream.recording.format import AnyRecord, ReceivedMessage, Recording, encode_record, open_part
+from stream.recording.log import RecordLog
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import open_recorded
 from tests.support.models import tiny_folder
@@ -54,22 +56,23 @@ def recorded(clip: str, model: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 def changed(recorded: Path, to: Path) -> Path:
     """A copy in which the second answer was another one."""
-    part, seen = Part(to), 0
+    part, seen = open_part(to), 0
     for record in Recording(recorded).records():
-        part.append(_other(record) if (seen := seen + _is_answer(record)) == 2 and _is_answer(record) else record)
+        seen += _is_answer(record)
+        part.append(encode_record(_other(record) if seen == 2 and _is_answer(record) else record))
     part.close()
     return to
 
 
 def _is_answer(record: AnyRecord) -> bool:
-    return isinstance(record, Heard) and isinstance(record.message, AnswerReply)
+    return isinstance(record, ReceivedMessage) and isinstance(record.message, AnswerReply)
 
 
-def _other(record: AnyRecord) -> Heard:
-    assert isinstance(record, Heard)
+def _other(record: AnyRecord) -> ReceivedMessage:
+    assert isinstance(record, ReceivedMessage)
     assert isinstance(record.message, AnswerReply)
     given = {name: getattr(record.message, name) for name in record.message.__struct_fields__}
-    return Heard(AnswerReply(**{**given, "text": "something\x1b else"}), record.parts)
+    return ReceivedMessage(AnswerReply(**{**given, "text": "something\x1b else"}), record.parts)
 
 
 def test_a_run_is_answered_again_alike(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,10 +163,10 @@ def test_what_cannot_be_replayed_is_said_in_one_line(
 def test_a_recording_of_a_run_that_answered_nothing_is_told(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    part = Part(tmp_path)
+    part = open_part(tmp_path)
     for record in Recording(recorded).records():
         if not _is_answer(record):
-            part.append(record)
+            part.append(encode_record(record))
     part.close()
     assert main(["replay", str(tmp_path)]) == 2
     assert "nothing was answered in" in capsys.readouterr().err
@@ -195,16 +198,16 @@ def test_a_run_that_does_not_begin_leaves_no_folder(tmp_path: Path, clip: str, m
 def test_a_full_disk_ends_the_recording_and_not_the_run(
     clip: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    append, answers = Part.append, 0
+    append, answers = RecordLog.append, 0
 
-    def full(part: Part, record: AnyRecord) -> None:
+    def full(part: RecordLog, payload: bytes) -> None:
         nonlocal answers
-        answers += _is_answer(record)
+        answers += part.path.suffix == ".rec" and _is_answer(msgspec.msgpack.decode(payload, type=AnyRecord))
         if answers > 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(part, record)
+        append(part, payload)
 
-    monkeypatch.setattr(Part, "append", full)
+    monkeypatch.setattr(RecordLog, "append", full)
     out = tmp_path / "a.jsonl"
     assert caption(clip, model, tmp_path / "rec", "-o", str(out)) == 0
     told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]

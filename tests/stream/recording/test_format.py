@@ -18,19 +18,20 @@ from stream.protocol.messages import PROTOCOL, ArraySpec, SetQuery, TokenPacketM
 from stream.recording.format import (
     MAGIC,
     AnyRecord,
-    Began,
-    Happened,
-    Heard,
-    Part,
+    EventRecord,
+    ReceivedMessage,
     Recording,
-    Said,
+    SentMessage,
+    SessionStarted,
     claimed_folder,
-    pack_array,
-    packed,
-    unpack_array,
+    compress_array,
+    compress_arrays,
+    decompress_array,
+    encode_record,
+    open_part,
 )
-from stream.recording.format import unpacked as unpacked_parts
-from stream.recording.log import framed, read_framed
+from stream.recording.format import decompress_arrays as unpacked_parts
+from stream.recording.log import RecordLog, frame_record
 
 RNG = np.random.default_rng(0)
 
@@ -65,67 +66,75 @@ def slopes(*, tiles: int = 40) -> np.ndarray:
 def test_what_was_packed_comes_back_to_the_bit(array: np.ndarray) -> None:
     before = array.copy()
     (spec,) = specs_of(array)
-    back = np.frombuffer(unpack_array(pack_array(array), spec), array.dtype).reshape(array.shape)
+    back = np.frombuffer(decompress_array(compress_array(array), spec), array.dtype).reshape(array.shape)
     np.testing.assert_array_equal(back, before)
     np.testing.assert_array_equal(array, before)
 
 
 def test_pictures_take_less_than_half_of_what_zlib_leaves() -> None:
     tiles = slopes()
-    packed = len(pack_array(tiles))
+    packed = len(compress_array(tiles))
     assert packed < len(zlib.compress(tiles.tobytes(), 1)) / 2
     frame = np.concatenate(tiles.transpose(0, 2, 3, 1), axis=1)
-    assert len(pack_array(frame)) < len(zlib.compress(frame.tobytes(), 1)) / 2
+    assert len(compress_array(frame)) < len(zlib.compress(frame.tobytes(), 1)) / 2
 
 
 def test_what_is_no_such_array_is_told() -> None:
     tiles = noise(3, 3, 32, 32)
     (spec,) = specs_of(tiles)
     (smaller,) = specs_of(tiles[:2])
-    packed = pack_array(tiles)
-    for data, announced in ((packed[:-20], spec), (packed, smaller), (pack_array(tiles[:2]), spec)):
+    packed = compress_array(tiles)
+    for data, announced in ((packed[:-20], spec), (packed, smaller), (compress_array(tiles[:2]), spec)):
         with pytest.raises(TransportError, match="was packed with another size"):
-            unpack_array(data, announced)
+            decompress_array(data, announced)
     with pytest.raises(TransportError, match=r"uint8\[3, 3, 32, 32\] cannot be unpacked"):
-        unpack_array(b"garbage", spec)
+        decompress_array(b"garbage", spec)
     for shape in ((1 << 40, 3, 1 << 40), (0, 3, 1 << 62, 1 << 62)):
         with pytest.raises(TransportError):
-            unpack_array(packed, ArraySpec("uint8", shape))
+            decompress_array(packed, ArraySpec("uint8", shape))
 
 
-BEGAN = Began("0.1.0", "clip.mp4", "2026-01-01T00:00:00+00:00")
+BEGAN = SessionStarted("0.1.0", "clip.mp4", "2026-01-01T00:00:00+00:00")
 
 
-def said(number: int) -> Said:
+def said(number: int) -> SentMessage:
     """A packet of two tokens."""
     rng = np.random.default_rng(number)
     regions = rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32)
     pixels = rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
     packet = TokenPacket(FrameStamp(number, 0, 0), TileGrid.of(64, 96), regions, np.ones(2, np.float32), pixels)
     message, arrays = token_message(number, number, packet)
-    return Said(message, packed(arrays))
+    return SentMessage(message, compress_arrays(arrays))
 
 
-def happened(number: int) -> Happened:
-    return Happened(Notice(code="n", message=str(number)))
+def happened(number: int) -> EventRecord:
+    return EventRecord(Notice(code="n", message=str(number)))
 
 
 def written(folder: Path, *records: AnyRecord) -> Path:
     """A part with these records; its path."""
-    part = Part(folder)
+    part = open_part(folder)
     for record in records:
-        part.append(record)
+        part.append(encode_record(record))
     part.close()
     return max(folder.glob("*.rec"))
 
 
 def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> None:
-    records = [BEGAN, Said(SetQuery(query="ünsaid?")), said(1), Heard(SetQuery(query="x")), happened(2)]
+    records = [
+        BEGAN,
+        SentMessage(SetQuery(query="ünsaid?")),
+        said(1),
+        ReceivedMessage(SetQuery(query="x")),
+        happened(2),
+    ]
     written(tmp_path / "a", *records)
     recording = Recording(tmp_path / "a")
     assert list(recording.records()) == records
     assert recording.damage == []
-    (found,) = (r for r in recording.records() if isinstance(r, Said) and isinstance(r.message, TokenPacketMessage))
+    (found,) = (
+        r for r in recording.records() if isinstance(r, SentMessage) and isinstance(r.message, TokenPacketMessage)
+    )
     assert isinstance(found.message, TokenPacketMessage)
     packet = token_packet(found.message, unpacked_parts(found))
     rng = np.random.default_rng(1)
@@ -139,7 +148,7 @@ def test_each_process_writes_a_part_and_they_are_read_in_order(tmp_path: Path) -
     (tmp_path / "9999.rec").write_bytes(paths[1].read_bytes())
     (tmp_path / "10000.rec").write_bytes(paths[0].read_bytes())
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    numbers = [r.event.message for r in Recording(tmp_path).records() if isinstance(r, Happened)]  # type: ignore[union-attr]
+    numbers = [r.event.message for r in Recording(tmp_path).records() if isinstance(r, EventRecord)]  # type: ignore[union-attr]
     assert numbers == [*map(str, range(12)), "1", "0"]
 
 
@@ -150,7 +159,7 @@ def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_told(tmp_p
     path.write_bytes(whole[:-7])
     recording = Recording(tmp_path)
     records = list(recording.records())
-    assert [type(record) for record in records] == [Began, Happened, Began, Happened]
+    assert [type(record) for record in records] == [SessionStarted, EventRecord, SessionStarted, EventRecord]
     (told,) = recording.damage
     assert told.startswith("0001.rec was cut short or damaged after 2 records; ")
     assert told.endswith(f"{len(whole) - 7 - len(whole_until(path, 2))} bytes left out")
@@ -162,10 +171,11 @@ def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_told(tmp_p
 
 def whole_until(path: Path, records: int) -> bytes:
     """The beginning of a part with so many whole records."""
-    with path.open("rb") as file:
-        file.seek(len(MAGIC))
-        end = [position for _, position in read_framed(file)][records - 1]
-    return path.read_bytes()[:end]
+    log = RecordLog(path, MAGIC)
+    found = log.records()
+    for _ in range(records):
+        next(found)
+    return path.read_bytes()[: log.end]
 
 
 def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
@@ -187,21 +197,21 @@ def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
 
 
 def test_messages_of_another_version_are_refused(tmp_path: Path) -> None:
-    written(tmp_path, Began("0.0.9", "", "", protocol=PROTOCOL - 1), happened(1))
+    written(tmp_path, SessionStarted("0.0.9", "", "", protocol=PROTOCOL - 1), happened(1))
     with pytest.raises(RecordingError, match=rf"of version {PROTOCOL - 1}, .* version {PROTOCOL}; .* version 0.0.9"):
         list(Recording(tmp_path).records())
 
 
 def test_a_whole_record_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
     path = written(tmp_path, BEGAN)
-    path.write_bytes(path.read_bytes() + framed(b"\xc1"))
+    path.write_bytes(path.read_bytes() + frame_record(b"\xc1"))
     with pytest.raises(RecordingError, match=r"0001.rec' holds a record that is none"):
         list(Recording(tmp_path).records())
 
 
 def test_where_the_disk_is_full_nothing_of_the_record_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Part(tmp_path)
-    part.append(BEGAN)
+    part = open_part(tmp_path)
+    part.append(encode_record(BEGAN))
     write, room = os.write, 100
 
     def full(descriptor: int, data: bytes) -> int:
@@ -214,7 +224,7 @@ def test_where_the_disk_is_full_nothing_of_the_record_stays(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space left"):
-        part.append(said(1))
+        part.append(encode_record(said(1)))
     part.close()
     recording = Recording(tmp_path)
     assert list(recording.records()) == [BEGAN]
@@ -229,7 +239,7 @@ def test_a_part_that_cannot_be_begun_leaves_no_descriptor_open(tmp_path: Path, m
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space left"):
-        Part(tmp_path)
+        open_part(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 

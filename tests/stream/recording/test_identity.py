@@ -26,12 +26,12 @@ from stream.recording.identity import (
     SAMPLE_BYTES,
     SAMPLES,
     UNKNOWN,
-    answering,
+    answer_provenance,
     config_of,
     fingerprint,
-    identity_of,
-    read_answering,
-    weights_of,
+    model_fingerprint,
+    parse_provenance,
+    run_fingerprint,
 )
 
 CONFIG = Config(
@@ -50,8 +50,8 @@ CONFIG = Config(
 
 
 def test_what_was_told_answers_alike() -> None:
-    told = read_answering(answering(CONFIG))
-    assert (told.model, told.weights, told.threads) == (None, weights_of(None), torch.get_num_threads())
+    told = parse_provenance(answer_provenance(CONFIG))
+    assert (told.model, told.weights, told.threads) == (None, model_fingerprint(None), torch.get_num_threads())
     config = config_of(told)
     assert config.allocate.budget == "adaptive"
     for key in ("encode", "incremental", "window", "temperature", "max_tokens", "top_p", "seed", "device", "dtype"):
@@ -59,7 +59,7 @@ def test_what_was_told_answers_alike() -> None:
 
 
 def test_nothing_is_told_that_is_nobodys_business() -> None:
-    told = answering(CONFIG)
+    told = answer_provenance(CONFIG)
     assert not any(secret in told for secret in ("secret", "10.0.0.2", "Where?"))
 
 
@@ -69,10 +69,10 @@ def test_a_models_folder_is_told_so_that_it_is_found_from_anywhere(
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    told = read_answering(answering(Config(answer=AnswerConfig(model="model"))))
+    told = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model="model"))))
     assert told.model == str(tmp_path / "model")
     for name in ("owner/never-downloaded", "/no/such/folder"):
-        told = read_answering(answering(Config(answer=AnswerConfig(model=name))))
+        told = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model=name))))
         assert (told.model, told.weights) == (name, UNKNOWN)
 
 
@@ -83,20 +83,20 @@ def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tm
         (tmp_path / name / "model.safetensors").write_bytes(b"weights")
         (tmp_path / name / "README.md").write_text(name, encoding="utf-8")
         (tmp_path / name / "arr_coc" / "weights.safetensors").write_text(name, encoding="utf-8")
-    assert weights_of(str(tmp_path / "one")) == weights_of(str(tmp_path / "two"))
+    assert model_fingerprint(str(tmp_path / "one")) == model_fingerprint(str(tmp_path / "two"))
     (tmp_path / "two" / "model.safetensors").write_bytes(b"weighty")
-    assert weights_of(str(tmp_path / "one")) != weights_of(str(tmp_path / "two"))
+    assert model_fingerprint(str(tmp_path / "one")) != model_fingerprint(str(tmp_path / "two"))
 
 
 def test_what_cannot_be_used_is_told_with_the_remedy() -> None:
     for nothing in ("", "{}", "[]"):
         with pytest.raises(RecordingError, match=r"does not tell what it was answered by .*; record it anew"):
-            read_answering(nothing)
-    changed = json.loads(answering(CONFIG))
+            parse_provenance(nothing)
+    changed = json.loads(answer_provenance(CONFIG))
     changed["program"] = "9.1"
     changed["settings"]["answer"]["encode"] = "telepathic"
     with pytest.raises(RecordingError, match=r"settings are not of this program .*; replay it with version 9\.1"):
-        config_of(read_answering(json.dumps(changed)))
+        config_of(parse_provenance(json.dumps(changed)))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def clip(tmp_path: Path) -> Path:
 
 
 def identity(source: object, **sections: object) -> dict[str, str]:
-    made = identity_of(Config.model_validate({"source": str(source), **sections}))
+    made = run_fingerprint(Config.model_validate({"source": str(source), **sections}))
     assert made is not None
     return made
 
@@ -173,7 +173,7 @@ def test_scenes_and_folders_can_be_read_twice_but_nothing_live(tmp_path: Path) -
     assert one != identity(tmp_path)["source"]
     os.mkfifo(tmp_path / "pipe")
     for source in ("-", "0", "rtsp://camera/1", str(tmp_path / "pipe"), str(tmp_path / "absent"), "a\0b"):
-        assert identity_of(Config(source=source)) is None, source
+        assert run_fingerprint(Config(source=source)) is None, source
 
 
 def test_a_large_file_is_sampled_from_end_to_end(tmp_path: Path) -> None:

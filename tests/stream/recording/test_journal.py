@@ -45,10 +45,10 @@ def feedback(number: int) -> Feedback:
 
 def kept(path: Path, count: int = 3) -> Path:
     """A journal that holds so many answers; every other one has taught something."""
-    journal = Journal.fresh(path, IDENTITY)
-    journal.begin()
+    journal = Journal(path, IDENTITY)
+    journal.open()
     for number in range(count):
-        journal.keep(numbered(number), feedback(number) if number % 2 else None)
+        journal.append(numbered(number), feedback(number) if number % 2 else None)
     journal.close()
     return path
 
@@ -64,9 +64,9 @@ def test_it_lies_beside_the_output(path: Path) -> None:
 
 def test_what_was_kept_comes_back_exactly(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
-    assert (journal.recalls, journal.kept) == (3, 3)
+    assert (journal.earlier_answers, journal.count) == (3, 3)
     for number in range(3):
-        recalled = journal.recall(number, 10 * number)
+        recalled = journal.lookup(number, 10 * number)
         assert recalled is not None
         assert recalled.answer == numbered(number)
         if not number % 2:
@@ -79,37 +79,37 @@ def test_what_was_kept_comes_back_exactly(path: Path) -> None:
             mine, theirs = getattr(was, name), getattr(now, name)
             assert mine.dtype == theirs.dtype
             assert np.array_equal(mine, theirs)
-    assert journal.recall(3, 30) is None
+    assert journal.lookup(3, 30) is None
 
 
 def test_a_fresh_run_recalls_nothing_and_replaces_what_lay_there(path: Path) -> None:
     kept(path)
-    journal = Journal.fresh(path, IDENTITY)
-    assert Journal.continued(path, IDENTITY).recalls == 3, "nothing is lost before the run begins"
-    journal.begin()
-    assert journal.recall(0, 0) is None
-    assert Journal.continued(path, IDENTITY).recalls == 0
+    journal = Journal(path, IDENTITY)
+    assert Journal.continued(path, IDENTITY).earlier_answers == 3, "nothing is lost before the run begins"
+    journal.open()
+    assert journal.lookup(0, 0) is None
+    assert Journal.continued(path, IDENTITY).earlier_answers == 0
     journal.close()
 
 
 def test_a_continued_journal_goes_on_where_it_stopped(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
-    journal.begin()
-    journal.begin()
-    journal.keep(numbered(2), None)
-    journal.keep(numbered(3), feedback(3))
+    journal.open()
+    journal.open()
+    journal.append(numbered(2), None)
+    journal.append(numbered(3), feedback(3))
     journal.close()
     again = Journal.continued(path, IDENTITY)
-    assert again.recalls == 4
+    assert again.earlier_answers == 4
     assert path.read_bytes() == kept(path.with_name("unbroken"), 4).read_bytes()
 
 
 def test_each_answer_is_on_the_disk_before_the_next_is_asked(path: Path) -> None:
-    journal = Journal.fresh(path, IDENTITY)
-    journal.begin()
+    journal = Journal(path, IDENTITY)
+    journal.open()
     for number in range(3):
-        journal.keep(numbered(number), None)
-        assert Journal.continued(path, IDENTITY).recalls == number + 1
+        journal.append(numbered(number), None)
+        assert Journal.continued(path, IDENTITY).earlier_answers == number + 1
     journal.close()
 
 
@@ -118,10 +118,10 @@ def test_a_torn_end_is_dropped_wherever_it_was_torn(path: Path) -> None:
     one = len(kept(path, 1).read_bytes())
     for length in range(one, len(whole)):
         path.write_bytes(whole[:length])
-        assert Journal.continued(path, IDENTITY).recalls == 1
+        assert Journal.continued(path, IDENTITY).earlier_answers == 1
     journal = Journal.continued(path, IDENTITY)
-    journal.begin()
-    journal.keep(numbered(1), feedback(1))
+    journal.open()
+    journal.append(numbered(1), feedback(1))
     journal.close()
     assert path.read_bytes() == whole
 
@@ -131,7 +131,7 @@ def test_a_damaged_record_and_what_follows_it_is_dropped(path: Path) -> None:
     data = bytearray(kept(path).read_bytes())
     data[one + FRAMING.size + 2] ^= 1
     path.write_bytes(data)
-    assert Journal.continued(path, IDENTITY).recalls == 1
+    assert Journal.continued(path, IDENTITY).earlier_answers == 1
 
 
 @pytest.mark.parametrize(
@@ -186,33 +186,33 @@ def test_another_run_is_named_by_what_differs(path: Path) -> None:
 def test_an_answer_about_another_frame_is_no_answer(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
     with pytest.raises(ResumeError, match="answer 1 about frame 10, and this run about frame 11"):
-        journal.recall(1, 11)
+        journal.lookup(1, 11)
 
 
 def test_two_runs_cannot_write_one_journal(path: Path) -> None:
-    first, second = Journal.fresh(path, IDENTITY), Journal.fresh(path, IDENTITY)
-    first.begin()
-    first.keep(numbered(0), None)
+    first, second = Journal(path, IDENTITY), Journal(path, IDENTITY)
+    first.open()
+    first.append(numbered(0), None)
     with pytest.raises(ResumeError, match="another run is writing"):
-        second.begin()
+        second.open()
     second.remove()
-    assert Journal.continued(path, IDENTITY).recalls == 1
+    assert Journal.continued(path, IDENTITY).earlier_answers == 1
     first.close()
 
 
 def test_a_finished_run_leaves_none(path: Path) -> None:
-    journal = Journal.fresh(path, IDENTITY)
-    journal.begin()
-    journal.keep(numbered(0), None)
+    journal = Journal(path, IDENTITY)
+    journal.open()
+    journal.append(numbered(0), None)
     journal.remove()
     assert not path.exists()
-    journal.keep(numbered(1), None)
+    journal.append(numbered(1), None)
     journal.remove()
 
 
 def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) -> None:
-    journal = Journal.fresh(path, IDENTITY)
-    journal.begin()
+    journal = Journal(path, IDENTITY)
+    journal.open()
     mine = tmp_path / "mine"
     mine.write_text("mine")
     mine.rename(path)
@@ -222,10 +222,10 @@ def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) 
 
 def test_a_file_of_that_name_which_is_something_else_stays(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.write_text("my notes on the journal", encoding="utf-8")
-    journal = Journal.fresh(path, IDENTITY)
+    journal = Journal(path, IDENTITY)
     with caplog.at_level(logging.WARNING):
-        journal.begin()
-    journal.keep(numbered(0), None)
+        journal.open()
+    journal.append(numbered(0), None)
     journal.remove()
     assert path.read_text(encoding="utf-8") == "my notes on the journal"
     assert "something else of that name" in caplog.text
@@ -235,18 +235,18 @@ def test_a_file_of_that_name_which_is_something_else_stays(path: Path, caplog: p
 def test_a_folder_that_cannot_be_written_costs_only_the_journal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal.fresh(tmp_path / "absent" / "out.resume", IDENTITY)
-    journal.begin()
-    journal.keep(numbered(0), None)
+    journal = Journal(tmp_path / "absent" / "out.resume", IDENTITY)
+    journal.open()
+    journal.append(numbered(0), None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
 def test_a_full_disk_is_told_once_and_what_was_kept_is_still_good(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal.fresh(path, IDENTITY)
-    journal.begin()
-    journal.keep(numbered(0), None)
+    journal = Journal(path, IDENTITY)
+    journal.open()
+    journal.append(numbered(0), None)
     whole = os.write
 
     def full(fd: int, data: bytes) -> int:
@@ -255,13 +255,13 @@ def test_a_full_disk_is_told_once_and_what_was_kept_is_still_good(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
-    journal.keep(numbered(1), feedback(1))
-    journal.keep(numbered(2), None)
+    journal.append(numbered(1), feedback(1))
+    journal.append(numbered(2), None)
     monkeypatch.undo()
     journal.close()
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
-    assert Journal.continued(path, IDENTITY).recalls == 1
+    assert Journal.continued(path, IDENTITY).earlier_answers == 1
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -330,7 +330,7 @@ def test_where_nothing_was_written_yet_a_continued_run_is_a_fresh_one(video: str
     (tmp_path / "a.vtt").touch()
     journal = journal_for(config(video, tmp_path / "a.vtt"), resume=True)
     assert journal is not None
-    assert journal.recalls == 0
+    assert journal.earlier_answers == 0
 
 
 def test_whether_a_fresh_run_replaces_something_of_use(video: str, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_whether_a_fresh_run_replaces_something_of_use(video: str, tmp_path: Pat
     journal = journal_for(asked, resume=False)
     assert journal is not None
     assert not could_continue(journal)
-    journal.begin()
+    journal.open()
     assert not could_continue(journal), "it holds no answer"
     journal.close()
 
@@ -476,14 +476,14 @@ def test_an_interrupted_run_can_be_continued(
 
 def test_a_continued_run_that_is_interrupted_early_loses_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     before = failing(runs, monkeypatch, "a")
-    recall = Journal.recall
+    lookup = Journal.lookup
 
     def interrupt(self: Journal, number: int, frame_index: int) -> object:
         if number == 1:
             os.kill(os.getpid(), signal.SIGINT)
-        return recall(self, number, frame_index)
+        return lookup(self, number, frame_index)
 
-    monkeypatch.setattr(Journal, "recall", interrupt)
+    monkeypatch.setattr(Journal, "lookup", interrupt)
     assert runs.run("a", "--resume") == 130
     assert runs.files("a") == before
     monkeypatch.undo()

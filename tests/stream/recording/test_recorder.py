@@ -26,9 +26,20 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
+from stream.recording import format as format_module
 from stream.recording import recorder as module
-from stream.recording.format import AnyRecord, Began, Happened, Heard, Part, Recording, Said, unpacked
-from stream.recording.recorder import RECORDING_ENDED, RecordedTalk, Recorder
+from stream.recording.format import (
+    AnyRecord,
+    EventRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    decompress_arrays,
+    encode_record,
+)
+from stream.recording.log import RecordLog
+from stream.recording.recorder import RECORDING_ENDED, LinkRecorder, Recorder
 from stream.transport import Received
 from tests.support.events import frame
 from tests.support.network import until
@@ -50,74 +61,74 @@ HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None, provenanc
 def met(folder: Path, source: str = "") -> Recorder:
     """A recorder whose run has met its model."""
     recorder = Recorder(folder, source)
-    recorder.heard(HELLO, [])
+    recorder.received(HELLO, [])
     return recorder
 
 
 def recorded(folder: Path) -> list[AnyRecord]:
     """What was recorded after the greeting."""
     began, greeting, *rest = Recording(folder).records()
-    assert isinstance(began, Began)
-    assert greeting == Heard(HELLO)
+    assert isinstance(began, SessionStarted)
+    assert greeting == ReceivedMessage(HELLO)
     return rest
 
 
-class StuckPart(Part):
+class StuckLog(RecordLog):
     """A disk that takes nothing until it is told to."""
 
     free = threading.Event()
 
-    def append(self, record: AnyRecord) -> None:
+    def append(self, payload: bytes) -> None:
         assert self.free.wait(30)
-        super().append(record)
+        super().append(payload)
 
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    monkeypatch.setattr(StuckPart, "free", threading.Event())
-    monkeypatch.setattr(module, "Part", StuckPart)
-    return StuckPart.free
+    monkeypatch.setattr(StuckLog, "free", threading.Event())
+    monkeypatch.setattr(format_module, "RecordLog", StuckLog)
+    return StuckLog.free
 
 
 def test_what_is_said_heard_and_told_is_written_in_order(tmp_path: Path) -> None:
     recorder = met(tmp_path / "a", "clip.mp4")
     message, arrays = token_message(3, 4, token_packet_of(2))
-    recorder.happened(notice(1))
-    recorder.said(message, arrays)
-    recorder.heard(SetQuery(query="x"), [])
+    recorder.event(notice(1))
+    recorder.sent(message, arrays)
+    recorder.received(SetQuery(query="x"), [])
     recorder.close()
     told, said, heard = recorded(tmp_path / "a")
     began = next(Recording(tmp_path / "a").records())
-    assert isinstance(began, Began)
+    assert isinstance(began, SessionStarted)
     assert (began.source, began.program) == ("clip.mp4", "0.1.0")
-    assert told == Happened(notice(1))
-    assert heard == Heard(SetQuery(query="x"))
-    assert isinstance(said, Said)
+    assert told == EventRecord(notice(1))
+    assert heard == ReceivedMessage(SetQuery(query="x"))
+    assert isinstance(said, SentMessage)
     assert said.message == message
-    assert unpacked(said) == [array.tobytes() for array in arrays]
+    assert decompress_arrays(said) == [array.tobytes() for array in arrays]
     assert recorder.take_notice() is None
 
 
 def test_a_run_that_never_meets_a_model_leaves_no_recording(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a", "clip.mp4")
-    recorder.happened(notice(1))
+    recorder.event(notice(1))
     recorder.close()
     assert not (tmp_path / "a").exists()
     recorder = Recorder(tmp_path / "a", "clip.mp4")
-    recorder.happened(notice(1))
-    recorder.heard(HELLO, [])
+    recorder.event(notice(1))
+    recorder.received(HELLO, [])
     recorder.close()
-    assert list(Recording(tmp_path / "a").records())[1:] == [Happened(notice(1)), Heard(HELLO)]
+    assert list(Recording(tmp_path / "a").records())[1:] == [EventRecord(notice(1)), ReceivedMessage(HELLO)]
 
 
 def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: Path) -> None:
     recorder = met(tmp_path)
     drawn = frame(0, 0.0, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\0", regions=b""))
-    recorder.happened(AnswerDeltaEvent(answer=0, text="a "))
-    recorder.happened(drawn)
+    recorder.event(AnswerDeltaEvent(answer=0, text="a "))
+    recorder.event(drawn)
     recorder.close()
     (told,) = recorded(tmp_path)
-    assert told == Happened(frame(0, 0.0))
+    assert told == EventRecord(frame(0, 0.0))
 
 
 def test_nobody_waits_for_a_disk_that_takes_nothing(
@@ -126,7 +137,7 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(
     monkeypatch.setattr(module, "CLOSE_LIMIT_S", 0.05)
     recorder = met(tmp_path)
     for number in range(100):
-        recorder.happened(notice(number))
+        recorder.event(notice(number))
     with caplog.at_level(logging.WARNING):
         recorder.close()
         recorder.close()
@@ -141,7 +152,7 @@ def test_what_was_written_waits_no_more(tmp_path: Path, monkeypatch: pytest.Monk
     recorder = met(tmp_path)
     for number in range(10):
         message, arrays = token_message(number, number, token_packet_of(2))
-        recorder.said(message, arrays)
+        recorder.sent(message, arrays)
         until(lambda: not recorder._waiting)
     recorder.close()
     assert recorder.take_notice() is None
@@ -155,43 +166,43 @@ def test_where_the_disk_cannot_follow_it_ends_after_what_waits(
     recorder = met(tmp_path)
     for number in range(10):
         message, arrays = token_message(number, number, token_packet_of(2))
-        recorder.said(message, arrays)
+        recorder.sent(message, arrays)
     told = recorder.take_notice()
     assert told is not None
     assert told.code == RECORDING_ENDED
     assert told.message == f"the recording ends here (the disk cannot follow); {tmp_path} holds what came before"
     assert recorder.take_notice() is None
-    recorder.happened(notice(1))
+    recorder.event(notice(1))
     stuck.set()
     recorder.close()
     numbers = [
         r.message.answer
         for r in recorded(tmp_path)
-        if isinstance(r, Said) and isinstance(r.message, TokenPacketMessage)
+        if isinstance(r, SentMessage) and isinstance(r.message, TokenPacketMessage)
     ]
     assert numbers == list(range(len(numbers)))
     assert 2 <= len(numbers) <= 3, "what had been taken is written, and nothing after a gap"
 
 
 def test_a_full_disk_ends_it_at_a_whole_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = Part.append
+    append = RecordLog.append
 
-    def full(part: Part, record: AnyRecord) -> None:
-        if isinstance(record, Happened) and record.event == notice(2):
+    def full(part: RecordLog, payload: bytes) -> None:
+        if payload == encode_record(EventRecord(notice(2))):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(part, record)
+        append(part, payload)
 
-    monkeypatch.setattr(Part, "append", full)
+    monkeypatch.setattr(RecordLog, "append", full)
     recorder = met(tmp_path)
     for number in range(5):
-        recorder.happened(notice(number))
+        recorder.event(notice(number))
     until(lambda: recorder._over)
     told = recorder.take_notice()
     assert told is not None
     assert "(No space left on device)" in told.message
     assert not recorder._waiting, "what cannot be written is not kept"
     recorder.close()
-    assert recorded(tmp_path) == [Happened(notice(0)), Happened(notice(1))]
+    assert recorded(tmp_path) == [EventRecord(notice(0)), EventRecord(notice(1))]
 
 
 def test_what_goes_wrong_at_the_very_end_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,11 +218,11 @@ def test_a_fault_of_its_own_ends_the_recording_and_not_the_run(tmp_path: Path, m
             raise ValueError("no such array")
         return ()
 
-    monkeypatch.setattr(module, "packed", fail)
+    monkeypatch.setattr(module, "compress_arrays", fail)
     recorder = met(tmp_path)
-    recorder.said(SetQuery(query="x"), [np.zeros(1, np.uint8)])
+    recorder.sent(SetQuery(query="x"), [np.zeros(1, np.uint8)])
     until(lambda: recorder._over)
-    recorder.said(SetQuery(query="y"), [])
+    recorder.sent(SetQuery(query="y"), [])
     told = recorder.take_notice()
     assert told is not None
     assert "(ValueError: no such array)" in told.message
@@ -219,9 +230,9 @@ def test_a_fault_of_its_own_ends_the_recording_and_not_the_run(tmp_path: Path, m
     assert recorded(tmp_path) == []
 
 
-def talk(folder: Path, snapshot: SnapshotWriter | None = None) -> tuple[Recorder, RecordedTalk]:
+def talk(folder: Path, snapshot: SnapshotWriter | None = None) -> tuple[Recorder, LinkRecorder]:
     recorder = met(folder)
-    return recorder, RecordedTalk(recorder, snapshot)
+    return recorder, LinkRecorder(recorder, snapshot)
 
 
 def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None:
@@ -236,7 +247,7 @@ def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None
     ):
         tap.heard(Received(heard))
     recorder.close()
-    assert recorded(tmp_path) == [Said(SetQuery(query="x")), Heard(HELLO)]
+    assert recorded(tmp_path) == [SentMessage(SetQuery(query="x")), ReceivedMessage(HELLO)]
 
 
 def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
@@ -245,8 +256,8 @@ def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
     tap.heard(Received(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
     recorder.close()
     (heard,) = recorded(tmp_path)
-    assert isinstance(heard, Heard)
-    assert unpacked(heard) == [array.tobytes()]
+    assert isinstance(heard, ReceivedMessage)
+    assert decompress_arrays(heard) == [array.tobytes()]
 
 
 def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path: Path, stuck: threading.Event) -> None:
@@ -262,6 +273,6 @@ def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path
     recorder.close()
     snapshot.close()
     (said,) = recorded(tmp_path)
-    assert isinstance(said, Said)
+    assert isinstance(said, SentMessage)
     assert isinstance(said.message, FramePacketMessage)
-    np.testing.assert_array_equal(frame_packet(said.message, unpacked(said)).image, image)
+    np.testing.assert_array_equal(frame_packet(said.message, decompress_arrays(said)).image, image)

@@ -19,8 +19,16 @@ from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
 from stream.protocol.codec import token_message
 from stream.protocol.messages import AnswerReply, Cancel, Connect, ServerHello, TurnExpired, YesNoReply
-from stream.recording.format import AnyRecord, Began, Happened, Heard, Recording, Said, packed
-from stream.recording.identity import Answering, answering, read_answering
+from stream.recording.format import (
+    AnyRecord,
+    EventRecord,
+    ReceivedMessage,
+    Recording,
+    SentMessage,
+    SessionStarted,
+    compress_arrays,
+)
+from stream.recording.identity import AnswerProvenance, answer_provenance, parse_provenance
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import LookedAgain, Replay, Replayed, answered_by, open_recorded, replay_config
 from tests.support.answer_models import FakeSpeaker
@@ -31,7 +39,7 @@ from tests.support.video import make_video, moving_square
 
 FRAMES = 30
 SPEAKER = "tests.support.answer_models:FakeSpeaker"
-TOLD = Answering("0.1.0", None, "7 files", 1, {})
+TOLD = AnswerProvenance("0.1.0", None, "7 files", 1, {})
 
 
 class Forgetful(FakeSpeaker):
@@ -79,7 +87,7 @@ def record(
     return events
 
 
-def replayed(recording: Recording, speaker: FakeSpeaker | None = None, told: Answering | None = None) -> tuple:
+def replayed(recording: Recording, speaker: FakeSpeaker | None = None, told: AnswerProvenance | None = None) -> tuple:
     """The events of a replay and its summary."""
     replay = Replay(speaker or FakeSpeaker(Config()), told or answered_by(recording))
     events = [event for record in recording.records() for event in replay.take(record)]
@@ -111,7 +119,7 @@ def test_a_recording_is_whole_when_its_run_tells_the_summary(video: str, tmp_pat
             whole.extend(Recording(tmp_path / "a").records())
 
     events = record(video, tmp_path / "a", look)
-    assert whole[-1] == Happened(events[-1])  # type: ignore[arg-type]
+    assert whole[-1] == EventRecord(events[-1])  # type: ignore[arg-type]
 
 
 def test_what_the_run_tells_and_its_captions_are_those_of_a_run_that_records_nothing(
@@ -201,22 +209,22 @@ def test_text_of_another_number_of_tokens_is_not_the_same(video: str, tmp_path: 
     assert summary.differing == 4
 
 
-def packet_record(number: int, *, wants_answer: bool = True) -> Said:
+def packet_record(number: int, *, wants_answer: bool = True) -> SentMessage:
     pixels = np.full((1, 3, 32, 32), number, np.uint8)
     stamp = FrameStamp(number, number * 10**9, 0)
     packet = TokenPacket(stamp, TileGrid.of(64, 96), np.zeros((1, 3), np.int32), np.ones(1, np.float32), pixels)
     message, arrays = token_message(number, number, packet, wants_answer=wants_answer)
-    return Said(message, packed(arrays))
+    return SentMessage(message, compress_arrays(arrays))
 
 
-def answered(number: int, text: str) -> Heard:
+def answered(number: int, text: str) -> ReceivedMessage:
     times = {"encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-    return Heard(AnswerReply(answer=number, query="q", text=text, tokens_used=1, text_tokens=4, **times))
+    return ReceivedMessage(AnswerReply(answer=number, query="q", text=text, tokens_used=1, text_tokens=4, **times))
 
 
-def looked(number: int) -> Heard:
+def looked(number: int) -> ReceivedMessage:
     times = {"encode_ms": 1.0, "prefill_ms": 1.0}
-    return Heard(YesNoReply(answer=number, yes=0.01, certain=1.0, tokens_used=1, **times))
+    return ReceivedMessage(YesNoReply(answer=number, yes=0.01, certain=1.0, tokens_used=1, **times))
 
 
 def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay]:
@@ -224,7 +232,7 @@ def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay
     return [event for record in records for event in replay.take(record)], replay
 
 
-JOIN = Said(Connect(query="q", standing_query="u"))
+JOIN = SentMessage(Connect(query="q", standing_query="u"))
 
 
 def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
@@ -237,7 +245,7 @@ def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
 
 def test_only_packets_that_were_answered_are_asked() -> None:
     speaker = Forgetful()
-    lapsed = [packet_record(1), Heard(TurnExpired(turn=1))]
+    lapsed = [packet_record(1), ReceivedMessage(TurnExpired(turn=1))]
     lost = [packet_record(2)]
     events, replay = take(speaker, JOIN, *lapsed, *lost, JOIN, packet_record(3), answered(3, "q 1"), packet_record(4))
     assert len(events) == 1
@@ -246,7 +254,7 @@ def test_only_packets_that_were_answered_are_asked() -> None:
 
 
 def test_an_answer_that_was_cancelled_is_not_asked_for_even_where_it_came_too_late() -> None:
-    late = [packet_record(1), Said(Cancel()), answered(1, "x")]
+    late = [packet_record(1), SentMessage(Cancel()), answered(1, "x")]
     events, replay = take(FakeSpeaker(Config()), JOIN, *late, packet_record(2), answered(2, "frame 2 sum 3072"))
     assert [event.answer for event in events] == [2]  # type: ignore[attr-defined]
     assert replay.summary([]).unanswered == 1
@@ -262,9 +270,9 @@ def test_a_packet_that_was_only_looked_at_is_not_asked_for_an_answer() -> None:
     assert [event.same for event in events] == [True, True]  # type: ignore[attr-defined]
 
 
-def hello(told: Answering) -> Heard:
+def hello(told: AnswerProvenance) -> ReceivedMessage:
     text = msgspec.json.encode(told).decode()
-    return Heard(ServerHello(model_id="m", knows_levels=True, known_world=None, provenance=text))
+    return ReceivedMessage(ServerHello(model_id="m", knows_levels=True, known_world=None, provenance=text))
 
 
 def test_a_recording_that_goes_on_with_another_model_is_refused_from_there() -> None:
@@ -287,7 +295,7 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
     for name, weights in (("model", b"w"), ("copy", b"w"), ("other", b"x")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(weights)
-    told = read_answering(answering(Config(answer=AnswerConfig(model=str(tmp_path / "model"), max_tokens=7))))
+    told = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model=str(tmp_path / "model"), max_tokens=7))))
     for named in (None, str(tmp_path / "copy")):
         config = replay_config(told, named, "cpu", None)
         assert config.answer.model == (named or str(tmp_path / "model"))
@@ -301,7 +309,7 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
 def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     told = msgspec.structs.replace(TOLD, model="owner/model")
     found = iter(["unknown", "7 files", "unknown", "8 files"])
-    monkeypatch.setattr("stream.runtime.replay.weights_of", lambda name: next(found))
+    monkeypatch.setattr("stream.runtime.replay.model_fingerprint", lambda name: next(found))
     config = Config(answer=AnswerConfig(model="owner/model"))
     assert isinstance(open_recorded(told, config, SPEAKER), FakeSpeaker)
     with pytest.raises(RecordingError, match="8 files here"):
@@ -330,7 +338,10 @@ def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_p
     recording = Recording(tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["0001.rec", "0002.rec"]
     events, summary = replayed(recording)
-    assert sum(isinstance(record, Said) and isinstance(record.message, Connect) for record in recording.records()) == 3
+    assert (
+        sum(isinstance(record, SentMessage) and isinstance(record.message, Connect) for record in recording.records())
+        == 3
+    )
     assert summary.answers >= 5, "the last of the one that was killed may be lost with it"
     assert summary.differing == 0
     assert isinstance(summary.recorded, Summary), "the run waited for the end of its recording"
@@ -352,11 +363,11 @@ def test_a_live_source_that_was_opened_again_goes_on_in_time_and_a_file_has_its_
     second = 10**9
 
     def part(opened_ns: int) -> list[AnyRecord]:
-        began = Began("0.1.0", "camera", "2026-01-01", live=live)
+        began = SessionStarted("0.1.0", "camera", "2026-01-01", live=live)
         told = [frame(number, number / 10, capture_ns=opened_ns + number * second // 10) for number in range(3)]
-        return [began, *(Happened(event) for event in told), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
+        return [began, *(EventRecord(event) for event in told), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
 
-    report = [Happened(answer(0.0, ""))] if reported else []
+    report = [EventRecord(answer(0.0, ""))] if reported else []
     records = [*part(5 * second), *report, *part(65 * second)]  # the second one's answer is 0 again
     events, replay = take(FakeSpeaker(Config()), *records)
     times = [(e.frame_index, round(e.pts_s, 3)) for e in events if isinstance(e, FrameReady)]

@@ -125,7 +125,7 @@ def test_frames_come_with_maps_where_the_run_publishes() -> None:
 
 
 def test_the_conversation_uses_what_the_answer_stage_shares_and_the_journal() -> None:
-    journal = Journal.fresh("x.resume", {})
+    journal = Journal("x.resume", {})
     with closing(SnapshotWriter()) as snapshot:
         made = manners(Config(), FILE, AnswerEndpoint("ipc://x", snapshot=snapshot, supervised=False), journal)
         assert made.snapshot is snapshot
