@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.test_imports import LAYERS
+
 ROOT = Path(__file__).resolve().parents[1]
 PATTERNS = ("*.md", "docs/**/*.md", "*/README.md", "models/*/README.md")
 PAGES = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
@@ -79,3 +81,13 @@ def test_every_module_of_the_product_is_described() -> None:
     modules = {path for package in ("arr_coc", "stream") for path in (ROOT / package).rglob("*.py")}
     named = set(named_files(ROOT / "docs" / "modules.md"))
     assert {path for path in modules if path.name != "__init__.py"} == named
+
+
+def test_the_layers_are_drawn_as_they_are_tested() -> None:
+    drawn = [
+        set(parts.split(" · "))
+        for parts in re.findall(
+            r"^(?:\w+)? +\d+  (\S.*)$", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+    assert drawn == [*reversed(LAYERS["stream"]), *reversed(LAYERS["arr_coc"])]
