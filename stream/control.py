@@ -1,4 +1,4 @@
-"""Control of a run: its end, cancellation and failure, and the signals that ask for them."""
+"""Control of a run: end, cancellation and failure, errors in words, and the signals that end the program."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from stream import errors as stream_errors
 from stream.errors import StageDied, StreamError
 
 WAIT_MS = 50
-"""Longest single wait of a stage before it looks again whether it shall stop."""
+"""Longest single wait of a stage before it checks again whether it must stop."""
 
-RESTLESS = ("texture", "allocate")
-"""Stages that come back to their loop all the time. Capture waits for its source, which minds its own stalls."""
+POLLING_STAGES = ("texture", "allocate")
+"""Stages that call `check` all the time. Capture waits for its source, which watches for stalls itself."""
 
 
 class CancelledError(Exception):
-    """Raised inside a stage that waits, once the run is cancelled; never leaves the stage."""
+    """Cancellation of the run, raised inside a stage that waits; never leaves the stage."""
 
 
 class RunControl:
-    """What the run is told from outside, and the first failure. Plain flags: safe in threads and signal handlers."""
+    """Requests to a run, and its first failure. Plain flags: safe in threads and signal handlers.
+
+    `ending`: no new frames are taken. `found`: the run ends because its standing query was answered with yes.
+    """
 
     def __init__(self) -> None:
         self.ending = False
@@ -41,37 +44,37 @@ class RunControl:
         self._seen_s: dict[str, float] = {}
 
     def ask(self, query: str) -> None:
-        """The question from the next answer on; of several that nobody has seen yet, the newest."""
+        """Sets the query from the next answer on; of several that were not taken yet, the newest counts."""
         self._queries.append(query)
 
     def take_query(self) -> str | None:
-        """The question that was asked since the last call."""
+        """Returns the query that was set since the last call; None where none was."""
         return self._queries.pop() if self._queries else None
 
     def end(self) -> None:
-        """No new frames; what is in flight is finished."""
+        """Ends the run: no new frames; what is in flight is finished."""
         self.ending = True
 
     def end_on_match(self) -> None:
-        """What the run watched for is there: it ends, unless it was told to before."""
+        """Ends the run because its standing query was answered with yes; not where it is ending already."""
         if not self.ending:
             self.found = True
             self.end()
 
     def cancel(self) -> None:
-        """Everything stops; what is in flight is dropped."""
+        """Stops everything; what is in flight is dropped."""
         self.ending = True
         self.cancelled = True
 
     def fail(self, error: Exception) -> None:
-        """The run cannot go on. Errors after the first, or after a cancel, follow from that and are not reported."""
+        """Cancels the run because of an error. Errors after the first, or after a cancel, are not reported."""
         if not self.cancelled:
             self.failure = error
         self.cancel()
 
     @property
     def outcome(self) -> str:
-        """How the run ends, as things stand: "finished", "found", "interrupted", "cancelled" or "error"."""
+        """The end of the run, as things stand: "finished", "found", "interrupted", "cancelled" or "error"."""
         if self.failure is not None:
             return "error"
         if self.cancelled:
@@ -81,24 +84,24 @@ class RunControl:
         return "interrupted" if self.ending else "finished"
 
     def check(self) -> None:
-        """Raises CancelledError once the run is cancelled. Stages call this often, which shows that they live."""
+        """Raises CancelledError once the run is cancelled. Stages call this often, which shows that they are alive."""
         self._seen_s[threading.current_thread().name] = time.monotonic()
         if self.cancelled:
             raise CancelledError
 
     def is_alive(self, limit_s: float) -> bool:
-        """Whether each stage that never waits for long has called `check` within the time limit, if it runs."""
+        """Returns whether each polling stage that runs has called `check` within the time limit."""
         now_s = time.monotonic()
         seen_s = self._seen_s.copy()
-        return all(now_s - seen_s[stage] < limit_s for stage in RESTLESS if stage in seen_s)
+        return all(now_s - seen_s[stage] < limit_s for stage in POLLING_STAGES if stage in seen_s)
 
-    def ended(self) -> None:
-        """The calling stage has ended: it is not expected to show that it lives."""
+    def stage_ended(self) -> None:
+        """Takes the calling stage out of `is_alive`: it has ended."""
         self._seen_s.pop(threading.current_thread().name, None)
 
 
 def failure_of(stage: str, error: Exception) -> Exception:
-    """The error that ends the run: `error` itself where the user can put it right, else StageDied."""
+    """Returns the error that ends the run: `error` itself where the user can put it right, else StageDied."""
     if isinstance(error, StageDied) or is_user_fixable(error):
         return error
     died = StageDied(stage, describe(error))
@@ -107,12 +110,12 @@ def failure_of(stage: str, error: Exception) -> Exception:
 
 
 def is_user_fixable(error: BaseException | None) -> bool:
-    """Return whether it is an error of this project that the user can put right."""
+    """Returns whether it is an error of this project that the user can put right."""
     return isinstance(error, (ArrCocError, StreamError)) and error.user_fixable
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line; the project's own messages need no class name."""
+    """Returns an error in one line; the project's own messages need no class name."""
     text = " ".join(str(error).split())
     if text and isinstance(error, (ArrCocError, StreamError)):
         return text
@@ -120,15 +123,15 @@ def describe(error: BaseException) -> str:
 
 
 def remote_error(name: str, message: str) -> ArrCocError | StreamError | None:
-    """The error as it was raised there; None where its class is none of the project's own.
+    """Returns an error of another process as it was raised there; None where its class is not the project's own.
 
-    StageDied is no such class: whoever hears of it knows better which stage that is.
+    StageDied counts as none: the receiver knows better which stage that is.
     """
     kind = getattr(arr_coc_errors, name, None) or getattr(stream_errors, name, None)
     if isinstance(kind, type) and issubclass(kind, (ArrCocError, StreamError)) and not issubclass(kind, StageDied):
         try:
             return kind(message)
-        except TypeError:  # one that is made of more than a message, and never told
+        except TypeError:  # its constructor takes more than a message; such errors are not sent
             return None
     return None
 
@@ -138,7 +141,7 @@ STDOUT, STDERR = 1, 2
 
 @contextmanager
 def signals_handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """While inside, SIGINT, SIGTERM and SIGHUP (the terminal was closed, the connection lost) are given to `handle`.
+    """Passes SIGINT, SIGTERM and SIGHUP (terminal closed, connection lost) to `handle` inside the block.
 
     SIGHUP stays ignored where it was, as under `nohup`. For the main thread.
     """
@@ -162,9 +165,9 @@ def _ending_signals() -> list[signal.Signals]:
 
 
 def leave_gone_terminal() -> bool:
-    """Lets stdout and stderr lead nowhere where they are a terminal that is gone; returns whether one of them was.
+    """Redirects stdout and stderr to /dev/null where they are a terminal that is gone; returns whether one was.
 
-    A terminal that is gone fails every write, and its kernel may say so before SIGHUP comes.
+    A terminal that is gone fails every write, and that may happen before SIGHUP comes.
     """
     gone = [number for number in (STDOUT, STDERR) if _is_gone_terminal(number)]
     if gone:

@@ -14,7 +14,7 @@ import site
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Where the packages of this program lie."""
+"""The folder of this program's packages."""
 
 BOOTSTRAP = (
     "import sys;"
@@ -48,12 +48,12 @@ def leave_out_working_folder() -> None:
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """What runs `module` as a program in a process of its own; to be started with `python_environment`."""
+    """Returns the command that runs `module` as a program in a process of its own, with `python_environment`."""
     return [sys.executable, "-c", BOOTSTRAP, ROOT, module, *arguments]
 
 
 def python_environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with `more`, and without what would let a child import from the working folder."""
+    """Returns this process's environment with `more`, without what lets a child import from the working folder."""
     environment = {**os.environ, **(more or {}), "PYTHONSAFEPATH": "1"}  # for what the child itself may start
     paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
     if paths:

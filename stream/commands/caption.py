@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stream.events import Summary
     from stream.monitor.health import RunHandle
     from stream.recording.journal import Journal
-    from stream.runtime.answer_worker import SharedAnswerWorker
+    from stream.runtime.answer_worker import AnswerWorker
 
 CONTINUE = "not finished: the same command with --resume goes on from here"
 
@@ -70,7 +70,7 @@ def caption(
     return exit_status(_captioned(config, resume=resume), watching=config.answer.until.question is not None)
 
 
-def _captioned(config: Config, shared: SharedAnswerWorker | None = None, *, resume: bool) -> Summary:
+def _captioned(config: Config, shared: AnswerWorker | None = None, *, resume: bool) -> Summary:
     check_run(config)
     summary = _run(config, _journal(config, resume=resume), shared, resume=resume)
     report_written([*config.output.paths, *also_written(config.output)])
@@ -93,7 +93,7 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     return journal
 
 
-def _run(config: Config, journal: Journal | None, shared: SharedAnswerWorker | None, *, resume: bool) -> Summary:
+def _run(config: Config, journal: Journal | None, shared: AnswerWorker | None, *, resume: bool) -> Summary:
     """Runs with the journal, which is removed once the run has finished."""
     from stream.display import open_display
     from stream.runtime.pipeline import Pipeline

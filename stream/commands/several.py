@@ -17,7 +17,7 @@ from stream.sinks.output_file import check_distinct, check_outputs, output_files
 if TYPE_CHECKING:
     from stream.config import Config, OutputConfig
     from stream.events import Summary
-    from stream.runtime.answer_worker import SharedAnswerWorker
+    from stream.runtime.answer_worker import AnswerWorker
 
 NAME = "{name}"
 """In an output's name: the source's name without folder and suffix."""
@@ -25,7 +25,7 @@ NAME = "{name}"
 CAPTIONS = ".vtt"
 """What is written where `-o` names a folder."""
 
-RunOne = Callable[["Config", "SharedAnswerWorker | None"], "Summary"]
+RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
@@ -74,13 +74,13 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     return min(statuses)  # with a standing question: 0 where one of them found it
 
 
-def _shared(config: Config) -> closing[SharedAnswerWorker] | nullcontext[None]:
+def _shared(config: Config) -> closing[AnswerWorker] | nullcontext[None]:
     """The answer process of all runs, where they have one of their own on this machine."""
     if config.answer.server is not None or config.pipeline.single_process:
         return nullcontext()
-    from stream.runtime.answer_worker import SharedAnswerWorker
+    from stream.runtime.answer_worker import AnswerWorker
 
-    return closing(SharedAnswerWorker(config))
+    return closing(AnswerWorker(config, restart=config.pipeline.restart is True))
 
 
 def _placed(output: OutputConfig, source: str) -> OutputConfig:

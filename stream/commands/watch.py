@@ -18,7 +18,7 @@ from stream.runtime.preflight import check_run
 if TYPE_CHECKING:
     from stream.config import Config
     from stream.events import Summary
-    from stream.runtime.answer_worker import SharedAnswerWorker
+    from stream.runtime.answer_worker import AnswerWorker
     from stream.sinks.base import Display
 
 AT_ITS_OWN_PACE = Layer("watch", {"capture.realtime": True})
@@ -87,7 +87,7 @@ def watch(
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
-    def watched(config: Config, shared: SharedAnswerWorker | None = None) -> Summary:
+    def watched(config: Config, shared: AnswerWorker | None = None) -> Summary:
         check_run(config)
         if STDOUT in config.output.paths:
             display = _quiet_display(captions=False, piped=ask_stdin)

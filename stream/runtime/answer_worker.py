@@ -1,4 +1,4 @@
-"""The answer stage as a process: its entry point, the handle that starts and stops it, and `serve-answers`."""
+"""Answer server in a process of its own: how a run starts it, its entry point, and `serve-answers`."""
 
 from __future__ import annotations
 
@@ -28,86 +28,60 @@ from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_d
 from stream.transport.security import client_curve, server_curve
 
 ANSWERS = "answers"
-"""What the answer process is called in events and metrics."""
-
-
-def restart_policy(config: Config, *, restart: bool) -> RestartPolicy:
-    """What `pipeline` says of restarts."""
-    pipeline = config.pipeline
-    return RestartPolicy(restart=restart, limit=pipeline.restart_limit, heartbeat_s=pipeline.heartbeat_s)
+"""Name of the answer process in events and metrics."""
 
 
 class AnswerWorker:
-    """A process of this run's own: its address from the beginning, the process itself from `start` on."""
+    """Answer server in a process of its own: for one run, or for several one after another, which load the model once.
 
-    def __init__(self, config: Config, speaker: str, clock: Clock, *, restart: bool) -> None:
+    Its address and its shared memory are there from the beginning, the process from `start` on.
+    """
+
+    def __init__(self, config: Config, clock: Clock | None = None, *, restart: bool, speaker: str = QWEN) -> None:
         self._config = config
         self._speaker = speaker
-        self._clock = clock
-        self._restart = restart
+        self._clock = clock or MonotonicClock()
+        self._policy = RestartPolicy.of(config.pipeline, restart=restart)
         self._supervisor: ProcessSupervisor | None = None
         with ExitStack() as stack:
             self._directory = stack.enter_context(private_directory())
             self.snapshot = stack.enter_context(closing(SnapshotWriter()))
-            self.endpoint = ipc_endpoint(self._directory)
+            self.address = ipc_endpoint(self._directory)
             self._stack = stack.pop_all()
 
     @property
-    def reach(self) -> AnswerEndpoint:
-        """How the allocate stage of this process reaches it."""
-        return AnswerEndpoint(self.endpoint, snapshot=self.snapshot, hung=self.hung)
+    def endpoint(self) -> AnswerEndpoint:
+        """The endpoint for the allocate stage of this process."""
+        return AnswerEndpoint(self.address, snapshot=self.snapshot, hung=self.kill_hung)
 
     def start(self) -> ProcessSupervisor:
-        """Starts the process; whoever calls this watches and stops it."""
-        self._supervisor = ProcessSupervisor(
-            ANSWERS, self._start_process, restart_policy(self._config, restart=self._restart), self._clock
-        )
+        """Starts the process where none runs; returns its supervisor, which the run polls."""
+        if self._supervisor is None or self._supervisor.child.exit_error() is not None:
+            self._stop()
+            self._supervisor = ProcessSupervisor(ANSWERS, self._start_process, self._policy, self._clock)
         return self._supervisor
 
-    def hung(self) -> None:
-        """It has said nothing for too long."""
+    def kill_hung(self) -> None:
+        """Kills the process, which has been silent for longer than `pipeline.timeout_s`."""
         if self._supervisor is not None:
             self._supervisor.child.kill(hung_s=self._config.pipeline.timeout_s)
 
     def close(self) -> None:
-        """Gives back what the process shared; to be called when it has been stopped."""
+        """Stops the process, and gives back what it shared."""
+        self._stop()
         self._stack.close()
+
+    def _stop(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.child.stop()
 
     def _start_process(self) -> ChildProcess:
         descriptor = self.snapshot.descriptor
-        return start_answer_process(self._config, self._speaker, self.endpoint, self._directory, descriptor)
-
-
-class SharedAnswerWorker:
-    """One answer process for several runs of this program, one after another: the model is loaded once.
-
-    It is started with the first run, and again with the next one after it died.
-    """
-
-    def __init__(self, config: Config, speaker: str = QWEN) -> None:
-        self._answers = AnswerWorker(config, speaker, MonotonicClock(), restart=config.pipeline.restart is True)
-        self._supervisor: ProcessSupervisor | None = None
-
-    @property
-    def reach(self) -> AnswerEndpoint:
-        return self._answers.reach
-
-    def supervisor(self) -> ProcessSupervisor:
-        """The running process, to be watched by the run that needs it, and stopped by `close` only."""
-        if self._supervisor is not None and self._supervisor.child.exit_error() is not None:
-            self._supervisor.stop()
-            self._supervisor = None
-        self._supervisor = self._supervisor or self._answers.start()
-        return self._supervisor
-
-    def close(self) -> None:
-        if self._supervisor is not None:
-            self._supervisor.stop()
-        self._answers.close()
+        return start_answer_process(self._config, self._speaker, self.address, self._directory, descriptor)
 
 
 def remote_endpoint(config: Config) -> AnswerEndpoint:
-    """The answer stage that `answer.server` names. Raises ConfigError where its address or the keys are no good."""
+    """Returns the endpoint that `answer.server` names. Raises ConfigError where its address or the keys are no good."""
     assert config.answer.server is not None
     curve = client_curve(config.network, config.answer.server)
     return AnswerEndpoint(config.answer.server, curve=curve, supervised=False)
@@ -116,42 +90,42 @@ def remote_endpoint(config: Config) -> AnswerEndpoint:
 def start_answer_process(
     config: Config, speaker: str, endpoint: str, directory: SocketDirectory, snapshot: int
 ) -> ChildProcess:
-    """Starts the answer stage; it is reached at `endpoint`, and removes `directory` where its parent cannot."""
+    """Starts an answer server at `endpoint`, which removes `directory` where its parent cannot."""
     threads = answer_threads()
     child = ChildProcess("answer", "stream.runtime.answer_worker", (snapshot,), {"OMP_NUM_THREADS": str(threads)})
-    orders = AnswerWorkerConfig(
+    worker = AnswerWorkerConfig(
         endpoint, directory, snapshot, child.heartbeat_writer, threads, speaker, config.model_dump_json()
     )
-    child.send_line(msgspec.json.encode(orders))
+    child.send_line(msgspec.json.encode(worker))
     return child
 
 
 def answer_threads() -> int:
-    """Threads for the model: all cores but one, which the frame stages keep."""
+    """Returns the threads for the model: all cores but one, which the frame stages keep."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores - 1)
 
 
 def main() -> int:
-    """The child: runs the answer stage until its parent is gone."""
+    """Entry point of the process: runs the answer server until the parent is gone."""
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
-    orders = msgspec.json.decode(line, type=AnswerWorkerConfig)
-    threading.Thread(target=_follow_parent, args=(orders.directory,), name="lifeline", daemon=True).start()
-    heartbeat = Heartbeat(orders.heartbeat)
+    worker = msgspec.json.decode(line, type=AnswerWorkerConfig)
+    threading.Thread(target=_follow_parent, args=(worker.directory,), name="lifeline", daemon=True).start()
+    heartbeat = Heartbeat(worker.heartbeat)
 
     import torch
 
-    torch.set_num_threads(orders.threads)
-    config = Config.model_validate_json(orders.config)
+    torch.set_num_threads(worker.threads)
+    config = Config.model_validate_json(worker.config)
     transport = Transport()
     stage = AnswerServer(
-        lambda: load_answer_model(orders.speaker, config),
-        ServerOptions(orders.endpoint, ready=heartbeat.ready, answering=lambda: answer_provenance(config)),
+        lambda: load_answer_model(worker.speaker, config),
+        ServerOptions(worker.endpoint, ready=heartbeat.ready, answering=lambda: answer_provenance(config)),
         transport,
         RunControl(),
-        SnapshotReader(orders.snapshot),
+        SnapshotReader(worker.snapshot),
     )
     try:
         stage.run()
@@ -166,7 +140,7 @@ def main() -> int:
 
 
 def _follow_parent(directory: SocketDirectory) -> None:
-    """Ends this process when stdin ends: the parent is gone or wants no more, and may not be able to tidy up."""
+    """Ends this process when stdin ends: the parent is gone or has stopped it, and may not be able to tidy up."""
     sys.stdin.buffer.read()
     directory.remove()
     os._exit(1)
@@ -175,7 +149,7 @@ def _follow_parent(directory: SocketDirectory) -> None:
 def serve_answers(
     config: Config, endpoint: str, ready: Callable[[], None], control: RunControl | None = None, speaker: str = QWEN
 ) -> None:
-    """Loads the model and answers whoever joins at `endpoint`, until the control is cancelled or a signal comes.
+    """Loads the model and serves clients at `endpoint`, until the control is cancelled or a signal comes.
 
     `ready` is called once the model has been loaded. For the main thread, unless `control` is given. Raises ConfigError
     where the address or the keys are no good, ModelError where the model is not.
@@ -215,7 +189,7 @@ def serve_answers(
 
 @contextmanager
 def _signals_cancel(control: RunControl, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """While inside: the first signal cancels; a second one, or one while a model is loading, interrupts."""
+    """Lets signals cancel inside the block: a second one, or one while a model is loading, interrupts at once."""
 
     def on_signal(number: signal.Signals) -> None:
         if number == signal.SIGHUP and control.cancelled:

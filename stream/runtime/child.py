@@ -1,4 +1,4 @@
-"""A child process: how it is started and stopped, its heartbeat, and its supervisor, which starts it again."""
+"""Child processes: one as its parent handles it, its heartbeat, and the supervisor that starts it again."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from typing import IO
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
+from stream.config import PipelineConfig
 from stream.errors import StageDied
 from stream.events import Restarted
 from stream.start import python_command, python_environment
 
 BEAT_S = 0.25
-"""Between two beats."""
+"""Time between two beats."""
 
 LOADING, READY = b".", b"!"
-"""What one beat says. A process that is still getting ready is not expected to be regular."""
+"""Contents of a beat. A process that is still loading is not expected to beat regularly."""
 
 
 class HeartbeatMonitor:
-    """The parent's end. `writer` is what the child must inherit; `close_writer` once it has."""
+    """Parent's end of a heartbeat. The child inherits `writer`; then `close_writer` is called."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -39,10 +40,11 @@ class HeartbeatMonitor:
         self._ready = False
 
     def close_writer(self) -> None:
+        """Closes the parent's copy of the child's end."""
         os.close(self.writer)
 
     def silence_s(self) -> float:
-        """How long the child has given no sign of life; 0 until it is ready for the first time."""
+        """Returns how long the child has given no sign of life; 0 until it is ready for the first time."""
         beats = b""
         with contextlib.suppress(BlockingIOError):
             beats = os.read(self._reader, 65536)
@@ -57,39 +59,41 @@ class HeartbeatMonitor:
 
 
 class Heartbeat:
-    """The child's end: a thread that beats for as long as `lively` says so."""
+    """Child's end of a heartbeat: a thread that beats for as long as `is_alive` returns true."""
 
-    def __init__(self, writer: int, lively: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, writer: int, is_alive: Callable[[], bool] = lambda: True) -> None:
         self._writer = writer
-        self._lively = lively
+        self._is_alive = is_alive
         self._beat = LOADING
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def ready(self) -> None:
-        """From here on silence means that this process hangs."""
+        """Reports that loading is over: from here on silence means that this process hangs."""
         self._beat = READY
 
     def _run(self) -> None:
         while True:
-            if self._lively():
+            if self._is_alive():
                 with contextlib.suppress(BlockingIOError, BrokenPipeError):
                     os.write(self._writer, self._beat)
             time.sleep(BEAT_S)
 
 
 STOP_LIMIT_S = 2.0
-"""How long a child may take to end once its stdin has ended, before it is killed."""
+"""Time that a child may take to end once its stdin has ended, before it is killed."""
 
 OUTPUT_TAIL_BYTES = 4000
-"""How much of what a dead child printed goes to the debug log."""
+"""Size of the last output of a dead child that goes to the debug log."""
 
 log = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """A Python process that runs `module`, as its parent handles it. `name` is the stage that its errors name.
+    """Python process that runs `module`, as its parent handles it. `name` is the stage that its errors name.
 
-    It inherits the descriptors `inherited`, and the writing end of a heartbeat; `heartbeat_writer` is its number.
+    The child inherits the descriptors `inherited` and the writing end of a heartbeat, whose number is
+    `heartbeat_writer`. It takes the end of its stdin as the end of its parent. It runs in a session of its own, so that
+    Ctrl-C reaches only the parent, which decides what follows.
     """
 
     def __init__(
@@ -114,32 +118,33 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     def send_line(self, line: bytes) -> None:
-        """One line on the child's stdin. A child that is gone need not be told."""
+        """Writes a line to the child's stdin; to a child that is gone, nothing."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 
     def silence_s(self) -> float:
-        """How long the child, once ready, has given no sign of life."""
+        """Returns how long the child, once ready, has given no sign of life."""
         return 0.0 if self._stopped else self._heartbeat.silence_s()
 
     def kill(self, hung_s: float | None = None) -> None:
-        """Ends a child that does not end by itself; `hung_s` is how long it has been silent."""
+        """Kills the child; `hung_s` is how long it has been silent, where that is the reason."""
         self._hung_s = hung_s
         self._process.kill()
 
     @property
     def died_by_signal(self) -> bool:
-        """It ended by a signal, and so without a last word."""
+        """Whether it ended by a signal, and so without a last report."""
         status = self._process.poll()
         return status is not None and status < 0
 
     def exit_error(self) -> StageDied | None:
-        """How the child ended, with the last line that it printed, or None while it lives."""
+        """Returns how the child ended, with the last line that it printed; None while it runs."""
         status = self._process.poll()
         if status is None:
             return None
@@ -154,7 +159,7 @@ class ChildProcess:
         return StageDied(self._name, f"its process {cause}" + (f" ({last_line.strip()})" if last_line else ""))
 
     def stop(self) -> None:
-        """Ends the child: by the end of its stdin, else by SIGKILL. May be called twice."""
+        """Stops the child: by the end of its stdin, else by SIGKILL. May be called twice."""
         if self._stopped:
             return
         self._stopped = True
@@ -190,64 +195,75 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-LOOP_WINDOW_NS = 60 * NS_PER_S
-"""Deaths within this time make a crash loop."""
+CRASH_LOOP_NS = 60 * NS_PER_S
+"""Period of a crash loop: `RestartPolicy.limit` crashes within it end the run."""
 
-LAST_WORDS_NS = NS_PER_S // 2
-"""How long a dead child's last message may take to be heard, before the death itself is reported."""
+LAST_REPORT_NS = NS_PER_S // 2
+"""Time that a dead child's last report may take to arrive, before the crash itself is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """`limit` deaths within a minute are a crash loop; a child that is silent for `heartbeat_s` hangs."""
+    """Policy for a child that crashes or hangs.
+
+    `limit` crashes within a minute are a crash loop; a child that is silent for `heartbeat_s` hangs.
+    """
 
     restart: bool = False
     limit: int = 5
     heartbeat_s: float = 5.0
 
+    @classmethod
+    def of(cls, pipeline: PipelineConfig, *, restart: bool) -> RestartPolicy:
+        """Returns the policy that the configuration asks for."""
+        return cls(restart, pipeline.restart_limit, pipeline.heartbeat_s)
+
 
 class ProcessSupervisor:
-    """One process under watch. `start` makes it, also after each death; `process` is its name for people."""
+    """Supervisor of one child process, `child`.
+
+    `start` makes the process, again after each crash; `process` is its name in events.
+    """
 
     def __init__(self, process: str, start: Callable[[], ChildProcess], policy: RestartPolicy, clock: Clock) -> None:
         self._process = process
         self._start = start
         self._policy = policy
         self._clock = clock
-        self._deaths_ns: deque[int] = deque(maxlen=policy.limit)
-        self._death_seen_ns: int | None = None
+        self._crashes_ns: deque[int] = deque(maxlen=policy.limit)
+        self._crash_seen_ns: int | None = None
         self._count = 0
         self.child = start()
 
     def poll(self) -> Restarted | None:
-        """To be called often: what has happened to the process, where it has been started again.
+        """Checks the process, and starts it again where it crashed or hangs; returns the event of that.
 
-        Raises StageDied where it died and may not be started again, or dies again and again.
+        To be called often. Raises StageDied where it may not be started again, or in a crash loop.
         """
         self.kill_if_hung()
-        now_ns, death = self._clock.now_ns(), self.child.exit_error()
-        if death is None:
+        now_ns, error = self._clock.now_ns(), self.child.exit_error()
+        if error is None:
             return None
-        if self._death_seen_ns is None:
-            self._death_seen_ns = now_ns
-        may_have_spoken = not (self._policy.restart and self.child.died_by_signal)
-        if may_have_spoken and now_ns - self._death_seen_ns < LAST_WORDS_NS:
+        if self._crash_seen_ns is None:
+            self._crash_seen_ns = now_ns
+        may_have_reported = not (self._policy.restart and self.child.died_by_signal)
+        if may_have_reported and now_ns - self._crash_seen_ns < LAST_REPORT_NS:
             return None
         if not self._policy.restart:
-            raise death
-        self._death_seen_ns = None
+            raise error
+        self._crash_seen_ns = None
         self._count += 1
-        self._deaths_ns.append(now_ns)
-        if len(self._deaths_ns) == self._policy.limit and now_ns - self._deaths_ns[0] < LOOP_WINDOW_NS:
+        self._crashes_ns.append(now_ns)
+        if len(self._crashes_ns) == self._policy.limit and now_ns - self._crashes_ns[0] < CRASH_LOOP_NS:
             times = "once" if self._policy.limit == 1 else f"{self._policy.limit} times"
             raise StageDied(
-                death.stage,
-                f"it died {times} within a minute, the last time because {death.cause}; --debug "
+                error.stage,
+                f"it died {times} within a minute, the last time because {error.cause}; --debug "
                 "shows what it printed, and pipeline.restart_limit allows more",
             )
         self.child.stop()
         self.child = self._start()
-        return Restarted(process=self._process, cause=death.cause, count=self._count)
+        return Restarted(process=self._process, cause=error.cause, count=self._count)
 
     def kill_if_hung(self) -> None:
         """Kills the process where it hangs."""
@@ -256,8 +272,5 @@ class ProcessSupervisor:
             self.child.kill(hung_s=silence_s)
 
     def reset_crash_count(self) -> None:
-        """What the process dies of now is not its fault, and no part of a crash loop: a camera that is away."""
-        self._deaths_ns.clear()
-
-    def stop(self) -> None:
-        self.child.stop()
+        """Forgets the crashes so far: the next one is not the process's fault, such as a camera that is away."""
+        self._crashes_ns.clear()

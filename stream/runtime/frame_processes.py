@@ -133,7 +133,7 @@ class FrameWorkers:
         config = self._continuity.next()
         orders = FrameWorkerConfig(
             reports_to=self._reports,
-            answers="" if self._answers is None else self._answers.endpoint,
+            answers="" if self._answers is None else self._answers.address,
             snapshot=-1 if self._answers is None else self._answers.snapshot.descriptor,
             heartbeat=child.heartbeat_writer,
             directory=self._directory,

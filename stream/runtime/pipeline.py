@@ -32,7 +32,7 @@ from stream.protocol.buffers import Slots
 from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
-from stream.runtime.answer_worker import ANSWERS, AnswerWorker, SharedAnswerWorker, remote_endpoint
+from stream.runtime.answer_worker import ANSWERS, AnswerWorker, remote_endpoint
 from stream.runtime.child import ProcessSupervisor
 from stream.runtime.run import BaseRun
 from stream.runtime.wiring import (
@@ -75,7 +75,6 @@ class StageGroup:
         self._stages: list[Stage] = []
         self._threads: dict[str, StageThread] = {}
         self._supervisors: dict[str, ProcessSupervisor] = {}
-        self._lent: set[str] = set()
 
     def start(self, *stages: Stage) -> None:
         """Runs each stage in a thread of its own."""
@@ -84,11 +83,9 @@ class StageGroup:
             self._threads[stage.name] = StageThread(stage, self._control)
             self._threads[stage.name].start()
 
-    def add_process(self, name: str, supervisor: ProcessSupervisor, *, lent: bool = False) -> None:
-        """Looks after a child process from here on; one that is `lent` outlives this run."""
+    def add_process(self, name: str, supervisor: ProcessSupervisor) -> None:
+        """Polls the supervisor of a child process from here on; whoever made that stops it."""
         self._supervisors[name] = supervisor
-        if lent:
-            self._lent.add(name)
 
     def is_alive(self, stage: str) -> bool:
         """Whether the stage's thread is still running."""
@@ -118,15 +115,12 @@ class StageGroup:
     def stop(self) -> bool:
         """Tells every stage to end and waits for it; whether all of them did within JOIN_LIMIT_S.
 
-        A thread that does not end is named in the log and left behind; a child is killed.
+        A thread that does not end is named in the log and left behind.
         """
         self._control.cancel()
         deadline_s = time.monotonic() + JOIN_LIMIT_S
         for thread in self._threads.values():
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        for name, supervisor in self._supervisors.items():
-            if name not in self._lent:
-                supervisor.stop()
         stuck = [name for name, thread in self._threads.items() if thread.is_alive()]
         if stuck:
             log.error("still running %s s after they were told to end: %s", JOIN_LIMIT_S, ", ".join(stuck))
@@ -147,7 +141,7 @@ class Pipeline(BaseRun):
         *,
         speaker: str = QWEN,
         endpoint: AnswerEndpoint | None = None,
-        shared: SharedAnswerWorker | None = None,
+        shared: AnswerWorker | None = None,
         journal: Journal | None = None,
         holds: bool | None = None,
     ) -> None:
@@ -288,20 +282,19 @@ class Pipeline(BaseRun):
         """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
         if self._endpoint is not None:
             return self._endpoint
-        if self._shared is not None:
-            self._group.add_process(ANSWERS, self._shared.supervisor(), lent=True)
-            return self._shared.reach
-        if self._config.pipeline.single_process:
+        if self._config.pipeline.single_process and self._shared is None:
             place = ServerOptions(ALLOCATE_ANSWER, answering=lambda: answer_provenance(self._config))
             self._group.start(
                 AnswerServer(lambda: load_answer_model(self._speaker, self._config), place, transport, self._control)
             )
             return AnswerEndpoint(ALLOCATE_ANSWER)
-        restart = restarts(self._config, self.source_info)
-        answers = AnswerWorker(self._config, self._speaker, self._clock, restart=restart)
-        stack.callback(answers.close)
-        self._group.add_process(ANSWERS, answers.start())
-        return answers.reach
+        worker = self._shared
+        if worker is None:
+            restart = restarts(self._config, self.source_info)
+            worker = AnswerWorker(self._config, self._clock, restart=restart, speaker=self._speaker)
+            stack.callback(worker.close)
+        self._group.add_process(ANSWERS, worker.start())
+        return worker.endpoint
 
     def _start_frame_stages(self, transport: Transport, answer: AnswerEndpoint) -> None:
         config, control, clock = self._config, self._control, self._clock
@@ -322,7 +315,7 @@ class Pipeline(BaseRun):
         )
         self._group.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),
-            TextureStage(self._updater, planes, transport, control, newest=policy.newest),
+            TextureStage(self._updater, planes, transport, control, drop_frames=policy.newest),
             AllocateStage(allocate_policy(config, self.source_info), wiring, control, clock),
         )
 

@@ -21,12 +21,12 @@ from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
 
 if TYPE_CHECKING:
-    from stream.runtime.answer_worker import SharedAnswerWorker
+    from stream.runtime.answer_worker import AnswerWorker
     from stream.runtime.pipeline import Pipeline
     from stream.runtime.supervised import SupervisedRun
 
 
-def open_run(config: Config, shared: SharedAnswerWorker | None = None) -> Pipeline | SupervisedRun:
+def open_run(config: Config, shared: AnswerWorker | None = None) -> Pipeline | SupervisedRun:
     """The run of a configuration; `shared` answers, unless all stages are under supervision.
 
     Raises StreamError or ArrCocError where it cannot begin.

@@ -21,8 +21,8 @@ from stream.control import is_user_fixable, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, TransportError
 from stream.events import Event, FrameReady, Restarted, VerdictChanged, unpack_event
 from stream.media import Overlay
-from stream.runtime.answer_worker import ANSWERS, AnswerWorker, restart_policy
-from stream.runtime.child import ProcessSupervisor
+from stream.runtime.answer_worker import ANSWERS, AnswerWorker
+from stream.runtime.child import ProcessSupervisor, RestartPolicy
 from stream.runtime.frame_processes import FrameWorkers, RunContinuity
 from stream.runtime.run import BaseRun
 from stream.runtime.worker_messages import (
@@ -74,7 +74,7 @@ class SupervisedRun(BaseRun):
             self._answers = self._answer_worker(stack)
             self._workers = FrameWorkers(self._continuity, self._answers, speaker, endpoint, directory)
             stack.callback(self._stop_children)
-            policy = restart_policy(self._config, restart=True)
+            policy = RestartPolicy.of(self._config.pipeline, restart=True)
             self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
             opened = self._opened()
             self._continuity.opened(opened)
@@ -190,7 +190,7 @@ class SupervisedRun(BaseRun):
         elif isinstance(report, SourceOpened):
             self._continuity.opened(report)
         elif isinstance(report, AnswerTimeout) and self._answers is not None:
-            self._answers.hung()
+            self._answers.kill_hung()
         elif isinstance(report, WorkerFailed):
             error = _as_raised(report)
             if isinstance(error, SourceError) and self.source_info.live and self._config.capture.reconnect:
@@ -217,13 +217,13 @@ class SupervisedRun(BaseRun):
     def _answer_worker(self, stack: ExitStack) -> AnswerWorker | None:
         if self._config.answer.server is not None:
             return None
-        answers = AnswerWorker(self._config, self._speaker, self._clock, restart=True)
+        answers = AnswerWorker(self._config, self._clock, restart=True, speaker=self._speaker)
         stack.callback(answers.close)
         return answers
 
     def _stop_children(self) -> None:
         for supervisor in self._supervisors.values():
-            supervisor.stop()
+            supervisor.child.stop()
         self._workers.stop_spare()
 
 

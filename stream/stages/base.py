@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 
 
 class Stage(Protocol):
-    """One step of the pipeline; `run` makes, uses and closes the stage's links, and returns after End or Cancel."""
+    """A step of the pipeline; `run` makes, uses and closes the stage's links, and returns after End or Cancel."""
 
     name: str
 
     @property
     def drops(self) -> dict[str, int]:
-        """What was dropped, by queue and cause."""
+        """Number of dropped items by queue and cause."""
         ...
 
     def run(self) -> None: ...
 
 
 class StageThread(threading.Thread):
-    """A thread that runs one stage and reports what it raises."""
+    """Thread that runs one stage and reports what it raises."""
 
     def __init__(self, stage: Stage, control: RunControl) -> None:
         super().__init__(name=stage.name, daemon=True)
@@ -38,6 +38,7 @@ class StageThread(threading.Thread):
         self._control = control
 
     def run(self) -> None:
+        """Runs the stage; an error fails the run."""
         try:
             self._stage.run()
         except CancelledError:
@@ -46,4 +47,4 @@ class StageThread(threading.Thread):
             log.debug("the %s stage failed", self._stage.name, exc_info=True)
             self._control.fail(failure_of(self._stage.name, error))
         finally:
-            self._control.ended()
+            self._control.stage_ended()

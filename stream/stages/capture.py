@@ -1,4 +1,4 @@
-"""Capture: takes frames from the source, at its pace or at the pipeline's, and hands their planes on."""
+"""Capture stage: reads frames from the source, at its pace or at the pipeline's, and hands their planes on."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class CapturePolicy:
 
 
 class CaptureStage:
-    """Reads the source in its own thread, one frame ahead of what the texture stage has asked for.
+    """Stage that reads the source, one frame ahead of the credits that the texture stage has granted.
 
-    A source that comes in its own time is waited for beside the texture stage, so that a frame that waits for its
-    credit goes out the moment that comes, whether or not another frame does.
+    A pollable source is waited for together with the texture stage's credits, so that a waiting frame is sent as soon
+    as its credit comes, whether or not another frame does.
     """
 
     name = "capture"
@@ -59,19 +59,20 @@ class CaptureStage:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Frames that were replaced before the texture stage took them, and those that this stage took too late."""
+        """Frames that were replaced before the texture stage took them, and frames that this stage took too late."""
         late = {"capture.late": self._source.dropped} if isinstance(self._source, ArrivingSource) else {}
         return {"capture.replaced": self._outbox.replaced, **late}
 
     def run(self) -> None:
+        """Reads the source to its end, or until the run ends, and sends End."""
         link = self._transport.link
         with closing(self._source), closing(link(CAPTURE_TEXTURE, bind=True, check=self._control.check)) as texture:
             self._await_first_credit(texture)
             self._read(texture)
             self._flush(texture)
-            texture.send(self._end())
+            texture.send(self._end_message())
 
-    def _end(self) -> End:
+    def _end_message(self) -> End:
         made, clamped = self._source.repaired_pts()
         return End(
             reason="interrupted" if self._control.ending else "finished",
@@ -81,44 +82,44 @@ class CaptureStage:
         )
 
     def _await_first_credit(self, link: Link) -> None:
-        """The source is first read when the stages after this one are ready, so that waiting for them drops nothing."""
-        while not self._control.ending and not self._hear(link, WAIT_MS):
+        """Waits until the later stages are ready: the source is not read before, so that waiting drops nothing."""
+        while not self._control.ending and not self._process_credits(link, WAIT_MS):
             self._control.check()
 
     def _read(self, link: Link) -> None:
         if self._control.ending:
             return
         if isinstance(self._source, ArrivingSource):
-            self._follow(self._source, link)
+            self._read_pollable(self._source, link)
             return
         for item in self._source.frames(lambda: self._control.ending):
             if self._control.ending:
                 return
-            self._take(item, link)
-            self._hear(link, 0)
+            self._enqueue(item, link)
+            self._process_credits(link, 0)
 
-    def _follow(self, source: ArrivingSource, link: Link) -> None:
-        """Waits for frames and for credits, whichever comes first."""
-        either = Waiter(link, descriptors=[source.fileno()])
+    def _read_pollable(self, source: ArrivingSource, link: Link) -> None:
+        """Reads a pollable source: waits for frames and for credits, whichever comes first."""
+        poller = Waiter(link, descriptors=[source.fileno()])
         while not self._control.ending and (items := source.arrived()) is not None:
             for item in items:
-                self._take(item, link)
-            self._hear(link, 0)
-            either.wait(WAIT_MS)
+                self._enqueue(item, link)
+            self._process_credits(link, 0)
+            poller.wait(WAIT_MS)
 
-    def _take(self, item: SourceFrame | SourceOutage, link: Link) -> None:
-        """Lays a frame into the outbox, when it is due; an outage is told at once."""
+    def _enqueue(self, item: SourceFrame | SourceOutage, link: Link) -> None:
+        """Puts a frame into the outbox once it is due; reports an outage at once."""
         if isinstance(item, SourceOutage):
-            self._tell(item, link)
+            self._report_outage(item, link)
             return
         if self._policy.realtime:
-            item = self._release(item, link)
+            item = self._wait_until_due(item, link)
         if not self._policy.newest:
             self._flush(link)
         self._outbox.put(item)
 
-    def _tell(self, outage: SourceOutage, link: Link) -> None:
-        """Says that the source was lost, or is back; nothing replaces that, and nothing waits for it."""
+    def _report_outage(self, outage: SourceOutage, link: Link) -> None:
+        """Reports that the source was lost, or is back, past the outbox."""
         link.send(
             SourceLost(
                 frame_index=outage.frame_index,
@@ -129,37 +130,37 @@ class CaptureStage:
             )
         )
 
-    def _release(self, frame: SourceFrame, link: Link) -> SourceFrame:
-        """Waits until the frame's media time has come; its capture time is then."""
+    def _wait_until_due(self, frame: SourceFrame, link: Link) -> SourceFrame:
+        """Waits until the frame's media time has come, which becomes its capture time."""
         now_ns = self._clock.now_ns()
         if self._start_ns is None:
             self._start_ns = now_ns - frame.media_ns
         due_ns = self._start_ns + frame.media_ns
         while now_ns < due_ns and not self._control.ending:
             wait_ms, rest_ns = divmod(due_ns - now_ns, NS_PER_MS)
-            self._hear(link, min(WAIT_MS, wait_ms))
+            self._process_credits(link, min(WAIT_MS, wait_ms))
             if not wait_ms:
                 time.sleep(rest_ns / NS_PER_S)  # a socket's wait counts whole milliseconds, which would be jitter
             now_ns = self._clock.now_ns()
         return dataclasses.replace(frame, capture_ns=now_ns)
 
     def _flush(self, link: Link) -> None:
-        """Waits until the waiting frame has been sent."""
+        """Waits until the frame in the outbox has been sent."""
         while self._outbox.full:
             self._control.check()
-            self._hear(link, WAIT_MS)
+            self._process_credits(link, WAIT_MS)
 
-    def _hear(self, link: Link, timeout_ms: int) -> bool:
-        """Takes the texture stage's credits and sends what they allow; whether any came."""
+    def _process_credits(self, link: Link, timeout_ms: int) -> bool:
+        """Takes the texture stage's credits and sends the frame that they allow; returns whether any came."""
         received = link.receive(timeout_ms)
-        heard = received is not None
+        granted = received is not None
         while received is not None:
             if isinstance(received.message, Credit):
                 self._outbox.grant(received.message.count)
             received = link.receive()
         if self._outbox.ready:
             self._send(self._outbox.take(), link)
-        return heard
+        return granted
 
     def _send(self, frame: SourceFrame, link: Link) -> None:
         while (slot := self._planes.put(frame.planes, WAIT_MS / 1000)) is None:

@@ -1,4 +1,4 @@
-"""Texture: compares each frame with the texture, writes what changed, and tells the allocate stage."""
+"""Texture stage: compares each frame with the texture, writes the changed tiles, and tells the allocate stage."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NS_PER_MS = 1_000_000
 _DISCONTINUITIES: dict[str, Discontinuity] = {
     "resolution": "resolution", "size": "resolution", "format": "format", "reconnect": "reconnect",
 }  # fmt: skip
-"""Why an epoch begins → what is told of it; its beginning, a cut and another store are told in other ways."""
+"""Reason of an epoch → discontinuity that is reported; the first epoch, cuts and another store have other reports."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A frame that has been compared with the texture, and may be written once the allocate stage wants it."""
+class ComparedFrame:
+    """A frame that was compared with the texture, and may be written once the allocate stage grants a credit."""
 
     frame: FrameCaptured
     pending: PendingUpdate
@@ -37,9 +37,9 @@ class Prepared:
 
 
 class TextureStage:
-    """The texture's only writer. It writes a frame only for a credit, so readers never wait for long.
+    """Stage that writes the texture, alone. It writes a frame only for a credit, so readers never wait for long.
 
-    With `newest`, a frame that waits for its credit is replaced by a newer one, which is compared anew.
+    With `drop_frames`, a frame that waits for its credit is replaced by a newer one, which is compared anew.
     """
 
     name = "texture"
@@ -51,55 +51,56 @@ class TextureStage:
         transport: Transport,
         control: RunControl,
         *,
-        newest: bool,
+        drop_frames: bool,
     ) -> None:
         self._updater = updater
         self._planes = planes
         self._transport = transport
         self._control = control
-        self._newest = newest
-        self._outbox: Mailbox[Prepared] = Mailbox()
+        self._drop_frames = drop_frames
+        self._outbox: Mailbox[ComparedFrame] = Mailbox()
         self._end: End | None = None
 
     @property
     def drops(self) -> dict[str, int]:
-        """Frames that were replaced before they were written, and stores that the CPU store took over from."""
+        """Frames that were replaced before they were written, and the number of times that the CPU store took over."""
         return {"texture.replaced": self._outbox.replaced, "texture.fallbacks": self._updater.fallbacks}
 
     def run(self) -> None:
+        """Writes frames until the capture stage has sent End, and passes that on."""
         link, check = self._transport.link, self._control.check
         with (
             closing(link(CAPTURE_TEXTURE, check=check)) as capture,
             closing(link(TEXTURE_ALLOCATE, bind=True, check=check)) as allocate,
         ):
-            self._follow(capture, allocate)
+            self._serve(capture, allocate)
 
-    def _follow(self, capture: Link, allocate: Link) -> None:
-        """Takes frames from the first credit to the last frame."""
-        while not self._granted(allocate, WAIT_MS):
+    def _serve(self, capture: Link, allocate: Link) -> None:
+        """Serves both links, from the first credit to the last frame."""
+        while not self._process_credits(allocate, WAIT_MS):
             self._control.check()
-        either = Waiter(capture, allocate)
-        capture.offer(Credit(count=1 if self._newest else LOSSLESS_CREDITS))
+        poller = Waiter(capture, allocate)
+        capture.offer(Credit(count=1 if self._drop_frames else LOSSLESS_CREDITS))
         while self._end is None or self._outbox.full:
             self._control.check()
-            self._step(capture, allocate, either)
+            self._step(capture, allocate, poller)
         allocate.send(self._end)
 
-    def _step(self, capture: Link, allocate: Link, either: Waiter) -> None:
-        """Waits for what may come next, and does what it allows."""
-        if self._outbox.full and (self._end or not self._newest):
-            self._granted(allocate, WAIT_MS)
+    def _step(self, capture: Link, allocate: Link, poller: Waiter) -> None:
+        """Waits for frames and credits, and writes the frame that they allow."""
+        if self._outbox.full and (self._end or not self._drop_frames):
+            self._process_credits(allocate, WAIT_MS)
         else:
-            either.wait(WAIT_MS)
-            self._granted(allocate, 0)
-            self._hear_capture(capture, allocate)
+            poller.wait(WAIT_MS)
+            self._process_credits(allocate, 0)
+            self._receive_frame(capture, allocate)
         if self._outbox.ready:
             allocate.send(self._write(self._outbox.take()))
-            if not self._newest:
+            if not self._drop_frames:
                 capture.offer(Credit())
 
-    def _granted(self, allocate: Link, timeout_ms: int) -> bool:
-        """Takes the allocate stage's credits; whether any came."""
+    def _process_credits(self, allocate: Link, timeout_ms: int) -> bool:
+        """Takes the allocate stage's credits; returns whether any came."""
         granted = False
         received = allocate.receive(timeout_ms)
         while received is not None:
@@ -109,7 +110,7 @@ class TextureStage:
             received = allocate.receive()
         return granted
 
-    def _hear_capture(self, capture: Link, allocate: Link) -> None:
+    def _receive_frame(self, capture: Link, allocate: Link) -> None:
         received = capture.receive()
         if received is None:
             return
@@ -118,12 +119,12 @@ class TextureStage:
         elif isinstance(received.message, SourceLost):
             allocate.send(received.message)
         elif isinstance(received.message, FrameCaptured):
-            self._prepare(received.message)
-            if self._newest:
+            self._compare(received.message)
+            if self._drop_frames:
                 capture.offer(Credit())
 
-    def _prepare(self, frame: FrameCaptured) -> None:
-        """Compares the frame with the texture; it takes the place of the one that may be waiting."""
+    def _compare(self, frame: FrameCaptured) -> None:
+        """Compares the frame with the texture; it replaces a frame that still waits."""
         start_ns = time.monotonic_ns()
         if (older := self._outbox.waiting) is not None:
             frame = replace(
@@ -133,14 +134,14 @@ class TextureStage:
             )
         planes = self._planes.take(frame.slot)
         pending = self._updater.prepare(planes, frame.discontinuity)
-        self._outbox.put(Prepared(frame, pending, time.monotonic_ns() - start_ns))
+        self._outbox.put(ComparedFrame(frame, pending, time.monotonic_ns() - start_ns))
 
-    def _write(self, prepared: Prepared) -> TextureUpdated:
+    def _write(self, compared: ComparedFrame) -> TextureUpdated:
         start_ns = time.monotonic_ns()
-        frame = prepared.frame
+        frame = compared.frame
         stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
-        update = self._updater.commit(prepared.pending, stamp)
-        texture_ns = prepared.prepare_ns + time.monotonic_ns() - start_ns
+        update = self._updater.commit(compared.pending, stamp)
+        texture_ns = compared.prepare_ns + time.monotonic_ns() - start_ns
         return TextureUpdated(
             stamp=update.change.stamp,
             texture_ms=texture_ns / NS_PER_MS,

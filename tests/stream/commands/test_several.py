@@ -12,7 +12,7 @@ from stream.commands.several import configs_of, run_each
 from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, NothingToContinue, OutputError, ReaderGone, ResumeError, SourceError
 from stream.events import Answer, Summary
-from stream.runtime.answer_worker import SharedAnswerWorker
+from stream.runtime.answer_worker import AnswerWorker
 from stream.runtime.pipeline import Pipeline
 from tests.support.events import summary
 from tests.support.models import tiny_folder
@@ -47,17 +47,17 @@ def test_each_source_has_outputs_of_its_own_and_one_that_fails_stops_none(
 
 def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str]) -> None:
     config = Config(answer=AnswerConfig(every_s=1.0))
-    shared, pids = SharedAnswerWorker(config, "tests.support.answer_models:FakeSpeaker"), []
+    shared, pids = AnswerWorker(config, restart=False, speaker="tests.support.answer_models:FakeSpeaker"), []
 
     def run(clip: str) -> list[Answer]:
         pipeline = Pipeline(config.model_copy(update={"source": clip}), shared=shared)
         events = list(pipeline.run())
-        pids.append(shared.supervisor().child.pid)
+        pids.append(shared.start().child.pid)
         return [event for event in events if isinstance(event, Answer)]
 
     try:
         answers = [run(clip) for clip in clips]
-        child = shared.supervisor().child
+        child = shared.start().child
         child.kill()
         until(child.exit_error)
         answers.append(run(clips[0]))

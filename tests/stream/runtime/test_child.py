@@ -292,14 +292,6 @@ def test_a_limit_of_one_allows_no_restart() -> None:
         kept.supervisor.poll()
 
 
-def test_stopping_stops_the_child_that_is_there_now() -> None:
-    kept = Kept(RESTART)
-    kept.children[0].die("killed")
-    kept.supervisor.poll()
-    kept.supervisor.stop()
-    assert kept.children[1].stopped
-
-
 def test_deaths_that_are_forgiven_make_no_loop() -> None:
     kept = Kept(RESTART)
     for number in range(10):

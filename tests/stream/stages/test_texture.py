@@ -32,7 +32,7 @@ class Fixture:
         self.capture = runner.link(CAPTURE_TEXTURE, bind=True)
         self.allocate = runner.link(TEXTURE_ALLOCATE)
         self.updater = TextureUpdater()
-        self.stage = TextureStage(self.updater, self.planes, runner.transport, runner.control, newest=newest)
+        self.stage = TextureStage(self.updater, self.planes, runner.transport, runner.control, drop_frames=newest)
         runner.start(self.stage)
 
     def begin(self) -> int:
