@@ -126,7 +126,7 @@ SAME_NAME = {
     "Record",
     "Key",
     "Scene",
-} | {"Lettering"}
+}
 FLAT_MAX = {"arr_coc": 8, "stream": 12}
 
 

@@ -15,7 +15,7 @@ from stream.bench.report import Report, Timeline
 from stream.bench.series import ENOUGH_RUNS, MetricRow, Series, Spread, differences
 from stream.config_loading import known_keys
 from stream.display.progress import PlainConsole
-from stream.errors import ConfigError, OutputError
+from stream.errors import OutputError
 from stream.sources.address import shown_config
 
 WIDTH = 80
@@ -28,7 +28,6 @@ Read as fast as it goes: fps is the most that this machine does. Frames wait for
 each other, so latencies of frames and answers are mostly queueing, and jitter
 has no meaning. Add --realtime to measure latency and jitter."""
 """Below the figures of a run whose frames had no schedule."""
-
 
 SERIES_COLOURS = ("tab:blue", "tab:orange")
 CUT, DROP = "tab:purple", "tab:red"
@@ -175,12 +174,10 @@ def _left_out(runs: Sequence[Report]) -> str:
 def plot_series(series: Sequence[Series], title: str, path: str) -> None:
     """Writes a PNG of one series, or of two beside each other.
 
-    Raises ConfigError where matplotlib is missing, OutputError where `path` cannot be written.
+    Needs matplotlib. Raises OutputError where `path` cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 4 + 3.4 * len(series)), layout="constrained")
     figure.suptitle(title)
     _draw(figure, series)

@@ -1,10 +1,11 @@
-"""`bench`: how fast, how soon, how evenly; and which of two configurations."""
+"""`bench` command: frame rate, latency, jitter, drops and memory of one configuration, or of two."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,56 +84,47 @@ def bench(
 
     With --against or --against-set: compare two configurations, run by run.
     """
-    top = [] if source is None else [Layer("SOURCE", {"source": source})]
-    other = _other_layers(against or (), against_set or ())
-    configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
-    if other:
-        configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])
-        if configs["B"] == configs["A"]:
-            raise ConfigError("nothing to compare: --against changes no key; name one that differs")
-    count = (RUNS_TO_COMPARE if other else 1) if runs is None else count_of("--runs", runs)
-    _check(configs["A"], count * len(configs))
+    configs = _configurations(run, source, against or (), against_set or ())
+    count = (RUNS_TO_COMPARE if len(configs) > 1 else 1) if runs is None else count_of("--runs", runs)
+    _check_source(configs["A"], count * len(configs))
     limit_s = None if limit is None else seconds_of("--for", limit)
     warmup_s = None if warmup is None else seconds_of("--warmup", warmup)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in output_files(config.output)})
     check_distinct([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
-    if png_path is not None:
-        check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
-        if find_spec("matplotlib") is None:
-            raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib")
-    for path in paths:
-        check_writable(path)
+    _check_files(paths, png_path)
     for config in configs.values():
         check_run(config)
 
     from stream.bench.measure import BenchPlan
     from stream.monitor.metrics import TRIM_S
     from stream.sinks.output_file import OutputFile
-    from stream.sources.address import redacted
 
-    plan = BenchPlan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s)
-    files: list[OutputFile] = []
-    try:
-        files += [OutputFile(path) for path in paths]
-        measured = _measured(plan)
-        _write(measured, redacted(configs["A"].source), dict(zip(paths, files, strict=True)), json_path, png_path)
-    finally:
-        for file in files:
-            file.close()
+    with ExitStack() as stack:
+        files = {path: stack.enter_context(closing(OutputFile(path))) for path in paths}
+        result = _measure(BenchPlan(configs, count, limit_s, TRIM_S if warmup_s is None else warmup_s))
+        _report(result, configs["A"].source, files, json_path, png_path)
     report_written([*paths, *sorted({path for config in configs.values() for path in also_written(config.output)})])
-    if measured.failure is not None:
-        raise measured.failure
-    return INTERRUPTED if measured.interrupted else 0
+    if result.failure is not None:
+        raise result.failure
+    return INTERRUPTED if result.interrupted else 0
 
 
-def _other_layers(against: Sequence[str], assignments: Sequence[str]) -> list[Layer]:
-    return [file_layer(name) for name in against] + [
-        set_layer(assignment, "--against-set") for assignment in assignments
-    ]
+def _configurations(
+    run: RunOptions, source: str | None, against: Sequence[str], against_set: Sequence[str]
+) -> dict[str, Config]:
+    """The configuration to measure, "A", and where there is one to compare with, "B"."""
+    top = [] if source is None else [Layer("SOURCE", {"source": source})]
+    other = [*map(file_layer, against), *(set_layer(assignment, "--against-set") for assignment in against_set)]
+    configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
+    if other:
+        configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])
+        if configs["B"] == configs["A"]:
+            raise ConfigError("nothing to compare: --against changes no key; name one that differs")
+    return configs
 
 
-def _check(config: Config, runs: int) -> None:
+def _check_source(config: Config, runs: int) -> None:
     if not config.source:
         raise ConfigError("no SOURCE to measure; give a video file, or scene:demo for a drawn one")
     if config.source == "-" and runs > 1:
@@ -143,7 +135,16 @@ def _check(config: Config, runs: int) -> None:
         )
 
 
-def _measured(plan: BenchPlan) -> BenchResult:
+def _check_files(paths: Sequence[str], png_path: str | None) -> None:
+    if png_path is not None:
+        check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
+        if find_spec("matplotlib") is None:
+            raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib")
+    for path in paths:
+        check_writable(path)
+
+
+def _measure(plan: BenchPlan) -> BenchResult:
     from stream.bench.measure import measure
 
     def announce(number: int, name: str) -> None:
@@ -154,19 +155,19 @@ def _measured(plan: BenchPlan) -> BenchResult:
     return measure(plan, announce)
 
 
-def _write(
-    measured: BenchResult, source: str, files: dict[str, OutputFile], json_path: str | None, png_path: str | None
+def _report(
+    result: BenchResult, source: str, files: dict[str, OutputFile], json_path: str | None, png_path: str | None
 ) -> None:
-    """Shows what was measured, and writes it where it was asked for."""
-    from stream.bench.output import print_report
+    """Prints the figures, and writes those files that were asked for."""
+    from stream.bench.output import plot_series, print_report
     from stream.bench.series import document
+    from stream.sources.address import redacted
 
-    print_report(measured.series, source, scheduled=measured.scheduled)
+    source = redacted(source)
+    print_report(result.series, source, scheduled=result.scheduled)
     if json_path is not None:
-        told = document(source, measured.series, scheduled=measured.scheduled)
+        told = document(source, result.series, scheduled=result.scheduled)
         files[json_path].append(json.dumps(told, indent=2) + "\n")
     if png_path is not None:
-        from stream.bench.output import plot_series
-
         files[png_path].keep()
-        plot_series(measured.series, os.path.basename(source), png_path)
+        plot_series(result.series, os.path.basename(source), png_path)

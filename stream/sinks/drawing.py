@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from arr_coc.ops.regions import level_map
 from arr_coc.types import TILE_PX
 from stream.media import Overlay
-from stream.sinks.fonts import Lettering
+from stream.sinks.fonts import TextRenderer
 from stream.untrusted import printable
 
 Picture = npt.NDArray[np.uint8]
@@ -175,7 +175,7 @@ def draw_strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...
 
     `note` stands beside the key; a caption that does not fit its lines ends in an ellipsis.
     """
-    small, large = (_lettering(height) for height in _heights(width_px))
+    small, large = (_renderer(height) for height in _heights(width_px))
     image = Image.new("RGB", (width_px, strip_height(width_px)), BACKGROUND)
     pen, pad = ImageDraw.Draw(image), small.height_px // 2
     step = _step(small.height_px)
@@ -200,7 +200,7 @@ def heat_colours(width_px: int) -> Picture:
 
 
 def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyItem, ...]) -> None:
-    small = _lettering(_heights(image.width)[0])
+    small = _renderer(_heights(image.width)[0])
     pen, side, x = ImageDraw.Draw(image), small.height_px, float(pad_px)
     top = (step_px - side) // 2
     for item in items:
@@ -216,8 +216,8 @@ def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyIte
 def _in_one_row(width_px: int) -> bool:
     """True where key and note fit beside each other."""
     height = _heights(width_px)[0]
-    key_px = _lettering(height).width_px("sharp coarser not seen relevance") + 9 * height
-    return key_px + _lettering(height).width_px(LONGEST_NOTE) + 2 * height <= width_px
+    key_px = _renderer(height).width_px("sharp coarser not seen relevance") + 9 * height
+    return key_px + _renderer(height).width_px(LONGEST_NOTE) + 2 * height <= width_px
 
 
 def _heights(width_px: int) -> tuple[int, int]:
@@ -234,10 +234,10 @@ def _step(height_px: int) -> int:
     return round(height_px * 1.5)
 
 
-def _baseline(letters: Lettering, top_px: float) -> float:
+def _baseline(letters: TextRenderer, top_px: float) -> float:
     return top_px + 1.08 * letters.height_px
 
 
 @lru_cache(maxsize=8)
-def _lettering(height_px: int) -> Lettering:
-    return Lettering(height_px)
+def _renderer(height_px: int) -> TextRenderer:
+    return TextRenderer(height_px)

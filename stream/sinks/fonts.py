@@ -49,7 +49,7 @@ NONCHARACTER = "\uffff"
 log = logging.getLogger(__name__)
 
 
-class Lettering:
+class TextRenderer:
     """Text in one height, each character in the first font that has it."""
 
     def __init__(self, height_px: int, files: tuple[Path, ...] | None = None) -> None:

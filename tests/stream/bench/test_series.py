@@ -13,7 +13,7 @@ from stream.bench.output import QUEUEING, changed_keys, plot_series, print_repor
 from stream.bench.report import report
 from stream.bench.series import SCHEMA, MetricDifference, Series, Spread, differences, document
 from stream.config import AllocateConfig, Config
-from stream.errors import ConfigError, OutputError, ReaderGone
+from stream.errors import OutputError, ReaderGone
 from tests.stream.bench.test_report import recorded
 
 FAST, SLOW = Config(), Config(allocate=AllocateConfig(budget=64))
@@ -161,9 +161,3 @@ def test_an_empty_run_can_be_drawn_but_not_into_nowhere(tmp_path: Path) -> None:
     empty = Series("A", FAST, (report(recorded(0)),))
     with pytest.raises(OutputError, match="cannot write"):
         plot_series([empty], "none", str(tmp_path / "no" / "bench.png"))
-
-
-def test_without_matplotlib_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match="pip install matplotlib"):
-        plot_series([series("A", 5)], "none", "x.png")

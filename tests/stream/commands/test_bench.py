@@ -107,6 +107,15 @@ def test_a_stopped_measurement_has_the_status_of_ctrl_c(monkeypatch: pytest.Monk
     assert main(["bench", "scene:demo"]) == 130
 
 
+def test_a_picture_needs_matplotlib(
+    plans: list[BenchPlan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stream.commands.bench.find_spec", lambda name: None)
+    assert main(["bench", "scene:demo", "--png", "x.png"]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
+    assert plans == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from stream.sinks import fonts
 from stream.sinks.drawing import KEY, LEAST_WIDTH_PX, draw_strip, strip_height
-from stream.sinks.fonts import Lettering, files_in, has, opened
+from stream.sinks.fonts import TextRenderer, files_in, has, opened
 
 WIDTHS = (LEAST_WIDTH_PX, 322, 480, 640, 644, 800, 960, 1280)
 WORDS = "a red circle moves right and a blue square stays still, "
@@ -23,7 +23,7 @@ def told() -> None:
     fonts._say_missing.cache_clear()
 
 
-def drawn(letters: Lettering, text: str) -> np.ndarray:
+def drawn(letters: TextRenderer, text: str) -> np.ndarray:
     image = Image.new("L", (round(letters.width_px(text)) + 20, 2 * letters.height_px))
     letters.draw(ImageDraw.Draw(image), 4, 1.4 * letters.height_px, text, "#ffffff")
     return np.asarray(image)
@@ -54,7 +54,7 @@ def test_key_and_note_do_not_cover_each_other(width: int) -> None:
 
 
 def test_what_does_not_fit_ends_in_an_ellipsis() -> None:
-    letters = Lettering(20, ())
+    letters = TextRenderer(20, ())
     lines = letters.wrapped(WORDS * 9, 400, 3)
     assert len(lines) == 3
     assert lines[-1].endswith("…")
@@ -65,13 +65,13 @@ def test_what_does_not_fit_ends_in_an_ellipsis() -> None:
 
 
 def test_a_word_wider_than_the_strip_is_broken() -> None:
-    lines = Lettering(20, ()).wrapped("x" * 100, 300, 9)
+    lines = TextRenderer(20, ()).wrapped("x" * 100, 300, 9)
     assert len(lines) > 1
     assert "".join(lines) == "x" * 100
 
 
 def test_an_accent_is_left_out_where_no_font_has_it(told: None, caplog: pytest.LogCaptureFixture) -> None:
-    letters = Lettering(20, ())
+    letters = TextRenderer(20, ())
     assert not has(ImageFont.load_default(20), "é")
     np.testing.assert_array_equal(drawn(letters, "né – ñ"), drawn(letters, "ne - n"))
     assert caplog.messages == []
@@ -80,7 +80,7 @@ def test_an_accent_is_left_out_where_no_font_has_it(told: None, caplog: pytest.L
 def test_a_script_that_no_font_has_is_drawn_as_boxes_and_said_once(
     told: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    letters = Lettering(20, ())
+    letters = TextRenderer(20, ())
     with caplog.at_level(logging.WARNING):
         boxes = drawn(letters, "红色")
         drawn(letters, "的圆")
@@ -96,7 +96,7 @@ def test_a_font_of_the_machine_gives_what_pillows_own_lacks(told: None, caplog: 
     found = [path for path in fonts.font_files() if (font := opened(path, 20)) is not None and has(font, "Ж")]
     if not found:
         pytest.skip("no font of this machine has Cyrillic letters")
-    letters, without = Lettering(20, (found[0],)), Lettering(20, ())
+    letters, without = TextRenderer(20, (found[0],)), TextRenderer(20, ())
     font = opened(found[0], 20)
     assert font is not None
     with caplog.at_level(logging.WARNING):
@@ -108,7 +108,7 @@ def test_a_font_of_the_machine_gives_what_pillows_own_lacks(told: None, caplog: 
 
 
 def test_marks_stay_with_their_letter() -> None:
-    letters = Lettering(20, ())
+    letters = TextRenderer(20, ())
     assert [run for _, run in letters._runs("e\u0301a")] == ["e\u0301a"]
 
 
@@ -121,7 +121,7 @@ def test_fonts_that_cannot_be_used_are_passed_over(tmp_path: Path) -> None:
     assert list(files_in(tmp_path)) == [damaged]
     assert list(files_in(tmp_path / "absent")) == []
     assert opened(damaged, 20) is None
-    assert Lettering(20, (damaged,)).width_px("a") > 0
+    assert TextRenderer(20, (damaged,)).width_px("a") > 0
 
 
 def test_plain_fonts_come_first() -> None:
