@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from arr_coc.errors import ModelError, ModelNotFound, counted, of_counted
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-
-HEADER_LIMIT_BYTES = 100_000_000
-"""safetensors' own bound for a header."""
 
 LFS_POINTER = b"version https://git-lfs."
 """How the file begins that git leaves in place of a large one (Git LFS specification)."""
@@ -110,46 +109,18 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
 
 
 def _header(path: Path, name: str) -> dict[str, Tensor]:
-    """The tensors in a safetensors file: 8 bytes of length, then JSON, then the data."""
+    """Return the tensors of one safetensors file, which is checked to be whole."""
     try:
         refuse_pointer(path)
-        size_bytes = path.stat().st_size
-        if not size_bytes:
-            raise ValueError("it is empty")
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > HEADER_LIMIT_BYTES:
-                raise ValueError("its header is too long")
-            header = json.loads(file.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("its header is no JSON object")
-        header.pop("__metadata__", None)
-        if not all(_is_tensor(entry) for entry in header.values()):
-            raise ValueError("its header lists no tensors")
-    except ValueError as error:
-        raise ModelError(f"{path.name} of {name} is damaged ({error})", "download the model again") from error
+        with safe_open(path, framework="np") as file:
+            entries = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+            return {key: Tensor(tuple(entry.get_shape()), entry.get_dtype()) for key, entry in entries.items()}
+    except SafetensorError as error:
+        raise ModelError(
+            f"{path.name} of {name} is damaged or cut short ({error})", "download the model again"
+        ) from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror})", "check its permissions") from error
-    needed_bytes = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    if size_bytes < needed_bytes:
-        raise ModelError(
-            f"{path.name} of {name} is cut short ({size_bytes} of {needed_bytes} bytes)", "download the model again"
-        )
-    return {key: Tensor(tuple(entry["shape"]), entry["dtype"]) for key, entry in header.items()}
-
-
-def _is_tensor(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("dtype"), str)
-        and _are_numbers(entry.get("shape"))
-        and _are_numbers(entry.get("data_offsets"))
-        and len(entry["data_offsets"]) == 2
-    )
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, int) and value >= 0 for value in values)
 
 
 def check_sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> None:

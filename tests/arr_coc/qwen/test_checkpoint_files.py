@@ -13,7 +13,7 @@ from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import local_folder
 from arr_coc.qwen import checkpoint
 from arr_coc.qwen.checkpoint import QUANTISED, check_folder
-from arr_coc.qwen.weight_files import HEADER_LIMIT_BYTES, INDEX, WEIGHTS, Tensor, check_sizes
+from arr_coc.qwen.weight_files import INDEX, WEIGHTS, Tensor, check_sizes
 from tests.support.models import tiny_folder
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
@@ -110,23 +110,21 @@ class TestWeights:
         [
             b"",
             b"\x01",
-            (HEADER_LIMIT_BYTES + 1).to_bytes(8, "little"),
+            (2**63).to_bytes(8, "little"),
             (4).to_bytes(8, "little") + b"{no}",
             (2).to_bytes(8, "little") + b"[]",
             (7).to_bytes(8, "little") + b'{"a":1}',
-            (24).to_bytes(8, "little") + b'{"a":{"shape":["x", 2]}}',
-            (53).to_bytes(8, "little") + b'{"a":{"shape":[2],"dtype":"F32","data_offsets":[0]}}  ',
         ],
     )
     def test_damaged(self, folder: Path, data: bytes) -> None:
         (folder / WEIGHTS).write_bytes(data)
-        assert refused(folder).startswith("model.safetensors of tiny is damaged (")
+        assert refused(folder).startswith("model.safetensors of tiny is damaged or cut short (")
 
     @pytest.mark.parametrize("lost", [1, 1000, 100_000])
     def test_cut_short(self, folder: Path, lost: int) -> None:
         whole = (folder / WEIGHTS).read_bytes()
         (folder / WEIGHTS).write_bytes(whole[:-lost])
-        assert f"is cut short ({len(whole) - lost} of {len(whole)} bytes)" in refused(folder)
+        assert refused(folder).startswith("model.safetensors of tiny is damaged or cut short (")
 
     def test_a_pointer_in_place_of_weights(self, folder: Path) -> None:
         (folder / WEIGHTS).write_text(POINTER)
