@@ -1,17 +1,19 @@
-"""The statistics of a run are the definitions of stream.monitor.metrics over the last seconds."""
+"""The statistics of a run: the definitions of stream.monitor.metrics over the last seconds, and its summary."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from stream.clock import FakeClock
-from stream.events import Cut, Event, FrameReady, Notice, Outage, Restarted, Skipped
+from stream.events import Cut, Event, FrameReady, Notice, Outage, PictureChanged, Restarted, Skipped, Summary
 from stream.monitor.metrics import interarrival_ms, interval_std_ms
 from stream.monitor.schema import RecentJitter
 from stream.monitor.statistics import RunStatistics, StatisticsSnapshot
-from tests.support import events as event_maker
 from tests.support.events import answer, frame, look
 
 MS = 1_000_000
@@ -34,6 +36,10 @@ class Measured:
     def at(self, now_ns: int, *dropped_and_memory: dict[str, int]) -> StatisticsSnapshot:
         self._clock.advance(now_ns - self._clock.now_ns())
         return self._statistics.snapshot(*dropped_and_memory)
+
+    def summary(self, now_ns: int = 0, dropped: Mapping[str, int] = MappingProxyType({})) -> Summary:
+        self._clock.advance(now_ns - self._clock.now_ns())
+        return self._statistics.summary("finished", None, dropped, "cpu")
 
 
 def play(figures: Measured, count: int, latency_ms: float = 5, first: int = 0) -> int:
@@ -162,61 +168,49 @@ def test_the_newest_frames_are_kept_however_fast_they_come() -> None:
     assert figures.latency_ms.p50 == pytest.approx((9_999 - 4_095 / 2) / 10), "of the newest 4096"
 
 
-TALLY_S = 1_000_000_000
+def counted_frame(index: int, ready_ns: int) -> FrameReady:
+    return frame(index, 1 + index / 10, ready_ns=ready_ns, dirty_share=index / 10, tokens=100 + index, tiles=200)
 
 
-def frame_of_tally(index: int, ready_ns: int) -> FrameReady:
-    return event_maker.frame(
-        index, 1.0 + index / 10, ready_ns=ready_ns, dirty_share=index / 10, tokens=100 + index, tiles=200
-    )
-
-
-def test_every_kind_is_counted() -> None:
-    clock = FakeClock(10 * TALLY_S)
-    run = RunStatistics(clock)
+def test_every_kind_is_counted_in_the_summary() -> None:
+    run = Measured()
     for index in range(3):
-        run.add(frame_of_tally(index, 20 * TALLY_S + index * TALLY_S // 2))
-    run.add(answer(0.0, ""))
-    run.add(Cut(frame_index=1, pts_s=0.1, score=0.5))
-    run.add(Skipped(frame_index=1, pts_s=0.1, what="packets 3-6", reason="bad", count=4))
-    run.add(Notice(code="loading", message="loading"))
-    clock.advance(15 * TALLY_S)
-    summary = run.summary("finished", None, {"capture.replaced": 2, "texture.replaced": 0}, "gl")
-    assert (summary.frames, summary.answers, summary.cuts, summary.skipped) == (3, 1, 1, 4)
-    assert summary.dropped == {"capture.replaced": 2}
-    assert summary.backend == "gl"
-    assert (summary.mean_tokens, round(summary.mean_dirty_share, 6)) == (101.0, 0.1)
-    assert round(summary.duration_s, 6) == 0.2
+        run.add(counted_frame(index, 20 * S + index * S // 2))
+    for event in (
+        answer(0.0, ""),
+        Cut(frame_index=1, pts_s=0.1, score=0.5),
+        Skipped(frame_index=1, pts_s=0.1, what="packets 3-6", reason="bad", count=4),
+        PictureChanged(frame_index=1, pts_s=0.1, reason="resolution", width_px=64, height_px=32),
+        Notice(code="loading", message="loading"),
+    ):
+        run.add(event)
+    summary = run.summary(15 * S, {"capture.replaced": 2, "texture.replaced": 0})
+    counts = (summary.frames, summary.answers, summary.cuts, summary.skipped, summary.discontinuities)
+    assert (counts, summary.dropped) == ((3, 1, 1, 4, 1), {"capture.replaced": 2})
+    assert (summary.mean_tokens, summary.mean_tiles, summary.mean_dirty_share) == (101, 200, pytest.approx(0.1))
+    assert summary.duration_s == pytest.approx(0.2)
     assert summary.timing == {"wall_s": 15.0, "fps": 2.0}
+    assert summary.work_ratio is None, "the model does not tell"
 
 
 def test_the_summary_says_what_choosing_tokens_saved() -> None:
-    run = RunStatistics(FakeClock())
-    run.add(frame_of_tally(0, 0))
-    assert run.summary("finished", None, {}, "cpu").work_ratio is None, "nothing was answered"
-    for flops, full_flops in ((10, 50), (30, 50)):
-        run.add(replace(answer(0.0, ""), flops=flops, full_flops=full_flops))
-    summary = run.summary("finished", None, {}, "cpu")
-    assert summary.work_ratio == 2.5
-    assert summary.mean_tiles == frame_of_tally(0, 0).tiles
+    run = Measured()
+    for flops in (10, 30):
+        run.add(replace(answer(0.0, ""), flops=flops, full_flops=50))
+    assert run.summary().work_ratio == 2.5
 
 
 def test_a_run_without_frames_has_a_summary_too() -> None:
-    summary = RunStatistics(FakeClock()).summary("error", "the capture stage died: …", {}, "cpu")
+    summary = RunStatistics(FakeClock()).summary("error", "the capture stage died: …", {}, "gl")
     assert (summary.frames, summary.duration_s, summary.mean_tokens) == (0, 0.0, 0.0)
     assert summary.timing == {"wall_s": 0.0, "fps": 0.0}
-    assert (summary.ended, summary.error) == ("error", "the capture stage died: …")
+    assert (summary.ended, summary.error, summary.backend) == ("error", "the capture stage died: …", "gl")
 
 
-def test_what_was_watched_for_was_found_or_not() -> None:
-    run = RunStatistics(FakeClock())
-
-    def found() -> bool | None:
-        return run.summary("finished", None, {}, "cpu").found
-
-    assert found() is None
-    run.add(look(0.0, holds=None))
-    assert found() is False
-    run.add(look(0.0, holds="yes"))
-    run.add(look(0.0, holds="no"))
-    assert found() is True
+def test_a_standing_query_was_found_where_it_once_held() -> None:
+    run = Measured()
+    found = [run.summary().found]
+    for holds in (None, "yes", "no"):
+        run.add(look(0.0, holds=holds))
+        found.append(run.summary().found)
+    assert found == [None, False, True, True]

@@ -13,7 +13,7 @@ import pytest
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
 from stream.media import Overlay
-from stream.sinks import output_file as output_check
+from stream.sinks import output_file
 from stream.sinks.captions import CaptionSink
 from stream.sinks.control import ControlSink, ask_request, read_reply
 from stream.sinks.factory import MonitorSink, open_services, open_sinks
@@ -23,9 +23,8 @@ from stream.sinks.metrics import MetricsSink
 from stream.sinks.output_file import check_distinct
 from stream.sinks.publish import PublishSink
 from stream.transport.services import request
-from tests.stream.sinks.test_metrics import free_port
 from tests.support.events import frame
-from tests.support.network import listening
+from tests.support.network import free_port, listening
 from tests.support.runs import WatchedRun
 
 
@@ -124,7 +123,7 @@ def test_standard_input_is_an_input_too(tmp_path: Path, monkeypatch: pytest.Monk
     source = tmp_path / "in.mp4"
     source.write_bytes(b"precious")
     with source.open("rb") as opened:
-        monkeypatch.setattr(output_check, "STDIN_FD", opened.fileno())
+        monkeypatch.setattr(output_file, "STDIN_FD", opened.fileno())
         with pytest.raises(OutputError, match="is the input"):
             open_sinks(OutputConfig(heatmap=str(source)), "-", no_overlay)
     assert source.read_bytes() == b"precious"

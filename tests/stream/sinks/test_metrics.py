@@ -1,4 +1,4 @@
-"""The HTTP server answers, whatever its clients do, and lets go of everything."""
+"""The HTTP server serves whoever asks; Prometheus reads what happened, and the health follows the run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from arr_coc.types import NS_PER_S
 from stream.clock import FakeClock
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.monitor.health import RunMonitor
-from stream.sinks import metrics as http_module
+from stream.sinks import metrics as metrics_module
 from stream.sinks.metrics import HttpServer, MetricsSink, Page
 from tests.support.events import answer, frame, look, shadow, summary
-from tests.support.network import LIMIT_S, until
+from tests.support.network import LIMIT_S, free_port, until
 from tests.support.runs import WatchedRun
 
 
@@ -85,11 +86,11 @@ def test_where_no_thread_can_be_started_only_that_client_has_to_go(
 
 def test_clients_that_dawdle_keep_nobody_out(server: HttpServer) -> None:
     with ExitStack() as stack:
-        for _ in range(3 * http_module.CONNECTIONS_MAX):
+        for _ in range(3 * metrics_module.CONNECTIONS_MAX):
             client = stack.enter_context(closing(socket.create_connection(server.address, timeout=LIMIT_S)))
             client.sendall(b"GET /well HTT")
         assert fetched(server, "/well")[0] == 200
-        until(lambda: _threads("process_request_thread") <= http_module.CONNECTIONS_MAX)
+        until(lambda: _threads("process_request_thread") <= metrics_module.CONNECTIONS_MAX)
         server.close()
     server.close()
     assert not _threads("metrics")
@@ -115,14 +116,7 @@ def test_a_port_that_cannot_be_had_is_said_in_one_line(server: HttpServer) -> No
             HttpServer(*address, pages)
 
 
-NS_PER_S = 1_000_000_000
 SECRET_SOURCE = "rtsp://user:secret@camera/stream"
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Served:
