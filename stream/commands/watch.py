@@ -122,7 +122,6 @@ def _quiet_display(*, captions: bool, piped: bool) -> Display:
 def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) -> Display:
     """A live view where stdout is a terminal that can show one; plain lines otherwise, and beside a log."""
     import os
-    import sys
 
     from stream import logs
 
@@ -135,11 +134,9 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
 
         return LinesDisplay(every_s, STDIN if piped else keys)
 
-    from stream.display.live import LiveDisplay, Screen
+    from stream.display.live import LiveDisplay
 
-    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    screen = Screen(STDOUT_FD, colour=not os.environ.get("NO_COLOR"), unicode=unicode)
-    return LiveDisplay(screen, keys, STDIN if piped and keys is None else None)
+    return LiveDisplay(STDOUT_FD, keys, STDIN if piped and keys is None else None)
 
 
 def _in_foreground(descriptor: int) -> bool:

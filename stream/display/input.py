@@ -3,74 +3,26 @@
 from __future__ import annotations
 
 import codecs
-import enum
 import os
-import re
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 
 from stream import logs
 from stream.config import QUERY_LIMIT_CHARS
-from stream.events import Event, Summary
+from stream.events import Event, QueryChanged, Summary
 from stream.monitor.health import RunHandle
 from stream.sinks.base import Display
+from stream.untrusted import printable
+
+READ_BYTES = 4096
 
 KEPT_CHARS = 16_384
 """Of a longer line the rest is left out; it is far beyond any question, and is refused for its length."""
 
-_ESCAPE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|O.|[^\\[O])?", re.DOTALL)
-_UNFINISHED = re.compile("\x1b(?:\\[[0-?]*[ -/]*|O)?\\Z", re.DOTALL)
-
-
-class Key(enum.Enum):
-    """Keys that mean something else than text."""
-
-    SUSPEND = "Ctrl-Z"
-    REDRAW = "Ctrl-L"
-
-
-class LineEditor:
-    """Backspace, Ctrl-W (a word), Ctrl-U (all) and Enter; arrows and the like do nothing."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._rest = ""
-
-    def feed(self, data: bytes) -> Iterator[str | Key]:
-        """Takes what was typed; yields every line that Enter completed, and keys for others to act on."""
-        typed = self._rest + self._decoder.decode(data)
-        unfinished = _UNFINISHED.search(typed)
-        # A lone escape that nothing follows is the Esc key; one at the end of a read may be the start of an arrow.
-        self._rest = unfinished[0] if unfinished and typed != "\x1b" else ""
-        typed = typed[: len(typed) - len(self._rest)]
-        for char in _ESCAPE.sub("", typed):
-            if char in "\r\n":
-                line, self.text = self.text, ""
-                yield line
-            elif char == "\x1a":
-                yield Key.SUSPEND
-            elif char == "\x0c":
-                yield Key.REDRAW
-            else:
-                self._edit(char)
-
-    def _edit(self, char: str) -> None:
-        if char in "\x7f\x08":
-            self.text = self.text[:-1]
-        elif char == "\x15":
-            self.text = ""
-        elif char == "\x17":
-            self.text = self.text.rstrip().rpartition(" ")[0]
-            self.text += " " if self.text else ""
-        elif char.isprintable() and len(self.text) < KEPT_CHARS:
-            self.text += char
-        elif char == "\t":
-            self.text += " "
-
-
-READ_BYTES = 4096
+WAITING_MAX = 100
+"""Questions that wait at most; of more, the oldest are forgotten."""
 
 JOIN_LIMIT_S = 1.0
 
@@ -84,18 +36,58 @@ def refusal(text: str) -> str | None:
     return None
 
 
-class QuestionReader:
-    """Reads lines from a descriptor in a thread of its own, and asks each.
+class PendingQuestions:
+    """Questions that were put to a run, until it takes them. For any thread.
 
-    `ask` gets every question, `tell` the reason for each line that is none. It ends at the end of what is read, or with
-    `close`; the descriptor stays open.
+    A run takes the newest of several that were put between two of its looks; `ask` gives it one.
     """
 
-    def __init__(self, descriptor: int, ask: Callable[[str], None], tell: Callable[[str], None]) -> None:
-        self._descriptor = descriptor
+    def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
+        self._lock = threading.Lock()
+        self._waiting: deque[str] = deque(maxlen=WAITING_MAX)
+
+    @property
+    def newest(self) -> str:
+        """The last one that waits, "" where none does."""
+        with self._lock:
+            return self._waiting[-1] if self._waiting else ""
+
+    def put(self, line: str, tell: Callable[[str], None]) -> None:
+        """Asks what was typed, or tells why not."""
+        question = printable(line)
+        reason = refusal(question)
+        if reason is not None:
+            tell(f"not asked: {reason}")
+            return
+        with self._lock:
+            self._waiting.append(question)
+        self._ask(question)
+
+    def taken(self, event: QueryChanged) -> list[str]:
+        """This question waits no longer. Returns a line on each that waited before it: it will not be asked."""
+        passed: list[str] = []
+        with self._lock:
+            while event.query in self._waiting:
+                question = self._waiting.popleft()
+                if question != event.query:
+                    passed.append(f"not asked, because another question followed: {question}")
+        return passed
+
+
+class QuestionReader:
+    """Reads lines from a descriptor in a thread of its own, and puts each as a question.
+
+    `tell` gets the reason for each line that is none. It ends at the end of what is read, or with `close`; the
+    descriptor stays open.
+    """
+
+    def __init__(self, descriptor: int, questions: PendingQuestions, tell: Callable[[str], None]) -> None:
+        self._descriptor = descriptor
+        self._questions = questions
         self._tell = tell
-        self._editor = LineEditor()
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._line = ""
         self._woken, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._read, name="questions", daemon=True)
         self._thread.start()
@@ -118,23 +110,15 @@ class QuestionReader:
                 data = os.read(self._descriptor, READ_BYTES)
             except OSError:
                 return
-            self._take(data or (b"\n" if self._editor.text else b""))
+            self._take(data or (b"\n" if self._line else b""))
             if not data:
                 return
 
     def _take(self, data: bytes) -> None:
-        for line in self._editor.feed(data):
-            if isinstance(line, str):
-                put_question(line, self._ask, self._tell)
-
-
-def put_question(line: str, ask: Callable[[str], None], tell: Callable[[str], None]) -> None:
-    """Asks what was typed, or tells why not."""
-    reason = refusal(line)
-    if reason is None:
-        ask(line.strip())
-    else:
-        tell(f"not asked: {reason}")
+        *lines, rest = (self._line + self._decoder.decode(data)).split("\n")
+        self._line = rest[:KEPT_CHARS]
+        for line in lines:
+            self._questions.put(line, self._tell)
 
 
 class AskingDisplay(Display):
@@ -143,11 +127,13 @@ class AskingDisplay(Display):
     def __init__(self, shown: Display, descriptor: int) -> None:
         self._shown = shown
         self._descriptor = descriptor
+        self._questions: PendingQuestions | None = None
         self._reader: QuestionReader | None = None
 
     def attach(self, run: RunHandle, frames: int | None) -> None:
         self._shown.attach(run, frames)
-        self._reader = QuestionReader(self._descriptor, run.ask, logs.say)
+        self._questions = PendingQuestions(run.ask)
+        self._reader = QuestionReader(self._descriptor, self._questions, logs.say)
 
     def show_message(self, message: str) -> None:
         """Safe in a signal handler where `shown` is."""
@@ -156,6 +142,9 @@ class AskingDisplay(Display):
     def write(self, event: Event) -> None:
         if isinstance(event, Summary):
             self._stop_asking()
+        elif isinstance(event, QueryChanged) and self._questions is not None:
+            for line in self._questions.taken(event):
+                logs.say(line)
         self._shown.write(event)
 
     def close(self) -> None:

@@ -1,23 +1,23 @@
-"""Lays a live view out in the rows and columns that there are. Pure."""
+"""Layout of the live view: the rows above the input line, in the width and height that there are. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TypeAlias
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from arr_coc.errors import counted
 from arr_coc.types import NS_PER_S
 from stream.clock import seconds_text
-from stream.display.state import Scene, TranscriptEntry
-from stream.display.text import Line, Span, cut_line, cut_path, tail, wrap
+from stream.display.state import TranscriptEntry, ViewSnapshot
+from stream.display.text import cut_path, wrap
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 
-HINT = "type a question and press Enter · Ctrl-C ends"
-HINT_NO_KEYS = "Ctrl-C ends"
+Row: TypeAlias = list[tuple[str, str]]
+"""Pieces of text, each after the name of its style, as prompt_toolkit takes them."""
 
 COLUMN_CELLS = 64
 """A column of figures is at least so wide, where there are several."""
@@ -27,43 +27,31 @@ TIME_CELLS = 8
 SEPARATOR = " · "
 
 
-@dataclass(frozen=True, slots=True)
-class Typing:
-    """The line that is being typed, None where nothing can be.
+def compose(view: ViewSnapshot, message: str, width: int, height: int) -> list[Row]:
+    """The whole view but its last line, which is for input: at most `height` rows. What is too wide for a row is cut
+    where it is drawn.
 
-    `remark` is what was last said to whoever types, `pending` a question that was typed and is not taken yet.
+    `message` is shown in the place of what the run is waiting for.
     """
-
-    text: str | None
-    remark: str = ""
-    pending: str = ""
-
-
-def compose(scene: Scene, typing: Typing, width: int, height: int) -> list[Line]:
-    """The whole screen: exactly `height` lines, none wider than `width` cells."""
-    header = _header(scene, width)[: 0 if height < 3 else 1 if height < 10 else 2]
-    status = _status(scene, typing)
-    bottom: list[Line] = ([status] if height > 3 and (status or height >= 14) else []) + [input_line(typing, width)]
-    rules = 0 if height < 8 else 1 if height < 14 else 2
+    header = _header(view, width)[: 0 if height < 2 else 1 if height < 9 else 2]
+    status = _status(view, message)
+    bottom = [status] if height > 2 and (status or height >= 13) else []
+    rules = 0 if height < 7 else 1 if height < 13 else 2
     room = height - len(header) - len(bottom) - rules
-    figures = figure_lines(scene.figures, width)[: max(0, room - max(3, height // 4))]
-    text = _transcript(scene, width, room - len(figures))
-    rule: Line = [("─" * width, "dim")]
-    lines = [*header, *[rule] * (rules > 1), *text, *[rule] * (rules > 0), *figures, *bottom]
-    return [cut_line(line, width) for line in lines]
+    figures = figure_lines(view.figures, width)[: max(0, room - max(3, (height + 1) // 4))]
+    text = _transcript(view, width, room - len(figures))
+    rule: Row = [("class:dim", "─" * width)]
+    return [*header, *[rule] * (rules > 1), *text, *[rule] * (rules > 0), *figures, *bottom]
 
 
-def figure_lines(figures: StatisticsSnapshot, width: int) -> list[Line]:
+def figure_lines(figures: StatisticsSnapshot, width: int) -> list[Row]:
     """The figures in as many columns as fit; what does not fit into a row is left out from its end."""
     rows = figure_rows(figures)
     columns = max(1, min(3, width // COLUMN_CELLS))
-    column_width = width // columns
-    cells = [_figure_cell(label, items, column_width - 1) for label, items in rows]
+    cells = [_figure_cell(label, items, width // columns) for label, items in rows]
     tall = -(-len(cells) // columns)
-    lines: list[Line] = []
-    for row in zip_longest(*(cells[at : at + tall] for at in range(0, len(cells), tall)), fillvalue=[]):
-        lines.append([span for cell in row for span in _padded(cell, column_width)])
-    return lines
+    stacks = [cells[at : at + tall] for at in range(0, len(cells), tall)]
+    return [[piece for cell in row for piece in cell] for row in zip_longest(*stacks, fillvalue=[])]
 
 
 def figure_rows(figures: StatisticsSnapshot) -> list[tuple[str, list[str]]]:
@@ -161,82 +149,66 @@ def _milliseconds(**values: float) -> list[str]:
     return [f"{name} {value:.1f} ms" for name, value in values.items()]
 
 
-def _header(scene: Scene, width: int) -> list[Line]:
-    info = scene.info
+def _header(view: ViewSnapshot, width: int) -> list[Row]:
+    info = view.info
     fps = [] if info.fps is None else [f"{info.fps:.4g} fps"]
     details = SEPARATOR.join([f"{info.width_px}x{info.height_px}", *fps, printable(info.codec)])
-    running = _running(scene)
+    running = _running(view)
     name = cut_path(printable(info.name), max(8, width - cell_len(details) - cell_len(running) - 8))
-    first = [(f" {name}", "title"), (f"  {details}", "")]
-    gap = width - sum(cell_len(text) for text, _ in first) - cell_len(running) - 1
+    gap = width - cell_len(name) - cell_len(details) - cell_len(running) - 4
+    first = [("class:title", f" {name}"), ("", f"  {details}")]
     if gap > 0:
-        first += [(" " * gap, ""), (running, "dim")]
-    return [first, [(f" {scene.model}", "dim"), ("  ", ""), (scene.query, "question")]]
+        first.append(("class:dim", f"{'':{gap}}{running}"))
+    return [first, [("class:dim", f" {view.model}  "), ("class:title", view.query)]]
 
 
-def _running(scene: Scene) -> str:
+def _running(view: ViewSnapshot) -> str:
     """Of a file, where it is and how long it is; of a live source, how long the run has been going on."""
-    info, figures = scene.info, scene.figures
+    info, figures = view.info, view.figures
     if info.live:
         return f"running {seconds_text(figures.uptime_s)}"
     at = seconds_text(figures.media_s or 0.0)
     return at if info.duration_ns is None else f"{at} / {seconds_text(info.duration_ns / NS_PER_S)}"
 
 
-def _status(scene: Scene, typing: Typing) -> list[Span]:
-    outage = scene.figures.outage
-    if typing.remark:
-        return [(f" {typing.remark}", "note")]
+def _status(view: ViewSnapshot, message: str) -> Row:
+    outage = view.figures.outage
+    if message:
+        return [("class:note", f" {message}")]
     if outage is not None:
-        return [(f" source lost, {duration(outage.lasted_s)} by now: {printable(outage.reason)}", "alarm")]
-    said = [scene.waiting] if scene.waiting else []
-    if typing.pending:
-        said.append(f"asking: {typing.pending}")
-    return [(f" {SEPARATOR.join(said)}", "note")] if said else []
+        return [("class:alarm", f" source lost, {duration(outage.lasted_s)} by now: {printable(outage.reason)}")]
+    said = [view.waiting] if view.waiting else []
+    if view.pending:
+        said.append(f"asking: {view.pending}")
+    return [("class:note", f" {SEPARATOR.join(said)}")] if said else []
 
 
-def input_line(typing: Typing, width: int) -> Line:
-    if typing.text is None:
-        return [(f" {HINT_NO_KEYS}", "dim")]
-    if not typing.text:
-        return [(" › ", "time"), (HINT[0], "cursor"), (HINT[1:], "dim")]
-    return [(" › ", "time"), (tail(typing.text, width - 5), ""), (" ", "cursor")]
-
-
-def _transcript(scene: Scene, width: int, height: int) -> list[Line]:
-    """The newest lines that fit, at the bottom."""
-    lines: list[Line] = []
-    told = [*scene.entries, *([] if scene.spoken is None else [scene.spoken])]
-    for entry in reversed(told):
-        if len(lines) >= height:
+def _transcript(view: ViewSnapshot, width: int, height: int) -> list[Row]:
+    """The newest lines that fit; where there are fewer, empty ones below them."""
+    rows: list[Row] = []
+    for entry in reversed([*view.entries, *([] if view.spoken is None else [view.spoken])]):
+        if len(rows) >= height:
             break
-        lines = [*_entry_lines(entry, width, spoken=entry is scene.spoken), *lines]
-    lines = lines[-height:] if height > 0 else []
-    return [*lines, *[[] for _ in range(height - len(lines))]]
+        rows = [*_entry_rows(entry, width, spoken=entry is view.spoken), *rows]
+    rows = rows[-height:] if height > 0 else []
+    return [*rows, *[[] for _ in range(height - len(rows))]]
 
 
-def _entry_lines(entry: TranscriptEntry, width: int, *, spoken: bool) -> list[Line]:
+def _entry_rows(entry: TranscriptEntry, width: int, *, spoken: bool) -> list[Row]:
     indent = TIME_CELLS + 3 if width >= 40 else 1
-    style = "note" if entry.remark else "spoken" if spoken else ""
-    at = entry.at if width >= 40 else ""
-    lines: list[Line] = []
-    for number, text in enumerate(wrap(entry.shown, max(1, width - indent - 1))):
-        start = f" {at:>{TIME_CELLS}}  " if at and not number else " " * indent
-        lines.append([(start, "time"), (text, style)])
-    return lines
+    style = "class:note" if entry.remark else "class:spoken" if spoken else ""
+    at = f" {entry.at:>{TIME_CELLS}}  " if width >= 40 else " "
+    lines = wrap(entry.shown, max(1, width - indent - 1))
+    return [[("class:time", " " * indent if number else at), (style, text)] for number, text in enumerate(lines)]
 
 
-def _figure_cell(label: str, items: Sequence[str], width: int) -> list[Span]:
-    """Label and figures in at most `width` cells."""
+def _figure_cell(label: str, items: Sequence[str], width: int) -> Row:
+    """Label and figures in exactly `width` cells."""
     text = ""
     for item in items:
         longer = f"{text}{SEPARATOR}{item}" if text else item
-        if cell_len(longer) > width - LABEL_CELLS - 1:
+        if cell_len(longer) > width - LABEL_CELLS - 2:
             break
         text = longer
-    return cut_line([(f" {label:<{LABEL_CELLS}}", "label"), (text or "–", "")], width)
-
-
-def _padded(line: Sequence[Span], width: int) -> list[Span]:
-    used = sum(cell_len(text) for text, _ in line)
-    return [*line, (" " * (width - used), "")]
+    label = f" {label:<{LABEL_CELLS}}"
+    return [("class:label", label), ("", set_cell_size(text or "–", max(0, width - cell_len(label))))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -54,15 +53,15 @@ class LinesDisplay(Display):
         self._closing = threading.Event()
         self._reader: QuestionReader | None = None
         self._said = Said()
-        self._ask: Callable[[str], None] = lambda question: None
+        self._run: RunHandle | None = None
 
     def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._state, self._ask = ViewModel(run, self._clock, cuts=True), run.ask
+        self._run, self._state = run, ViewModel(run, self._clock, self._ask, cuts=True)
         if self._every_s is not None:
             self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
             self._thread.start()
         if self._questions is not None:
-            self._reader = QuestionReader(self._questions, self._put, _say)
+            self._reader = QuestionReader(self._questions, self._state.questions, _say)
 
     def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
@@ -70,18 +69,19 @@ class LinesDisplay(Display):
 
     def write(self, event: Event) -> None:
         assert self._state is not None, "a run is attached before its events come"
-        entry = self._state.add(event)
+        entries = self._state.add(event)
         if isinstance(event, Answer):
-            if entry is not None:
+            for entry in entries:
                 self._said.say(entry)
         elif isinstance(event, VerdictChanged):
             self._said.close()
-            if entry is not None:
+            for entry in entries:
                 print_answer(entry.at, entry.text)
-        elif entry is not None:
+        elif entries:
             if isinstance(event, QueryChanged) and event.error is None:
                 self._said.close()
-            _say(entry.text)
+            for entry in entries:
+                _say(entry.text)
         elif isinstance(event, Notice):
             _say(f"{printable(event.message)} …")  # the only one without an entry tells that a model is being loaded
         elif isinstance(event, Summary):
@@ -108,12 +108,13 @@ class LinesDisplay(Display):
             if figures.frames or figures.outage is not None:
                 _say(figures_text(figures, self._state.position(figures)))
 
-    def _put(self, question: str) -> None:
+    def _ask(self, question: str) -> None:
         """Asks; says so where the answer cannot come yet."""
         assert self._state is not None
+        assert self._run is not None
         if self._state.loading:
-            _say(f"asking, once the model is loaded: {printable(question)}")
-        self._ask(question)
+            _say(f"asking, once the model is loaded: {question}")
+        self._run.ask(question)
 
 
 class Said:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, clock_text
+from stream.display.input import PendingQuestions
 from stream.display.text import EventText, breaks_off, turned_text
 from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Notice, QueryChanged, Started, VerdictChanged
 from stream.monitor.health import RunHandle
@@ -121,9 +122,11 @@ class Transcript:
         self._newest_is_answer = isinstance(event, Answer)
         return entry
 
-    def note(self, remark: str) -> None:
+    def note(self, remark: str) -> TranscriptEntry:
+        """Adds a remark."""
         self._newest_is_answer = False
         self._entries.append(TranscriptEntry("", printable(remark), remark=True))
+        return self._entries[-1]
 
     @property
     def _newest(self) -> TranscriptEntry | None:
@@ -150,22 +153,33 @@ MEMORY_NS = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """All that a display shows, at one moment. `waiting` says what is awaited before the first frame."""
+class ViewSnapshot:
+    """All that a display shows, at one moment.
+
+    `waiting` says what is awaited before the first frame, `pending` is a question that the run has not taken yet.
+    """
 
     info: SourceInfo
     model: str
     query: str
     waiting: str
+    pending: str
     figures: StatisticsSnapshot
     entries: tuple[TranscriptEntry, ...]
     spoken: TranscriptEntry | None
 
 
 class ViewModel:
-    """`add` is for one thread, `scene` for another. `cuts`: whether scene cuts stand in the transcript."""
+    """State of a live display. `add` is for one thread, `snapshot` for another.
 
-    def __init__(self, run: RunHandle, clock: Clock, *, cuts: bool = False) -> None:
+    `cuts`: whether scene cuts stand in the transcript. `questions` takes what a person asks, for `ask`, or for the run
+    itself.
+    """
+
+    def __init__(
+        self, run: RunHandle, clock: Clock, ask: Callable[[str], None] | None = None, *, cuts: bool = False
+    ) -> None:
+        self.questions = PendingQuestions(ask or run.ask)
         self._run = run
         self._clock = clock
         self._info = run.source_info
@@ -176,9 +190,11 @@ class ViewModel:
         self._memory_bytes: dict[str, int] = {}
         self._memory_ns: int | None = None
 
-    def add(self, event: Event) -> TranscriptEntry | None:
+    def add(self, event: Event) -> list[TranscriptEntry]:
         """Takes an event; returns what it adds to the transcript."""
+        passed = self.questions.taken(event) if isinstance(event, QueryChanged) else []
         with self._lock:
+            added = [self._transcript.note(remark) for remark in passed]
             if isinstance(event, FrameReady):
                 self._waiting = ""
             elif isinstance(event, Started):
@@ -187,7 +203,8 @@ class ViewModel:
                 self._waiting = printable(event.message)
             elif isinstance(event, QueryChanged) and event.error is None:
                 self._query = printable(event.query)
-            return self._transcript.add(event)
+            entry = self._transcript.add(event)
+            return added if entry is None else [*added, entry]
 
     def note(self, remark: str) -> None:
         """Adds a remark to the transcript; for any thread."""
@@ -221,13 +238,15 @@ class ViewModel:
         length_ns = self._info.duration_ns
         return at if self._info.live or length_ns is None else f"{at} / {clock_text(length_ns / NS_PER_S)}"
 
-    def scene(self, figures: StatisticsSnapshot) -> Scene:
+    def snapshot(self, figures: StatisticsSnapshot) -> ViewSnapshot:
+        """What is to be shown now, beside these figures."""
         with self._lock:
-            return Scene(
+            return ViewSnapshot(
                 info=self._info,
                 model=self._model,
                 query=self._query,
                 waiting=self._waiting,
+                pending=self.questions.newest,
                 figures=figures,
                 entries=self._transcript.entries,
                 spoken=self._transcript.spoken,

@@ -81,7 +81,8 @@ class BaseRun(ABC):
 
     def _notices(self) -> list[Notice]:
         """What is told before the first frame."""
-        return [Notice(code="loading", message=f"loading {self._model}")]
+        verb = "loading" if self._config.answer.server is None else "connecting to"
+        return [Notice(code="loading", message=f"{verb} {self._model}")]
 
     def run(self) -> Generator[Event, None, None]:
         """Every event of the run, in order, the summary last; called once, and read by one thread.

@@ -15,7 +15,7 @@ PRINTS = {"print", "typer.echo", "typer.secho", "click.echo", "traceback.print_e
 PRINTS |= {
     f"sys.{name}.{method}" for name in ("stdout", "stderr") for method in ("write", "writelines", "buffer.write")
 }
-PRINTS |= {"Console", "rich.print", "logging.StreamHandler", "os.write", "warnings.warn"}
+PRINTS |= {"Console", "Vt100_Output", "rich.print", "logging.StreamHandler", "os.write", "warnings.warn"}
 
 SHOWN_BY = ("stream.cli", "stream.commands", "stream.logs", "stream.sinks", "stream.display")
 """Where `os.write` may lead to a terminal; elsewhere it writes files and pipes."""
@@ -26,7 +26,6 @@ GATES = {
     ("stream.logs", "write_now", "os.write"),
     ("stream.logs", "set_up", "logging.StreamHandler"),
     ("stream.logs", "print_line", "print"),
-    ("stream.display.live", "_write", "os.write"),
 }
 """Where text becomes output: each makes it printable, and a test of its own sees to that."""
 
@@ -34,7 +33,7 @@ CONSTANT = {
     ("stream.cli", "_print_version", "typer.echo"),
     ("stream.cli", "root", "typer.echo"),
     ("stream.display.live", "__init__", "print"),
-    ("stream.display.live", "_waited", "print"),
+    ("stream.display.live", "_end_waiting", "print"),
 }
 """They print what the program itself says, and nobody else's words."""
 
@@ -42,7 +41,6 @@ ELSEWHERE = {
     ("arr_coc.ops.backends", "main", "print"),
     ("stream.runtime.answer_worker", "main", "traceback.print_exc"),
     ("stream.runtime.frame_worker", "_run", "traceback.print_exc"),
-    ("stream.display.live", "close", "os.write"),
     ("stream.sinks.output_file", "_write_all", "os.write"),
 }
 """Files, pipes, and what a child prints for its parent, which shows it through a gate."""

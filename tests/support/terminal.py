@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import select
 import struct
 import termios
 import time
 from collections.abc import Callable
 
-from tests.support.network import LIMIT_S
+import pyte
 
-_MOVE = re.compile(r"\x1b\[(\d+);1H")
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+from tests.support.network import LIMIT_S
 
 
 class Pty:
-    """`program` is the program's end. `rows` holds what stands in each row, as far as it was written row by row."""
+    """`program` is the program's end, `written` all that it wrote. `rows` is what the terminal shows."""
 
     def __init__(self, columns: int = 80, rows: int = 24) -> None:
         self.person, self.program = os.openpty()
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
         self.resize(columns, rows)
         self.written = ""
-        self.rows: dict[int, str] = {}
 
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.program, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.screen.resize(rows or 24, columns or 80)
 
     def type(self, keys: str) -> None:
         os.write(self.person, keys.encode())
@@ -40,12 +40,13 @@ class Pty:
                 fresh += os.read(self.person, 65536)
             except OSError:
                 break
-        text = fresh.decode()
-        self.written += text
-        moves = _MOVE.split(text)
-        for number, row in zip(moves[1::2], moves[2::2], strict=True):
-            self.rows[int(number)] = _CONTROL.sub("", row).rstrip()
-        return text
+        self._stream.feed(fresh)
+        self.written += fresh.decode()
+        return fresh.decode()
+
+    @property
+    def rows(self) -> list[str]:
+        return [row.rstrip() for row in self.screen.display]
 
     def until(self, seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         """Reads until `seen`; fails where that takes too long."""
@@ -55,9 +56,9 @@ class Pty:
             select.select([self.person], [], [], 0.05)
             self.read()
 
-    def shows(self, text: str) -> None:
+    def shows(self, text: str, limit_s: float = LIMIT_S) -> None:
         """Waits until a row holds the text."""
-        self.until(lambda: any(text in row for row in self.rows.values()))
+        self.until(lambda: any(text in row for row in self.rows), limit_s)
 
     def echoes(self) -> bool:
         """Whether the terminal is in its usual mode: lines, echoed."""

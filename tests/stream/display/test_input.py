@@ -1,82 +1,25 @@
-"""What a terminal sends becomes the line that was meant."""
+"""Lines that are typed or piped in are asked, or refused with a reason."""
 
 from __future__ import annotations
 
 import os
 import queue
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream import logs
+from stream.commands import watch
 from stream.config import QUERY_LIMIT_CHARS
-from stream.display.input import KEPT_CHARS, Key, LineEditor, QuestionReader, refusal
-from tests.support.network import LIMIT_S
-
-
-@pytest.mark.parametrize(
-    ("typed", "text"),
-    [
-        (b"abc", "abc"),
-        (b"abd\x7fc", "abc"),
-        (b"\x08abc", "abc"),
-        (b"what is\x15abc", "abc"),
-        (b"two words\x17", "two "),
-        (b"one\x17", ""),
-        (b"a\tb", "a b"),
-        (b"a\x1b[Db\x1b[3~c\x1bOAd\x1bxe", "abcde"),
-        (b"a\x04\x01b", "ab"),
-        ("grüße 你好".encode(), "grüße 你好"),
-        (b"a\xff", "a\N{REPLACEMENT CHARACTER}"),
-    ],
-)
-def test_keys_edit_the_line(typed: bytes, text: str) -> None:
-    editor = LineEditor()
-    assert list(editor.feed(typed)) == []
-    assert editor.text == text
-
-
-def test_characters_and_escapes_may_come_in_pieces() -> None:
-    editor = LineEditor()
-    for byte in "é你".encode():
-        assert list(editor.feed(bytes([byte]))) == []
-    for piece in (b"\x1b[", b"1;5C", b"x"):
-        assert list(editor.feed(piece)) == []
-    assert editor.text == "é你x"
-
-
-def test_the_escape_key_alone_takes_nothing_with_it() -> None:
-    editor = LineEditor()
-    assert list(editor.feed(b"\x1b")) == []
-    assert list(editor.feed(b"x")) == []
-    assert editor.text == "x"
-
-
-def test_enter_gives_the_line_and_begins_another() -> None:
-    editor = LineEditor()
-    assert list(editor.feed(b"one\ntwo\r\nthr")) == ["one", "two", ""]
-    assert editor.text == "thr"
-
-
-def test_some_keys_are_for_others() -> None:
-    assert list(LineEditor().feed(b"a\x1ab\x0c\n")) == [Key.SUSPEND, Key.REDRAW, "ab"]
-
-
-def test_a_line_is_bounded() -> None:
-    editor = LineEditor()
-    assert list(editor.feed(b"x" * (3 * KEPT_CHARS))) == []
-    assert len(editor.text) == KEPT_CHARS
-
-
-@given(st.lists(st.binary(max_size=20), max_size=20))
-def test_any_bytes_leave_a_printable_line(pieces: list[bytes]) -> None:
-    editor = LineEditor()
-    for piece in pieces:
-        for line in editor.feed(piece):
-            assert isinstance(line, Key) or line.isprintable()
-    assert editor.text.isprintable()
-    assert len(editor._rest) < 100
+from stream.display.input import KEPT_CHARS, AskingDisplay, PendingQuestions, QuestionReader, refusal
+from stream.events import Event, QueryChanged
+from stream.sinks.base import Display
+from tests.support.events import summary
+from tests.support.network import LIMIT_S, until
 
 
 class Piped:
@@ -86,7 +29,7 @@ class Piped:
         self.asked: queue.Queue[str] = queue.Queue()
         self.told: queue.Queue[str] = queue.Queue()
         self.source, self.sink = os.pipe()
-        self.reader = QuestionReader(self.source, self.asked.put, self.told.put)
+        self.reader = QuestionReader(self.source, PendingQuestions(self.asked.put), self.told.put)
 
     def end(self) -> None:
         os.close(self.sink)
@@ -105,8 +48,8 @@ def piped() -> Iterator[Piped]:
 
 
 def test_each_line_is_asked(piped: Piped) -> None:
-    os.write(piped.sink, b"who?\n what now? \nand the")
-    assert [piped.asked.get(timeout=LIMIT_S) for _ in range(2)] == ["who?", "what now?"]
+    os.write(piped.sink, "who?\r\n what\x1b[D\tnow 你? \nand the".encode())
+    assert [piped.asked.get(timeout=LIMIT_S) for _ in range(2)] == ["who?", "what now 你?"]
     piped.end()
     assert piped.asked.get(timeout=LIMIT_S) == "and the"
     piped.reader._thread.join(LIMIT_S)
@@ -125,7 +68,7 @@ def test_lines_that_are_no_question_are_refused(piped: Piped) -> None:
 
 def test_a_descriptor_that_cannot_be_read_ends_it() -> None:
     source, sink = os.pipe()
-    reader = QuestionReader(sink, print, print)
+    reader = QuestionReader(sink, PendingQuestions(print), print)
     os.close(source)
     reader._thread.join(LIMIT_S)
     assert not reader._thread.is_alive()
@@ -135,3 +78,95 @@ def test_a_descriptor_that_cannot_be_read_ends_it() -> None:
 
 def test_the_longest_question_is_one() -> None:
     assert refusal("x" * QUERY_LIMIT_CHARS) is None
+
+
+def test_characters_may_come_in_pieces(piped: Piped) -> None:
+    for byte in "é你\n".encode():
+        os.write(piped.sink, bytes([byte]))
+    assert piped.asked.get(timeout=LIMIT_S) == "é你"
+
+
+def test_a_line_without_an_end_is_bounded(piped: Piped) -> None:
+    for _ in range(2 * KEPT_CHARS // 4096):
+        os.write(piped.sink, b"x" * 4096)
+    piped.end()
+    assert "this one has" in piped.told.get(timeout=LIMIT_S)
+    assert len(piped.reader._line) <= KEPT_CHARS
+
+
+@given(st.text(max_size=40))
+def test_a_question_is_printable_and_one_line(line: str) -> None:
+    asked: list[str] = []
+    PendingQuestions(asked.append).put(line, lambda reason: None)
+    assert all(question.isprintable() or not question.isascii() for question in asked)
+    assert not any("\n" in question or "\x1b" in question for question in asked)
+
+
+def test_a_question_waits_until_it_is_taken() -> None:
+    questions = PendingQuestions(lambda question: None)
+    assert questions.newest == ""
+    questions.put("who?", print)
+    assert questions.newest == "who?"
+    assert questions.taken(QueryChanged(query="another one")) == []
+    assert questions.newest == "who?"
+    assert questions.taken(QueryChanged(query="who?", error="too long")) == []
+    assert questions.newest == ""
+
+
+def test_questions_that_a_later_one_replaced_are_named() -> None:
+    questions = PendingQuestions(lambda question: None)
+    for line in ("who?", "where?", "who?", "why?", "when?"):
+        questions.put(line, print)
+    assert questions.taken(QueryChanged(query="why?")) == [
+        f"not asked, because another question followed: {line}" for line in ("who?", "where?", "who?")
+    ]
+    assert questions.newest == "when?"
+
+
+class Shown(Display):
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def write(self, event: Event) -> None:
+        self.seen.append(event)
+
+    def show_message(self, message: str) -> None:
+        self.seen.append(message)
+
+    def close(self) -> None:
+        self.seen.append("closed")
+
+
+def test_beside_a_display_each_line_is_asked_and_all_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    read, write = os.pipe()
+    shown, asked = Shown(), []
+    run: Any = SimpleNamespace(ask=asked.append)
+    display = AskingDisplay(shown, read)
+    try:
+        display.attach(run, None)
+        os.write(write, b"where is it?\nand now?\n")
+        until(lambda: len(asked) == 2)
+        display.show_message("soon")
+        display.write(QueryChanged(query="and now?"))
+        display.write(summary())
+        display.close()
+    finally:
+        os.close(read)
+        os.close(write)
+    assert asked == ["where is it?", "and now?"]
+    assert shown.seen == ["soon", QueryChanged(query="and now?"), summary(), "closed"]
+    assert capfd.readouterr().err == "not asked, because another question followed: where is it?\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_watch_asks_them_also_without_a_view(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "as_json", lambda: as_json)
+    display = (
+        watch._display(None, typed=True, piped=True, debug=False)
+        if as_json
+        else watch._quiet_display(captions=False, piped=True)
+    )
+    try:
+        assert isinstance(display, AskingDisplay)
+    finally:
+        display.close()

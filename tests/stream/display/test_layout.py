@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from stream.display.layout import HINT, HINT_NO_KEYS, Typing, compose, duration
-from stream.display.state import Scene, TranscriptEntry
-from stream.display.text import Line
+from stream.display.layout import Row, compose, duration, figure_lines
+from stream.display.state import TranscriptEntry, ViewSnapshot
 from stream.monitor.metrics import Percentiles
 from stream.monitor.schema import RecentJitter
 from stream.monitor.statistics import ActiveOutage, StatisticsSnapshot
@@ -47,11 +46,12 @@ FIGURES = StatisticsSnapshot(
     outage=None,
 )
 
-SCENE = Scene(
+VIEW = ViewSnapshot(
     info=SourceInfo("scene:demo", 640, 384, 25.0, 90_400_000_000, None, False, "scene", "yuv420p"),
     model="scenes-tiny",
     query="What happens?",
     waiting="",
+    pending="",
     figures=FIGURES,
     entries=(
         TranscriptEntry("0:02.0", "a red circle"),
@@ -62,12 +62,16 @@ SCENE = Scene(
 )
 
 
-def shown(lines: list[Line]) -> list[str]:
-    return ["".join(text for text, _ in line).rstrip() for line in lines]
+def shown(view: ViewSnapshot, width: int = 80, height: int = 23, message: str = "") -> list[str]:
+    return plain(compose(view, message, width, height))
+
+
+def plain(rows: list[Row]) -> list[str]:
+    return ["".join(text for _, text in row).rstrip() for row in rows]
 
 
 def test_at_80_columns_all_of_it_can_be_read() -> None:
-    assert shown(compose(SCENE, Typing(""), 80, 24)) == [
+    assert shown(VIEW) == [
         " scene:demo  640x384 · 25 fps · scene                               1:12 / 1:30",
         " scenes-tiny  What happens?",
         "─" * 80,
@@ -86,14 +90,11 @@ def test_at_80_columns_all_of_it_can_be_read() -> None:
         " memory   612 MB · frames 290 MB · answers 322 MB",
         " so far   1 cut · 2 outages (0:10) · 0 restarts",
         "",
-        f" › {HINT}",
     ]
 
 
 def header(**info: Any) -> str:
-    return shown(compose(dataclasses.replace(SCENE, info=dataclasses.replace(SCENE.info, **info)), Typing(""), 80, 24))[
-        0
-    ]
+    return shown(dataclasses.replace(VIEW, info=dataclasses.replace(VIEW.info, **info)))[0]
 
 
 def test_a_file_has_a_position_and_a_live_source_the_time_that_it_runs() -> None:
@@ -119,81 +120,66 @@ def test_of_a_long_name_the_end_is_shown(name: str, start: str) -> None:
 
 
 def test_what_was_asked_is_shown_until_it_is_taken() -> None:
-    loading = dataclasses.replace(SCENE, waiting="loading tiny")
-    pending = Typing("", pending="Who?")
-    assert shown(compose(loading, pending, 80, 24))[-2] == " loading tiny · asking: Who?"
-    assert shown(compose(SCENE, pending, 80, 24))[-2] == " asking: Who?"
-    told = dataclasses.replace(pending, remark="stopping")
-    assert shown(compose(loading, told, 80, 24))[-2] == " stopping"
+    pending = dataclasses.replace(VIEW, pending="Who?")
+    loading = dataclasses.replace(pending, waiting="loading tiny")
+    assert shown(loading)[-1] == " loading tiny · asking: Who?"
+    assert shown(pending)[-1] == " asking: Who?"
+    assert shown(loading, message="stopping")[-1] == " stopping"
 
 
 def test_the_same_answer_again_is_counted() -> None:
     entry = TranscriptEntry("0:02.0", "a red circle").again("0:04.0").again("0:06.0")
-    scene = dataclasses.replace(SCENE, entries=(entry,), spoken=None)
-    assert shown(compose(scene, Typing(""), 80, 24))[3] == "   0:02.0  a red circle (×3, to 0:06.0)"
+    assert (
+        shown(dataclasses.replace(VIEW, entries=(entry,), spoken=None))[3] == "   0:02.0  a red circle (×3, to 0:06.0)"
+    )
 
 
 def test_a_narrow_terminal_leaves_out_what_tells_least() -> None:
-    lines = shown(compose(SCENE, Typing(""), 60, 20))
+    lines = shown(VIEW, 60, 19)
     assert " jitter   interval_std 0.91 ms · late 0.0 % (3 in all)" in lines
     assert " memory   612 MB · frames 290 MB · answers 322 MB" in lines
 
 
 def test_a_wide_terminal_has_the_figures_in_columns() -> None:
-    lines = shown(compose(SCENE, Typing(""), 200, 50))
-    assert len(lines) == 50
+    lines = shown(VIEW, 200, 49)
     row = next(line for line in lines if line.startswith(" frames"))
     assert all(part in row for part in ("24.9 in all", "interval_std 0.91 ms", "answers 322 MB"))
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 12, 20, 39, 40, 60, 79, 80, 127, 128, 200, 300])
-@pytest.mark.parametrize("height", [1, 2, 3, 4, 5, 8, 10, 13, 14, 20, 24, 60])
-def test_the_screen_is_filled_and_never_overrun(width: int, height: int) -> None:
+@pytest.mark.parametrize("height", [0, 1, 2, 3, 4, 7, 9, 12, 13, 19, 23, 59])
+def test_the_screen_is_filled_and_text_and_figures_fit(width: int, height: int) -> None:
     long = tuple(TranscriptEntry("12:00:00", f"{number} 你好世界 " + "word " * number) for number in range(60))
-    info = dataclasses.replace(SCENE.info, name="rtsp://camera.example/" + "path/" * 40)
-    loss = dataclasses.replace(FIGURES, outage=ActiveOutage("no route to host " * 9, 3.2))
-    scene = dataclasses.replace(SCENE, info=info, query="why " * 400, entries=long, figures=loss)
-    for typing in (Typing(""), Typing("你好" * 200, "not asked: " + "x" * 300), Typing(None)):
-        lines = compose(scene, typing, width, height)
-        assert len(lines) == height
-        assert all(sum(cell_len(text) for text, _ in line) <= width for line in lines)
+    assert len(compose(dataclasses.replace(VIEW, entries=long, query="why " * 400), "x" * 300, width, height)) == height
+    rows = compose(dataclasses.replace(VIEW, entries=long), "", width, height)
+    assert len(rows) == height
+    if width >= 40:
+        assert all(sum(cell_len(text) for _, text in row) <= width for row in rows[1:])
+    assert all(sum(cell_len(text) for _, text in row) <= max(10, width) for row in figure_lines(FIGURES, width))
 
 
-@pytest.mark.parametrize("height", [1, 2, 3, 5, 8])
-def test_however_low_it_is_there_is_the_line_to_type_on_and_then_the_text(height: int) -> None:
-    lines = shown(compose(SCENE, Typing("who"), 80, height))
-    assert lines[-1].strip() == "› who"
-    assert height == 1 or any("a gre" in line for line in lines)
-    assert height < 3 or "scene:demo" in lines[0]
+@pytest.mark.parametrize("height", [1, 2, 4, 7])
+def test_however_low_it_is_there_is_text(height: int) -> None:
+    lines = shown(VIEW, 80, height)
+    assert any("a gre" in line for line in lines)
+    assert height < 2 or "scene:demo" in lines[0]
 
 
 def test_the_newest_text_is_shown_where_there_is_no_room_for_all() -> None:
-    scene = dataclasses.replace(
-        SCENE, entries=tuple(TranscriptEntry("0:00.0", f"answer {number}") for number in range(99))
+    view = dataclasses.replace(
+        VIEW, entries=tuple(TranscriptEntry("0:00.0", f"answer {number}") for number in range(99))
     )
-    text = [line for line in shown(compose(scene, Typing(""), 80, 24)) if line.startswith("   0:0")]
+    text = [line for line in shown(view) if line.startswith("   0:0")]
     assert len(text) == 10
     assert text[-1] == "   0:06.0  a gre"
     assert text[0] == "   0:00.0  answer 90"
 
 
-def test_the_end_of_a_long_question_is_shown_while_it_is_typed() -> None:
-    assert shown(compose(SCENE, Typing("x" * 100 + "end"), 40, 10))[-1] == " › " + "x" * 32 + "end"
-
-
-def test_without_keys_there_is_nothing_to_type() -> None:
-    assert shown(compose(SCENE, Typing(None), 80, 24))[-1] == f" {HINT_NO_KEYS}"
-
-
-def status(scene: Scene, remark: str = "") -> str:
-    return shown(compose(scene, Typing("", remark), 80, 24))[-2]
-
-
 def test_the_status_is_what_matters_most_now() -> None:
-    lost = dataclasses.replace(SCENE, figures=dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 63.0)))
-    assert status(dataclasses.replace(SCENE, waiting="loading a model")) == " loading a model"
-    assert status(lost) == " source lost, 1:03 by now: no route"
-    assert status(lost, "stopping now") == " stopping now"
+    lost = dataclasses.replace(VIEW, figures=dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 63.0)))
+    assert shown(dataclasses.replace(VIEW, waiting="loading a model"))[-1] == " loading a model"
+    assert shown(lost)[-1] == " source lost, 1:03 by now: no route"
+    assert shown(lost, message="stopping now")[-1] == " stopping now"
 
 
 def test_before_anything_was_measured_there_are_dashes() -> None:
@@ -208,7 +194,7 @@ def test_before_anything_was_measured_there_are_dashes() -> None:
         tiles=0,
         dropped={},
     )
-    lines = shown(compose(dataclasses.replace(SCENE, figures=nothing), Typing(""), 80, 24))
+    lines = shown(dataclasses.replace(VIEW, figures=nothing))
     assert lines[15:20] == [" latency  –", " answers  0", " jitter   –", " tokens   –", " dropped  nothing"]
 
 

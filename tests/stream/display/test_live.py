@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import io
 import os
+import re
 import signal
 import sys
 import termios
@@ -12,13 +14,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stream.config import QUERY_LIMIT_CHARS
-from stream.display import live as live_view
-from stream.display.live import ENTER, LAST_ENTRIES, LEAVE, SIZE_UNKNOWN, STYLES, LineWriter, LiveDisplay, Screen
-from stream.display.text import Line
+from stream.display import live
+from stream.display.live import LAST_ENTRIES, LineWriter, LiveDisplay, TerminalModes
 from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Started
 from tests.support.events import answer, frame, summary
 from tests.support.runs import ScriptedRun
 from tests.support.terminal import Pty
+
+ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
+"""The other screen, and back."""
 
 
 class Terminal:
@@ -27,7 +31,7 @@ class Terminal:
     def __init__(self, *, keys: bool = True, questions: int | None = None) -> None:
         self.pty = Pty()
         self.run = ScriptedRun([])
-        self.sink = LiveDisplay(Screen(self.pty.program, colour=True), self.pty.program if keys else None, questions)
+        self.sink = LiveDisplay(self.pty.program, self.pty.program if keys else None, questions)
 
     def begin(self, *events: Event) -> None:
         self.sink.attach(self.run, None)
@@ -56,7 +60,7 @@ def test_it_goes_on_while_no_event_comes(terminal: Terminal) -> None:
     terminal.run.dropped["capture.replaced"] = 7
     terminal.pty.shows("capture.replaced 7")
     terminal.pty.resize(40, 8)
-    terminal.pty.shows("› type a question and press Enter · Ct…")
+    terminal.pty.shows("› type a question and press Enter · Ctr")
 
 
 def test_a_typed_question_is_asked(terminal: Terminal) -> None:
@@ -72,16 +76,16 @@ def test_a_typed_question_is_asked(terminal: Terminal) -> None:
 
 
 def test_a_question_is_shown_until_it_is_taken(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_view, "REMARK_S", 0.0)
+    monkeypatch.setattr(live, "MESSAGE_S", 0.0)
     terminal.begin(Notice(code="loading", message="loading tiny"))
     terminal.pty.shows("type a question")
     terminal.pty.type("Who?\n")
     terminal.pty.shows("loading tiny · asking: Who?")
     terminal.sink.write(QueryChanged(query="another one"))
     terminal.sink.write(frame(0, 0.0))
-    terminal.pty.until(lambda: any(row.strip() == "asking: Who?" for row in terminal.pty.rows.values()))
+    terminal.pty.until(lambda: any(row.strip() == "asking: Who?" for row in terminal.pty.rows))
     terminal.sink.write(QueryChanged(query="Who?"))
-    terminal.pty.until(lambda: not any("asking: Who?" in row for row in terminal.pty.rows.values()))
+    terminal.pty.until(lambda: not any("asking: Who?" in row for row in terminal.pty.rows))
 
 
 def test_what_is_no_question_is_refused_in_the_view(terminal: Terminal) -> None:
@@ -97,39 +101,47 @@ def test_what_is_no_question_is_refused_in_the_view(terminal: Terminal) -> None:
     assert terminal.run.asked == []
 
 
-def test_ctrl_l_draws_everything_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_view, "WHOLE_S", 1e9)
+def test_the_line_is_edited_and_questions_come_back(terminal: Terminal) -> None:
+    terminal.begin(frame(0, 0.0))
+    terminal.pty.shows("type a question")
+    terminal.pty.type("Were?" + 4 * "\x1b[D" + "h\r")
+    terminal.pty.shows("asking: Where?")
+    terminal.pty.type("\x1b[A")
+    terminal.pty.shows("› Where?")
+    terminal.pty.type("\x15")
+    terminal.pty.shows("› type a question")
+
+
+def test_what_is_typed_before_the_view_comes_into_it_and_is_not_echoed(terminal: Terminal) -> None:
+    terminal.pty.type("Who?")
+    assert "Who?" not in terminal.pty.read()
     terminal.begin()
-    terminal.pty.shows("tiny  What?")
-    terminal.pty.rows.clear()
-    terminal.pty.type("\x0c")
-    terminal.pty.shows("tiny  What?")
+    terminal.pty.shows("› Who?")
 
 
-def test_from_time_to_time_everything_is_drawn_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_view, "WHOLE_S", 0.01)
-    terminal.begin()
-    terminal.pty.shows("tiny  What?")
-    terminal.pty.rows.clear()
-    terminal.pty.shows("tiny  What?")
-
-
-def test_ctrl_z_suspends(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped: list[int] = []
-    monkeypatch.setattr(os, "killpg", lambda group, number: stopped.append(number))
+def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[tuple[int, bool]] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: stopped.append((number, terminal.pty.echoes())))
+    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: stopped.append((number, True)))
     terminal.begin()
     terminal.pty.shows("type a question")
     terminal.pty.type("\x1a")
     terminal.pty.until(lambda: terminal.pty.written.count(ENTER) == 2)
-    assert len(stopped) == 1
+    assert stopped == [(signal.SIGTSTP, True)] * 2
+    assert not terminal.pty.echoes()
 
 
-def test_a_keyboard_that_has_gone_leaves_the_view() -> None:
+def test_a_keyboard_that_has_gone_ends_the_view_and_not_the_run() -> None:
     terminal, (reader, writer) = Terminal(), os.pipe()
-    terminal.sink = LiveDisplay(Screen(terminal.pty.program, colour=True), reader)
+    terminal.sink.close()
+    terminal.sink = LiveDisplay(terminal.pty.program, reader)
     terminal.begin()
+    terminal.pty.shows("type a question")
     os.close(writer)
-    terminal.pty.until(lambda: terminal.pty.rows.get(24, "").strip() == "Ctrl-C ends")
+    terminal.pty.until(lambda: LEAVE in terminal.pty.written)
+    terminal.sink.write(frame(0, 0.0))
     terminal.sink.close()
     os.close(reader)
     terminal.pty.close()
@@ -180,8 +192,7 @@ def test_at_the_end_the_last_words_stand_on_the_terminal(
         "· 2 frames a second · cpu texture",
     ]
     terminal.pty.read()
-    assert terminal.pty.written.startswith(ENTER)
-    assert terminal.pty.written.endswith(LEAVE)
+    assert terminal.pty.written.count(ENTER) == terminal.pty.written.count(LEAVE) == 1
     assert terminal.pty.echoes()
 
 
@@ -208,7 +219,7 @@ def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytes
     pty = Pty()
     with os.fdopen(os.dup(pty.program), "w", encoding="utf-8") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
-        sink = LiveDisplay(Screen(pty.program, colour=True), None)
+        sink = LiveDisplay(pty.program, None)
         assert pty.read() == "starting"
         sink.close()
         assert pty.read() == "\r\x1b[K"
@@ -228,6 +239,46 @@ def test_remark_lines_are_whole() -> None:
     assert told == ["one two", "three", "four"]
 
 
+def test_a_terminal_that_takes_no_output_holds_nobody_up(terminal: Terminal) -> None:
+    terminal.begin()
+    terminal.pty.shows("type a question")
+    termios.tcflow(terminal.pty.program, termios.TCOOFF)
+    for number in range(500):
+        terminal.sink.write(answer(number, f"answer {number}"))
+    assert terminal.sink._model is not None
+    assert terminal.sink._model.entries[-1].text == "answer 499"
+    termios.tcflow(terminal.pty.program, termios.TCOON)
+    terminal.pty.shows("answer 499")
+
+
+def test_ctrl_c_interrupts_and_the_modes_are_given_back_in_any_way(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[Callable[[], None]] = []
+    terminal.sink.close()
+    assert terminal.pty.echoes()
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    TerminalModes(terminal.pty.program).take()
+    assert not terminal.pty.echoes()
+    assert termios.tcgetattr(terminal.pty.program)[3] & termios.ISIG
+    at_exit[0]()
+    assert terminal.pty.echoes()
+
+
+@pytest.mark.parametrize(("no_color", "encoding"), [("1", "utf-8"), ("", "ascii")])
+def test_without_colour_or_unicode(no_color: str, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    terminal = Terminal()
+    terminal.begin(Notice(code="loading", message="loading tiny"))
+    terminal.pty.shows("loading tiny")
+    terminal.sink.close()
+    terminal.pty.close()
+    colours = re.findall(r"\x1b\[[0-9;]*3[0-7]m", terminal.pty.written)
+    assert bool(colours) is not bool(no_color)
+    assert terminal.pty.written.isascii() is (encoding == "ascii")
+
+
 def test_a_terminal_that_has_gone_ends_the_drawing_and_not_the_run() -> None:
     terminal = Terminal(keys=False)
     terminal.begin()
@@ -240,120 +291,3 @@ def test_a_terminal_that_has_gone_ends_the_drawing_and_not_the_run() -> None:
     terminal.sink.write(frame(0, 0.0))
     terminal.sink.close()
     os.close(terminal.pty.program)
-
-
-HELLO: list[Line] = [[("hello", "title")], [("wor", "note"), ("ld", "")]]
-SIZE = (20, 2)
-
-
-@pytest.fixture
-def pty() -> Iterator[Pty]:
-    made = Pty(*SIZE)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def screen(pty: Pty) -> Iterator[Screen]:
-    made = Screen(pty.program, colour=True)
-    made.open()
-    yield made
-    made.close()
-
-
-def test_the_terminal_is_taken_and_given_back(pty: Pty, screen: Screen) -> None:
-    assert pty.read() == ENTER
-    assert not pty.echoes()
-    assert termios.tcgetattr(pty.program)[3] & termios.ISIG
-    screen.close()
-    assert pty.read() == LEAVE
-    assert pty.echoes()
-    screen.close()
-    assert pty.read() == ""
-
-
-def test_a_program_that_ends_in_any_way_gives_the_terminal_back(pty: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_exit: list[Callable[[], None]] = []
-    monkeypatch.setattr(atexit, "register", at_exit.append)
-    Screen(pty.program, colour=True).open()
-    assert not pty.echoes()
-    at_exit[0]()
-    assert pty.echoes()
-
-
-def test_only_rows_that_differ_are_written(pty: Pty, screen: Screen) -> None:
-    screen.draw(HELLO, SIZE)
-    assert "\x1b[1;1H\x1b[1mhello\x1b[0m\x1b[K" in pty.read()
-    screen.draw([HELLO[0], [("you", "")]], SIZE)
-    assert pty.read() == "\x1b[2;1Hyou\x1b[K"
-    screen.draw([HELLO[0], [("you", "")]], SIZE)
-    assert pty.read() == ""
-    screen.forget()
-    screen.draw(HELLO, SIZE)
-    assert pty.read().count(";1H") == 2
-
-
-def test_a_full_row_is_not_erased_at_its_end(pty: Pty, screen: Screen) -> None:
-    pty.read()
-    screen.draw([[("x" * 20, "")], [("x" * 19, "")]], SIZE)
-    assert pty.read().split("\x1b[2;1H")[0].endswith("x" * 20)
-
-
-def test_another_size_clears(pty: Pty, screen: Screen) -> None:
-    screen.draw(HELLO, SIZE)
-    pty.resize(10, 2)
-    assert screen.size == (10, 2)
-    pty.read()
-    screen.draw(HELLO, screen.size)
-    assert pty.read().startswith("\x1b[2J")
-
-
-def test_a_terminal_that_does_not_know_its_size_has_a_usual_one(pty: Pty, screen: Screen) -> None:
-    pty.resize(0, 0)
-    assert screen.size == SIZE_UNKNOWN
-
-
-def test_one_row_can_be_drawn_between(pty: Pty, screen: Screen) -> None:
-    screen.draw_row(1, [("early", "")])
-    screen.draw(HELLO, SIZE)
-    pty.read()
-    screen.draw_row(1, [("typed", "")])
-    screen.draw_row(1, [("typed", "")])
-    assert pty.read() == "\x1b[2;1Htyped\x1b[K"
-
-
-def test_without_colour_or_unicode(pty: Pty) -> None:
-    screen = Screen(pty.program, colour=False, unicode=False)
-    screen.draw([[("a · é ─…", name)] for name in STYLES], (20, len(STYLES)))
-    written = pty.read()
-    assert "a | ? -~" in written
-    assert "\x1b[3" not in written.replace("\x1b[3m", "").replace("\x1b[3;1H", "")
-
-
-def test_a_place_without_terminal_settings_is_drawn_on_all_the_same() -> None:
-    reader, writer = os.pipe()
-    screen = Screen(writer, colour=True)
-    screen.open()
-    screen.close()
-    assert os.read(reader, 100).decode() == ENTER + LEAVE
-    os.close(reader)
-    os.close(writer)
-
-
-def test_a_terminal_that_has_gone_is_no_error_at_the_end() -> None:
-    pty = Pty()
-    screen = Screen(pty.program, colour=True)
-    screen.open()
-    pty.close()
-    screen.close()
-
-
-def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
-    pty: Pty, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = []
-    monkeypatch.setattr(os, "killpg", lambda group, number: stopped.append((number, pty.echoes())))
-    screen.suspend()
-    assert stopped == [(signal.SIGTSTP, True)]
-    assert not pty.echoes()
-    assert pty.read() == ENTER + LEAVE + ENTER

@@ -17,28 +17,28 @@ from tests.support.runs import ScriptedRun
 S = 1_000_000_000
 
 
-def test_a_scene_holds_what_the_run_has_told() -> None:
+def test_a_snapshot_holds_what_the_run_has_told() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = ViewModel(run, clock)
-    assert state.scene(state.figures()).waiting == "starting"
+    assert state.snapshot(state.figures()).waiting == "starting"
     state.add(Started(source="a", model="tiny", query="What\n?", backend="cpu"))
     state.add(Notice(code="loading", message="loading tiny"))
-    scene = state.scene(state.figures())
-    assert (scene.model, scene.query, scene.waiting) == ("tiny", "What ?", "loading tiny")
+    view = state.snapshot(state.figures())
+    assert (view.model, view.query, view.waiting) == ("tiny", "What ?", "loading tiny")
     state.add(frame(0, 0.0))
     state.add(answer(0.0, "hello"))
     state.note("mind the gap")
-    scene = state.scene(state.figures())
-    assert (scene.waiting, scene.info) == ("", run.source_info)
-    assert [entry.text for entry in scene.entries] == ["hello", "mind the gap"]
-    assert state.entries == scene.entries
+    view = state.snapshot(state.figures())
+    assert (view.waiting, view.info) == ("", run.source_info)
+    assert [entry.text for entry in view.entries] == ["hello", "mind the gap"]
+    assert state.entries == view.entries
 
 
 def test_the_question_changes_only_where_it_was_not_refused() -> None:
     state = ViewModel(ScriptedRun([]), FakeClock())
     state.add(QueryChanged(query="Who?"))
     state.add(QueryChanged(query="What?", error="too long"))
-    assert state.scene(state.figures()).query == "Who?"
+    assert state.snapshot(state.figures()).query == "Who?"
 
 
 def test_the_position_is_told_as_answers_are() -> None:

@@ -8,18 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from stream.clock import clock_text
-from stream.display.text import (
-    CHANGES_SHOWN,
-    SKIPS_SHOWN,
-    EventText,
-    cut,
-    cut_line,
-    cut_path,
-    cut_start,
-    ordinal,
-    tail,
-    wrap,
-)
+from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, EventText, cut_path, ordinal, wrap
 from stream.events import Cut, Event, Notice, Outage, PictureChanged, QueryChanged, Restarted, Skipped
 from stream.untrusted import printable
 from tests.support.events import frame
@@ -41,26 +30,6 @@ def test_lines_break_between_words_where_they_can(text: str, width: int, lines: 
     assert wrap(text, width) == lines
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "short"),
-    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("你好", 3, "你…"), ("ab", 0, ""), ("ab", 1, "…")],
-)
-def test_what_is_cut_says_so(text: str, width: int, short: str) -> None:
-    assert cut(text, width) == short
-
-
-def test_the_tail_is_what_was_typed_last() -> None:
-    assert [tail("abc", width) for width in (5, 3, 2, 0)] == ["abc", "abc", "bc", ""]
-    assert tail("a你好", 3) == "好"
-
-
-def test_a_styled_line_is_cut_across_its_pieces() -> None:
-    line = [("abc", "x"), ("def", "y"), ("g", "z")]
-    assert cut_line(line, 7) == line
-    assert cut_line(line, 5) == [("abc", "x"), ("d…", "y")]
-    assert cut_line(line, 3) == [("abc", "x")]
-
-
 def test_nothing_that_a_terminal_would_obey_gets_through() -> None:
     assert printable("a\x1b[31mb\nc\u202ed\x07") == "ab cd"
 
@@ -71,8 +40,6 @@ def test_no_line_is_wider_than_allowed_and_no_word_is_lost(text: str, width: int
     lines = wrap(line, width)
     assert all(cell_len(part) <= width for part in lines)
     assert "".join(lines).replace(" ", "") == line.replace(" ", "")
-    assert cell_len(cut(line, width)) <= width
-    assert cell_len(tail(line, width)) <= width
 
 
 @pytest.mark.parametrize(
@@ -94,8 +61,8 @@ def test_the_end_of_a_path_stays(path: str, width: int, text: str) -> None:
 
 
 @given(st.text(), st.integers(0, 40))
-def test_a_path_and_an_end_fit(text: str, width: int) -> None:
-    for one in (cut_path(text, width), cut_start(text, width), cut_path(f"rtsp://{text}", width)):
+def test_a_path_fits(text: str, width: int) -> None:
+    for one in (cut_path(text, width), cut_path(f"rtsp://{text}", width)):
         assert cell_len(one) <= width
 
 

@@ -177,7 +177,7 @@ def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
         assert set(pipeline.processes()) == {"frames"}
     answers = [event for event in events if isinstance(event, Answer)]
     assert [(a.trigger, a.query) for a in answers][:2] == [("start", "What?"), ("every", "What?")]
-    assert Notice(code="loading", message=f"loading {endpoint}") in events
+    assert Notice(code="loading", message=f"connecting to {endpoint}") in events
 
 
 def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoint: str) -> None:
