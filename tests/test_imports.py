@@ -124,8 +124,6 @@ SAME_NAME = {
     "Layout",
     "Placement",
     "Record",
-    "Key",
-    "Scene",
 }
 FLAT_MAX = {"arr_coc": 8, "stream": 12}
 
