@@ -1,11 +1,12 @@
-"""Client side of the answer protocol: connection, greeting, turns, silence, and the reconnection after a loss."""
+"""Client side of the answer protocol: connection, query, turns, replies, silence, and the reconnection after a loss."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.request import AnswerRequest, ClientOptions, RequestTracker
 from stream.clock import Clock
 from stream.control import remote_error
@@ -31,410 +32,358 @@ from stream.protocol.messages import (
 from stream.transport import Link, Received
 from stream.untrusted import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
-LEAP_NS = 1 * NS_PER_S
-"""The most that counts between two looks: a run that was suspended has not been kept waiting."""
+FAILURES_MAX = 5
+"""Answers that may fail one after the other before the run fails."""
+
+UNREADABLE_MAX = 3
+"""Times that an answer may be repeated or dropped because a reply cannot be used, before that is a failure."""
+
+QUERIES_KNOWN = 1_024
+"""Queries, the last ones, that are known again in replies: more than anybody sets while a slow model gives one answer.
+"""
+
+STEP_NS_MAX = 1 * NS_PER_S
+"""The most that counts between two updates of a timer: a run that was suspended has not been kept waiting."""
 
 
 class SilenceTimer:
-    """Counts silence from look to look. Belongs to the thread that waits."""
+    """Timer of a peer's silence, counted from update to update. Belongs to the thread that waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._looked_ns = clock.now_ns()
+        self._updated_ns = clock.now_ns()
         self._silent_ns = 0
 
     @property
-    def silence_s(self) -> float:
+    def elapsed_s(self) -> float:
+        """Seconds of silence while something was awaited; 0 where nothing is."""
         return self._silent_ns / NS_PER_S
 
-    def look(self, *, waiting: bool, heard: bool) -> None:
-        """Tells how things stand: whether anything is awaited, and whether anything has come since the last look."""
+    def update(self, *, waiting: bool, received: bool) -> None:
+        """Note whether anything is awaited, and whether anything has come since the last update."""
         now_ns = self._clock.now_ns()
-        if heard or not waiting:
+        if received or not waiting:
             self._silent_ns = 0
         else:
-            self._silent_ns += min(now_ns - self._looked_ns, LEAP_NS)
-        self._looked_ns = now_ns
+            self._silent_ns += min(now_ns - self._updated_ns, STEP_NS_MAX)
+        self._updated_ns = now_ns
 
 
-class Visit:
-    """A guest's side of its stay with one answer stage. Its successor gets a visit of its own, which begins afresh.
+class ClientPhase(Enum):
+    """State of a client towards its answer server."""
 
-    `hello` is the greeting, None before it; `ready`: the answer stage has its model and knows the question too.
-    """
-
-    def __init__(self, link: Link, clock: Clock) -> None:
-        self.link = link
-        self.hello: ServerHello | None = None
-        self.ready = False
-        self._joined = False
-        self._wanting = False
-        self._turn: int | None = None
-        self._patience = SilenceTimer(clock)
-
-    @property
-    def has_turn(self) -> bool:
-        """A turn was granted, and nothing has been sent for it."""
-        return self._turn is not None
-
-    @property
-    def silence_s(self) -> float:
-        """How long nothing has been heard while a turn or an answer is awaited; 0 where none is."""
-        return self._patience.silence_s
-
-    def join(self, message: Connect) -> None:
-        """Tells who is there, once; as soon as there is somebody to tell."""
-        if not self._joined:
-            self._joined = self.link.offer(message)
-
-    def want(self) -> None:
-        """Asks for a turn, once; as soon as the answer stage is ready."""
-        if self.ready and not self._wanting and self._turn is None:
-            self._wanting = self.link.offer(TurnRequest())
-
-    def take_turn(self, turn: int) -> None:
-        """A turn has come."""
-        self._turn, self._wanting = turn, False
-
-    def lapse(self) -> None:
-        """The turn that was taken came to nothing; another one may be wanted."""
-        self._wanting = False
-
-    def send(self, question: AnswerRequest, *, in_snapshot: bool) -> None:
-        """Sends a question's packet for the turn that was granted; a whole frame's image may lie in the snapshot."""
-        assert self._turn is not None
-        number, turn, packet = question.number, self._turn, question.packet
-        self._turn = None
-        if isinstance(packet, TokenPacket):
-            message, arrays = token_message(number, turn, packet, wants_answer=question.wants_answer)
-            self.link.send(message, arrays)
-        else:
-            whole, arrays = frame_message(
-                number, turn, packet, in_snapshot=in_snapshot, wants_answer=question.wants_answer
-            )
-            self.link.send(whole, arrays)
-
-    def receive(self, timeout_ms: int, *, answer_due: bool) -> Received | None:
-        """The next message, None where none comes in time; notes how long that has been so."""
-        received = self.link.receive(timeout_ms)
-        awaited = self.ready and (answer_due or self._wanting)
-        self._patience.look(waiting=awaited, heard=received is not None)
-        return received
-
-
-FAILURES_MAX = 5
-"""Answers that may fail one after the other before the conversation is given up."""
-
-SPOILT_MAX = 3
-"""Times that an answer may come to nothing because what was sent meanwhile cannot be read, before that is a failure."""
-
-QUERIES_KNOWN = 1_024
-"""Of the questions that were put, so many of the last are known again when they are answered: more than anybody puts
-while a slow model gives one answer."""
+    CONNECTING = auto()
+    """The server has not accepted the query yet."""
+    READY = auto()
+    TURN_REQUESTED = auto()
+    TURN_GRANTED = auto()
+    IN_FLIGHT = auto()
+    """A packet was sent, and its answer is awaited."""
 
 
 class AnswerClient:
-    """What has been asked, what has been heard, and whether it is this process's turn.
+    """Client of one answer server at a time; belongs to one thread.
 
-    `connect` makes the link, again after a loss. `hear` yields the events that waiting messages make, and keeps what
-    its reader takes: `hello`, `take_embedding`, `take_feedback`. A message that an answer stage may not send is dropped
-    and told once; `refused` counts them.
+    `receive_events` takes in all messages, yields the events that they make, and keeps what its reader takes: `hello`,
+    `take_embedding`, and the feedback in `requests`. By phase and message:
+
+    | phase          | ServerHello | QueryAccepted    | TurnGrant                         | TurnExpired    | reply |
+    | -------------- | ----------- | ---------------- | --------------------------------- | -------------- | ----- |
+    | CONNECTING     | kept, once  | READY            | refused                           | ignored        | *     |
+    | READY          | refused     | query in force   | TURN_GRANTED                      | ignored        | *     |
+    | TURN_REQUESTED | refused     | query in force   | TURN_GRANTED; IN_FLIGHT if resent | ignored        | *     |
+    | TURN_GRANTED   | refused     | query in force   | TURN_GRANTED, of the new number   | ignored        | *     |
+    | IN_FLIGHT      | refused     | query in force   | refused                           | READY, dropped | READY |
+
+    The other ways: `request_turn` from READY to TURN_REQUESTED, `send_request` from TURN_GRANTED to IN_FLIGHT,
+    `reconnect` from any to CONNECTING. A reply (AnswerDelta, YesNoReply, AnswerReply) belongs to the open request in
+    any phase (*); the last one ends it. After TurnExpired or a loss the request is dropped, or, with
+    `resend_after_loss`, stays open and requests a turn as soon as the phase is READY. KeepAlive ends silence.
+    ErrorReply raises, or reconnects. A refused message is dropped, counted in `refused_messages`, and reported once.
     """
 
-    def __init__(self, connect: Callable[[], Link], clock: Clock, query: str, manners: ClientOptions) -> None:
-        self._connect = connect
+    def __init__(self, query: str, options: ClientOptions, clock: Clock) -> None:
+        self._options = options
         self._clock = clock
         self._query = query
         self._next_query: str | None = None
-        self._manners = manners
-        self._failures = 0
-        self._recalled: list[Event] = []
-        self._news: list[Event] = []
-        self._without_answers = False
-        self._queries: deque[str] = deque([query], maxlen=QUERIES_KNOWN)
-        self._askings_due = 1
-        self._misdeeds = self._spoilt = 0
-        self._misdeed_told = False
-        self.refused = 0
+        self._known_queries: deque[str] = deque([query], maxlen=QUERIES_KNOWN)
         self._embedding: QueryEmbedding | None = None
-        self._awaited = RequestTracker(manners, clock)
-        self._visit = Visit(connect(), clock)
-        self._lost_once = False
-        self._away = SilenceTimer(clock)
+        self._pending_events: list[Event] = []
+        self._recalled_events: list[Event] = []
+        self._failures = self._refused_in_row = self._unreadable_in_row = 0
+        self._refusal_reported = self._loss_reported = self._was_lost = False
+        self.refused_messages = 0
+        self.requests = RequestTracker(options, clock)
+        self.absence = SilenceTimer(clock)
+        """Time without a server that is ready, since one was lost."""
 
-    @property
-    def link(self) -> Link:
-        """The way to the answer stage; another one once that was lost."""
-        return self._visit.link
+    def open(self, connect: Callable[[], Link]) -> None:
+        """Make the link with `connect`, which is called again after each loss."""
+        self._connect = connect
+        self._open_link()
 
-    @property
-    def hello(self) -> ServerHello | None:
-        """The answer stage's greeting, None before it."""
-        return self._visit.hello
+    def _open_link(self) -> None:
+        self.link = self._connect()
+        self.phase = ClientPhase.CONNECTING
+        self.hello: ServerHello | None = None
+        self.silence = SilenceTimer(self._clock)
+        """Time without a message while a turn or an answer is awaited."""
+        self._connect_sent = False
+        self._turn = 0
+        self._query_replies_due = 1
 
     @property
     def ready(self) -> bool:
-        """The answer stage has its model and knows the question."""
-        return self._visit.ready
+        """Whether the server has its model and knows the query."""
+        return self.phase is not ClientPhase.CONNECTING
 
     @property
-    def wants_packet(self) -> bool:
-        """It is this process's turn."""
-        return self._visit.has_turn and self._awaited.question is None
+    def may_send(self) -> bool:
+        """Whether a turn was granted for the next request."""
+        return self.phase is ClientPhase.TURN_GRANTED
 
     @property
     def busy(self) -> bool:
-        """An answer is awaited."""
-        return self._awaited.question is not None or bool(self._recalled)
+        """Whether an answer is awaited."""
+        return self.requests.request is not None or bool(self._recalled_events)
 
-    @property
-    def silence_s(self) -> float:
-        """How long nothing has been heard while a turn or an answer is awaited; 0 where none is."""
-        return self._visit.silence_s
-
-    @property
-    def away_s(self) -> float:
-        """How long no answer stage has been ready since one was lost; 0 where none was."""
-        return self._away.silence_s
-
-    @property
-    def given_up(self) -> int:
-        """Answers that were lost with an answer stage."""
-        return self._awaited.given_up
-
-    @property
-    def cancelled(self) -> int:
-        """Answers that a cut made stale."""
-        return self._awaited.cancelled
-
-    def want(self) -> None:
-        """Asks for a turn, once; as soon as the answer stage is ready."""
-        self._visit.want()
+    def request_turn(self) -> None:
+        """Ask for a turn, once; as soon as the server is ready."""
+        if self.phase is ClientPhase.READY and self.link.offer(TurnRequest()):
+            self.phase = ClientPhase.TURN_REQUESTED
 
     def recall(self, stamp: FrameStamp) -> bool:
-        """Whether the journal holds the answer about this frame; if so, it comes with the next `hear`."""
-        found = self._awaited.recall(stamp)
-        self._recalled += found
-        return bool(found)
+        """Return whether the journal holds the answer about this frame; it comes with the next `receive_events`."""
+        events = self.requests.from_journal(stamp)
+        self._recalled_events += events
+        return bool(events)
 
-    def ask(
+    def send_request(
         self,
         packet: TokenPacket | FramePacket,
         trigger: str,
         *,
         wants_answer: bool = True,
-        look_trigger: str = "",
+        yes_no_trigger: str = "",
         shadow: FramePacket | None = None,
     ) -> None:
-        """Sends a packet for the turn that was granted. A FramePacket's image may change once this has returned.
+        """Send a packet for the turn that was granted. A FramePacket's image may change once this has returned.
 
-        Without `wants_answer` only the standing question is looked at. `shadow`: the same frame whole, with an image of
+        Without `wants_answer` only the standing query is evaluated. `shadow`: the same frame whole, with an image of
         its own, which is asked about in a turn of its own after the answer, to compare.
         """
-        number, now_ns = self._awaited.number, self._clock.now_ns()
-        question = AnswerRequest(
-            number, packet, trigger, now_ns, wants_answer=wants_answer, look_trigger=look_trigger, shadow=shadow
-        )
-        self._awaited.open(question)
-        self._send(question)
+        assert self.may_send
+        number = self.requests.next_number
+        self.requests.open(AnswerRequest(number, packet, trigger, wants_answer, yes_no_trigger, shadow=shadow))
+        self._send_open_request()
 
     def cancel_answer(self, new: FrameStamp, by: str = "cut") -> AnswerCancelled | None:
-        """Drops the answer that is being spoken: `by` says what made it stale, `new` is the first frame after that.
+        """Drop the answer that is being generated: `by` is the cause, `new` the first frame after that.
 
-        Returns the event that tells of it; None where no answer was being spoken. A turn may be wanted at once.
+        Returns the event that reports it; None where no answer was being generated. A turn may be requested at once.
         """
-        event = self._awaited.cancel(new, by)
+        event = self.requests.cancel(new, by)
         if event is not None:
             self.link.offer(Cancel())
+            self._release_turn()
         return event
 
-    def put_question(self, query: str) -> None:
-        """The question from the next packet on; an `Asked` event tells whether it was taken."""
+    def set_query(self, query: str) -> None:
+        """Change the query from the next packet on; a QueryChanged event tells whether it was accepted."""
         self._next_query = query
-        self._queries.append(query)
+        self._known_queries.append(query)
         if self.ready:
-            self._askings_due += 1
+            self._query_replies_due += 1
             self.link.send(SetQuery(query=query))
 
     def take_embedding(self) -> QueryEmbedding | None:
-        """The embedding of a question that has come to hold since the last call."""
+        """Return the embedding of a query that came into force since the last call."""
         embedding, self._embedding = self._embedding, None
         return embedding
 
-    def take_feedback(self) -> Feedback | None:
-        """What the answers have taught since the last call; the newest one where there were several."""
-        return self._awaited.take_feedback()
-
-    def leave(self) -> None:
-        """Nothing more will be asked. A peer that is gone need not be told."""
+    def disconnect(self) -> None:
+        """Announce that nothing more will be asked. A peer that is gone need not be told."""
         self.link.offer(Disconnect())
 
     def cancel(self) -> None:
-        """What was asked is not wanted any more. A peer that is gone need not be told."""
+        """Announce that no answer is wanted any more. A peer that is gone need not be told."""
         self.link.offer(Cancel())
-        self.link.offer(Disconnect())
+        self.disconnect()
 
     def close(self) -> None:
+        """Close the link."""
         self.link.close()
 
-    def hear(self, timeout_ms: int) -> Iterator[Event]:
-        """The events of the messages that are there; waits at most `timeout_ms` for the first one.
+    def receive_events(self, timeout_ms: int) -> Iterator[Event]:
+        """Yield the events of the messages that are there; waits at most `timeout_ms` for the first one.
 
-        Leaves some for the next call where somebody talks without end.
+        Leaves some for the next call where a peer sends without end.
 
-        Raises StageDied, or the error that the user can put right, where the answer stage says that it failed or is
-        gone for good; ConnectionRefused where it does not accept this end's key.
+        Raises StageDied, or the error that the user can put right, where the server reports a failure or is gone for
+        good; ConnectionRefused where it does not accept this end's key.
         """
-        recalled, self._recalled = self._recalled, []
+        recalled, self._recalled_events = self._recalled_events, []
         yield from recalled
-        yield from self._take_news()
-        self._away.look(waiting=self._lost_once and not self.ready, heard=False)
-        self._visit.join(
-            Connect(query=self._query, encode=self._manners.encode, standing_query=self._manners.standing_query)
-        )
+        yield from self._take_pending_events()
+        self.absence.update(waiting=self._was_lost and not self.ready, received=False)
+        self._send_connect()
         for number in range(HEARD_AT_ONCE):
-            heard, event = self._hear_one(0 if recalled or number else timeout_ms)
+            received, event = self._receive_one(0 if recalled or number else timeout_ms)
             if event is not None:
                 yield event
-            if not heard:
+            if not received:
                 break
         if self.link.lost:
-            if self._manners.rejoin and self._awaited.question is not None and not self._manners.supervised:
-                self._fail("the connection was lost")
-            elif self._manners.rejoin:
-                self.lose("the connection was lost")
-            elif not self._manners.supervised:
-                raise StageDied("answer", "the connection to it was lost; is `serve-answers` still running there?")
-        yield from self._take_news()
+            self._on_lost_connection()
+        if self.requests.request is not None:
+            self.request_turn()
+        yield from self._take_pending_events()
 
-    def lose(self, reason: str) -> None:
-        """Gives up this answer stage, and looks for its successor.
+    def reconnect(self, reason: str) -> None:
+        """Give up this server, and look for another one.
 
-        `reason` is told by `hear` where nobody else tells of a death, once until there is an answer again.
+        `reason` is reported by `receive_events` where nobody else reports a death, once until there is an answer again.
         """
         self.link.close()
-        self._awaited.give_up()
-        self._lost_once = True
-        self._embedding = None  # of a greeting that may have come in the same breath
-        if not self._manners.supervised and not self._without_answers:
-            self._without_answers = True
-            self._news.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; trying the answer stage again"))
-        self._visit = Visit(self._connect(), self._clock)
-        self._askings_due = 1
+        self.requests.drop()
+        self._was_lost = True
+        self._embedding = None  # of a server whose hello may have come in the same moment
+        if not self._options.supervised and not self._loss_reported:
+            self._loss_reported = True
+            message = f"no answers: {reason}; trying the answer stage again"
+            self._pending_events.append(Notice(code=ANSWERS_LOST, message=message))
+        self._open_link()
 
-    def _hear_one(self, timeout_ms: int) -> tuple[bool, Event | None]:
-        """Whether there was a message, and its event."""
-        answer_due = self._awaited.question is not None
+    def _take_pending_events(self) -> list[Event]:
+        events, self._pending_events = self._pending_events, []
+        return events
+
+    def _send_connect(self) -> None:
+        """Introduce this client, once; as soon as the link takes it."""
+        if not self._connect_sent:
+            options = self._options
+            message = Connect(query=self._query, encode=options.encode, standing_query=options.standing_query)
+            self._connect_sent = self.link.offer(message)
+
+    def _send_open_request(self) -> None:
+        """Send the open request for the turn that was granted; a whole frame's image may lie in the snapshot."""
+        request = self.requests.request
+        assert request is not None
+        request.restart()
+        self.phase = ClientPhase.IN_FLIGHT
+        number, packet, wants_answer = request.number, request.packet, request.wants_answer
+        if isinstance(packet, TokenPacket):
+            message, arrays = token_message(number, self._turn, packet, wants_answer=wants_answer)
+            self.link.send(message, arrays)
+        else:
+            in_snapshot = self._options.snapshot is not None
+            whole, arrays = frame_message(
+                number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer
+            )
+            self.link.send(whole, arrays)
+
+    def _release_turn(self) -> None:
+        """Return to READY where a turn was used or requested for a request that has ended."""
+        if self.phase in (ClientPhase.IN_FLIGHT, ClientPhase.TURN_REQUESTED):
+            self.phase = ClientPhase.READY
+
+    def _receive_one(self, timeout_ms: int) -> tuple[bool, Event | None]:
+        """Return whether there was a message, and its event."""
+        answer_due = self.requests.request is not None
         try:
-            received = self._visit.receive(timeout_ms, answer_due=answer_due)
+            received = self.link.receive(timeout_ms)
         except TransportError as error:
-            told = self._misdeed(error)
+            notice = self._refuse(error)
             if answer_due:
-                self._spoil(error)
-            return True, told
+                self._on_unusable_reply(error)
+            return True, notice
+        turn_due = self.phase is ClientPhase.TURN_REQUESTED
+        self.silence.update(waiting=self.ready and (answer_due or turn_due), received=received is not None)
         if received is None:
             return False, None
         try:
-            event = self._event(received)
+            event = self._dispatch(received)
         except ConnectionRefused:
             raise
         except TransportError as error:
-            return True, self._misdeed(error)
-        if (fault := self._awaited.take_fault()) is not None and (told := self._misdeed(fault)) is not None:
-            self._news.append(told)
+            return True, self._refuse(error)
+        feedback_error = self.requests.take_feedback_error()
+        if feedback_error is not None and (notice := self._refuse(feedback_error)) is not None:
+            self._pending_events.append(notice)
         return True, event
 
-    def _misdeed(self, error: TransportError) -> Notice | None:
-        """A message that may not be sent: tells the first one, and gives up who sends nothing else."""
-        self.refused += 1
-        self._misdeeds += 1
-        if self._misdeeds >= MISDEEDS_MAX:
-            self._misdeeds = 0
-            self._fail(f"{MISDEEDS_MAX} messages one after the other could not be used; the last: {error}")
-        if self._misdeed_told:
-            return None
-        self._misdeed_told = True
-        message = f"{self.link.endpoint} sent what an answer stage may not; such messages are dropped: {error}"
-        return Notice(code=PEER_MISBEHAVES, message=cut_to(message, REASON_CHARS_MAX))
-
-    def _spoil(self, error: TransportError) -> None:
-        """What could not be read may have been the end of the answer: it is asked for again, or given up."""
-        self._spoilt += 1
-        if self._spoilt >= SPOILT_MAX:
-            self._spoilt = 0
-            self._fail(str(error))
-        else:
-            self._lapsed()
-
-    def _take_news(self) -> list[Event]:
-        news, self._news = self._news, []
-        return news
-
-    def _send(self, question: AnswerRequest) -> None:
-        question.asked_ns, question.first_text_ns = self._clock.now_ns(), None
-        question.pieces, question.spoken = 0, ""
-        self._visit.send(question, in_snapshot=self._manners.snapshot is not None)
-
-    def _event(self, received: Received) -> Event | None:
-        """Raises TransportError for a message that may not be sent."""
-        message, heard_ns = received.message, self._clock.now_ns()
+    def _dispatch(self, received: Received) -> Event | None:
+        """Take one message in. Raises TransportError for one that a server may not send."""
+        message = received.message
         if isinstance(message, TurnGrant):
-            self._take_turn(message.turn)
-        elif isinstance(message, AnswerDelta):
-            return self._awaited.text(message, heard_ns)
-        elif isinstance(message, YesNoReply):
-            event = self._awaited.looked(message, received, heard_ns)
-            self._goes_well()
-            return event
-        elif isinstance(message, AnswerReply):
-            if message.query not in self._queries:
-                error = TransportError("it answers a question that was not asked")
-                if self._awaited.is_open(message.answer):
-                    self._spoil(error)
-                raise error
-            answer = self._awaited.answered(message, received, heard_ns)
-            self._goes_well()
-            self._again()  # where the answer is to be checked
-            return answer
-        elif isinstance(message, QueryAccepted):
-            return self._asking(message, received)
-        elif isinstance(message, ServerHello):
-            if self._visit.hello is not None:
-                raise TransportError("it greets twice")
-            self._visit.hello = message
+            self._on_turn(message)
         elif isinstance(message, TurnExpired):
-            self._lapsed()
+            self._on_turn_expired(message)
+        elif isinstance(message, AnswerDelta):
+            return self.requests.on_delta(message)
+        elif isinstance(message, YesNoReply):
+            return self._on_yes_no(message, received)
+        elif isinstance(message, AnswerReply):
+            return self._on_answer(message, received)
+        elif isinstance(message, QueryAccepted):
+            return self._on_query_accepted(message, received)
+        elif isinstance(message, ServerHello):
+            if self.hello is not None:
+                raise TransportError("it greets twice")
+            self.hello = message
         elif isinstance(message, ErrorReply):
-            self._failed(message)
+            self._on_error(message)
         elif not isinstance(message, KeepAlive):
             raise TransportError(f"the answer stage sent a message of the wrong kind, {type(message).__name__}")
         return None
 
-    def _take_turn(self, turn: int) -> None:
-        self._visit.take_turn(turn)
-        if self._awaited.question is not None:
-            self._send(self._awaited.question)
+    def _on_turn(self, message: TurnGrant) -> None:
+        if self.phase in (ClientPhase.CONNECTING, ClientPhase.IN_FLIGHT):
+            raise TransportError("it grants a turn that was not requested")
+        self.phase, self._turn = ClientPhase.TURN_GRANTED, message.turn
+        if self.requests.request is not None:
+            self._send_open_request()
 
-    def _lapsed(self) -> None:
-        self._visit.lapse()
-        self._awaited.give_up()
-        self._again()
+    def _on_turn_expired(self, message: TurnExpired) -> None:
+        """The packet came too late. One of an earlier turn was of a request that is not open any more."""
+        if self.phase is ClientPhase.IN_FLIGHT and message.turn == self._turn:
+            self._drop_request()
 
-    def _again(self) -> None:
-        """Asks for a turn for the question that is still open."""
-        if self._awaited.question is not None:
-            self.want()
+    def _drop_request(self) -> None:
+        """The packet came to nothing: its request is dropped, or stays open to be sent again."""
+        self.requests.drop()
+        self._release_turn()
 
-    def _goes_well(self) -> None:
-        """The answer stage has done what it was asked for."""
-        self._failures = self._misdeeds = self._spoilt = 0
-        self._without_answers = False
+    def _on_answer(self, message: AnswerReply, received: Received) -> Event | None:
+        if message.query not in self._known_queries:
+            error = TransportError("it answers a question that was not asked")
+            if self.requests.is_open(message.answer):
+                self._on_unusable_reply(error)
+            raise error
+        request = self.requests.request
+        answer = self.requests.on_answer(message, received)
+        self._on_success(request)
+        return answer
 
-    def _asking(self, message: QueryAccepted, received: Received) -> Event | None:
-        """The question that holds now: the first one, or one that was put meanwhile."""
-        if not self._askings_due or message.query not in self._queries:
+    def _on_yes_no(self, message: YesNoReply, received: Received) -> Event | None:
+        request = self.requests.request
+        result = self.requests.on_yes_no(message, received)
+        self._on_success(request)
+        return result
+
+    def _on_success(self, answered: AnswerRequest | None) -> None:
+        """The server has done what it was asked for, and perhaps all that it was asked for with this request."""
+        self._failures = self._refused_in_row = self._unreadable_in_row = 0
+        self._loss_reported = False
+        if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not answered:
+            self.phase = ClientPhase.READY
+
+    def _on_query_accepted(self, message: QueryAccepted, received: Received) -> Event | None:
+        """Take the query that is in force now: the first one, or one that was set meanwhile."""
+        if not self._query_replies_due or message.query not in self._known_queries:
             raise TransportError("it speaks of a question that was not asked")
-        self._askings_due -= 1
+        self._query_replies_due -= 1
         changed = self._next_query is not None and message.query == self._next_query
         if changed:
             self._next_query = None
@@ -445,22 +394,52 @@ class AnswerClient:
         self._embedding = embedding_of(message, received.parts)
         self._query = message.query
         if not self.ready:
-            self._visit.ready = True
-            self._again()
+            self.phase = ClientPhase.READY
             if self._next_query is not None:
-                self.put_question(self._next_query)
+                self.set_query(self._next_query)
         return QueryChanged(query=message.query) if changed else None
 
-    def _failed(self, message: ErrorReply) -> None:
-        """Raises what the answer stage met, unless another one may do better."""
+    def _on_error(self, message: ErrorReply) -> None:
+        """Raises the server's error, unless another server may do better."""
         error = remote_error(message.error, message.message)
         if error is not None and error.user_fixable:
             raise error
         self._fail(message.message)
 
+    def _on_lost_connection(self) -> None:
+        reason = "the connection was lost"
+        if self._options.reconnect and self.requests.request is not None and not self._options.supervised:
+            self._fail(reason)
+        elif self._options.reconnect:
+            self.reconnect(reason)
+        elif not self._options.supervised:
+            raise StageDied("answer", "the connection to it was lost; is `serve-answers` still running there?")
+
+    def _on_unusable_reply(self, error: TransportError) -> None:
+        """What could not be used may have been the end of the answer: it is asked for again, or dropped."""
+        self._unreadable_in_row += 1
+        if self._unreadable_in_row >= UNREADABLE_MAX:
+            self._unreadable_in_row = 0
+            self._fail(str(error))
+        else:
+            self._drop_request()
+
+    def _refuse(self, error: TransportError) -> Notice | None:
+        """Count a message that may not be sent; report the first one, and give up a server that sends nothing else."""
+        self.refused_messages += 1
+        self._refused_in_row += 1
+        if self._refused_in_row >= MISDEEDS_MAX:
+            self._refused_in_row = 0
+            self._fail(f"{MISDEEDS_MAX} messages one after the other could not be used; the last: {error}")
+        if self._refusal_reported:
+            return None
+        self._refusal_reported = True
+        message = f"{self.link.endpoint} sent what an answer stage may not; such messages are dropped: {error}"
+        return Notice(code=PEER_MISBEHAVES, message=cut_to(message, REASON_CHARS_MAX))
+
     def _fail(self, reason: str) -> None:
-        """Raises StageDied, unless another answer stage may do better."""
+        """Raises StageDied, unless another server may do better."""
         self._failures += 1
-        if not self._manners.rejoin or self._failures > FAILURES_MAX:
+        if not self._options.reconnect or self._failures > FAILURES_MAX:
             raise StageDied("answer", reason)
-        self.lose(reason)
+        self.reconnect(reason)

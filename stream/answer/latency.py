@@ -32,12 +32,12 @@ class LatencyController:
         tokens = self._held.budget_for(tiles)
         return None if self._adaptive else tokens, tokens
 
-    def asked(self, frame: FrameAllocation) -> None:
-        """This frame is being answered about."""
+    def on_request(self, frame: FrameAllocation) -> None:
+        """Note that this frame is being answered about."""
         before, self._asked = self._asked, frame
         self._tokens = 0 if before is not None and _same(before, frame) else frame.allocation.tokens
 
-    def heard(self, answer: Answer) -> list[Event]:
+    def on_answer(self, answer: Answer) -> list[Event]:
         """The answer with the target and the budget that comes of it, and behind it what the user should know.
 
         A frame that was shown whole because its allocation failed says nothing about budgets, and neither does one that

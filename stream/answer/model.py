@@ -30,8 +30,8 @@ QWEN = "stream.answer.model:load_qwen_model"
 class AnswerStats:
     """What one answer took, and what it teaches. Times in milliseconds.
 
-    It speaks of so many `frames`, the oldest of `since_ns` (media time; None: of one frame only). `kept_bytes`: what is
-    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`.
+    It speaks of so many `frames`, the oldest of `oldest_frame_ns` (media time; None: of one frame only). `kept_bytes`:
+    what is kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`.
     """
 
     tokens_used: int
@@ -41,7 +41,7 @@ class AnswerStats:
     decode_ms: float
     feedback: Feedback | None
     frames: int = 1
-    since_ns: int | None = None
+    oldest_frame_ns: int | None = None
     kept_bytes: int = 0
     flops: int = 0
     full_flops: int = 0
@@ -157,7 +157,7 @@ class QwenAnswerModel:
             decode_ms=result.decode_ms,
             feedback=result.feedback,
             frames=len(result.shown),
-            since_ns=min(stamp.media_ns for stamp in result.shown),
+            oldest_frame_ns=min(stamp.media_ns for stamp in result.shown),
             kept_bytes=result.kept_bytes,
             flops=result.work.flops,
             full_flops=result.work.full_flops,

@@ -1,4 +1,4 @@
-"""Requests to the answer server: options, the one that is in flight, and what its replies become."""
+"""Request to the answer server: the one that is in flight, and the events that its replies become."""
 
 from __future__ import annotations
 
@@ -27,39 +27,41 @@ from stream.recording.journal import Journal
 from stream.transport import Received
 from stream.untrusted import ANSWER_CHARS_MAX, PIECES_MAX
 
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """What is sent, and how the conversation goes on when the answer stage is lost.
-
-    `encode` is what the packets are for. `rejoin`: a new answer stage is looked for, else the run ends. `repeat`: it is
-    asked again what the lost one was asked, else that answer is given up, as it would be late. `supervised`: somebody
-    else notices its death. `snapshot`: where whole frames are laid, shared with it; `journal`: the answers of a run
-    that this one continues. `standing_query` is a standing question, to be looked at with every packet.
-    """
-
-    encode: str = "sparse"
-    standing_query: str | None = None
-    rejoin: bool = False
-    repeat: bool = False
-    supervised: bool = True
-    snapshot: SnapshotWriter | None = None
-    journal: Journal | None = None
-
+NS_PER_MS = 1_000_000
 
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
 
 @dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Options of a client of the answer server.
+
+    `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: where the
+    server is lost, another one is looked for; else the run ends. `resend_after_loss`: it is sent the request that the
+    lost one left open; else that answer is dropped, as it would be late. `supervised`: somebody else notices the
+    server's death. `snapshot`: memory shared with the server, for whole frames; `journal`: answers of the run that this
+    one continues.
+    """
+
+    encode: str = "sparse"
+    standing_query: str | None = None
+    reconnect: bool = False
+    resend_after_loss: bool = False
+    supervised: bool = True
+    snapshot: SnapshotWriter | None = None
+    journal: Journal | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TextAgreement:
-    """`same`: equal but for case, punctuation and spaces. `words`: share of equal words, in [0, 1]."""
+    """Agreement of two texts. `same`: equal but for case, punctuation and spaces. `words`: share of equal words."""
 
     same: bool
     words: float
 
 
 def text_agreement(one: str, other: str) -> TextAgreement:
-    """How far two texts agree.
+    """Return how far two texts agree.
 
     The share is twice the number of words that match in order, divided by the number of words of both (Ratcliff and
     Obershelp's measure, as difflib has it); two texts without a word agree.
@@ -71,264 +73,264 @@ def text_agreement(one: str, other: str) -> TextAgreement:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text without case and punctuation: `"It's 3.5 m!"` is `it's`, `3.5`, `m`."""
+    """Return the words of a text without case and punctuation: `"It's 3.5 m!"` is `it's`, `3.5`, `m`."""
     return _WORDS.findall(text.casefold())
-
-
-NS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
 class AnswerRequest:
-    """An answer that is awaited, and the packet that it is about.
+    """A packet that was sent, or is to be sent, and the state of its answer.
 
-    With `wants_answer` off it ends with a look at the standing question. `looked`: that has been told. `shadow`: the
-    whole frame, where the answer is checked by another one about that; `checks`: the answer that this one checks.
-    `spoken`: the text so far, in so many `pieces`.
+    Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that was emitted. `shadow`:
+    the whole frame, where the answer is verified with it; `verifies`: the answer that this request verifies. `text`:
+    the answer so far, in `deltas` pieces.
     """
 
     number: int
     packet: TokenPacket | FramePacket
     trigger: str
-    asked_ns: int
     wants_answer: bool = True
-    look_trigger: str = ""
-    looked: bool = False
+    yes_no_trigger: str = ""
+    yes_no_reported: bool = False
     shadow: FramePacket | None = None
-    checks: Answer | None = None
+    verifies: Answer | None = None
     first_text_ns: int | None = None
-    spoken: str = ""
-    pieces: int = 0
+    text: str = ""
+    deltas: int = 0
 
     @property
     def stamp(self) -> FrameStamp:
+        """The stamp of the frame that is asked about."""
         return self.packet.stamp
 
-    def look(self, message: YesNoReply, question: str, heard_ns: int) -> YesNoResult:
-        """The look as an event; what holds after it is for others to say."""
+    def restart(self) -> None:
+        """Forget what was received of the answer: it is generated again from its beginning."""
+        self.first_text_ns, self.text, self.deltas = None, "", 0
+
+    def to_yes_no_event(self, reply: YesNoReply, query: str, now_ns: int) -> YesNoResult:
+        """Return the result of the standing query as an event; its verdict is made elsewhere."""
         stamp = self.stamp
         return YesNoResult(
             frame_index=stamp.frame_index,
             pts_s=stamp.media_ns / NS_PER_S,
-            trigger=self.look_trigger,
-            question=question,
-            yes=message.yes,
-            certain=message.certain,
+            trigger=self.yes_no_trigger,
+            question=query,
+            yes=reply.yes,
+            certain=reply.certain,
             holds=None,
-            tokens_used=message.tokens_used,
+            tokens_used=reply.tokens_used,
             tokens_total=self.packet.grid.tiles,
-            kept_bytes=message.kept_bytes,
+            kept_bytes=reply.kept_bytes,
             timing=YesNoTiming(
-                encode_ms=message.encode_ms,
-                prefill_ms=message.prefill_ms,
-                total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
+                encode_ms=reply.encode_ms,
+                prefill_ms=reply.prefill_ms,
+                total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
             ),
         )
 
-    def checked(self, message: AnswerReply) -> ShadowCheck | None:
-        """What the check found; None where it was asked another question meanwhile."""
-        answer = self.checks
-        if answer is None or message.query != answer.query:
+    def to_shadow_event(self, reply: AnswerReply) -> ShadowCheck | None:
+        """Return the comparison with the verified answer; None where another query was answered meanwhile."""
+        answer = self.verifies
+        if answer is None or reply.query != answer.query:
             return None
-        found = text_agreement(answer.text, message.text)
+        agreement = text_agreement(answer.text, reply.text)
         return ShadowCheck(
             answer=answer.answer,
             frame_index=answer.frame_index,
             pts_s=answer.pts_s,
             query=answer.query,
             text=answer.text,
-            full_text=message.text,
-            same=found.same,
-            words=found.words,
+            full_text=reply.text,
+            same=agreement.same,
+            words=agreement.words,
             tokens_used=answer.tokens_used,
-            tokens_full=message.tokens_used,
+            tokens_full=reply.tokens_used,
         )
 
-    def cancelled(self, new: FrameStamp, by: str) -> AnswerCancelled:
-        """The event that this answer is stale; `by` says what made it so, `new` is the first frame after that."""
+    def to_cancelled_event(self, new: FrameStamp, by: str) -> AnswerCancelled:
+        """Return the event that this answer is stale; `by` is the cause, `new` the first frame after it."""
         return AnswerCancelled(
             answer=self.number,
             frame_index=self.stamp.frame_index,
             pts_s=self.stamp.media_ns / NS_PER_S,
             trigger=self.trigger,
-            text=self.spoken,
+            text=self.text,
             by=by,
             by_frame_index=new.frame_index,
             by_pts_s=new.media_ns / NS_PER_S,
         )
 
-    def answered(self, message: AnswerReply, heard_ns: int) -> Answer:
-        """The answer as an event; latencies count from the capture of its frame."""
+    def to_answer_event(self, reply: AnswerReply, now_ns: int) -> Answer:
+        """Return the answer as an event; latencies count from the capture of its frame."""
         stamp = self.stamp
-        at_s = stamp.media_ns / NS_PER_S
-        since_ns = stamp.media_ns if message.since_ns is None else min(message.since_ns, stamp.media_ns)
-        first_ns = self.first_text_ns or heard_ns
+        end_s = stamp.media_ns / NS_PER_S
+        oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
+        first_ns = self.first_text_ns or now_ns
         return Answer(
-            answer=message.answer,
+            answer=reply.answer,
             frame_index=stamp.frame_index,
-            pts_s=at_s,
-            start_s=since_ns / NS_PER_S,
-            end_s=at_s,
+            pts_s=end_s,
+            start_s=oldest_ns / NS_PER_S,
+            end_s=end_s,
             trigger=self.trigger,
-            query=message.query,
-            text=message.text,
-            tokens_used=message.tokens_used,
+            query=reply.query,
+            text=reply.text,
+            tokens_used=reply.tokens_used,
             tokens_total=self.packet.grid.tiles,
-            text_tokens=message.text_tokens,
-            frames=message.frames,
-            kept_bytes=message.kept_bytes,
-            flops=message.flops,
-            full_flops=message.full_flops,
+            text_tokens=reply.text_tokens,
+            frames=reply.frames,
+            kept_bytes=reply.kept_bytes,
+            flops=reply.flops,
+            full_flops=reply.full_flops,
             timing=AnswerTiming(
-                encode_ms=message.encode_ms,
-                prefill_ms=message.prefill_ms,
-                decode_ms=message.decode_ms,
+                encode_ms=reply.encode_ms,
+                prefill_ms=reply.prefill_ms,
+                decode_ms=reply.decode_ms,
                 ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
-                total_ms=(heard_ns - stamp.capture_ns) / NS_PER_MS,
+                total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
             ),
         )
 
 
 class RequestTracker:
-    """What is asked, and what comes of it: events, feedback, and entries in the journal.
+    """The open request, at most one: its replies become events, feedback, and entries of the journal.
 
-    `question` is the one that is open; `number` the next answer's. `given_up` counts answers that were lost with an
-    answer stage, `cancelled` those that a cut made stale.
+    `request` is the open one, `next_number` that of the next answer. `lost_answers` counts answers that were lost with
+    a server, `cancelled_answers` those that a cut made stale.
     """
 
-    def __init__(self, manners: ClientOptions, clock: Clock) -> None:
-        self._manners = manners
+    def __init__(self, options: ClientOptions, clock: Clock) -> None:
+        self._options = options
         self._clock = clock
         self._feedback: Feedback | None = None
-        self._fault: TransportError | None = None
-        self.question: AnswerRequest | None = None
-        self.number = 0
-        self.given_up = 0
-        self.cancelled = 0
+        self._feedback_error: TransportError | None = None
         self._cancelled_number: int | None = None
+        self.request: AnswerRequest | None = None
+        self.next_number = 0
+        self.lost_answers = 0
+        self.cancelled_answers = 0
 
     def take_feedback(self) -> Feedback | None:
-        """What the answers have taught since the last call; the newest one where there were several."""
+        """Return the newest feedback since the last call."""
         feedback, self._feedback = self._feedback, None
         return feedback
 
-    def take_fault(self) -> TransportError | None:
-        """Why what an answer taught could not be used, where that was so since the last call."""
-        fault, self._fault = self._fault, None
-        return fault
+    def take_feedback_error(self) -> TransportError | None:
+        """Return why feedback could not be used, where that was so since the last call."""
+        error, self._feedback_error = self._feedback_error, None
+        return error
 
-    def recall(self, stamp: FrameStamp) -> list[Event]:
-        """The answer about this frame where the journal holds it, as events; nothing where it is to be asked for."""
-        journal = self._manners.journal
-        found = None if journal is None else journal.lookup(self.number, stamp.frame_index)
-        if found is None:
+    def from_journal(self, stamp: FrameStamp) -> list[Event]:
+        """Return the events of the answer about this frame where the journal holds it, else none."""
+        journal = self._options.journal
+        entry = None if journal is None else journal.lookup(self.next_number, stamp.frame_index)
+        if entry is None:
             return []
-        self.number += 1
-        if found.feedback is not None:
-            self._feedback = dataclasses.replace(found.feedback, stamp=stamp)
-        answer = found.answer
+        self.next_number += 1
+        if entry.feedback is not None:
+            self._feedback = dataclasses.replace(entry.feedback, stamp=stamp)
+        answer = entry.answer
         return [AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s), answer]
 
-    def open(self, question: AnswerRequest) -> None:
-        """Awaits the answer to a question. The image of a whole frame may change once this has returned."""
-        packet = question.packet
-        if isinstance(packet, FramePacket) and not self._lay(packet):
-            question.packet = dataclasses.replace(packet, image=packet.image.copy())
-        self.question = question
-        self.number += question.wants_answer
+    def open(self, request: AnswerRequest) -> None:
+        """Take a new request. The image of a whole frame may change once this has returned."""
+        packet = request.packet
+        if isinstance(packet, FramePacket) and not self._write_snapshot(packet):
+            request.packet = dataclasses.replace(packet, image=packet.image.copy())
+        self.request = request
+        self.next_number += request.wants_answer
 
-    def give_up(self) -> None:
-        """The open question is late by now, unless it is to be repeated."""
-        if not self._manners.repeat and self.question is not None:
-            self.given_up += self.question.checks is None
-            self.question = None
+    def drop(self) -> None:
+        """Drop the open request, as its answer would be late, unless it is to be sent again."""
+        if not self._options.resend_after_loss and self.request is not None:
+            self.lost_answers += self.request.verifies is None
+            self.request = None
 
     def cancel(self, new: FrameStamp, by: str) -> AnswerCancelled | None:
-        """Drops the answer that is being spoken, because of a cut before the frame `new`; None where there is none.
+        """Drop the answer that is being generated because of a cut before the frame `new`; None where there is none.
 
-        What the answer stage still says of it is ignored. A check of another answer, and a look, are no such answers.
+        Later replies of it are ignored. A verification of another answer, and a standing query alone, go on.
         """
-        question = self.question
-        if question is None or not question.wants_answer or question.checks is not None:
+        request = self.request
+        if request is None or not request.wants_answer or request.verifies is not None:
             return None
-        self.question, self._cancelled_number = None, question.number
-        self.cancelled += 1
-        return question.cancelled(new, by)
+        self.request, self._cancelled_number = None, request.number
+        self.cancelled_answers += 1
+        return request.to_cancelled_event(new, by)
 
-    def text(self, message: AnswerDelta, heard_ns: int) -> AnswerDeltaEvent | None:
-        """A piece of the answer; None of one that only checks another, or was cancelled."""
-        question = self._asked_for(message.answer)
-        if question is None:
+    def on_delta(self, delta: AnswerDelta) -> AnswerDeltaEvent | None:
+        """Take a piece of the answer; None for one that only verifies another, or was cancelled."""
+        request = self._request_of(delta.answer)
+        if request is None:
             return None
-        question.pieces += 1
-        if question.pieces > PIECES_MAX or len(question.spoken) + len(message.text) > ANSWER_CHARS_MAX:
+        request.deltas += 1
+        if request.deltas > PIECES_MAX or len(request.text) + len(delta.text) > ANSWER_CHARS_MAX:
             raise TransportError(f"an answer has more than {PIECES_MAX} pieces or {ANSWER_CHARS_MAX} characters")
-        if question.checks is not None:
+        if request.verifies is not None:
             return None
-        question.spoken += message.text
-        question.first_text_ns = question.first_text_ns or heard_ns
-        return AnswerDeltaEvent(answer=message.answer, text=message.text, pts_s=question.stamp.media_ns / NS_PER_S)
+        request.text += delta.text
+        request.first_text_ns = request.first_text_ns or self._clock.now_ns()
+        return AnswerDeltaEvent(answer=delta.answer, text=delta.text, pts_s=request.stamp.media_ns / NS_PER_S)
 
-    def looked(self, message: YesNoReply, received: Received, heard_ns: int) -> YesNoResult | None:
-        """One look, told once: a question that is repeated is looked at again."""
-        question = self._asked_for(message.answer)
-        if question is None:
+    def on_yes_no(self, reply: YesNoReply, received: Received) -> YesNoResult | None:
+        """Take the result of the standing query, emitted once: a request that is sent again is evaluated again."""
+        request = self._request_of(reply.answer)
+        if request is None:
             return None
-        if self._manners.standing_query is None:
+        if self._options.standing_query is None:
             raise TransportError("the answer stage looked for something, and nothing was to be looked for")
-        feedback = self._taught(question, message, received)
-        known, question.looked = question.looked, True
-        self._feedback = feedback or self._feedback
-        if not question.wants_answer:
-            self.question = None
-        return None if known else question.look(message, self._manners.standing_query, heard_ns)
-
-    def answered(self, message: AnswerReply, received: Received, heard_ns: int) -> Answer | ShadowCheck | None:
-        """The whole answer. Where it is to be checked, the next question is open then: about the same frame, whole."""
-        question = self._asked_for(message.answer)
-        if question is None:
+        self._feedback = self._feedback_from(request, reply, received) or self._feedback
+        reported, request.yes_no_reported = request.yes_no_reported, True
+        if not request.wants_answer:
+            self.request = None
+        if reported:
             return None
-        feedback = self._taught(question, message, received)
-        self.question = None
-        if question.checks is not None:
-            return question.checked(message)
-        answer = question.answered(message, heard_ns)
+        return request.to_yes_no_event(reply, self._options.standing_query, self._clock.now_ns())
+
+    def on_answer(self, reply: AnswerReply, received: Received) -> Answer | ShadowCheck | None:
+        """Take the whole answer. Where it is to be verified, a request with the same frame, whole, is open then."""
+        request = self._request_of(reply.answer)
+        if request is None:
+            return None
+        feedback = self._feedback_from(request, reply, received)
+        self.request = None
+        if request.verifies is not None:
+            return request.to_shadow_event(reply)
+        answer = request.to_answer_event(reply, self._clock.now_ns())
         self._feedback = feedback or self._feedback
-        if question.shadow is not None:
-            self._lay(question.shadow)
-            self.question = AnswerRequest(
-                answer.answer, question.shadow, answer.trigger, self._clock.now_ns(), checks=answer
-            )
-        if self._manners.journal is not None:
-            self._manners.journal.append(answer, feedback)
+        if request.shadow is not None:
+            self._write_snapshot(request.shadow)
+            self.request = AnswerRequest(answer.answer, request.shadow, answer.trigger, verifies=answer)
+        if self._options.journal is not None:
+            self._options.journal.append(answer, feedback)
         return answer
 
-    def _taught(
-        self, question: AnswerRequest, message: AnswerReply | YesNoReply, received: Received
+    def is_open(self, number: int) -> bool:
+        """Return whether the answer of this number is awaited."""
+        return self.request is not None and self.request.number == number
+
+    def _feedback_from(
+        self, request: AnswerRequest, reply: AnswerReply | YesNoReply, received: Received
     ) -> Feedback | None:
-        """What an answer teaches; nothing where that is none, which makes the answer no worse."""
+        """Return a reply's feedback; None where it is unusable, which makes the answer no worse."""
         try:
-            feedback = feedback_of(message, received.parts)
-            check_taught(feedback, question.stamp, question.packet.grid)
+            feedback = feedback_of(reply, received.parts)
+            check_taught(feedback, request.stamp, request.packet.grid)
         except TransportError as error:
-            self._fault = error
+            self._feedback_error = error
             return None
         return feedback
 
-    def _lay(self, packet: FramePacket) -> bool:
-        """Lays the image of a whole frame into the snapshot, where there is one."""
-        if self._manners.snapshot is not None:
-            self._manners.snapshot.write(packet.image)
-        return self._manners.snapshot is not None
+    def _write_snapshot(self, packet: FramePacket) -> bool:
+        """Write the image of a whole frame to the snapshot, where there is one."""
+        if self._options.snapshot is not None:
+            self._options.snapshot.write(packet.image)
+        return self._options.snapshot is not None
 
-    def is_open(self, number: int) -> bool:
-        """Whether the answer of this number is awaited."""
-        return self.question is not None and self.question.number == number
-
-    def _asked_for(self, number: int) -> AnswerRequest | None:
-        """The open question of this number; None where its answer was cancelled. Raises TransportError otherwise."""
-        if self.question is not None and self.question.number == number:
-            return self.question
+    def _request_of(self, number: int) -> AnswerRequest | None:
+        """Return the open request of this number; None where it was cancelled. Raises TransportError otherwise."""
+        if self.request is not None and self.request.number == number:
+            return self.request
         if number == self._cancelled_number:
             return None
         raise TransportError(f"the answer stage speaks of answer {number}, which was not asked for")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
@@ -26,77 +27,90 @@ MODEL_WORLD = (
     "or the folder of such a model"
 )
 
-
 CANCEL_OFF = "cancel-off"
-"""The code of the notice that no answer can be cancelled by a cut in this run."""
+"""Code of the notice that no answer can be cancelled by a cut in this run."""
 
 WATCHES_ONLY = "this run only watches for something; give -q beside --until for questions as well"
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulePolicy:
-    """`lockstep`: at an answer point no frame follows before the answer.
+    """Policy of when to ask, and how long to wait.
 
-    `silence_limit_s`: how long the answer stage may say nothing while an answer is due; `reach_limit_s`: how long it
-    may take to be met. `knows_scenes`: the source is what a model of drawn scenes was made for. `watch`: what is
-    watched for. `shadow_every`: after so many answers one is checked by another about all of the frame.
-    `cancel_on_cut`: a cut cancels the answer that is being spoken; in lockstep none is being spoken then.
+    `lockstep`: at an answer point no frame follows before the answer. `silence_limit_s`: how long the answer server may
+    be silent while an answer is due; `connect_limit_s`: how long connecting to it may take. `source_is_drawn`: the
+    source is what a model of drawn scenes was made for. `shadow_every`: after so many answers one is verified by
+    another about all of the frame. `cancel_on_cut`: a cut cancels the answer that is being generated; in lockstep none
+    is being generated then.
     """
 
-    rules: AnswerTriggerOptions
+    triggers: AnswerTriggerOptions
     query: str
     lockstep: bool
-    knows_scenes: bool
+    source_is_drawn: bool
     silence_limit_s: float
-    reach_limit_s: float | None = None
-    watch: StandingQueryOptions | None = None
+    connect_limit_s: float | None = None
+    standing_query: StandingQueryOptions | None = None
     shadow_every: int | None = None
     cancel_on_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerEndpoint:
-    """How the answer stage is reached.
+    """Address of the answer server, and what this end shares with it.
 
     `snapshot` is the memory shared with it, where it is a process of this machine. `supervised`: somebody notices its
-    death. `hung` is called where it says nothing for too long and its successor is looked for. `tap` learns all that is
-    said on either side.
+    death. `on_timeout` is called where it is silent for too long and its successor is looked for. `observer` learns all
+    that is sent on either side.
     """
 
     endpoint: str
     curve: ClientCurve | None = None
     snapshot: SnapshotWriter | None = None
     supervised: bool = True
-    hung: Callable[[], None] = lambda: None
-    tap: Tap | None = None
+    on_timeout: Callable[[], None] = lambda: None
+    observer: Tap | None = None
 
     def connect(self, transport: Transport, control: RunControl) -> Link:
-        """A new link; for the thread that calls this."""
+        """Return a new link; for the thread that calls this."""
         watched = not self.endpoint.startswith("inproc://")
-        return transport.link(self.endpoint, check=control.check, curve=self.curve, watched=watched, tap=self.tap)
+        return transport.link(self.endpoint, check=control.check, curve=self.curve, watched=watched, tap=self.observer)
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Whom a conversation serves.
+class AnswerObserver(Protocol):
+    """Stage that a scheduler serves: it makes the packets, and takes what the answers bring."""
 
-    `meet` learns of a model, and of the question's embedding; `learn` of an answer's feedback; `emit` passes an event
-    on; `gather` makes the newest frame's packet, or None where there is no such frame any more; `whole` makes it with
-    all of its tokens and an image of its own; `asked` says that it is being answered, `looked` that a standing question
-    is asked about it.
-    """
+    def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
+        """A query is in force, of a model that may be another one than before."""
+        ...
 
-    meet: Callable[[ServerHello, QueryEmbedding], None]
-    learn: Callable[[Feedback], None]
-    emit: Callable[[Event], None]
-    gather: Callable[[], TokenPacket | FramePacket | None]
-    asked: Callable[[], None]
-    looked: Callable[[], None] = lambda: None
-    whole: Callable[[], FramePacket | None] = lambda: None
+    def on_feedback(self, feedback: Feedback) -> None:
+        """An answer brought feedback."""
+        ...
+
+    def on_event(self, event: Event) -> None:
+        """Something is to be emitted."""
+        ...
+
+    def on_asked(self) -> None:
+        """The newest frame is being answered about."""
+        ...
+
+    def on_yes_no(self) -> None:
+        """The standing query is evaluated with the newest frame."""
+        ...
+
+    def make_packet(self) -> TokenPacket | FramePacket | None:
+        """Return the newest frame's packet; None where that frame is not there any more."""
+        ...
+
+    def make_full_packet(self) -> FramePacket | None:
+        """Return the newest frame with all of its tokens and an image of its own."""
+        ...
 
 
 def cancel_off() -> Notice:
-    """The notice that in lockstep no cut can come while an answer is being spoken."""
+    """Return the notice that in lockstep no cut can come while an answer is being generated."""
     message = (
         "answer.on_cut = cancel changes nothing here: a file that is read frame by frame waits for each answer, so no "
         "cut comes while one is spoken; give --realtime to cancel stale ones"
@@ -105,67 +119,63 @@ def cancel_off() -> Notice:
 
 
 class AnswerScheduler:
-    """Belongs to the allocate stage's thread."""
+    """Scheduler of one run's answers; belongs to the allocate stage's thread.
+
+    `client` is the connection to the answer server; `client.link` is another one once that was lost.
+    """
 
     def __init__(
         self,
         policy: SchedulePolicy,
-        reach: AnswerEndpoint,
-        manners: ClientOptions,
-        listener: Listener,
+        endpoint: AnswerEndpoint,
+        options: ClientOptions,
+        observer: AnswerObserver,
         control: RunControl,
+        clock: Clock,
     ) -> None:
         self._policy = policy
-        self._reach = reach
-        self._rejoin = manners.rejoin
-        self._listener = listener
+        self._endpoint = endpoint
+        self._options = options
+        self._observer = observer
         self._control = control
-        self._triggers = AnswerTriggers(policy.rules)
-        self._watch = None if policy.watch is None else StandingQuery(policy.watch)
-        self._speaks = policy.watch is None or not policy.watch.alone
-        self._lost = self._answers = 0
-        self._manners = manners
-        self._met = self._finishing = False
-        self._asked_text = policy.query
-        self._dialogue: AnswerClient | None = None
+        self._triggers = AnswerTriggers(policy.triggers)
+        self._standing = None if policy.standing_query is None else StandingQuery(policy.standing_query)
+        self._answers_queries = policy.standing_query is None or not policy.standing_query.only_query
+        self._lost_answers = self._answers = 0
+        self._model_known = self._finishing = False
+        self._query = policy.query
+        self.client = AnswerClient(policy.query, options, clock)
 
     @property
     def drops(self) -> dict[str, int]:
         """Answer points that came while another one still waited, answers that were lost or cancelled, and messages of
-        the answer stage that it may not send."""
-        dialogue = self._dialogue
+        the answer server that it may not send."""
+        client = self.client
         dropped = {
             "answer.busy": self._triggers.missed,
-            "answer.lost": 0 if dialogue is None else dialogue.given_up,
-            "answer.cancelled": 0 if dialogue is None else dialogue.cancelled,
+            "answer.lost": client.requests.lost_answers,
+            "answer.cancelled": client.requests.cancelled_answers,
         }
-        if dialogue is not None and dialogue.refused:
-            dropped["answer.refused"] = dialogue.refused
+        if client.refused_messages:
+            dropped["answer.refused"] = client.refused_messages
         return dropped
 
-    @property
-    def link(self) -> Link:
-        """The way to the answer stage; another one once that was lost."""
-        return self._talk.link
+    def connect(self, transport: Transport) -> None:
+        """Begin to connect to the answer server."""
+        self.client.open(lambda: self._endpoint.connect(transport, self._control))
 
-    def begin(self, transport: Transport, clock: Clock) -> None:
-        """Looks for the answer stage."""
-        self._talk = self._dialogue = AnswerClient(
-            lambda: self._reach.connect(transport, self._control), clock, self._policy.query, self._manners
-        )
+    def wait_until_ready(self) -> None:
+        """Wait until the answer server has its model, or the run ends: then nothing is in flight yet.
 
-    def greet(self) -> None:
-        """Waits until the answer stage has its model, or the run ends: then nothing is in flight yet.
-
-        Raises ConnectionRefused where there is none to be met.
+        Raises ConnectionRefused where there is none.
         """
-        limit_s, waited_ms = self._policy.reach_limit_s, 0
-        while not self._talk.ready and not self._control.ending:
-            self.hear(WAIT_MS)
+        limit_s, waited_ms = self._policy.connect_limit_s, 0
+        while not self.client.ready and not self._control.ending:
+            self.process_replies(WAIT_MS)
             waited_ms += WAIT_MS
-            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self._talk.link.connected:
+            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.client.link.connected:
                 raise ConnectionRefused(
-                    f"no answer stage at {self._reach.endpoint} within {limit_s:g} s; start one there with "
+                    f"no answer stage at {self._endpoint.endpoint} within {limit_s:g} s; start one there with "
                     "`serve-answers`, and check address, firewall and keys"
                 )
 
@@ -179,175 +189,168 @@ class AnswerScheduler:
         discontinuity: bool = False,
         change_since_look: float = 1.0,
     ) -> None:
-        """Shows the next frame, and speaks where that is due; in lockstep, to the end of the answer."""
+        """Take the next frame, and ask where that is due; in lockstep, wait for the end of the answer."""
         self._stamp = stamp
         if (cut or discontinuity) and self._policy.cancel_on_cut:
-            self._cancel_stale(stamp, "cut" if cut else "discontinuity")
-        if self._speaks:
+            self._cancel_stale_answer(stamp, "cut" if cut else "discontinuity")
+        if self._answers_queries:
             self._triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
-        if self._watch is not None:
-            self._watch.triggers.observe(time_ns, change=change_since_look, cut=cut, discontinuity=discontinuity)
+        if self._standing is not None:
+            self._standing.triggers.observe(time_ns, change=change_since_look, cut=cut, discontinuity=discontinuity)
         if self._policy.lockstep:
-            self._speak_now()
+            self._ask_and_wait()
         else:
-            self.speak_if_due()
+            self.ask_if_due()
 
-    def speak_if_due(self) -> None:
-        """Sends the newest frame's packet where an answer is due and it is this process's turn."""
-        if self._due and not self._talk.busy and self._may_speak():
-            self._speak()
+    def ask_if_due(self) -> None:
+        """Send the newest frame's packet where an answer is due and a turn granted, or request a turn."""
+        if self._due and not self.client.busy and self._has_turn():
+            self._ask()
 
     def finish(self, *, last_answer: bool) -> None:
-        """Gives the last answer, where the run ends with one, and waits for what has been asked."""
+        """Give the last answer, where the run ends with one, and wait for what has been asked."""
         self._finishing = True
         if last_answer:
             self._triggers.finish()
-            if self._watch is not None:
-                self._watch.triggers.finish()
-            self._speak_now()
-        self._await(lambda: not self._talk.busy)
-        self._talk.leave()
+            if self._standing is not None:
+                self._standing.triggers.finish()
+            self._ask_and_wait()
+        self._wait_for(lambda: not self.client.busy)
+        self.client.disconnect()
 
-    def cancel(self) -> None:
-        """What was asked is not wanted any more."""
-        self._talk.cancel()
-
-    def close(self) -> None:
-        self._talk.close()
-
-    def hear(self, timeout_ms: int) -> None:
-        """Passes on what the answer stage says and teaches. Raises CancelledError once the run is cancelled."""
+    def process_replies(self, timeout_ms: int) -> None:
+        """Pass on the events and feedback of the answer server. Raises CancelledError once the run is cancelled."""
         self._control.check()
-        talk = self._talk
-        question = self._control.take_query()
-        if question is not None and self._speaks:
-            talk.put_question(question)
-        elif question is not None:
-            self._listener.emit(QueryChanged(query=question, error=WATCHES_ONLY))
-        for event in talk.hear(timeout_ms):
-            self._pass_on(event)
-        if self._watch is not None and talk.given_up > self._lost:
-            self._watch.triggers.again()
-        self._lost = talk.given_up
-        embedding = talk.take_embedding()
+        client = self.client
+        query = self._control.take_query()
+        if query is not None and self._answers_queries:
+            client.set_query(query)
+        elif query is not None:
+            self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
+        for event in client.receive_events(timeout_ms):
+            self._emit(event)
+        if self._standing is not None and client.requests.lost_answers > self._lost_answers:
+            self._standing.triggers.retry()
+        self._lost_answers = client.requests.lost_answers
+        embedding = client.take_embedding()
         if embedding is not None:
-            self._learn_question(embedding)
-        feedback = talk.take_feedback()
+            self._on_query(embedding)
+        feedback = client.requests.take_feedback()
         if feedback is not None:
-            self._listener.learn(feedback)
+            self._observer.on_feedback(feedback)
 
-    def mind_silence(self) -> None:
-        """Gives up an answer stage that says nothing for too long. Raises StageDied where it has no successor, and in
+    def check_timeout(self) -> None:
+        """Give up an answer server that is silent for too long. Raises StageDied where it has no successor, and in
         lockstep where nobody sees to it that there is one."""
         limit_s = self._policy.silence_limit_s
-        if self._policy.lockstep and not self._manners.supervised and self._talk.away_s > limit_s:
-            raise StageDied("answer", f"gone for {limit_s:g} s; start `serve-answers` at {self._reach.endpoint} again")
-        if self._talk.silence_s <= limit_s:
+        client = self.client
+        if self._policy.lockstep and not self._options.supervised and client.absence.elapsed_s > limit_s:
+            address = self._endpoint.endpoint
+            raise StageDied("answer", f"gone for {limit_s:g} s; start `serve-answers` at {address} again")
+        if client.silence.elapsed_s <= limit_s:
             return
-        if not self._rejoin:
+        if not self._options.reconnect:
             raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
-        self._reach.hung()
-        self._talk.lose(f"silent for {limit_s:g} s")
+        self._endpoint.on_timeout()
+        client.reconnect(f"silent for {limit_s:g} s")
 
-    def _pass_on(self, event: Event) -> None:
-        """An event, and what follows from it where it is a look."""
-        if self._watch is None or not isinstance(event, YesNoResult):
-            self._listener.emit(event)
+    def _emit(self, event: Event) -> None:
+        """Pass an event on, and what follows from it where it is a result of the standing query."""
+        if self._standing is None or not isinstance(event, YesNoResult):
+            self._observer.on_event(event)
             return
-        for told in self._watch.take(event):
-            self._listener.emit(told)
-            if self._watch.over(told):
+        for made in self._standing.update(event):
+            self._observer.on_event(made)
+            if self._standing.is_finished(made):
                 self._control.end_on_match()
 
     @property
     def _due(self) -> bool:
-        """Whether something is to be said, or looked at."""
-        looks = self._watch is not None and self._watch.triggers.due is not None
-        return looks or self._triggers.due is not None
+        """Whether an answer or an evaluation of the standing query is due."""
+        standing = self._standing is not None and self._standing.triggers.due is not None
+        return standing or self._triggers.due is not None
 
-    def _learn_question(self, embedding: QueryEmbedding) -> None:
-        """A question holds from now on, of a model that may be another one: an answer is due at once.
+    def _on_query(self, embedding: QueryEmbedding) -> None:
+        """A query is in force from now on, of a model that may be another one: an answer is due at once.
 
-        Not so where every answer is repeated that was lost with a model: then its successor has nothing to catch up on.
+        Not so where every request that was lost with a server is sent again: its successor has nothing to catch up on.
         """
-        hello = self._talk.hello
+        hello = self.client.hello
         assert hello is not None
-        self._doubt(hello)
-        self._listener.meet(hello, embedding)
-        if self._met:
-            if embedding.text != self._asked_text or not self._manners.repeat:
+        self._check_standing_query(hello)
+        self._observer.on_model(hello, embedding)
+        if self._model_known:
+            if embedding.text != self._query or not self._options.resend_after_loss:
                 self._triggers.ask()
-        elif hello.known_world is not None and not self._policy.knows_scenes:
-            self._listener.emit(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
-        self._met, self._asked_text = True, embedding.text
+        elif hello.known_world is not None and not self._policy.source_is_drawn:
+            self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
+        self._model_known, self._query = True, embedding.text
 
-    def _cancel_stale(self, new: FrameStamp, by: str) -> None:
-        """Cancels the answer that is being spoken about what came before the frame `new`; a look that came with it is
-        due again."""
-        event = self._talk.cancel_answer(new, by)
+    def _cancel_stale_answer(self, new: FrameStamp, by: str) -> None:
+        """Cancel the answer about what came before the frame `new`; a standing query that was evaluated with it is due
+        again."""
+        event = self.client.cancel_answer(new, by)
         if event is None:
             return
-        self._listener.emit(event)
-        if self._watch is not None:
-            self._watch.triggers.again()
+        self._observer.on_event(event)
+        if self._standing is not None:
+            self._standing.triggers.retry()
 
-    def _doubt(self, hello: ServerHello) -> None:
-        """Raises ConfigError where a model cannot know what is watched for; a forced watch says so with every look."""
-        if self._watch is None:
+    def _check_standing_query(self, hello: ServerHello) -> None:
+        """Raises ConfigError where a model cannot know what is asked for; if forced, all results get a warning."""
+        if self._standing is None:
             return
         doubt = doubt_about(
-            hello.model_id, hello.known_world, hello.unseen_words, knows_source=self._policy.knows_scenes
+            hello.model_id, hello.known_world, hello.unseen_words, knows_source=self._policy.source_is_drawn
         )
-        if doubt is not None and not self._watch.policy.force:
+        if doubt is not None and not self._standing.options.force:
             raise ConfigError(doubt.refusal)
-        self._watch.warning = None if doubt is None else doubt.warning
+        self._standing.warning = None if doubt is None else doubt.warning
 
-    def _may_speak(self) -> bool:
-        self._talk.want()
-        return self._talk.wants_packet
+    def _has_turn(self) -> bool:
+        self.client.request_turn()
+        return self.client.may_send
 
-    def _speak_now(self) -> None:
-        """Where an answer is due: asks for it, and waits until it has been given."""
+    def _ask_and_wait(self) -> None:
+        """Where an answer is due: ask for it, and wait for it."""
         if not self._due:
             return
-        if self._talk.recall(self._stamp):
+        if self.client.recall(self._stamp):
             self._triggers.fire()
-            self._listener.asked()
+            self._observer.on_asked()
         else:
-            self._await(self._may_speak)
-            if self._talk.wants_packet:
-                self._speak()
-        self._await(lambda: not self._talk.busy)
+            self._wait_for(self._has_turn)
+            if self.client.may_send:
+                self._ask()
+        self._wait_for(lambda: not self.client.busy)
 
-    def _speak(self) -> None:
-        packet = self._listener.gather()
+    def _ask(self) -> None:
+        packet = self._observer.make_packet()
         if packet is None:
             return
-        speak = self._triggers.due is not None
-        trigger: str = self._triggers.fire() if speak else ""
-        look_trigger: str = ""
-        if self._watch is not None:
-            look_trigger = self._watch.triggers.fire() or trigger
-            self._listener.looked()
-        shadow = self._listener.whole() if speak and self._check_due() else None
-        self._talk.ask(packet, trigger, wants_answer=speak, look_trigger=look_trigger, shadow=shadow)
-        if speak or not self._speaks:
-            self._listener.asked()
+        wants_answer = self._triggers.due is not None
+        trigger: str = self._triggers.fire() if wants_answer else ""
+        yes_no_trigger: str = ""
+        if self._standing is not None:
+            yes_no_trigger = self._standing.triggers.fire() or trigger
+            self._observer.on_yes_no()
+        shadow = self._observer.make_full_packet() if wants_answer and self._shadow_due() else None
+        self.client.send_request(
+            packet, trigger, wants_answer=wants_answer, yes_no_trigger=yes_no_trigger, shadow=shadow
+        )
+        if wants_answer or not self._answers_queries:
+            self._observer.on_asked()
 
-    @property
-    def _leaving(self) -> bool:
-        """The source has ended, and answers may be left out."""
-        return self._finishing and not self._policy.lockstep
-
-    def _check_due(self) -> bool:
-        """Counts answers; whether this one is to be checked."""
+    def _shadow_due(self) -> bool:
+        """Count answers; return whether this one is to be verified."""
         self._answers += 1
         every = self._policy.shadow_every
         return every is not None and self._answers % every == 0
 
-    def _await(self, done: Callable[[], bool]) -> None:
-        """Hears the answer stage until `done`; not for longer than the run where it is away, and may stay away: in
+    def _wait_for(self, done: Callable[[], bool]) -> None:
+        """Process replies until `done`; not for longer than the run where the server is away, and may stay away: in
         lockstep no answer is left out, so there it is waited for."""
-        while not done() and (self._talk.ready or not (self._control.ending or self._leaving)):
-            self.hear(WAIT_MS)
-            self.mind_silence()
+        leaving = self._finishing and not self._policy.lockstep
+        while not done() and (self.client.ready or not (self._control.ending or leaving)):
+            self.process_replies(WAIT_MS)
+            self.check_timeout()

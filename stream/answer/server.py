@@ -67,7 +67,7 @@ def answered_message(number: int, query: str, text: str, spoken: AnswerStats) ->
         prefill_ms=spoken.prefill_ms,
         decode_ms=spoken.decode_ms,
         frames=spoken.frames,
-        since_ns=spoken.since_ns,
+        oldest_frame_ns=spoken.oldest_frame_ns,
         kept_bytes=spoken.kept_bytes,
         flops=spoken.flops,
         full_flops=spoken.full_flops,

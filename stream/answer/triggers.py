@@ -11,15 +11,23 @@ from msgspec.structs import replace
 from stream.events import Event, Notice, VerdictChanged, YesNoResult
 
 TriggerReason = Literal["start", "asked", "cut", "discontinuity", "change", "every", "end"]
+YesNoReason = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
 
 _URGENCY: dict[TriggerReason, int] = {
     "start": 5, "asked": 4, "cut": 3, "discontinuity": 3, "change": 2, "every": 1, "end": 0,
 }  # fmt: skip
 
+QUERY_CHARS_SHOWN = 60
+"""Of a query, so much is repeated in a notice."""
+
+NO_YES_OR_NO = "no-yes-or-no"
+"""Code of the notice that the model answers a standing query with neither yes nor no."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerTriggerOptions:
-    """`every_ns` and `on_change` are off where None; `on_change` is a share of the relevance, in (0, 1].
+    """Options of answer points. `every_ns` and `on_change` are off where None; `on_change` is a share of the relevance,
+    in (0, 1].
 
     `on_cut`: at scene cuts, and wherever else a frame cannot be compared with the one before.
     """
@@ -30,15 +38,15 @@ class AnswerTriggerOptions:
 
 
 class AnswerTriggers:
-    """Decides frame by frame whether an answer is due, and remembers it until the answer stage is free.
+    """Triggers of answers: decides frame by frame whether one is due, and keeps it until the answer server is free.
 
-    Times are nanoseconds of media time (file) or capture time (live). Each frame is shown to `observe`; when its
-    packet has been sent, `fire` says so. A trigger that comes while another one still waits does not queue up: the
-    more urgent of the two waits on, and the other one counts as missed.
+    Times are nanoseconds of media time (file) or capture time (live). Each frame is given to `observe`; `fire` says
+    that its packet was sent. A trigger that comes while another one still waits does not queue up: the more urgent of
+    the two waits on, and the other one counts as missed.
     """
 
-    def __init__(self, rules: AnswerTriggerOptions) -> None:
-        self._rules = rules
+    def __init__(self, options: AnswerTriggerOptions) -> None:
+        self._options = options
         self._pending: TriggerReason | None = None
         self._next_ns: int | None = None
         self._seen_ns: int | None = None
@@ -47,7 +55,7 @@ class AnswerTriggers:
 
     @property
     def due(self) -> TriggerReason | None:
-        """The trigger that waits for the answer stage."""
+        """The trigger that waits for the answer server."""
         return self._pending
 
     @property
@@ -58,7 +66,7 @@ class AnswerTriggers:
     def observe(
         self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False
     ) -> TriggerReason | None:
-        """Shows the next frame; `change` is the relevance-weighted change since the last answer. Returns `due`."""
+        """Take the next frame; `change` is the relevance-weighted change since the last answer. Returns `due`."""
         new = self._new_trigger(time_ns, change, cut, discontinuity)
         self._seen_ns = time_ns
         self._fired_last_frame = False
@@ -69,7 +77,7 @@ class AnswerTriggers:
         return self._pending
 
     def ask(self) -> None:
-        """Somebody wants an answer now: about the next frame that is sent. Before the first frame that one is it."""
+        """An answer is wanted now: about the next frame that is sent. Before the first frame that one is it."""
         if self._seen_ns is None:
             return
         if self._pending is None or _URGENCY["asked"] > _URGENCY[self._pending]:
@@ -84,28 +92,29 @@ class AnswerTriggers:
         return self._pending
 
     def fire(self) -> TriggerReason:
-        """The packet of the last observed frame has been sent. Raises LookupError where nothing was due."""
+        """The packet of the last observed frame was sent. Raises LookupError where nothing was due."""
         if self._pending is None or self._seen_ns is None:
             raise LookupError("no trigger is due")
         fired, self._pending = self._pending, None
         self._fired_last_frame = True
-        if fired != "every" and self._rules.every_ns is not None:
-            self._next_ns = self._seen_ns + self._rules.every_ns
+        if fired != "every" and self._options.every_ns is not None:
+            self._next_ns = self._seen_ns + self._options.every_ns
         return fired
 
     def _new_trigger(self, time_ns: int, change: float, cut: bool, discontinuity: bool) -> TriggerReason | None:
+        options = self._options
         every = self._period_over(time_ns)
         if self._seen_ns is None:
             return "start"
-        if (cut or discontinuity) and self._rules.on_cut:
+        if (cut or discontinuity) and options.on_cut:
             return "cut" if cut else "discontinuity"
-        if self._rules.on_change is not None and change >= self._rules.on_change and self._pending is None:
+        if options.on_change is not None and change >= options.on_change and self._pending is None:
             return "change"
         return "every" if every else None
 
     def _period_over(self, time_ns: int) -> bool:
-        """Whether a period has ended; moves on to the end of the one that `time_ns` lies in."""
-        period_ns = self._rules.every_ns
+        """Return whether a period has ended; moves on to the end of the one that `time_ns` lies in."""
+        period_ns = self._options.every_ns
         if period_ns is None:
             return False
         if self._next_ns is None or self._seen_ns is None or time_ns < self._seen_ns:
@@ -117,14 +126,12 @@ class AnswerTriggers:
         return True
 
 
-YesNoReason = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
-
-
 @dataclass(frozen=True, slots=True)
 class YesNoTriggerOptions:
-    """When to look at a frame: after `every_ns` at the latest, and no two looks closer than `least_ns` but at a cut.
+    """Options of a standing query's evaluations: after `every_ns` at the latest, and no two closer than `least_ns` but
+    at a cut.
 
-    `on_change` is a share of the relevance, in (0, 1]. `on_cut` as in TriggerRules. What is None or false is off.
+    `on_change` is a share of the relevance, in (0, 1]. `on_cut` as in AnswerTriggerOptions. None or false is off.
     """
 
     every_ns: int | None = None
@@ -134,68 +141,70 @@ class YesNoTriggerOptions:
 
 
 class YesNoTriggers:
-    """Decides frame by frame whether a look is due. Each frame is shown to `observe`; `fire` says that one was sent.
+    """Triggers of a standing query: decides frame by frame whether an evaluation is due.
 
-    A look that is due waits for the answer stage and is then at the newest frame, so nothing piles up.
+    Each frame is given to `observe`; `fire` says that one was sent. An evaluation that is due waits for the answer
+    server and is then of the newest frame, so nothing piles up.
     """
 
-    def __init__(self, rules: YesNoTriggerOptions) -> None:
-        self._rules = rules
+    def __init__(self, options: YesNoTriggerOptions) -> None:
+        self._options = options
         self._due: YesNoReason | None = None
-        self._again = False
+        self._retry = False
         self._seen_ns: int | None = None
-        self._looked_ns: int | None = None
-        self._looked_last_frame = False
+        self._fired_ns: int | None = None
+        self._fired_last_frame = False
 
     @property
     def due(self) -> YesNoReason | None:
-        """Why a look is due, if it is."""
+        """The reason of the evaluation that is due, if one is."""
         return self._due
 
     def observe(self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False) -> None:
-        """Shows the next frame; `change` is the relevance-weighted change since the last look."""
-        if self._seen_ns is not None and self._looked_ns is not None and time_ns < self._seen_ns:
-            self._looked_ns = time_ns  # time went back: what was waited counts from here
-        self._seen_ns, self._looked_last_frame = time_ns, False
-        if (cut or discontinuity) and self._rules.on_cut:
+        """Take the next frame; `change` is the relevance-weighted change since the last evaluation."""
+        if self._seen_ns is not None and self._fired_ns is not None and time_ns < self._seen_ns:
+            self._fired_ns = time_ns  # time went back: waiting counts from here
+        self._seen_ns, self._fired_last_frame = time_ns, False
+        if (cut or discontinuity) and self._options.on_cut:
             self._due = "cut" if cut else "discontinuity"
         elif self._due is None:
-            self._due = self._new(time_ns, change)
+            self._due = self._new_reason(time_ns, change)
 
-    def again(self) -> None:
-        """The last look was not sure: another frame is to be looked at, as soon as looks may follow each other."""
-        self._again = True
+    def retry(self) -> None:
+        """The last result was lost or not sure: another frame is to be evaluated, as soon as `least_ns` allows."""
+        self._retry = True
 
     def finish(self) -> None:
-        """No frame comes after the last one observed: it is looked at unless it has been."""
-        if self._seen_ns is not None and not self._looked_last_frame:
+        """No frame comes after the last one observed: it is evaluated unless it has been."""
+        if self._seen_ns is not None and not self._fired_last_frame:
             self._due = self._due or "end"
 
     def fire(self) -> YesNoReason | None:
-        """The last observed frame is looked at, whether or not that was due: why."""
-        fired, self._due, self._again = self._due, None, False
-        self._looked_ns, self._looked_last_frame = self._seen_ns, True
+        """The last observed frame is evaluated, whether or not that was due; returns the reason."""
+        fired, self._due, self._retry = self._due, None, False
+        self._fired_ns, self._fired_last_frame = self._seen_ns, True
         return fired
 
-    def _new(self, time_ns: int, change: float) -> YesNoReason | None:
-        rules = self._rules
-        if self._looked_ns is None:
+    def _new_reason(self, time_ns: int, change: float) -> YesNoReason | None:
+        options = self._options
+        if self._fired_ns is None:
             return "start"
-        waited_ns = time_ns - self._looked_ns
-        if waited_ns >= rules.least_ns:
-            if self._again:
+        waited_ns = time_ns - self._fired_ns
+        if waited_ns >= options.least_ns:
+            if self._retry:
                 return "again"
-            if rules.on_change is not None and change >= rules.on_change:
+            if options.on_change is not None and change >= options.on_change:
                 return "change"
-        return "every" if rules.every_ns is not None and waited_ns >= rules.every_ns else None
+        return "every" if options.every_ns is not None and waited_ns >= options.every_ns else None
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictThresholds:
-    """A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and says nothing in between.
+    """Thresholds of a verdict. A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and nothing in
+    between.
 
-    One of `sure` or more (of no: 1 − `sure` or less) turns the answer at once; any other must be confirmed by the next
-    look. A look says nothing either where yes and no together have less than `certain` of the probability.
+    One of `sure` or more (of no: 1 - `sure` or less) changes the verdict at once; any other must be confirmed by the
+    next result. A result counts for nothing where yes and no together have less than `certain` of the probability.
     """
 
     yes_above: float = 0.6
@@ -205,114 +214,111 @@ class VerdictThresholds:
 
 
 class DebouncedVerdict:
-    """The answer to a standing question, which noise does not turn."""
+    """Verdict on a standing query, which noise does not change.
 
-    def __init__(self, rules: VerdictThresholds) -> None:
-        self._rules = rules
-        self._doubted: bool | None = None
-        self.answer: bool | None = None
-        """Yes, no, or None before the first."""
+    `verdict` is yes, no, or None before the first.
+    """
+
+    def __init__(self, thresholds: VerdictThresholds, verdict: bool | None = None) -> None:
+        self._thresholds = thresholds
+        self._unconfirmed: bool | None = None
+        self.verdict = verdict
 
     @property
-    def unsure(self) -> bool:
-        """The last look said something else than holds, and wants to be confirmed."""
-        return self._doubted is not None
+    def pending(self) -> bool:
+        """Whether the last result disagrees with the verdict and is to be confirmed."""
+        return self._unconfirmed is not None
 
-    def off_topic(self, certain: float) -> bool:
-        """Whether a look was answered with something else than yes or no."""
-        return certain < self._rules.certain
+    def is_off_topic(self, certain: float) -> bool:
+        """Return whether the model answered with neither yes nor no."""
+        return certain < self._thresholds.certain
 
-    def look(self, yes: float, certain: float) -> bool:
-        """Takes the next look; whether the answer has turned. A first no turns nothing."""
-        said = None if self.off_topic(certain) else self._said(yes)
-        if said is None or said == self.answer:
-            self._doubted = None
+    def update(self, yes: float, certain: float) -> bool:
+        """Take the next result; returns whether the verdict has changed. A first no changes nothing."""
+        new = None if self.is_off_topic(certain) else self._decide(yes)
+        if new is None or new == self.verdict:
+            self._unconfirmed = None
             return False
-        sure = (yes if said else 1 - yes) >= self._rules.sure
-        if not sure and self._doubted is not said:
-            self._doubted = said
+        sure = (yes if new else 1 - yes) >= self._thresholds.sure
+        if not sure and self._unconfirmed is not new:
+            self._unconfirmed = new
             return False
-        before, self.answer, self._doubted = self.answer, said, None
-        return said or before is not None
+        before, self.verdict, self._unconfirmed = self.verdict, new, None
+        return new or before is not None
 
-    def _said(self, yes: float) -> bool | None:
-        if yes >= self._rules.yes_above:
+    def _decide(self, yes: float) -> bool | None:
+        if yes >= self._thresholds.yes_above:
             return True
-        return False if yes <= self._rules.no_below else None
-
-
-QUESTION_CHARS = 60
-"""Of a question, so much is repeated in a notice."""
-
-NO_YES_OR_NO = "no-yes-or-no"
-"""The code of the notice that the model answers a standing question with something else."""
+        return False if yes <= self._thresholds.no_below else None
 
 
 @dataclass(frozen=True, slots=True)
 class StandingQueryOptions:
-    """`alone`: nothing else is asked. `stop`: the run is over once the answer has turned to yes.
+    """Options of a standing query.
 
-    `holds`: the answer that held before, where this run goes on for another one. `force`: watch also with a model whose
-    yes means nothing here.
+    `only_query`: nothing else is asked. `stop_on_yes`: the run ends once the verdict has changed to yes.
+    `initial_verdict`: the verdict of the run that this one continues. `force`: also with a model whose yes means
+    nothing here.
     """
 
-    question: str
-    looks: YesNoTriggerOptions
-    verdicts: VerdictThresholds
-    alone: bool
-    stop: bool
-    holds: bool | None = None
+    query: str
+    triggers: YesNoTriggerOptions
+    thresholds: VerdictThresholds
+    only_query: bool
+    stop_on_yes: bool
+    initial_verdict: bool | None = None
     force: bool = False
 
 
 class StandingQuery:
-    """Takes looks, and makes of them what is told. `warning` stands beside all of it, where there is one."""
+    """Query that is evaluated again and again with yes or no; makes events of the results.
 
-    def __init__(self, policy: StandingQueryOptions) -> None:
-        self.policy = policy
-        self.triggers = YesNoTriggers(policy.looks)
-        self._standing = DebouncedVerdict(policy.verdicts)
-        self._standing.answer = policy.holds
-        self._warned = False
+    `warning` stands beside all of them, where there is one.
+    """
+
+    def __init__(self, options: StandingQueryOptions) -> None:
+        self.options = options
+        self.triggers = YesNoTriggers(options.triggers)
+        self._verdict = DebouncedVerdict(options.thresholds, options.initial_verdict)
+        self._off_topic_reported = False
         self.warning: str | None = None
 
-    def take(self, look: YesNoResult) -> list[Event]:
-        """The look with what holds after it, and what follows from it."""
-        turned = self._standing.look(look.yes, look.certain)
-        if self._standing.unsure:
-            self.triggers.again()
-        answer = self._standing.answer
-        holds = None if answer is None else _word(answer)
-        told: list[Event] = [replace(look, holds=holds, warning=self.warning)]
-        if turned and holds is not None:
-            told.append(
+    def update(self, result: YesNoResult) -> list[Event]:
+        """Return the result with the verdict after it, and what follows from it."""
+        changed = self._verdict.update(result.yes, result.certain)
+        if self._verdict.pending:
+            self.triggers.retry()
+        verdict = None if self._verdict.verdict is None else _word(self._verdict.verdict)
+        events: list[Event] = [replace(result, holds=verdict, warning=self.warning)]
+        if changed and verdict is not None:
+            events.append(
                 VerdictChanged(
-                    frame_index=look.frame_index,
-                    pts_s=look.pts_s,
-                    question=look.question,
-                    to=holds,
-                    yes=look.yes,
-                    certain=look.certain,
+                    frame_index=result.frame_index,
+                    pts_s=result.pts_s,
+                    question=result.question,
+                    to=verdict,
+                    yes=result.yes,
+                    certain=result.certain,
                     warning=self.warning,
                 )
             )
-        if self._standing.off_topic(look.certain) and not self._warned:
-            self._warned = True
-            told.append(Notice(code=NO_YES_OR_NO, message=_off_topic_text(look)))
-        return told
+        if self._verdict.is_off_topic(result.certain) and not self._off_topic_reported:
+            self._off_topic_reported = True
+            events.append(Notice(code=NO_YES_OR_NO, message=_off_topic_text(result)))
+        return events
 
-    def over(self, event: Event) -> bool:
-        """Whether the run is over with this event."""
-        return self.policy.stop and isinstance(event, VerdictChanged) and event.to == _word(True)
-
-
-def _word(answer: bool) -> str:
-    return "yes" if answer else "no"
+    def is_finished(self, event: Event) -> bool:
+        """Return whether the run ends with this event."""
+        return self.options.stop_on_yes and isinstance(event, VerdictChanged) and event.to == _word(True)
 
 
-def _off_topic_text(look: YesNoResult) -> str:
-    question = textwrap.shorten(look.question, QUESTION_CHARS, placeholder="…")
+def _word(verdict: bool) -> str:
+    return "yes" if verdict else "no"
+
+
+def _off_topic_text(result: YesNoResult) -> str:
+    query = textwrap.shorten(result.question, QUERY_CHARS_SHOWN, placeholder="…")
     return (
-        f"the model answers {question!r} with neither yes nor no (both together have {100 * look.certain:.1f} % of the "
+        f"the model answers {query!r} with neither yes nor no (both together have {100 * result.certain:.1f} % of the "
         "probability); such looks turn nothing: ask something that yes or no answers"
     )

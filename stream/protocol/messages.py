@@ -249,7 +249,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     """Answer server to client: the whole answer to `query`.
 
     Parts: regions, attention and similarity of its feedback, if there is any. It covers `frames` frames, the oldest of
-    `since_ns` (media time); `kept_bytes` is what the model keeps of them. `flops` as in `stream.events.Answer`.
+    `oldest_frame_ns` (media time); `kept_bytes` is what the model keeps of them. `flops` as in `stream.events.Answer`.
     """
 
     answer: Count
@@ -261,7 +261,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     prefill_ms: DurationMs
     decode_ms: DurationMs
     frames: Count = 1
-    since_ns: TimeNs | None = None
+    oldest_frame_ns: TimeNs | None = None
     kept_bytes: Count = 0
     flops: Count = 0
     full_flops: Count = 0

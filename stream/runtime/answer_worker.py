@@ -52,7 +52,7 @@ class AnswerWorker:
     @property
     def endpoint(self) -> AnswerEndpoint:
         """The endpoint for the allocate stage of this process."""
-        return AnswerEndpoint(self.address, snapshot=self.snapshot, hung=self.kill_hung)
+        return AnswerEndpoint(self.address, snapshot=self.snapshot, on_timeout=self.kill_hung)
 
     def start(self) -> ProcessSupervisor:
         """Starts the process where none runs; returns its supervisor, which the run polls."""

@@ -159,7 +159,7 @@ def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerE
         with closing(ReportSender(transport, worker.reports_to)) as own:
             own.send(AnswerTimeout())
 
-    return AnswerEndpoint(worker.answers, snapshot=SnapshotWriter(worker.snapshot), hung=hung)
+    return AnswerEndpoint(worker.answers, snapshot=SnapshotWriter(worker.snapshot), on_timeout=hung)
 
 
 if __name__ == "__main__":

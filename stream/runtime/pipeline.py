@@ -46,7 +46,7 @@ from stream.runtime.wiring import (
     texture_options,
 )
 from stream.sources.factory import open_source
-from stream.stages.allocate import AllocateStage, AllocateWiring
+from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
@@ -300,23 +300,23 @@ class Pipeline(BaseRun):
         config, control, clock = self._config, self._control, self._clock
         planes: Slots[FramePlanes] = Slots(PLANES)
         if self._recorder is not None:
-            answer = replace(answer, tap=LinkRecorder(self._recorder, answer.snapshot))
+            answer = replace(answer, observer=LinkRecorder(self._recorder, answer.snapshot))
         policy = capture_policy(config, self.source_info)
-        wiring = AllocateWiring(
+        context = AllocateContext(
             transport=transport,
-            answer=answer,
-            speak=speak_policy(config, self.source_info, self._holds),
-            manners=manners(config, self.source_info, answer, self._journal),
+            endpoint=answer,
+            schedule=speak_policy(config, self.source_info, self._holds),
+            client=manners(config, self.source_info, answer, self._journal),
             overlays=self._overlays if config.output.heatmap else None,
             lease=self._updater.lease,
             make_allocator=lambda hello: allocator_for(config, self.source_info, hello),
-            target=latency_target(config, self.source_info),
+            latency=latency_target(config, self.source_info),
             recorder=self._recorder,
         )
         self._group.start(
             CaptureStage(self._source, policy, planes, transport, control, clock),
             TextureStage(self._updater, planes, transport, control, drop_frames=policy.newest),
-            AllocateStage(allocate_policy(config, self.source_info), wiring, control, clock),
+            AllocateStage(allocate_policy(config, self.source_info), context, control, clock),
         )
 
 

@@ -74,17 +74,17 @@ def watch_policy(until: UntilConfig, holds: bool | None = None) -> StandingQuery
     if until.question is None:
         return None
     return StandingQueryOptions(
-        question=until.question,
-        looks=YesNoTriggerOptions(
+        query=until.question,
+        triggers=YesNoTriggerOptions(
             every_ns=None if until.every_s is None else round(until.every_s * NS_PER_S),
             on_change=until.on_change,
             on_cut=until.on_cut,
             least_ns=round(until.least_s * NS_PER_S),
         ),
-        verdicts=VerdictThresholds(until.yes_above, until.no_below, until.sure, until.certain),
-        alone=until.alone,
-        stop=not until.go_on,
-        holds=holds,
+        thresholds=VerdictThresholds(until.yes_above, until.no_below, until.sure, until.certain),
+        only_query=until.alone,
+        stop_on_yes=not until.go_on,
+        initial_verdict=holds,
         force=until.force,
     )
 
@@ -94,15 +94,15 @@ def speak_policy(config: Config, info: SourceInfo, holds: bool | None = None) ->
     answer = config.answer
     every_ns = None if answer.every_s is None else round(answer.every_s * NS_PER_S)
     return SchedulePolicy(
-        rules=AnswerTriggerOptions(every_ns, answer.on_change, answer.on_cut is not False),
+        triggers=AnswerTriggerOptions(every_ns, answer.on_change, answer.on_cut is not False),
         query=answer.asked,
         lockstep=not paced(config, info) and config.pipeline.answers == "lockstep",
-        knows_scenes=shows_scenes(config),
+        source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
-        reach_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
+        connect_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
         shadow_every=answer.shadow_every,
         cancel_on_cut=answer.on_cut == "cancel",
-        watch=watch_policy(answer.until, holds),
+        standing_query=watch_policy(answer.until, holds),
     )
 
 
@@ -118,8 +118,8 @@ def manners(config: Config, info: SourceInfo, reach: AnswerEndpoint, journal: Jo
     return ClientOptions(
         encode=config.answer.encode,
         standing_query=config.answer.until.question,
-        rejoin=rejoins(config, info),
-        repeat=speak_policy(config, info).lockstep,
+        reconnect=rejoins(config, info),
+        resend_after_loss=speak_policy(config, info).lockstep,
         supervised=reach.supervised,
         snapshot=reach.snapshot,
         journal=journal,

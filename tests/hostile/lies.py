@@ -69,7 +69,7 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
     "another question": lambda number: [answered(number, query="What did the other one ask?")] * 10,
     "numbers that are none": lambda number: [changed(answered(number), encode_ms=value) for value in NUMBERS],
     "counts that are none": lambda number: [changed(answered(number), frames=value) for value in NUMBERS],
-    "times that are none": lambda number: [changed(answered(number), since_ns=value) for value in NUMBERS[:5]],
+    "times that are none": lambda number: [changed(answered(number), oldest_frame_ns=value) for value in NUMBERS[:5]],
     "arrays that are not there": lambda number: [
         changed(answered(number), arrays=[["float32", [2**31, 2**31]]] * 3, feedback_stamp=[0, 0, 0, 0])
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.client import FAILURES_MAX, SPOILT_MAX, AnswerClient
+from stream.answer.client import FAILURES_MAX, UNREADABLE_MAX, AnswerClient
 from stream.answer.request import ClientOptions
 from stream.clock import FakeClock
 from stream.errors import ConnectionRefused, StageDied
@@ -68,11 +68,12 @@ class LosableLink(Link):
 class Talk:
     """A dialogue, and the test in the answer stage's place; each connection is a pair of its own."""
 
-    def __init__(self, transport: Transport, clock: FakeClock, manners: ClientOptions) -> None:
+    def __init__(self, transport: Transport, clock: FakeClock, options: ClientOptions) -> None:
         self._transport = transport
         self._links: list[Link] = []
         self.connections = 0
-        self.dialogue = AnswerClient(self._connect, clock, "what?", manners)
+        self.client = AnswerClient("what?", options, clock)
+        self.client.open(self._connect)
 
     def _connect(self) -> Link:
         self.connections += 1
@@ -88,7 +89,7 @@ class Talk:
             self.peer.send(message)
         if messages:
             self.peer.send(messages[-1], arrays or [])
-        return list(self.dialogue.hear(0))
+        return list(self.client.receive_events(0))
 
     def asking(self, query: str = "what?", value: float = 0.0) -> list[object]:
         embedding = np.full((1, 8), value, np.float32)
@@ -102,14 +103,14 @@ class Talk:
         assert self.asking(query) == []
 
     def grant(self, turn: int = 1) -> None:
-        self.dialogue.want()
+        self.client.request_turn()
         self.expect(TurnRequest)
         self.hear(TurnGrant(turn=turn))
 
     def ask(self, turn: int = 1, trigger: str = "start") -> int:
         """Sends a packet; the number of its answer."""
         self.grant(turn)
-        self.dialogue.ask(tokens(), trigger)
+        self.client.send_request(tokens(), trigger)
         message = self.expect(TokenPacketMessage)
         assert message.turn == turn
         return message.answer
@@ -145,8 +146,8 @@ def opened(clock: FakeClock) -> Iterator[Opener]:
     """Opens one dialogue with the given manners, which the answer stage has let in."""
     made: list[Talk] = []
 
-    def opening(*, greeted: bool = True, **manners: Any) -> Talk:
-        talk = Talk(Transport(), clock, ClientOptions(**manners))
+    def opening(*, greeted: bool = True, **options: Any) -> Talk:
+        talk = Talk(Transport(), clock, ClientOptions(**options))
         made.append(talk)
         if greeted:
             talk.greet()
@@ -213,7 +214,7 @@ def looked(number: int, **fields: Any) -> YesNoReply:
 def test_a_look_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: FakeClock) -> None:
     talk = opened(standing_query="is it there?")
     talk.grant()
-    talk.dialogue.ask(tokens(), "", wants_answer=False, look_trigger="change")
+    talk.client.send_request(tokens(), "", wants_answer=False, yes_no_trigger="change")
     message = talk.expect(TokenPacketMessage)
     assert (message.answer, message.wants_answer) == (0, False)
     clock.advance(50 * MS)
@@ -223,7 +224,7 @@ def test_a_look_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: Fak
     assert (event.frame_index, event.pts_s, event.trigger, event.question) == (5, 2.5, "change", "is it there?")
     assert (event.yes, event.certain, event.holds) == (0.75, 0.5, None)
     assert (event.tokens_used, event.tokens_total, event.timing.total_ms) == (2, 4, 100.0)
-    assert not talk.dialogue.busy
+    assert not talk.client.busy
     assert talk.ask(turn=2) == 0
 
 
@@ -231,13 +232,13 @@ def test_a_look_beside_an_answer_leaves_it_open(opened: Opener) -> None:
     talk = opened(standing_query="is it there?")
     assert talk.ask() == 0
     assert len(talk.hear(looked(0))) == 1
-    assert talk.dialogue.busy
+    assert talk.client.busy
     assert len(talk.hear(answered(0))) == 1
-    assert not talk.dialogue.busy
+    assert not talk.client.busy
 
 
 def test_a_look_that_is_repeated_with_its_question_is_told_once(opened: Opener) -> None:
-    talk = opened(standing_query="is it there?", rejoin=True, repeat=True)
+    talk = opened(standing_query="is it there?", reconnect=True, resend_after_loss=True)
     talk.ask()
     assert len(talk.hear(looked(0))) == 1
     talk.lose()
@@ -254,7 +255,7 @@ def test_a_look_teaches_where_it_has_something_to_teach(opened: Opener) -> None:
     talk.ask()
     arrays = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
     talk.hear(looked(0, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
-    feedback = talk.dialogue.take_feedback()
+    feedback = talk.client.requests.take_feedback()
     assert feedback is not None
     assert feedback.stamp == STAMP
 
@@ -264,7 +265,7 @@ def test_a_look_that_nobody_asked_for_is_dropped(opened: Opener, standing_query:
     talk = opened(standing_query=standing_query)
     talk.ask()
     assert misdeeds(talk.hear(looked(number))) == 1
-    assert talk.dialogue.busy
+    assert talk.client.busy
 
 
 def test_it_joins_with_its_standing_question(opened: Opener) -> None:
@@ -278,38 +279,38 @@ def test_it_joins_once_with_its_question_and_is_ready_when_that_is_known(opened:
     talk.hear()
     assert talk.expect(Connect) == Connect(query="what?", encode="prune")
     talk.hear(ServerHello(model_id="m", knows_levels=True, known_world=None))
-    assert not talk.dialogue.ready
+    assert not talk.client.ready
     talk.asking(value=0.5)
-    assert talk.dialogue.ready
-    assert talk.dialogue.hello == ServerHello(model_id="m", knows_levels=True, known_world=None)
-    embedding = talk.dialogue.take_embedding()
+    assert talk.client.ready
+    assert talk.client.hello == ServerHello(model_id="m", knows_levels=True, known_world=None)
+    embedding = talk.client.take_embedding()
     assert embedding is not None
     assert (embedding.text, embedding.model_id, embedding.tokens[0, 0]) == ("what?", "m", 0.5)
-    assert talk.dialogue.take_embedding() is None
+    assert talk.client.take_embedding() is None
     assert talk.peer.receive() is None
 
 
 def test_a_turn_is_wanted_once_and_only_when_the_answer_stage_is_ready(opened: Opener) -> None:
     talk = opened(greeted=False)
-    talk.dialogue.want()
+    talk.client.request_turn()
     talk.greet()
-    talk.dialogue.want()
-    talk.dialogue.want()
+    talk.client.request_turn()
+    talk.client.request_turn()
     talk.expect(TurnRequest)
     assert talk.peer.receive() is None
-    assert not talk.dialogue.wants_packet
+    assert not talk.client.may_send
     talk.hear(TurnGrant(turn=4))
-    assert talk.dialogue.wants_packet
-    talk.dialogue.want()
+    assert talk.client.may_send
+    talk.client.request_turn()
     assert talk.peer.receive() is None
 
 
 def test_a_turn_allows_one_packet(opened: Opener) -> None:
     talk = opened()
     talk.grant(4)
-    talk.dialogue.ask(tokens(), "start")
-    assert not talk.dialogue.wants_packet
-    assert talk.dialogue.busy
+    talk.client.send_request(tokens(), "start")
+    assert not talk.client.may_send
+    assert talk.client.busy
     message, received = expect_whole(talk.peer, TokenPacketMessage)
     assert (message.answer, message.turn) == (0, 4)
     assert token_packet(message, received.parts).stamp == STAMP
@@ -337,7 +338,7 @@ def test_an_answer_becomes_events_with_latencies_from_its_frames_capture(opened:
     assert (event.frame_index, event.pts_s, event.start_s, event.end_s) == (5, 2.5, 2.5, 2.5)
     assert (event.trigger, event.query, event.tokens_used, event.tokens_total) == ("cut", "what?", 2, 4)
     assert (event.frames, event.kept_bytes) == (1, 0)
-    assert not talk.dialogue.busy
+    assert not talk.client.busy
 
 
 @pytest.mark.parametrize(("since_ns", "start_s"), [(500 * MS, 0.5), (9000 * MS, 2.5), (None, 2.5)])
@@ -347,7 +348,7 @@ def test_an_answer_about_a_window_begins_with_its_oldest_frame(
     """A source that went back in time has no frame that is older than the last one."""
     talk = opened()
     talk.ask()
-    (event,) = talk.hear(answered(0, frames=3, since_ns=since_ns, kept_bytes=77))
+    (event,) = talk.hear(answered(0, frames=3, oldest_frame_ns=since_ns, kept_bytes=77))
     assert isinstance(event, Answer)
     assert (event.start_s, event.end_s, event.frames, event.kept_bytes) == (start_s, 2.5, 3, 77)
 
@@ -367,17 +368,17 @@ def test_feedback_is_taken_once_and_the_newest_wins(opened: Opener) -> None:
         arrays = [np.zeros((1, 3), np.int32), np.full(1, number, np.float32), np.zeros(1, np.float32)]
         talk.ask(number)
         talk.hear(answered(number, feedback_stamp=STAMP, arrays=specs_of(*arrays)), arrays=arrays)
-    feedback = talk.dialogue.take_feedback()
+    feedback = talk.client.requests.take_feedback()
     assert feedback is not None
     assert feedback.attention[0] == 1
-    assert talk.dialogue.take_feedback() is None
+    assert talk.client.requests.take_feedback() is None
 
 
 def test_without_a_snapshot_a_frame_travels_as_a_copy(opened: Opener) -> None:
     talk = opened()
     talk.grant()
     packet = whole_frame()
-    talk.dialogue.ask(packet, "start")
+    talk.client.send_request(packet, "start")
     packet.image[:] = 255
     message, received = expect_whole(talk.peer, FramePacketMessage)
     assert (frame_packet(message, received.parts).image == 7).all()
@@ -388,7 +389,7 @@ def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None
     try:
         talk = opened(snapshot=writer)
         talk.grant()
-        talk.dialogue.ask(whole_frame(), "start")
+        talk.client.send_request(whole_frame(), "start")
         message, received = expect_whole(talk.peer, FramePacketMessage)
         image = SnapshotReader(writer.descriptor).read(64, 64)
         assert (frame_packet(message, received.parts, image).image == 7).all()
@@ -399,28 +400,28 @@ def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None
 
 def test_leaving_and_cancelling_are_told(opened: Opener) -> None:
     talk = opened()
-    talk.dialogue.leave()
+    talk.client.disconnect()
     talk.expect(Disconnect)
-    talk.dialogue.cancel()
+    talk.client.cancel()
     talk.expect(Cancel)
     talk.expect(Disconnect)
 
 
 def test_what_is_still_said_of_a_cancelled_answer_is_ignored(opened: Opener) -> None:
     talk = opened()
-    assert talk.dialogue.cancel_answer(STAMP) is None, "nothing is asked yet"
+    assert talk.client.cancel_answer(STAMP) is None, "nothing is asked yet"
     talk.ask()
     talk.hear(AnswerDelta(answer=0, text="half"))
     cut = replace(STAMP, frame_index=9, media_ns=4_000 * MS)
-    event = talk.dialogue.cancel_answer(cut)
+    event = talk.client.cancel_answer(cut)
     assert event is not None
     assert (event.answer, event.text, event.by, event.by_frame_index, event.by_pts_s) == (0, "half", "cut", 9, 4.0)
     talk.expect(Cancel)
-    assert not talk.dialogue.busy
+    assert not talk.client.busy
     assert talk.hear(AnswerDelta(answer=0, text=" more"), answered(0)) == []
     assert talk.ask(2) == 1
     assert talk.hear(AnswerDelta(answer=1, text="new")) == [AnswerDeltaEvent(answer=1, text="new", pts_s=2.5)]
-    assert (talk.dialogue.cancelled, talk.dialogue.given_up) == (1, 0)
+    assert (talk.client.requests.cancelled_answers, talk.client.requests.lost_answers) == (1, 0)
 
 
 @pytest.mark.parametrize("message", [AnswerDelta(answer=1, text="x"), answered(1)])
@@ -433,7 +434,7 @@ def test_an_answer_that_was_not_asked_for_is_dropped_and_told_once(opened: Opene
     assert "answer 1, which was not asked for" in told.message
     assert talk.ask() == 0
     assert talk.hear(message) == []
-    assert talk.dialogue.refused == 2
+    assert talk.client.refused_messages == 2
     assert [event.text for event in talk.hear(answered(0)) if isinstance(event, Answer)] == ["all of it"]
 
 
@@ -445,15 +446,15 @@ def test_a_message_of_the_wrong_kind_is_dropped(opened: Opener) -> None:
 
 @pytest.mark.parametrize("repeat", [True, False])
 def test_what_cannot_be_read_spoils_the_open_answer_and_at_last_is_a_failure(opened: Opener, repeat: bool) -> None:
-    talk = opened(repeat=repeat)
-    for turn in range(1, SPOILT_MAX):
+    talk = opened(resend_after_loss=repeat)
+    for turn in range(1, UNREADABLE_MAX):
         talk.ask(turn) if turn == 1 or not repeat else talk.expect(TokenPacketMessage)
         talk.hear(AnswerDelta(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
-        assert talk.dialogue.busy is repeat
+        assert talk.client.busy is repeat
         if repeat:
             talk.expect(TurnRequest)
             talk.hear(TurnGrant(turn=turn + 1))
-    talk.ask(SPOILT_MAX) if not repeat else talk.expect(TokenPacketMessage)
+    talk.ask(UNREADABLE_MAX) if not repeat else talk.expect(TokenPacketMessage)
     with pytest.raises(StageDied, match="cannot be read: Expected `str` of length <= 65536"):
         talk.hear(AnswerDelta(answer=0, text="x" * (ANSWER_CHARS_MAX + 1)))
 
@@ -463,7 +464,7 @@ def test_an_answer_has_an_end(opened: Opener) -> None:
     number, half = talk.ask(), "x" * (ANSWER_CHARS_MAX // 2)
     assert len(talk.hear(*[AnswerDelta(answer=number, text=half)] * 2)) == 2
     assert misdeeds(talk.hear(*[AnswerDelta(answer=number, text="y")] * 10)) == 1
-    assert talk.dialogue.refused == 10
+    assert talk.client.refused_messages == 10
     assert isinstance(talk.hear(answered(number))[0], Answer)
 
 
@@ -481,8 +482,8 @@ def test_what_teaches_nonsense_is_an_answer_that_teaches_nothing(opened: Opener)
         arrays = [np.array(regions, np.int32), np.array(attention, np.float32), np.zeros(1, np.float32)]
         told = talk.hear(answered(number, feedback_stamp=stamp, arrays=specs_of(*arrays)), arrays=arrays)
         assert [event.text for event in told if isinstance(event, Answer)] == ["all of it"]
-        assert talk.dialogue.take_feedback() is None
-    assert talk.dialogue.refused == len(lies)
+        assert talk.client.requests.take_feedback() is None
+    assert talk.client.refused_messages == len(lies)
 
 
 def test_nobody_is_listened_to_for_ever(opened: Opener) -> None:
@@ -491,7 +492,7 @@ def test_nobody_is_listened_to_for_ever(opened: Opener) -> None:
     for _ in range(HEARD_AT_ONCE - 1):
         talk.peer.send(AnswerDelta(answer=number, text="x"))
     talk.peer.send(AnswerDelta(answer=number, text="y"))
-    assert len(list(talk.dialogue.hear(LIMIT_MS))) <= HEARD_AT_ONCE
+    assert len(list(talk.client.receive_events(LIMIT_MS))) <= HEARD_AT_ONCE
 
 
 def test_somebody_who_sends_nothing_else_has_failed(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,16 +508,16 @@ def test_a_question_that_nobody_put_is_not_taken(opened: Opener, query: str) -> 
     talk = opened()
     assert misdeeds(talk.asking(query)) == 1
     assert misdeeds(talk.hear(ServerHello(model_id="other", knows_levels=False, known_world=None))) == 0
-    assert talk.dialogue.refused == 2
-    assert talk.dialogue.hello is not None
-    assert talk.dialogue.hello.model_id == "m"
+    assert talk.client.refused_messages == 2
+    assert talk.client.hello is not None
+    assert talk.client.hello.model_id == "m"
 
 
 def test_an_answer_to_another_question_spoils_it(opened: Opener) -> None:
-    talk = opened(repeat=True)
+    talk = opened(resend_after_loss=True)
     number = talk.ask()
     assert misdeeds(talk.hear(answered(number, query="somebody else's"))) == 1
-    assert talk.dialogue.busy
+    assert talk.client.busy
     talk.expect(TurnRequest)
 
 
@@ -540,49 +541,49 @@ def test_a_failure_is_raised_as_what_it_was_where_the_user_can_put_it_right(
 
 
 def test_what_the_user_can_put_right_is_raised_also_where_another_answer_stage_may_come(opened: Opener) -> None:
-    talk = opened(rejoin=True)
+    talk = opened(reconnect=True)
     with pytest.raises(ContextLengthError):
         talk.hear(ErrorReply(error="ContextLengthError", message="too long", details=""))
 
 
 def test_a_failure_is_survived_where_another_answer_stage_may_come(opened: Opener) -> None:
-    talk = opened(rejoin=True)
+    talk = opened(reconnect=True)
     talk.ask()
     talk.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
-    assert (talk.connections, talk.dialogue.given_up) == (2, 1)
+    assert (talk.connections, talk.client.requests.lost_answers) == (2, 1)
     talk.greet()
     assert talk.ask() == 1
 
 
 def test_an_answer_stage_that_fails_as_soon_as_it_has_greeted_teaches_no_question(opened: Opener) -> None:
-    talk = opened(rejoin=True)
-    talk.dialogue.take_embedding()
-    talk.dialogue.lose("gone")
+    talk = opened(reconnect=True)
+    talk.client.take_embedding()
+    talk.client.reconnect("gone")
     talk.hear()
     talk.expect(Connect)
     talk.peer.send(ServerHello(model_id="m", knows_levels=False, known_world=None))
     embedding = np.zeros((1, 8), np.float32)
     talk.peer.send(QueryAccepted(query="what?", model_id="m", arrays=specs_of(embedding)), [embedding])
     talk.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
-    assert talk.dialogue.hello is None
-    assert talk.dialogue.take_embedding() is None, "whoever reads it looks for the greeting that it came with"
+    assert talk.client.hello is None
+    assert talk.client.take_embedding() is None, "whoever reads it looks for the greeting that it came with"
 
 
 def test_an_answer_that_is_asked_for_again_is_counted_from_its_beginning(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream.answer.request.ANSWER_CHARS_MAX", 4)
-    talk = opened(rejoin=True, repeat=True)
+    talk = opened(reconnect=True, resend_after_loss=True)
     number = talk.ask()
     assert [event.text for event in talk.hear(AnswerDelta(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
-    talk.dialogue.lose("gone")
+    talk.client.reconnect("gone")
     talk.greet()
     talk.grant()
     assert [event.text for event in talk.hear(AnswerDelta(answer=number, text="abc"))] == ["abc"]  # type: ignore[attr-defined]
 
 
 def test_failures_one_after_the_other_are_not_survived_for_ever(opened: Opener) -> None:
-    talk = opened(rejoin=True, repeat=True)
+    talk = opened(reconnect=True, resend_after_loss=True)
     talk.ask()
     bent = ErrorReply(error="ArithmeticError", message="bent", details="")
     for _ in range(FAILURES_MAX):
@@ -593,7 +594,7 @@ def test_failures_one_after_the_other_are_not_survived_for_ever(opened: Opener) 
 
 
 def test_an_answer_forgives_the_failures_before_it(opened: Opener) -> None:
-    talk = opened(rejoin=True)
+    talk = opened(reconnect=True)
     for turn in range(FAILURES_MAX + 2):
         talk.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
         talk.greet()
@@ -601,14 +602,14 @@ def test_an_answer_forgives_the_failures_before_it(opened: Opener) -> None:
 
 
 def test_after_a_loss_the_same_is_asked_again_where_answers_are_waited_for(opened: Opener, clock: FakeClock) -> None:
-    talk = opened(rejoin=True, repeat=True)
+    talk = opened(reconnect=True, resend_after_loss=True)
     talk.hear(answered(talk.ask()))
     talk.ask(2)
     talk.hear(AnswerDelta(answer=1, text="half"))
     clock.advance(1_000 * MS)
     talk.lose()
-    assert talk.dialogue.busy
-    assert not talk.dialogue.ready
+    assert talk.client.busy
+    assert not talk.client.ready
     talk.greet()
     talk.expect(TurnRequest)
     talk.hear(TurnGrant(turn=9))
@@ -620,33 +621,33 @@ def test_after_a_loss_the_same_is_asked_again_where_answers_are_waited_for(opene
     assert isinstance(event, Answer)
     assert event.timing is not None
     assert event.timing.ttft_ms == event.timing.total_ms == 1_150.0
-    assert talk.dialogue.given_up == 0
+    assert talk.client.requests.lost_answers == 0
 
 
 def test_after_a_loss_the_open_answer_is_given_up_where_it_would_be_late(opened: Opener) -> None:
-    talk = opened(rejoin=True)
+    talk = opened(reconnect=True)
     talk.ask()
     talk.lose()
-    assert not talk.dialogue.busy
-    assert talk.dialogue.given_up == 1
+    assert not talk.client.busy
+    assert talk.client.requests.lost_answers == 1
     talk.greet()
     assert talk.peer.receive() is None
     assert talk.ask() == 1
 
 
 def test_a_loss_while_nothing_is_open_costs_nothing(opened: Opener) -> None:
-    talk = opened(rejoin=True)
+    talk = opened(reconnect=True)
     talk.grant()
     talk.lose()
-    assert talk.dialogue.given_up == 0
-    assert not talk.dialogue.wants_packet
+    assert talk.client.requests.lost_answers == 0
+    assert not talk.client.may_send
     talk.greet()
     assert talk.ask() == 0
 
 
 def test_a_question_that_was_changed_is_the_one_that_is_joined_with_again(opened: Opener) -> None:
-    talk = opened(rejoin=True)
-    talk.dialogue.put_question("who?")
+    talk = opened(reconnect=True)
+    talk.client.set_query("who?")
     talk.expect(SetQuery)
     talk.asking("who?")
     talk.lose()
@@ -654,8 +655,8 @@ def test_a_question_that_was_changed_is_the_one_that_is_joined_with_again(opened
 
 
 def test_a_question_that_was_on_its_way_when_the_answer_stage_was_lost_is_put_again(opened: Opener) -> None:
-    talk = opened(rejoin=True)
-    talk.dialogue.put_question("who?")
+    talk = opened(reconnect=True)
+    talk.client.set_query("who?")
     talk.lose()
     talk.greet("what?")
     assert talk.expect(SetQuery).query == "who?"
@@ -675,7 +676,7 @@ def test_where_nobody_watches_a_loss_ends_the_run(opened: Opener) -> None:
 
 
 def test_where_nobody_watches_a_loss_is_told_once_until_there_is_an_answer_again(opened: Opener) -> None:
-    talk = opened(supervised=False, rejoin=True)
+    talk = opened(supervised=False, reconnect=True)
     (told,) = talk.lose()
     assert isinstance(told, Notice)
     assert told.code == ANSWERS_LOST
@@ -690,7 +691,7 @@ def test_where_nobody_watches_a_loss_is_told_once_until_there_is_an_answer_again
 
 
 def test_where_it_is_watched_nothing_more_is_told_of_a_loss(opened: Opener) -> None:
-    assert opened(rejoin=True).lose() == []
+    assert opened(reconnect=True).lose() == []
 
 
 def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:
@@ -701,7 +702,7 @@ def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:
 
 
 def test_a_connection_that_is_lost_in_every_answer_is_not_looked_for_for_ever(opened: Opener) -> None:
-    talk = opened(rejoin=True, repeat=True, supervised=False)
+    talk = opened(reconnect=True, resend_after_loss=True, supervised=False)
     talk.ask()
     for _ in range(FAILURES_MAX):
         talk.lose()
@@ -714,7 +715,7 @@ def test_a_connection_that_is_lost_in_every_answer_is_not_looked_for_for_ever(op
 
 
 def test_being_turned_away_ends_the_run_also_where_another_answer_stage_may_come(opened: Opener) -> None:
-    talk = opened(rejoin=True)
+    talk = opened(reconnect=True)
     talk.link.refused = True
     with pytest.raises(ConnectionRefused):
         talk.hear()
@@ -722,11 +723,11 @@ def test_being_turned_away_ends_the_run_also_where_another_answer_stage_may_come
 
 @pytest.mark.parametrize("repeat", [True, False])
 def test_a_packet_that_came_too_late_is_sent_again_or_given_up(opened: Opener, repeat: bool) -> None:
-    talk = opened(repeat=repeat)
+    talk = opened(resend_after_loss=repeat)
     talk.ask(1)
     talk.hear(TurnExpired(turn=1))
-    assert talk.dialogue.given_up == (not repeat)
-    assert talk.dialogue.busy == repeat
+    assert talk.client.requests.lost_answers == (not repeat)
+    assert talk.client.busy == repeat
     if repeat:
         talk.expect(TurnRequest)
         talk.hear(TurnGrant(turn=2))
@@ -746,37 +747,37 @@ def test_silence_counts_while_something_is_awaited(opened: Opener, clock: FakeCl
         for _ in range(round(4 * seconds)):
             clock.advance(250 * MS)
             talk.hear()
-        return talk.dialogue.silence_s
+        return talk.client.silence.elapsed_s
 
     assert pass_by(9) == 0
     talk.ask()
     assert pass_by(2) == 2
     talk.hear(KeepAlive())
-    assert talk.dialogue.silence_s == 0
+    assert talk.client.silence.elapsed_s == 0
     assert pass_by(1.5) == 1.5
     talk.hear(answered(0))
     assert pass_by(1.5) == 0
-    talk.dialogue.want()
+    talk.client.request_turn()
     assert pass_by(2) == 2
 
 
 def test_who_is_still_being_looked_for_is_not_silent(opened: Opener, clock: FakeClock) -> None:
-    talk = opened(rejoin=True, repeat=True)
+    talk = opened(reconnect=True, resend_after_loss=True)
     talk.ask()
     talk.lose()
     for _ in range(100):
         clock.advance(600 * MS)
         talk.hear()
-    assert talk.dialogue.silence_s == 0
+    assert talk.client.silence.elapsed_s == 0
 
 
 def test_another_question_is_put_and_told_once_it_holds(opened: Opener) -> None:
     talk = opened()
-    talk.dialogue.take_embedding()
-    talk.dialogue.put_question("who?")
+    talk.client.take_embedding()
+    talk.client.set_query("who?")
     assert talk.expect(SetQuery).query == "who?"
     assert talk.asking("who?", value=0.25) == [QueryChanged(query="who?")]
-    embedding = talk.dialogue.take_embedding()
+    embedding = talk.client.take_embedding()
     assert embedding is not None
     assert (embedding.text, embedding.tokens[0, 0]) == ("who?", 0.25)
     talk.ask()
@@ -787,8 +788,8 @@ def test_another_question_is_put_and_told_once_it_holds(opened: Opener) -> None:
 
 def test_a_question_before_it_is_ready_is_put_when_it_is(opened: Opener) -> None:
     talk = opened(greeted=False)
-    talk.dialogue.put_question("first?")
-    talk.dialogue.put_question("who?")
+    talk.client.set_query("first?")
+    talk.client.set_query("who?")
     talk.greet()
     assert talk.expect(SetQuery).query == "who?"
     assert talk.peer.receive() is None
@@ -797,18 +798,18 @@ def test_a_question_before_it_is_ready_is_put_when_it_is(opened: Opener) -> None
 
 def test_the_question_that_is_asked_already_may_be_put_again(opened: Opener) -> None:
     talk = opened()
-    talk.dialogue.put_question("what?")
+    talk.client.set_query("what?")
     talk.expect(SetQuery)
     assert talk.asking() == [QueryChanged(query="what?")]
 
 
 def test_a_question_that_is_refused_is_told_and_changes_nothing(opened: Opener) -> None:
-    talk = opened(rejoin=True)
-    talk.dialogue.take_embedding()
-    talk.dialogue.put_question("who?")
+    talk = opened(reconnect=True)
+    talk.client.take_embedding()
+    talk.client.set_query("who?")
     refused = QueryAccepted(query="who?", model_id="m", error="too long")
     assert talk.hear(refused) == [QueryChanged(query="who?", error="too long")]
-    assert talk.dialogue.take_embedding() is None
+    assert talk.client.take_embedding() is None
     talk.lose()
     talk.greet("what?")
 
@@ -817,8 +818,8 @@ def test_an_answer_is_told_with_the_question_that_it_answers(opened: Opener) -> 
     """A packet that was sent behind a question is answered before that question is known to hold."""
     talk = opened()
     talk.grant()
-    talk.dialogue.put_question("who?")
-    talk.dialogue.ask(tokens(), "start")
+    talk.client.set_query("who?")
+    talk.client.send_request(tokens(), "start")
     (event,) = talk.hear(answered(0, query="who?"))
     assert isinstance(event, Answer)
     assert event.query == "who?"
@@ -844,15 +845,15 @@ def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(open
     journal = FakeJournal(JournalEntry(old, FEEDBACK))
     talk = opened(journal=journal)
     now = FrameStamp(5, 2_500 * MS, 100 * MS, epoch=99)
-    assert talk.dialogue.recall(now)
-    assert talk.dialogue.busy
+    assert talk.client.recall(now)
+    assert talk.client.busy
     assert talk.hear() == [AnswerDeltaEvent(answer=0, text="of old", pts_s=2.5), old]
-    assert not talk.dialogue.busy
-    feedback = talk.dialogue.take_feedback()
+    assert not talk.client.busy
+    feedback = talk.client.requests.take_feedback()
     assert feedback is not None
     assert feedback.stamp == now
     assert talk.peer.receive() is None
-    assert not talk.dialogue.recall(now)
+    assert not talk.client.recall(now)
     assert talk.ask() == 1
     talk.hear(answered(1))
     assert [kept.answer for kept, _ in journal.appended] == [1]
@@ -860,27 +861,27 @@ def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(open
 
 def test_an_answer_may_have_taught_nothing(opened: Opener) -> None:
     talk = opened(journal=FakeJournal(JournalEntry(answer(0), None)))
-    assert talk.dialogue.recall(STAMP)
+    assert talk.client.recall(STAMP)
     talk.hear()
-    assert talk.dialogue.take_feedback() is None
+    assert talk.client.requests.take_feedback() is None
 
 
 def test_without_a_journal_nothing_is_recalled(opened: Opener) -> None:
-    assert not opened().dialogue.recall(STAMP)
+    assert not opened().client.recall(STAMP)
 
 
 def test_a_question_before_a_greeting_is_refused(opened: Opener) -> None:
     talk = opened(greeted=False)
     assert misdeeds(talk.asking()) == 1
-    assert not talk.dialogue.ready
+    assert not talk.client.ready
 
 
 def test_it_waits_no_longer_than_it_is_told(opened: Opener) -> None:
     talk = opened()
-    assert list(talk.dialogue.hear(1)) == []
+    assert list(talk.client.receive_events(1)) == []
     talk.peer.send(TurnGrant(turn=3))
-    assert list(talk.dialogue.hear(LIMIT_MS)) == []
-    assert talk.dialogue.wants_packet
+    assert list(talk.client.receive_events(LIMIT_MS)) == []
+    assert talk.client.may_send
 
 
 def test_an_answer_is_known_after_many_questions_that_were_put_meanwhile(opened: Opener) -> None:
@@ -888,8 +889,8 @@ def test_an_answer_is_known_after_many_questions_that_were_put_meanwhile(opened:
     number = talk.ask()
     later = [f"and {index}?" for index in range(20)]
     for query in later:
-        talk.dialogue.put_question(query)
+        talk.client.set_query(query)
     assert misdeeds(talk.asking(later[0])) == 0
     events = talk.hear(answered(number))
     assert [type(event) for event in events] == [Answer]
-    assert talk.dialogue.refused == 0
+    assert talk.client.refused_messages == 0

@@ -56,8 +56,8 @@ def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 
     """What is told while answers about frames of the budget take so long."""
     told: list[Any] = []
     for _ in range(count):
-        target.asked(showing(target.limits(tiles)[1]))
-        told += target.heard(took(ttft_ms, tiles))[1:]
+        target.on_request(showing(target.limits(tiles)[1]))
+        told += target.on_answer(took(ttft_ms, tiles))[1:]
     return told
 
 
@@ -76,8 +76,8 @@ def test_a_share_begins_at_what_it_means_for_the_frame(budget: str, tiles: int, 
 def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
     target = LatencyController(500, 200)
     for _ in range(4):
-        target.asked(showing(target.limits(1024)[1]))
-        (told,) = target.heard(took(900))
+        target.on_request(showing(target.limits(1024)[1]))
+        (told,) = target.on_answer(took(900))
     assert isinstance(told, Answer)
     assert told.target_ms == 500
     assert told.budget == target.limits(1024)[1] < 150
@@ -97,26 +97,26 @@ def test_it_is_told_once_what_cannot_be_met_and_once_when_it_can() -> None:
 def test_frames_shown_whole_and_answers_without_a_time_teach_nothing() -> None:
     target = LatencyController(500, 200)
     for _ in range(10):
-        target.asked(showing(1024))
-        assert target.heard(took(5000)) == [replace(took(5000), target_ms=500.0, budget=200)]
-        target.asked(showing(200))
-        target.heard(replace(took(1), timing=None))
+        target.on_request(showing(1024))
+        assert target.on_answer(took(5000)) == [replace(took(5000), target_ms=500.0, budget=200)]
+        target.on_request(showing(200))
+        target.on_answer(replace(took(1), timing=None))
         assert target.limits(1024) == (200, 200)
 
 
 def test_frames_that_the_model_has_in_memory_teach_nothing() -> None:
     target, frame = LatencyController(500, 200), showing(200)
     for again in (frame, showing(200, change_since=0.0)):
-        target.asked(showing(190))
-        target.asked(frame)
+        target.on_request(showing(190))
+        target.on_request(frame)
         for _ in range(10):
-            target.asked(again)
-            target.heard(took(5))
+            target.on_request(again)
+            target.on_answer(took(5))
             assert target.limits(1024) == (200, 200)
     for _ in range(5):
-        target.asked(showing(190, change_since=0.0))
-        target.asked(showing(200, change_since=0.0))
-        target.heard(took(5))
+        target.on_request(showing(190, change_since=0.0))
+        target.on_request(showing(200, change_since=0.0))
+        target.on_answer(took(5))
     assert target.limits(1024) == (400, 400)
 
 

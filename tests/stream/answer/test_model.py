@@ -99,7 +99,7 @@ def test_an_answer_speaks_of_the_last_frames_that_its_guest_sent(folder: Path) -
     speaker = watching(folder, frames=2)
     speaker.attend(b"one")
     assert [frames_of(speaker, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
-    assert (speaker.last.frames, speaker.last.since_ns, speaker.last.tokens_used) == (2, 10**9, 8)
+    assert (speaker.last.frames, speaker.last.oldest_frame_ns, speaker.last.tokens_used) == (2, 10**9, 8)
     assert speaker.last.kept_bytes > 0
     speaker.attend(b"other")
     assert frames_of(speaker, at(5, epoch=2)) == [5]

@@ -109,7 +109,7 @@ def test_a_cut_cancels_the_answer_that_is_being_spoken(cut_video: str) -> None:
 def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None:
     config = Config(source="a.mp4", answer=AnswerConfig(on_cut=on_cut))
     policy = speak_policy(config, SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=True, codec="", pixel_format=""))
-    assert (policy.rules.on_cut, policy.cancel_on_cut) == (speaks, cancels)
+    assert (policy.triggers.on_cut, policy.cancel_on_cut) == (speaks, cancels)
 
 
 def test_what_the_key_may_be_is_said() -> None:

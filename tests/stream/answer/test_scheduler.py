@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.request import ClientOptions
-from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, Listener, SchedulePolicy
+from stream.answer.scheduler import AnswerEndpoint, AnswerObserver, AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
 from stream.clock import FakeClock
 from stream.control import CancelledError, RunControl
@@ -116,9 +117,9 @@ class Peer:
 
 
 class Talk:
-    """A conversation and whom it serves."""
+    """A scheduler, and the test as the stage that it serves."""
 
-    def __init__(self, transport: Transport, *, rejoin: bool = False, **policy: object) -> None:
+    def __init__(self, transport: Transport, *, reconnect: bool = False, **policy: object) -> None:
         self.clock = FakeClock()
         self.control = Stepping()
         self.met: list[tuple[ServerHello, QueryEmbedding]] = []
@@ -126,66 +127,78 @@ class Talk:
         self.events: list[Event] = []
         self.asked = self.looked = 0
         self.hung = 0
+        self.begun = False
         self.there = True
         self._newest = 0
-        self.peer = Peer(transport.port(ALLOCATE_ANSWER), looks="watch" in policy)
+        self.peer = Peer(transport.port(ALLOCATE_ANSWER), looks="standing_query" in policy)
         self.control.step = self._step
         values = {
-            "rules": AnswerTriggerOptions(every_ns=2 * S),
+            "triggers": AnswerTriggerOptions(every_ns=2 * S),
             "query": "what?",
             "lockstep": True,
-            "knows_scenes": False,
+            "source_is_drawn": False,
             "silence_limit_s": 60.0,
             **policy,
         }
-        self.talk = AnswerScheduler(
+        self.scheduler = AnswerScheduler(
             SchedulePolicy(**values),  # type: ignore[arg-type]
-            AnswerEndpoint(ALLOCATE_ANSWER, hung=self._hang),
+            AnswerEndpoint(ALLOCATE_ANSWER, on_timeout=self._hang),
             ClientOptions(
-                rejoin=rejoin,
-                repeat=bool(values["lockstep"]),
-                standing_query="is it there?" if "watch" in policy else None,
+                reconnect=reconnect,
+                resend_after_loss=bool(values["lockstep"]),
+                standing_query="is it there?" if "standing_query" in policy else None,
             ),
-            Listener(self._meet, self.learnt.append, self.events.append, self._gather, self._answering, self._looking),
+            self,
             self.control,
+            self.clock,
         )
         self._transport = transport
 
     def begin(self) -> Talk:
-        self.talk.begin(self._transport, self.clock)
+        self.scheduler.connect(self._transport)
+        self.begun = True
         return self
 
     def greet(self) -> Talk:
-        self.begin().talk.greet()
+        self.begin().scheduler.wait_until_ready()
         return self
 
     def show(self, index: int, *, cut: bool = False, change: float = 0.0, since_look: float = 0.0) -> None:
         """The next frame, a second after the one before it in number."""
         self._newest, stamp = index, FrameStamp(index, index * S, 0)
-        self.talk.observe(stamp, index * S, change=change, cut=cut, change_since_look=since_look)
+        self.scheduler.observe(stamp, index * S, change=change, cut=cut, change_since_look=since_look)
 
     def go_on(self, times: int = 2) -> None:
         """What happens between two frames."""
         for _ in range(times):
-            self.talk.hear(0)
-            self.talk.mind_silence()
-            self.talk.speak_if_due()
+            self.scheduler.process_replies(0)
+            self.scheduler.check_timeout()
+            self.scheduler.ask_if_due()
             self.peer.step()
 
     def triggers(self) -> list[str]:
         return [event.trigger for event in self.events if isinstance(event, Answer)]
 
-    def _meet(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
+    def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
         self.met.append((hello, embedding))
 
-    def _gather(self) -> TokenPacket | None:
+    def on_feedback(self, feedback: Feedback) -> None:
+        self.learnt.append(feedback)
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def make_packet(self) -> TokenPacket | None:
         arrays = np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros((1, 3, 32, 32), np.uint8)
         return TokenPacket(FrameStamp(self._newest, self._newest * S, 0), GRID, *arrays) if self.there else None
 
-    def _answering(self) -> None:
+    def make_full_packet(self) -> FramePacket | None:
+        return None
+
+    def on_asked(self) -> None:
         self.asked += 1
 
-    def _looking(self) -> None:
+    def on_yes_no(self) -> None:
         self.looked += 1
 
     def _step(self) -> None:
@@ -196,8 +209,8 @@ class Talk:
         self.hung += 1
 
     def close(self) -> None:
-        if hasattr(self.talk, "_talk"):
-            self.talk.close()
+        if self.begun:
+            self.scheduler.client.close()
         self.peer.port.close()
 
 
@@ -224,11 +237,11 @@ def test_it_meets_the_model_and_its_embedding_before_anything_else(opened: Opene
     ((hello, embedding),) = talk.met
     assert (hello.model_id, embedding.text) == ("m", "what?")
     assert talk.events == []
-    assert talk.talk.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
+    assert talk.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_before_it_has_begun_nothing_was_dropped(opened: Opener) -> None:
-    assert opened().talk.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
+    assert opened().scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(opened: Opener) -> None:
@@ -237,7 +250,7 @@ def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(ope
         talk.show(index)
         assert len(talk.triggers()) == 1 + index // 2
     talk.show(5)
-    talk.talk.finish(last_answer=True)
+    talk.scheduler.finish(last_answer=True)
     assert talk.triggers() == ["start", "every", "every", "end"]
     assert talk.peer.packets() == [0, 2, 4, 5]
     assert talk.asked == 4
@@ -257,7 +270,7 @@ def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) 
     assert talk.peer.packets() == [5]
     talk.go_on()
     assert talk.triggers() == ["start"]
-    assert talk.talk.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0}
+    assert talk.scheduler.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Opener) -> None:
@@ -290,7 +303,7 @@ def test_a_cut_cancels_what_is_being_spoken_only_where_that_is_asked_for(opened:
     assert (Cancel in heard) == cancel
     assert [(told.answer, told.frame_index, told.by_frame_index) for told in cancels(talk)] == [(0, 0, 1)] * cancel
     assert talk.peer.packets() == ([0, 1] if cancel else [0])
-    assert talk.talk.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": int(cancel)}
+    assert talk.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": int(cancel)}
     talk.peer.answer(0)
     talk.go_on()
     assert talk.triggers() == ([] if cancel else ["start"]), "what comes too late is ignored"
@@ -315,7 +328,7 @@ def test_a_picture_of_another_size_cancels_as_a_cut_does(opened: Opener) -> None
     talk.peer.answers = False
     talk.show(0)
     talk.go_on()
-    talk.talk.observe(FrameStamp(1, S, 0), S, change=0.0, cut=False, discontinuity=True)
+    talk.scheduler.observe(FrameStamp(1, S, 0), S, change=0.0, cut=False, discontinuity=True)
     assert [(told.by, told.by_frame_index) for told in cancels(talk)] == [("discontinuity", 1)]
 
 
@@ -327,11 +340,11 @@ def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
         talk.go_on(3)
     assert [(told.answer, told.trigger) for told in cancels(talk)] == [(0, "start"), (1, "cut"), (2, "cut")]
     assert talk.peer.packets() == [0, 1, 2, 3]
-    assert talk.talk.drops["answer.cancelled"] == 3
+    assert talk.scheduler.drops["answer.cancelled"] == 3
 
 
 def test_a_look_that_came_with_a_cancelled_answer_is_made_up_for(opened: Opener) -> None:
-    talk = opened(watch=watched(alone=False), lockstep=False, cancel_on_cut=True).greet()
+    talk = opened(standing_query=watched(only_query=False), lockstep=False, cancel_on_cut=True).greet()
     talk.peer.answers = False
     talk.show(0)
     talk.go_on()
@@ -349,15 +362,15 @@ def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl
     talk.show(0)
     talk.go_on()
     talk.show(1)
-    talk.talk.finish(last_answer=False)
+    talk.scheduler.finish(last_answer=False)
     assert talk.triggers() == ["start"]
 
 
 def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Opener) -> None:
-    talk = opened(rejoin=True).greet()
+    talk = opened(reconnect=True).greet()
     talk.show(0)
     talk.peer.greets = False
-    talk.talk._talk.lose("gone")
+    talk.scheduler.client.reconnect("gone")
     talk.show(1)
 
     def end() -> None:
@@ -365,7 +378,7 @@ def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Ope
         talk.control.end()
 
     talk.control.step = end
-    talk.talk.finish(last_answer=True)
+    talk.scheduler.finish(last_answer=True)
     assert talk.triggers() == ["start"]
 
 
@@ -373,7 +386,7 @@ def test_after_ctrl_c_a_model_that_loads_is_not_waited_for(opened: Opener) -> No
     talk = opened()
     talk.peer.greets = False
     talk.control.end()
-    talk.greet().talk.finish(last_answer=False)
+    talk.greet().scheduler.finish(last_answer=False)
     assert talk.met == []
 
 
@@ -393,7 +406,7 @@ def test_another_question_is_answered_at_once(opened: Opener) -> None:
 def test_another_question_before_the_first_frame_is_answered_with_that(opened: Opener, lockstep: bool) -> None:
     talk = opened(lockstep=lockstep).begin()
     talk.control.ask("who?")
-    talk.talk.greet()
+    talk.scheduler.wait_until_ready()
     talk.there = False
     talk.go_on(6)
     assert QueryChanged(query="who?") in talk.events
@@ -412,11 +425,13 @@ def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
     assert [message.query for message in talk.peer.heard if isinstance(message, SetQuery)] == ["who?"]
 
 
-@pytest.mark.parametrize(("knows_scenes", "world", "told"), [(False, "cats", 1), (True, "cats", 0), (False, None, 0)])
+@pytest.mark.parametrize(
+    ("source_is_drawn", "world", "told"), [(False, "cats", 1), (True, "cats", 0), (False, None, 0)]
+)
 def test_a_model_of_a_small_world_is_named_once(
-    opened: Opener, knows_scenes: bool, world: str | None, told: int
+    opened: Opener, source_is_drawn: bool, world: str | None, told: int
 ) -> None:
-    talk = opened(knows_scenes=knows_scenes)
+    talk = opened(source_is_drawn=source_is_drawn)
     talk.peer.known_world = world
     talk.greet()
     talk.control.ask("who?")
@@ -428,24 +443,29 @@ def test_a_model_of_a_small_world_is_named_once(
         assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
 
 
-def watched(*, alone: bool, force: bool = False) -> StandingQueryOptions:
+def watched(*, only_query: bool, force: bool = False) -> StandingQueryOptions:
     return StandingQueryOptions(
-        "is it there?", YesNoTriggerOptions(on_change=0.5), VerdictThresholds(), alone=alone, stop=False, force=force
+        "is it there?",
+        YesNoTriggerOptions(on_change=0.5),
+        VerdictThresholds(),
+        only_query=only_query,
+        stop_on_yes=False,
+        force=force,
     )
 
 
-@pytest.mark.parametrize(("knows_scenes", "unseen"), [(False, ()), (True, ("dog",))])
+@pytest.mark.parametrize(("source_is_drawn", "unseen"), [(False, ()), (True, ("dog",))])
 def test_a_model_that_cannot_know_what_is_watched_for_is_refused(
-    opened: Opener, knows_scenes: bool, unseen: tuple[str, ...]
+    opened: Opener, source_is_drawn: bool, unseen: tuple[str, ...]
 ) -> None:
-    talk = opened(knows_scenes=knows_scenes, watch=watched(alone=True))
+    talk = opened(source_is_drawn=source_is_drawn, standing_query=watched(only_query=True))
     talk.peer.known_world, talk.peer.unseen = "cats", unseen
     with pytest.raises(ConfigError, match=r"m only knows cats.*or give --force to watch all the same"):
         talk.greet()
 
 
 def test_a_forced_watch_says_with_every_look_that_it_means_nothing(opened: Opener) -> None:
-    talk = opened(knows_scenes=False, watch=watched(alone=True, force=True))
+    talk = opened(source_is_drawn=False, standing_query=watched(only_query=True, force=True))
     talk.peer.known_world, talk.peer.looks = "cats", True
     talk.greet()
     talk.show(0)
@@ -463,7 +483,7 @@ def spoken(talk: Talk) -> list[tuple[int, bool]]:
 
 
 def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> None:
-    talk = opened(watch=watched(alone=False)).greet()
+    talk = opened(standing_query=watched(only_query=False)).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6, 0.0]):
         talk.show(index, since_look=since_look)
     assert spoken(talk) == [(0, True), (2, True), (3, False), (4, True)]
@@ -478,21 +498,21 @@ def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> Non
 
 
 def test_alone_nothing_else_is_asked_and_looks_count_as_answers(opened: Opener) -> None:
-    talk = opened(watch=watched(alone=True)).greet()
+    talk = opened(standing_query=watched(only_query=True)).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6]):
         talk.show(index, cut=index == 2, change=1.0, since_look=since_look)
-    talk.talk.finish(last_answer=True)
+    talk.scheduler.finish(last_answer=True)
     assert spoken(talk) == [(0, False), (2, False), (3, False)]
     assert (talk.asked, talk.looked) == (3, 3)
 
 
 def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
-    talk = opened(watch=watched(alone=True), rejoin=True, lockstep=False).greet()
+    talk = opened(standing_query=watched(only_query=True), reconnect=True, lockstep=False).greet()
     talk.peer.answers = False
     talk.show(0)
     talk.go_on()
     assert spoken(talk) == [(0, False)]
-    talk.talk._talk.lose("gone")
+    talk.scheduler.client.reconnect("gone")
     talk.peer.answers = True
     talk.go_on(3)
     talk.show(1)
@@ -510,7 +530,7 @@ def test_an_answer_stage_that_says_nothing_ends_the_run(opened: Opener) -> None:
 
 
 def test_an_answer_stage_that_says_nothing_is_given_up_for_its_successor(opened: Opener) -> None:
-    talk = opened(silence_limit_s=0.1, rejoin=True).greet()
+    talk = opened(silence_limit_s=0.1, reconnect=True).greet()
     talk.peer.answers = False
     react = talk.peer.react
 
@@ -525,11 +545,11 @@ def test_an_answer_stage_that_says_nothing_is_given_up_for_its_successor(opened:
     assert talk.triggers() == ["start"]
     assert [hello.model_id for hello, _ in talk.met] == ["m", "another"]
     assert talk.peer.packets() == [0, 0]
-    assert talk.talk.drops["answer.lost"] == 0
+    assert talk.scheduler.drops["answer.lost"] == 0
 
 
 def test_silence_is_noticed_while_frames_go_on(opened: Opener) -> None:
-    talk = opened(lockstep=False, rejoin=True, silence_limit_s=5.0).greet()
+    talk = opened(lockstep=False, reconnect=True, silence_limit_s=5.0).greet()
     talk.peer.answers = False
     talk.show(0)
     talk.go_on()
@@ -541,7 +561,7 @@ def test_silence_is_noticed_while_frames_go_on(opened: Opener) -> None:
     talk.clock.advance(S)
     talk.go_on(6)
     assert talk.hung == 1
-    assert talk.talk.drops["answer.lost"] == 1
+    assert talk.scheduler.drops["answer.lost"] == 1
     assert talk.triggers() == ["asked"]
 
 
@@ -558,28 +578,29 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
     talk.peer.react = cancel  # type: ignore[method-assign]
     with pytest.raises(CancelledError):
         talk.show(0)
-    talk.talk.cancel()
+    talk.scheduler.client.cancel()
     talk.peer.step()
     assert [type(message) for message in talk.peer.heard[-2:]] == [Cancel, Disconnect]
 
 
-def elsewhere(transport: Transport, endpoint: str) -> AnswerScheduler:
-    policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, reach_limit_s=0.1)
-    listener = Listener(lambda *met: None, lambda learnt: None, lambda event: None, lambda: None, lambda: None)
-    talk = AnswerScheduler(
-        policy, AnswerEndpoint(endpoint, supervised=False), ClientOptions(supervised=False), listener, RunControl()
-    )
-    talk.begin(transport, FakeClock())
-    return talk
+@contextmanager
+def elsewhere(transport: Transport, endpoint: str) -> Iterator[AnswerScheduler]:
+    """A scheduler whose server would be at `endpoint`, run by somebody else."""
+    policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, connect_limit_s=0.1)
+    address, options = AnswerEndpoint(endpoint, supervised=False), ClientOptions(supervised=False)
+    scheduler = AnswerScheduler(policy, address, options, Mock(spec=AnswerObserver), RunControl(), FakeClock())
+    scheduler.connect(transport)
+    with closing(scheduler.client):
+        yield scheduler
 
 
 def test_an_answer_stage_elsewhere_that_cannot_be_reached_ends_the_run() -> None:
     with private_directory() as directory:
         endpoint = ipc_endpoint(directory)
-        with closing(Transport()) as transport, closing(elsewhere(transport, endpoint)) as talk:
+        with closing(Transport()) as transport, elsewhere(transport, endpoint) as scheduler:
             message = rf"no answer stage at {endpoint} within 0.1 s; start one there with `serve-answers`, and check"
             with pytest.raises(ConnectionRefused, match=message):
-                talk.greet()
+                scheduler.wait_until_ready()
 
 
 def test_an_answer_stage_that_was_reached_may_load_its_model_for_longer() -> None:
@@ -588,19 +609,19 @@ def test_an_answer_stage_that_was_reached_may_load_its_model_for_longer() -> Non
         with (
             closing(Transport()) as transport,
             closing(transport.port(endpoint)) as port,
-            closing(elsewhere(transport, endpoint)) as talk,
+            elsewhere(transport, endpoint) as scheduler,
         ):
             waits = iter(range(5))
-            hear = talk.hear
+            process_replies = scheduler.process_replies
 
-            def hear_for_a_while(timeout_ms: int) -> None:
-                hear(timeout_ms)
+            def process_for_a_while(timeout_ms: int) -> None:
+                process_replies(timeout_ms)
                 if next(waits, None) is None:
                     raise InterruptedError
 
-            talk.hear = hear_for_a_while  # type: ignore[method-assign]
+            scheduler.process_replies = process_for_a_while  # type: ignore[method-assign]
             with pytest.raises(InterruptedError):
-                talk.greet()
+                scheduler.wait_until_ready()
             heard = port.receive()
             assert heard is not None
             assert isinstance(heard[1].message, Connect)

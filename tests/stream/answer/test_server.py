@@ -260,7 +260,7 @@ class RememberingSpeaker(FakeSpeaker):
         guest = self.guest
         yield from super().answer(packet, query, should_stop)
         self.seen[guest] += 1
-        self._spoken = replace(self.last, frames=self.seen[guest], since_ns=5, kept_bytes=6)
+        self._spoken = replace(self.last, frames=self.seen[guest], oldest_frame_ns=5, kept_bytes=6)
 
 
 def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: StageRunner) -> None:
@@ -270,7 +270,7 @@ def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: Sta
     for client, frames in ((one, 1), (one, 2), (other, 1), (one, 3)):
         client.ask()
         answered = client.hear_answer()
-        assert (answered.frames, answered.since_ns, answered.kept_bytes) == (frames, 5, 6)
+        assert (answered.frames, answered.oldest_frame_ns, answered.kept_bytes) == (frames, 5, 6)
     one.link.send(SetQuery(query="another"))
     one.expect(QueryAccepted)
     assert sorted(RememberingSpeaker.seen.values()) == [1, 3]

@@ -66,7 +66,7 @@ def test_what_is_off_triggers_nothing() -> None:
 def test_an_unsure_look_is_followed_by_one_at_another_frame() -> None:
     triggers = YesNoTriggers(RULES)
     looked(triggers, 0)
-    triggers.again()
+    triggers.retry()
     assert triggers.due is None
     assert looked(triggers, 0.5) is None
     assert looked(triggers, 1) == "again"
@@ -123,9 +123,9 @@ def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
     standing = DebouncedVerdict(VerdictThresholds(**rules))
     found = []
     for index, yes in enumerate(chances):
-        if standing.look(yes, 1.0):
-            assert standing.answer is not None
-            found.append((index, standing.answer))
+        if standing.update(yes, 1.0):
+            assert standing.verdict is not None
+            found.append((index, standing.verdict))
     return found
 
 
@@ -158,22 +158,22 @@ def test_thresholds_are_those_that_were_given() -> None:
 
 def test_a_look_wants_another_one_only_while_it_is_in_doubt() -> None:
     standing = DebouncedVerdict(VerdictThresholds())
-    standing.look(0.8, 1.0)
-    assert standing.unsure
-    standing.look(0.8, 1.0)
-    assert not standing.unsure
-    standing.look(0.2, 1.0)
-    assert standing.unsure
-    standing.look(0.5, 1.0)
-    assert not standing.unsure
+    standing.update(0.8, 1.0)
+    assert standing.pending
+    standing.update(0.8, 1.0)
+    assert not standing.pending
+    standing.update(0.2, 1.0)
+    assert standing.pending
+    standing.update(0.5, 1.0)
+    assert not standing.pending
 
 
 def test_neither_yes_nor_no_turns_nothing() -> None:
     standing = DebouncedVerdict(VerdictThresholds())
-    assert not standing.look(1.0, 0.09)
-    assert standing.answer is None
-    assert standing.off_topic(0.09)
-    assert standing.look(1.0, 0.1)
+    assert not standing.update(1.0, 0.09)
+    assert standing.verdict is None
+    assert standing.is_off_topic(0.09)
+    assert standing.update(1.0, 0.1)
 
 
 TRIGGERS_S = 1_000_000_000
@@ -367,13 +367,18 @@ def test_answers_begin_with_the_first_frame_end_with_the_last_and_are_a_period_a
 def watching(*, stop: bool = True, holds: bool | None = None) -> StandingQuery:
     return StandingQuery(
         StandingQueryOptions(
-            "is it here?", YesNoTriggerOptions(), VerdictThresholds(), alone=True, stop=stop, holds=holds
+            "is it here?",
+            YesNoTriggerOptions(),
+            VerdictThresholds(),
+            only_query=True,
+            stop_on_yes=stop,
+            initial_verdict=holds,
         )
     )
 
 
 def test_a_turn_follows_the_look_that_made_it() -> None:
-    told = watching().take(look(0.5, 0.97, None))
+    told = watching().update(look(0.5, 0.97, None))
     assert [type(event) for event in told] == [YesNoResult, VerdictChanged]
     first, turned = told
     assert isinstance(first, YesNoResult)
@@ -385,7 +390,7 @@ def test_a_turn_follows_the_look_that_made_it() -> None:
 def test_a_warning_stands_beside_every_look_and_turn() -> None:
     watch = watching()
     watch.warning = "means nothing"
-    first, turned = watch.take(look(0.5, 0.97, None))
+    first, turned = watch.update(look(0.5, 0.97, None))
     assert isinstance(first, YesNoResult)
     assert isinstance(turned, VerdictChanged)
     assert first.warning == turned.warning == "means nothing"
@@ -395,8 +400,8 @@ def test_a_warning_stands_beside_every_look_and_turn() -> None:
 
 
 def test_what_held_before_holds_on() -> None:
-    assert watching(holds=True).take(look(0.5, 0.97, None)) == [look(0.5, 0.97, "yes")]
-    (_, turned) = watching(holds=True).take(look(0.5, 0.01, None))
+    assert watching(holds=True).update(look(0.5, 0.97, None)) == [look(0.5, 0.97, "yes")]
+    (_, turned) = watching(holds=True).update(look(0.5, 0.01, None))
     assert isinstance(turned, VerdictChanged)
     assert turned.to == "no"
 
@@ -404,14 +409,14 @@ def test_what_held_before_holds_on() -> None:
 @pytest.mark.parametrize(("stop", "yes", "over"), [(True, 0.97, True), (True, 0.01, False), (False, 0.97, False)])
 def test_a_run_is_over_with_a_yes_unless_it_goes_on(stop: bool, yes: float, over: bool) -> None:
     watch = watching(stop=stop, holds=yes < 0.5)
-    assert [watch.over(event) for event in watch.take(look(0.0, yes))] == [False, over]
+    assert [watch.is_finished(event) for event in watch.update(look(0.0, yes))] == [False, over]
 
 
 def test_an_unsure_look_asks_for_another_one() -> None:
     watch = watching()
     watch.triggers.observe(0)
     watch.triggers.fire()
-    watch.take(look(0.0, 0.8))
+    watch.update(look(0.0, 0.8))
     watch.triggers.observe(1)
     assert watch.triggers.due == "again"
 
@@ -419,7 +424,7 @@ def test_an_unsure_look_asks_for_another_one() -> None:
 def test_another_answer_than_yes_or_no_is_told_once() -> None:
     watch = watching()
     off = replace(look(0.0), certain=0.02)
-    first, second = watch.take(off), watch.take(off)
+    first, second = watch.update(off), watch.update(off)
     assert [type(event) for event in first] == [YesNoResult, Notice]
     notice = first[1]
     assert isinstance(notice, Notice)
@@ -430,7 +435,7 @@ def test_another_answer_than_yes_or_no_is_told_once() -> None:
 
 def test_a_long_question_is_not_repeated_whole() -> None:
     off = replace(look(0.0), certain=0.0, question="is it there " * 50)
-    notice = watching().take(off)[1]
+    notice = watching().update(off)[1]
     assert isinstance(notice, Notice)
     assert len(notice.message) < 240
 
@@ -442,7 +447,7 @@ def test_a_long_watch_keeps_memory_flat() -> None:
         for index in range(times):
             watch.triggers.observe(index * 10**9, change=1.0, cut=index % 7 == 0)
             watch.triggers.fire()
-            watch.take(look(float(index), (0.01, 0.8, 0.99, 0.5)[index % 4]))
+            watch.update(look(float(index), (0.01, 0.8, 0.99, 0.5)[index % 4]))
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
@@ -469,12 +474,12 @@ def test_what_is_watched_for_comes_from_the_configuration() -> None:
         certain=0.3,
     )
     assert watch_policy(given, holds=True) == StandingQueryOptions(
-        question="is it?",
-        looks=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
-        verdicts=VerdictThresholds(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),
-        alone=False,
-        stop=False,
-        holds=True,
+        query="is it?",
+        triggers=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
+        thresholds=VerdictThresholds(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),
+        only_query=False,
+        stop_on_yes=False,
+        initial_verdict=True,
     )
 
 

@@ -43,7 +43,7 @@ def asked_with_shadow(talk: Talk) -> FramePacket:
     """An answer is asked for, and given, that is to be checked."""
     shadow = whole_frame()
     talk.grant()
-    talk.dialogue.ask(tokens(), "every", shadow=shadow)
+    talk.client.send_request(tokens(), "every", shadow=shadow)
     talk.expect(TokenPacketMessage)
     return shadow
 
@@ -54,8 +54,8 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
     (told,) = talk.hear(answered(0))
     assert isinstance(told, Answer)
     talk.expect(TurnRequest)
-    assert talk.dialogue.busy
-    assert not talk.dialogue.wants_packet
+    assert talk.client.busy
+    assert not talk.client.may_send
     talk.hear(TurnGrant(turn=2))
     message, received = expect_whole(talk.peer, FramePacketMessage)
     assert (message.answer, message.turn) == (0, 2)
@@ -74,7 +74,7 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
         tokens_used=2,
         tokens_full=2,
     )
-    assert not talk.dialogue.busy
+    assert not talk.client.busy
     assert talk.ask(turn=3) == 1
 
 
@@ -97,26 +97,26 @@ def test_a_check_of_another_question_is_dropped(opened: Opener) -> None:
     asked_with_shadow(talk)
     talk.hear(answered(0))
     talk.expect(TurnRequest)
-    talk.dialogue.put_question("who?")
+    talk.client.set_query("who?")
     talk.expect(SetQuery)
     talk.hear(TurnGrant(turn=2))
     talk.expect(FramePacketMessage)
     assert talk.hear(answered(0, query="who?")) == []
-    assert not talk.dialogue.busy
+    assert not talk.client.busy
 
 
 def test_a_check_that_is_lost_is_no_lost_answer(opened: Opener) -> None:
-    talk = opened(rejoin=True)
+    talk = opened(reconnect=True)
     asked_with_shadow(talk)
     talk.hear(answered(0))
     talk.expect(TurnRequest)
     talk.lose()
-    assert not talk.dialogue.busy
-    assert talk.dialogue.given_up == 0
+    assert not talk.client.busy
+    assert talk.client.requests.lost_answers == 0
 
 
 def test_in_lockstep_a_check_is_repeated_by_the_successor(opened: Opener) -> None:
-    talk = opened(rejoin=True, repeat=True)
+    talk = opened(reconnect=True, resend_after_loss=True)
     asked_with_shadow(talk)
     talk.hear(answered(0))
     talk.expect(TurnRequest)

@@ -56,7 +56,7 @@ def test_who_waits_for_whom(
     assert capture_policy(config, info).newest == newest
     assert capture_policy(config, info).realtime == realtime
     assert speak_policy(config, info).lockstep == lockstep
-    assert manners(config, info, AnswerEndpoint("ipc://x"), None).repeat == lockstep
+    assert manners(config, info, AnswerEndpoint("ipc://x"), None).resend_after_loss == lockstep
 
 
 def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
@@ -75,7 +75,7 @@ def test_live_runs_go_on_when_a_process_dies_unless_told_otherwise(
 ) -> None:
     config = Config(pipeline=PipelineConfig(restart=asked))
     assert restarts(config, info) == restarted
-    assert manners(config, info, AnswerEndpoint("ipc://x"), None).rejoin == restarted
+    assert manners(config, info, AnswerEndpoint("ipc://x"), None).reconnect == restarted
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def test_a_server_that_is_lost_is_looked_for_unless_told_otherwise_or_measured(
     info: SourceInfo, sections: dict[str, object], rejoined: bool
 ) -> None:
     config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
-    assert manners(config, info, AnswerEndpoint("tcp://127.0.0.1:5555"), None).rejoin == rejoined
+    assert manners(config, info, AnswerEndpoint("tcp://127.0.0.1:5555"), None).reconnect == rejoined
 
 
 def test_the_answer_section_says_when_to_speak() -> None:
     answer = AnswerConfig(every_s=0.5, on_change=0.25, on_cut=False, query="why?")
     policy = speak_policy(Config(answer=answer, pipeline=PipelineConfig(timeout_s=7)), FILE)
-    assert (policy.rules.every_ns, policy.rules.on_change, policy.rules.on_cut) == (500_000_000, 0.25, False)
+    assert (policy.triggers.every_ns, policy.triggers.on_change, policy.triggers.on_cut) == (500_000_000, 0.25, False)
     assert (policy.query, policy.silence_limit_s) == ("why?", 7)
-    assert speak_policy(Config(answer=AnswerConfig(every_s=None)), FILE).rules.every_ns is None
+    assert speak_policy(Config(answer=AnswerConfig(every_s=None)), FILE).triggers.every_ns is None
 
 
 def test_only_an_answer_stage_elsewhere_must_be_met_in_time() -> None:
     capture = CaptureConfig(open_timeout_s=3)
-    assert speak_policy(Config(capture=capture), CAMERA).reach_limit_s is None
+    assert speak_policy(Config(capture=capture), CAMERA).connect_limit_s is None
     elsewhere = AnswerConfig(server="tcp://127.0.0.1:5555")
-    assert speak_policy(Config(capture=capture, answer=elsewhere), CAMERA).reach_limit_s == 3
+    assert speak_policy(Config(capture=capture, answer=elsewhere), CAMERA).connect_limit_s == 3
 
 
 @pytest.mark.parametrize(("encode", "whole"), [("sparse", False), ("prune", True), ("full", True), ("weighted", True)])
@@ -135,7 +135,7 @@ def test_the_conversation_uses_what_the_answer_stage_shares_and_the_journal() ->
 
 @pytest.mark.parametrize(("source", "drawn"), [("scene:demo", True), ("scene.mp4", False)])
 def test_scenes_are_drawn(source: str, drawn: bool) -> None:
-    assert speak_policy(Config(source=source), FILE).knows_scenes == drawn
+    assert speak_policy(Config(source=source), FILE).source_is_drawn == drawn
 
 
 def test_the_texture_section_becomes_options() -> None:

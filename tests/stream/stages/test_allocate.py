@@ -54,18 +54,18 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.stages.allocate import AllocatePolicy, AllocateStage, AllocateWiring
+from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
 from stream.transport import Received
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect, stage_runner
 
 POLICY = AllocatePolicy(live=False, whole_frames=False)
-SPEAK = SchedulePolicy(
-    rules=AnswerTriggerOptions(every_ns=10), query="what?", lockstep=True, knows_scenes=False, silence_limit_s=60
+SCHEDULE = SchedulePolicy(
+    triggers=AnswerTriggerOptions(every_ns=10), query="what?", lockstep=True, source_is_drawn=False, silence_limit_s=60
 )
-NEWEST = replace(SPEAK, lockstep=False)
-REPEAT = ClientOptions(repeat=True)
+NEWEST = replace(SCHEDULE, lockstep=False)
+RESEND = ClientOptions(resend_after_loss=True)
 
 M = TypeVar("M", bound=Message)
 
@@ -83,8 +83,8 @@ class Fixture:
         self,
         runner: StageRunner,
         policy: AllocatePolicy = POLICY,
-        speak: SchedulePolicy = SPEAK,
-        manners: ClientOptions = REPEAT,
+        schedule: SchedulePolicy = SCHEDULE,
+        client: ClientOptions = RESEND,
         *,
         overlays: Slots[Overlay] | None = None,
         target: LatencyController | None = None,
@@ -98,18 +98,18 @@ class Fixture:
         runner.closing(self.answers)
         self.events = runner.transport.event_source(EVENTS)
         runner.closing(self.events)
-        wiring = AllocateWiring(
+        context = AllocateContext(
             transport=runner.transport,
-            answer=AnswerEndpoint(ALLOCATE_ANSWER),
-            speak=speak,
-            manners=manners,
+            endpoint=AnswerEndpoint(ALLOCATE_ANSWER),
+            schedule=schedule,
+            client=client,
             overlays=overlays,
             lease=self.updater.lease,
             make_allocator=self._make_allocator,
-            target=target,
+            latency=target,
         )
         self.clock = FakeClock()
-        self.stage = AllocateStage(policy, wiring, runner.control, self.clock)
+        self.stage = AllocateStage(policy, context, runner.control, self.clock)
         runner.start(self.stage)
 
     def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
@@ -218,7 +218,7 @@ def test_in_lockstep_the_next_frame_waits_for_the_answer(runner: StageRunner) ->
 
 
 def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.show(0)
     assert fixture.frame_asked() == 0
@@ -237,7 +237,7 @@ def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(run
 
 
 def test_a_turn_that_comes_between_two_frames_is_taken_at_once(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.show(0)
     expect(fixture.texture, Credit)
@@ -245,7 +245,7 @@ def test_a_turn_that_comes_between_two_frames_is_taken_at_once(runner: StageRunn
 
 
 def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.show(0)
     expect(fixture.texture, Credit)
@@ -258,7 +258,7 @@ def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunne
 
 
 def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
-    fixture = Fixture(runner, replace(POLICY, live=True), replace(SPEAK, rules=AnswerTriggerOptions(every_ns=5)))
+    fixture = Fixture(runner, replace(POLICY, live=True), replace(SCHEDULE, triggers=AnswerTriggerOptions(every_ns=5)))
     fixture.begin()
     asked = []
     for index in (0, 4, 5):
@@ -290,7 +290,7 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
 
 
 def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=replace(SPEAK, rules=AnswerTriggerOptions()))
+    fixture = Fixture(runner, schedule=replace(SCHEDULE, triggers=AnswerTriggerOptions()))
     fixture.begin()
     fixture.show(0, discontinuity="resolution")
     assert fixture.frame_asked() == 0
@@ -309,7 +309,7 @@ def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runn
 
 
 def test_an_outage_is_told_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable"))
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable", lasted_s=1.5, attempts=3))
@@ -334,7 +334,7 @@ def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner)
 
 def test_a_picture_goes_with_each_frame_where_somebody_draws_it(runner: StageRunner) -> None:
     overlays: Slots[Overlay] = Slots(1)
-    fixture = Fixture(runner, speak=NEWEST, overlays=overlays)
+    fixture = Fixture(runner, schedule=NEWEST, overlays=overlays)
     fixture.begin()
     fixture.show(0)
     frame = fixture.next_event()
@@ -374,7 +374,7 @@ def test_the_last_frame_is_answered_unless_it_was(runner: StageRunner) -> None:
 
 
 def test_after_ctrl_c_no_answer_is_asked_for(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.show(0)
     expect(fixture.texture, Credit)
@@ -402,7 +402,7 @@ def test_a_source_without_a_frame_ends_without_an_answer(runner: StageRunner) ->
 
 
 def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.show(0)
     assert fixture.frame_asked() == 0
@@ -417,7 +417,7 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
 
 
 def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST, manners=ClientOptions(rejoin=True))
+    fixture = Fixture(runner, schedule=NEWEST, client=ClientOptions(reconnect=True))
     fixture.begin()
     fixture.show(0)
     expect(fixture.texture, Credit)
@@ -439,7 +439,7 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_told_once(
         raise ArithmeticError("the spoon is bent")
 
     monkeypatch.setattr(StreamAllocator, "allocate", fail)
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     for index in (0, 1):
         fixture.show(index)
@@ -470,7 +470,7 @@ def test_a_texture_that_fails_ends_the_run(runner: StageRunner, monkeypatch: pyt
 
 
 def test_silence_is_counted_while_something_is_awaited(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=replace(SPEAK, silence_limit_s=0.1))
+    fixture = Fixture(runner, schedule=replace(SCHEDULE, silence_limit_s=0.1))
     fixture.begin()
     fixture.show(0)
     assert fixture.frame_asked() == 0
@@ -482,7 +482,7 @@ def test_silence_is_counted_while_something_is_awaited(runner: StageRunner) -> N
 
 
 def test_an_answer_that_never_comes_is_noticed_while_frames_go_on(runner: StageRunner) -> None:
-    fixture = Fixture(runner, speak=NEWEST)
+    fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.clock.advance(500 * 1_000_000_000)
     fixture.show(0)
