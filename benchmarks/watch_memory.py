@@ -23,7 +23,7 @@ import psutil
 from benchmarks.live import make_clip
 from benchmarks.soak import Samples, process_figures, rounded
 from stream.bench.report import machine
-from stream.start import python_command, python_environment
+from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "watch_memory.json"
 SAMPLE_S = 10.0

@@ -25,7 +25,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import Encode, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
-from stream.start import python_command, python_environment
+from stream.runtime.child import python_command, python_environment
 
 PARTS = {"prepare_ms": "0.6", "encode_ms": "tab:blue", "prefill_ms": "tab:orange", "decode_ms": "tab:green"}
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from arr_coc.errors import counted
 from stream.errors import TransportError
-from stream.start import python_command, python_environment
+from stream.runtime.child import python_command, python_environment
 
 State = Literal["works", "absent", "broken"]
 

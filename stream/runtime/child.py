@@ -1,4 +1,4 @@
-"""Child processes: one as its parent handles it, its heartbeat, and the supervisor that starts it again."""
+"""Child processes: the start of Python, a process as its parent handles it, its heartbeat, and its supervisor."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from arr_coc.types import NS_PER_S
@@ -20,13 +22,40 @@ from stream.clock import Clock
 from stream.config import PipelineConfig
 from stream.errors import StageDied
 from stream.events import Restarted
-from stream.start import python_command, python_environment
+
+ROOT = str(Path(__file__).resolve().parents[2])
+"""Where the packages of this program lie."""
+
+BOOTSTRAP = (
+    "import sys;"
+    "root, module = sys.argv[1:3];"
+    "del sys.argv[1:3];"
+    "sys.path[:] = [root, *(path for path in sys.path if path)];"
+    "import runpy;"
+    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
+)
+"""Runs a module as `-m` does, but without the working folder, which Python names by the empty path for `-c`. Python
+3.11 has `-P` for that; this does the same on 3.10. Up to `runpy` it imports only what is built into the interpreter."""
 
 BEAT_S = 0.25
 """Time between two beats."""
 
 LOADING, READY = b".", b"!"
 """Contents of a beat. A process that is still loading is not expected to beat regularly."""
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Returns the command that runs `module` as a program in a process of its own, with `python_environment`."""
+    return [sys.executable, "-c", BOOTSTRAP, ROOT, module, *arguments]
+
+
+def python_environment(more: dict[str, str] | None = None) -> dict[str, str]:
+    """Returns this process's environment with `more`, without what lets a child import from the working folder."""
+    environment = {**os.environ, **(more or {}), "PYTHONSAFEPATH": "1"}  # for what the child itself may start
+    paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
+    if paths:
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
 
 
 class HeartbeatMonitor:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.start import ROOT, leave_out_working_folder, python_command, python_environment
+from stream.runtime.child import ROOT, python_command, python_environment
+from stream.start import leave_out_working_folder
 
 PRODUCT = ("arr_coc", "stream", "training", "evaluation", "benchmarks", "scripts")
 SOURCES = sorted(path for folder in PRODUCT for path in Path(ROOT, folder).rglob("*.py"))
@@ -45,7 +46,7 @@ def test_children_are_started_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable"
     }
-    assert naming == {"stream/start.py"}
+    assert naming == {"stream/runtime/child.py"}
     starting = {path.name for path in SOURCES for name, _ in calls(path) if name.startswith(("os.exec", "os.spawn"))}
     assert starting == set()
     spawning = {path.name for path in SOURCES if "multiprocessing" in path.read_text("utf-8")}
