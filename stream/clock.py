@@ -44,3 +44,8 @@ def clock_text(at_s: float) -> str:
 def seconds_text(at_s: float) -> str:
     """Media time in whole seconds: `0:02`, `1:02:03`."""
     return clock_text(float(int(at_s)))[:-2]
+
+
+def duration_text(seconds: float) -> str:
+    """How long something lasts, for people: `9.5 s`, `0:59`, `1:02:03`."""
+    return f"{seconds:.1f} s" if seconds < 10 else seconds_text(seconds)

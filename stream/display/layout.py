@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from arr_coc.errors import counted
 from arr_coc.types import NS_PER_S
-from stream.clock import seconds_text
+from stream.clock import duration_text, seconds_text
 from stream.display.state import TranscriptEntry, ViewSnapshot
 from stream.display.text import cut_path, wrap
 from stream.monitor.statistics import StatisticsSnapshot
@@ -124,21 +124,12 @@ def _memory(figures: StatisticsSnapshot) -> list[str]:
 
 
 def _so_far(figures: StatisticsSnapshot) -> list[str]:
-    lasted = f" ({duration(figures.outages_s)})" if figures.outages_s else ""
+    lasted = f" ({duration_text(figures.outages_s)})" if figures.outages_s else ""
     return [
         counted(figures.cuts, "cut"),
         counted(figures.outages, "outage") + lasted,
         counted(sum(figures.restarts.values()), "restart"),
     ]
-
-
-def duration(seconds: float) -> str:
-    """How long something lasts, for people: `9.5 s`, `0:59`, `1:02:03`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, whole = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
 
 
 def megabytes(size: int) -> str:
@@ -176,7 +167,7 @@ def _status(view: ViewSnapshot, message: str) -> Row:
     if message:
         return [("class:note", f" {message}")]
     if outage is not None:
-        return [("class:alarm", f" source lost, {duration(outage.lasted_s)} by now: {printable(outage.reason)}")]
+        return [("class:alarm", f" source lost, {duration_text(outage.lasted_s)} by now: {printable(outage.reason)}")]
     said = [view.waiting] if view.waiting else []
     if view.pending:
         said.append(f"asking: {view.pending}")

@@ -9,9 +9,9 @@ import msgspec
 
 from arr_coc.errors import of_counted
 from stream import logs
-from stream.clock import Clock, MonotonicClock, clock_text
+from stream.clock import Clock, MonotonicClock, clock_text, duration_text
 from stream.display.input import QuestionReader
-from stream.display.layout import SEPARATOR, duration, megabytes
+from stream.display.layout import SEPARATOR, megabytes
 from stream.display.state import TranscriptEntry, ViewModel
 from stream.display.text import print_answer, summary_text, turned_text
 from stream.errors import OutputFailed, ReaderGone
@@ -146,7 +146,7 @@ def figures_text(figures: StatisticsSnapshot, at: str) -> str:
     """The figures in one line, which begins with the newest frame's time."""
     parts = [f"{at}  {figures.fps:.1f} fps"]
     if figures.outage is not None:
-        parts.append(f"source lost for {duration(figures.outage.lasted_s)}")
+        parts.append(f"source lost for {duration_text(figures.outage.lasted_s)}")
     if figures.latency_ms is not None:
         one = figures.latency_ms
         parts.append(f"frame p50 {one.p50:.1f} p95 {one.p95:.1f} max {one.max:.1f} ms")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from arr_coc.errors import counted, of_counted
-from stream.clock import clock_text
+from stream.clock import clock_text, duration_text
 from stream.events import (
     ANSWERS_LOST,
     AnswerCancelled,
@@ -115,8 +115,8 @@ class EventText:
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
         if isinstance(event, Restarted):
-            again = "" if event.count == 1 else f", for the {ordinal(event.count)} time"
-            return f"restarting {event.process}{again}: {event.cause}"
+            so_far = "" if event.count == 1 else f" ({event.count} restarts so far)"
+            return f"restarting {event.process}{so_far}: {event.cause}"
         if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
         return None
@@ -143,13 +143,7 @@ class EventText:
         if event.lasted_s is None:
             return f"source lost at {self._clock(event.pts_s)}: {event.reason}"
         tries = "" if event.attempts < 2 else f" and {counted(event.attempts, 'attempt')}"
-        return f"source back after {event.lasted_s:.1f} s{tries}"
-
-
-def ordinal(number: int) -> str:
-    last = number % 10
-    suffix = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
-    return f"{number}{suffix}"
+        return f"source back after {duration_text(event.lasted_s)}{tries}"
 
 
 def print_answer(at: str, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from stream.display.layout import Row, compose, duration, figure_lines
+from stream.display.layout import Row, compose, figure_lines
 from stream.display.state import TranscriptEntry, ViewSnapshot
 from stream.monitor.metrics import Percentiles
 from stream.monitor.schema import RecentJitter
@@ -196,10 +196,3 @@ def test_before_anything_was_measured_there_are_dashes() -> None:
     )
     lines = shown(dataclasses.replace(VIEW, figures=nothing))
     assert lines[15:20] == [" latency  –", " answers  0", " jitter   –", " tokens   –", " dropped  nothing"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0.0 s"), (9.94, "9.9 s"), (10, "0:10"), (119.9, "1:59"), (3723, "1:02:03")]
-)
-def test_lengths_of_time_for_people(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -91,7 +91,7 @@ def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[s
         sink.write(event)
     assert capsys.readouterr().err.splitlines() == [
         "source lost at 0:02.0: connection refused",
-        "source back after 10.2 s and 4 attempts",
+        "source back after 0:10 and 4 attempts",
         "restarting answers: killed by SIGKILL",
         "asked: Who?",
     ]
