@@ -166,8 +166,8 @@ def _report(
     source = redacted(source)
     print_report(result.series, source, scheduled=result.scheduled)
     if json_path is not None:
-        told = document(source, result.series, scheduled=result.scheduled)
-        files[json_path].append(json.dumps(told, indent=2) + "\n")
+        content = document(source, result.series, scheduled=result.scheduled)
+        files[json_path].append(json.dumps(content, indent=2) + "\n")
     if png_path is not None:
         files[png_path].keep()
         plot_series(result.series, os.path.basename(source), png_path)

@@ -156,11 +156,11 @@ class RunMonitor:
         run = self._run
         dropped, processes = ({}, {}) if run is None else (run.drops(), run.processes())
         now = self._statistics.snapshot(dropped, resident_bytes(processes))
-        told = {field.name: getattr(now, field.name) for field in fields(StatsMessage)}
-        told["uptime_s"] = (self._clock.now_ns() - self._start_ns) / NS_PER_S
+        values = {field.name: getattr(now, field.name) for field in fields(StatsMessage)}
+        values["uptime_s"] = (self._clock.now_ns() - self._start_ns) / NS_PER_S
         if not self._paced:
-            told["jitter"] = told["deadline_misses"] = None
-        return StatsMessage(**told)
+            values["jitter"] = values["deadline_misses"] = None
+        return StatsMessage(**values)
 
     def health(self) -> HealthReport:
         """Report on whether the run gets on."""

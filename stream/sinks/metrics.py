@@ -93,7 +93,7 @@ class RunCollector(Collector):
 
         self._latency = histogram("arr_coc_frame_latency_seconds", "its allocation", FRAME_BUCKETS_S)
         self._ttft = histogram("arr_coc_ttft_seconds", "the answer's first token", TTFT_BUCKETS_S)
-        self._look = histogram("arr_coc_look_seconds", "its look at a standing question", TTFT_BUCKETS_S)
+        self._yes_no = histogram("arr_coc_look_seconds", "its look at a standing question", TTFT_BUCKETS_S)
         registry.register(self)
 
     def add(self, event: Event) -> None:
@@ -103,7 +103,7 @@ class RunCollector(Collector):
             self._ttft.observe(event.timing.ttft_ms / 1e3)
         elif isinstance(event, YesNoResult) and event.timing is not None:
             self._holds = event.holds
-            self._look.observe(event.timing.total_ms / 1e3)
+            self._yes_no.observe(event.timing.total_ms / 1e3)
 
     def collect(self) -> Iterator[Metric]:
         """Everything but the histograms, which the registry collects itself."""
