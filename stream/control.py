@@ -24,20 +24,19 @@ WAIT_MS = 50
 POLLING_STAGES = ("texture", "allocate")
 """Stages that call `check` all the time. Capture waits for its source, which watches for stalls itself."""
 
+INTERRUPTED, FOUND, ELAPSED = "interrupted", "found", "elapsed"
+"""Outcomes of runs that were ended: by the user, by their standing query, by their time limit."""
+
 
 class CancelledError(Exception):
     """Cancellation of the run, raised inside a stage that waits; never leaves the stage."""
 
 
 class RunControl:
-    """Requests to a run, and its first failure. Plain flags: safe in threads and signal handlers.
-
-    `ending`: no new frames are taken. `found`: the run ends because its standing query was answered with yes.
-    """
+    """Requests to a run, and its first failure. Plain flags: safe in threads and signal handlers."""
 
     def __init__(self) -> None:
-        self.ending = False
-        self.found = False
+        self._end: str | None = None
         self.cancelled = False
         self.failure: Exception | None = None
         self._queries: deque[str] = deque(maxlen=1)
@@ -51,20 +50,24 @@ class RunControl:
         """Returns the query that was set since the last call; None where none was."""
         return self._queries.pop() if self._queries else None
 
-    def end(self) -> None:
-        """Ends the run: no new frames; what is in flight is finished."""
-        self.ending = True
-
-    def end_on_match(self) -> None:
-        """Ends the run because its standing query was answered with yes; not where it is ending already."""
-        if not self.ending:
-            self.found = True
-            self.end()
+    def end(self, outcome: str = INTERRUPTED) -> None:
+        """Ends the run: no new frames; what is in flight is finished. Of several outcomes the first counts."""
+        self._end = self._end or outcome
 
     def cancel(self) -> None:
         """Stops everything; what is in flight is dropped."""
-        self.ending = True
+        self.end()
         self.cancelled = True
+
+    @property
+    def ending(self) -> bool:
+        """Whether no new frames are to be taken."""
+        return self._end is not None
+
+    @property
+    def found(self) -> bool:
+        """Whether the run ends because its standing query was answered with yes."""
+        return self._end == FOUND
 
     def fail(self, error: Exception) -> None:
         """Cancels the run because of an error. Errors after the first, or after a cancel, are not reported."""
@@ -74,14 +77,10 @@ class RunControl:
 
     @property
     def outcome(self) -> str:
-        """The end of the run, as things stand: "finished", "found", "interrupted", "cancelled" or "error"."""
+        """The end of the run, as things stand: "finished", "cancelled", "error", or what `end` was called with."""
         if self.failure is not None:
             return "error"
-        if self.cancelled:
-            return "cancelled"
-        if self.found:
-            return "found"
-        return "interrupted" if self.ending else "finished"
+        return "cancelled" if self.cancelled else self._end or "finished"
 
     def check(self) -> None:
         """Raises CancelledError once the run is cancelled. Stages call this often, which shows that they are alive."""

@@ -12,7 +12,7 @@ from stream.answer.model_world import doubt_about
 from stream.answer.request import ClientOptions
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
 from stream.clock import Clock
-from stream.control import WAIT_MS, RunControl
+from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Event, Notice, QueryChanged, YesNoResult
 from stream.protocol.buffers import SnapshotWriter
@@ -262,7 +262,7 @@ class AnswerScheduler:
         for made in self._standing.update(event):
             self._observer.on_event(made)
             if self._standing.is_finished(made):
-                self._control.end_on_match()
+                self._control.end(FOUND)
 
     @property
     def _due(self) -> bool:

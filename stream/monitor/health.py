@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
+from stream.control import INTERRUPTED
 from stream.events import (
     ANSWERS_LOST,
     STORE_LOST,
@@ -54,7 +55,7 @@ class RunHandle(Protocol):
 
     def run(self) -> Iterator[Event]: ...
 
-    def end(self) -> None: ...
+    def end(self, outcome: str = INTERRUPTED) -> None: ...
 
     def cancel(self) -> None: ...
 

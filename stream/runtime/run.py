@@ -11,7 +11,7 @@ from stream.answer.model import QWEN, model_name
 from stream.answer.model_world import check_watched
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
-from stream.control import RunControl, describe
+from stream.control import INTERRUPTED, RunControl, describe
 from stream.errors import StreamError
 from stream.events import Event, Notice, Started, Summary
 from stream.media import SourceInfo
@@ -50,9 +50,9 @@ class BaseRun(ABC):
         check_watched(self._config)
         return model_name(self._config)
 
-    def end(self) -> None:
-        """Takes no new frames; what is in flight is finished."""
-        self._control.end()
+    def end(self, outcome: str = INTERRUPTED) -> None:
+        """Takes no new frames; what is in flight is finished. `outcome` stands in the summary."""
+        self._control.end(outcome)
 
     def cancel(self) -> None:
         """Stops everything; what is in flight is dropped."""

@@ -1,4 +1,4 @@
-"""One run from configuration to finished outputs: events go to every sink, signals and a time limit end it well."""
+"""Session of one run: opens the run and its outputs, passes every event to every sink, and ends in good order."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Protocol
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING
 
 from stream.config import CaptureConfig, Config
-from stream.control import signals_handled
+from stream.control import ELAPSED, signals_handled
 from stream.events import Event, FrameReady, Summary
 from stream.monitor.health import RunHandle
 from stream.recording.format import claimed_folder
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def open_run(config: Config, shared: AnswerWorker | None = None) -> Pipeline | SupervisedRun:
-    """The run of a configuration; `shared` answers, unless all stages are under supervision.
+    """Opens the run of a configuration; `shared` answers, unless all stages are supervised.
 
     Raises StreamError or ArrCocError where it cannot begin.
     """
-    if supervised(config):
+    if is_supervised(config):
         from stream.runtime.supervised import SupervisedRun
 
         return SupervisedRun(config)
@@ -40,12 +38,12 @@ def open_run(config: Config, shared: AnswerWorker | None = None) -> Pipeline | S
     return Pipeline(config, shared=shared)
 
 
-def supervised(config: Config) -> bool:
-    """Whether the frame stages are a process that is started again when it dies.
+def is_supervised(config: Config) -> bool:
+    """Returns whether the frame stages run in a process that is started again when it dies.
 
-    Only where frames come at their own pace: a file that is read without a loss cannot go on without what was lost. Not
-    where the source can be read once only, because a second process could not go on from there. Nor where a heat map is
-    drawn, whose pictures stay in the process that captures them. The answer process may be started again in any case.
+    Only where frames come at their own pace: a file that is read without a loss cannot go on after one. Not where the
+    source can be read only once: a second process could not go on from there. Nor where a heat map is drawn: its
+    pictures stay in the process that captures them. The answer process may be started again in any case.
     """
     if config.pipeline.single_process or config.output.heatmap is not None or is_read_once(config.source):
         return False
@@ -62,14 +60,6 @@ FINISHING = {
 STOPPING = "stopping now"
 
 
-class Stoppable(Protocol):
-    """What signals act on."""
-
-    def end(self) -> None: ...
-
-    def cancel(self) -> None: ...
-
-
 def run_session(
     config: Config,
     terminal: Display,
@@ -79,7 +69,7 @@ def run_session(
     resume: bool = False,
     limit_s: float | None = None,
 ) -> Summary:
-    """Runs the pipeline into the configured outputs, `extra` and the terminal; returns the run's summary.
+    """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
 
     `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
     after its first frame.
@@ -89,7 +79,7 @@ def run_session(
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)
-        opened = open_sinks(config.output, config.source, lambda slot: pipeline.take_overlay(slot), resume=resume)
+        opened = open_sinks(config.output, config.source, lambda slot: run.take_overlay(slot), resume=resume)
         for sink in opened:
             stack.callback(sink.close)
         if config.output.record is not None:
@@ -98,21 +88,20 @@ def run_session(
         sinks = [*opened, *services, *extra]
         for sink in (*services, *extra):
             stack.callback(sink.close)
-        pipeline = make_run(config)
-        monitor.follow(pipeline)
-        limit = None if limit_s is None else TimeLimit(pipeline, limit_s)
-        stack.enter_context(signals_end(limit or pipeline, terminal))
-        events = pipeline.run()
+        run = make_run(config)
+        monitor.follow(run)
+        stack.enter_context(signals_end(run, terminal))
+        events = run.run()
         if isinstance(events, Generator):
             stack.callback(events.close)
-        if limit is not None:
-            events = stack.enter_context(closing(limit.events(events)))
-        terminal.attach(pipeline, expected_frames(pipeline.source_info, config.capture))
+        if limit_s is not None:
+            events = stack.enter_context(closing(end_in_time(events, run, limit_s)))
+        terminal.attach(run, expected_frames(run.source_info, config.capture))
         return deliver(events, [*sinks, terminal])
 
 
 def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
-    """Gives every event to every sink, in order, and returns the summary, which is the last."""
+    """Writes every event to every sink, in order; returns the summary, which is the last event."""
     summary: Summary | None = None
     for event in events:
         for sink in sinks:
@@ -124,7 +113,7 @@ def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
 
 
 def expected_frames(info: SourceInfo, capture: CaptureConfig) -> int | None:
-    """Frames that the source will give, as far as its container, the part that is read and the limit tell."""
+    """Returns how many frames the source will give, as far as its container, the part to read and the limit say."""
     frames, limit = info.frames, capture.max_frames
     if info.fps is not None and info.duration_ns is not None and (capture.start_s or capture.duration_s):
         left_s = max(0.0, info.duration_ns / 1e9 - capture.start_s)
@@ -137,8 +126,8 @@ def expected_frames(info: SourceInfo, capture: CaptureConfig) -> int | None:
 
 
 @contextmanager
-def signals_end(run: Stoppable, terminal: Display) -> Iterator[None]:
-    """While inside: the first SIGINT, SIGTERM or SIGHUP ends the run well, the second cancels it, a third kills.
+def signals_end(run: RunHandle, terminal: Display) -> Iterator[None]:
+    """Lets signals end the run inside the block: the first ends it well, the second cancels it, a third kills.
 
     A SIGHUP after another signal changes nothing: a terminal that is closed sends several.
     """
@@ -162,64 +151,21 @@ def signals_end(run: Stoppable, terminal: Display) -> Iterator[None]:
         yield
 
 
-ELAPSED = "elapsed"
-"""How such a run ended, in its summary."""
-
-
-class Endable(Protocol):
-    def end(self) -> None: ...
-
-    def cancel(self) -> None: ...
-
-
-class Timer(Protocol):
-    def start(self) -> None: ...
-
-    def cancel(self) -> None: ...
-
-
-def _timer(seconds: float, call: Callable[[], None]) -> Timer:
-    timer = threading.Timer(seconds, call)
+def end_in_time(
+    events: Iterator[Event],
+    run: RunHandle,
+    limit_s: float,
+    make_timer: Callable[..., threading.Timer] = threading.Timer,
+) -> Generator[Event, None, None]:
+    """Passes the run's events on; ends the run `limit_s` seconds after its first frame, whether or not more come."""
+    timer = make_timer(limit_s, run.end, [ELAPSED])
     timer.daemon = True
-    return timer
-
-
-class TimeLimit:
-    """Stands between a run and those who end it, so that whoever was first counts.
-
-    The time begins with the first frame, and passes whether or not more of them come.
-    """
-
-    def __init__(
-        self, run: Endable, seconds: float, make_timer: Callable[[float, Callable[[], None]], Timer] = _timer
-    ) -> None:
-        self._run = run
-        self._timer = make_timer(seconds, self._over)
-        self._elapsed = False
-        self._ended = False
-
-    def end(self) -> None:
-        self._ended = True
-        self._run.end()
-
-    def cancel(self) -> None:
-        self._run.cancel()
-
-    def events(self, events: Iterator[Event]) -> Generator[Event, None, None]:
-        """The run's events; the summary says where it was the time that ended it."""
-        started = False
-        try:
-            for event in events:
-                if not started and isinstance(event, FrameReady):
-                    started = True
-                    self._timer.start()
-                elif isinstance(event, Summary) and self._elapsed and event.ended == "interrupted":
-                    event = replace(event, ended=ELAPSED)
-                yield event
-        finally:
-            self._timer.cancel()
-
-    def _over(self) -> None:
-        if not self._ended:
-            self._elapsed = True
-            self._run.end()
+    started = False
+    try:
+        for event in events:
+            if not started and isinstance(event, FrameReady):
+                started = True
+                timer.start()
+            yield event
+    finally:
+        timer.cancel()

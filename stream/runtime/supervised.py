@@ -17,7 +17,7 @@ import msgspec
 from stream.answer.model import QWEN
 from stream.clock import Clock
 from stream.config import Config
-from stream.control import is_user_fixable, remote_error
+from stream.control import FOUND, is_user_fixable, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, TransportError
 from stream.events import Event, FrameReady, Restarted, VerdictChanged, unpack_event
 from stream.media import Overlay
@@ -176,7 +176,7 @@ class SupervisedRun(BaseRun):
         if isinstance(event, FrameReady):
             self._workers.prestart()
         elif isinstance(event, VerdictChanged) and self._continuity.holds and not self._config.answer.until.go_on:
-            self._control.end_on_match()
+            self._control.end(FOUND)
 
     def _is_over(self, report: Report) -> bool:
         """Whether a frame process found no more source to read, because the one before died in its last moments."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError
-from stream.control import CancelledError, RunControl, describe, failure_of, remote_error
+from stream.control import FOUND, CancelledError, RunControl, describe, failure_of, remote_error
 from stream.errors import SourceError, SourceNotFound, StageDied
 
 
@@ -24,7 +24,7 @@ def test_a_control_knows_how_the_run_ends() -> None:
 
 def test_a_run_that_found_what_it_watched_for_ends_with_that() -> None:
     control = RunControl()
-    control.end_on_match()
+    control.end(FOUND)
     assert control.ending
     assert control.outcome == "found"
 
@@ -32,9 +32,11 @@ def test_a_run_that_found_what_it_watched_for_ends_with_that() -> None:
 def test_a_run_that_was_told_to_end_before_was_interrupted() -> None:
     control = RunControl()
     control.end()
-    control.end_on_match()
+    control.end(FOUND)
     assert control.outcome == "interrupted"
     assert not control.found
+    control.cancel()
+    assert control.outcome == "cancelled"
 
 
 def test_the_first_failure_is_the_one_that_is_reported() -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.control import RunControl
+from stream.control import INTERRUPTED, RunControl
 from stream.events import Event, FrameReady, Restarted, Summary
 from stream.media import Overlay
 from stream.monitor.statistics import RunStatistics
@@ -64,8 +64,8 @@ class ScriptedRun:
     def drops(self) -> dict[str, int]:
         return self.dropped
 
-    def end(self) -> None:
-        self.told.append("end")
+    def end(self, outcome: str = INTERRUPTED) -> None:
+        self.told.append(outcome)
 
     def cancel(self) -> None:
         self.told.append("cancel")
@@ -81,10 +81,10 @@ class EndlessRun(ScriptedRun):
     def run(self) -> Iterator[Event]:
         yield from self.events
         assert self._ending.wait(LIMIT_S), "nobody ended the run"
-        yield summary(ended="interrupted")
+        yield summary(ended=self.told[0])
 
-    def end(self) -> None:
-        super().end()
+    def end(self, outcome: str = INTERRUPTED) -> None:
+        super().end(outcome)
         self._ending.set()
 
 

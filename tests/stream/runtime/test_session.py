@@ -1,4 +1,4 @@
-"""Which way a configuration is run."""
+"""Sessions: the kind of run, its outputs, signals and the time limit."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 from stream.config import CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.control import ELAPSED, INTERRUPTED
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, StageDied
 from stream.events import Event, Summary
 from stream.runtime import pipeline, supervised
 from stream.runtime.session import (
-    ELAPSED,
     FINISHING,
     STOPPING,
-    TimeLimit,
     deliver,
+    end_in_time,
     expected_frames,
+    is_supervised,
     open_run,
     run_session,
     signals_end,
 )
-from stream.runtime.session import supervised as is_supervised
 from stream.sinks.base import Sink
 from stream.sources import SourceInfo
 from tests.support.events import answer, frame, summary
@@ -140,9 +140,9 @@ def test_the_first_signal_ends_the_second_cancels_the_third_kills(capfd: pytest.
     run, before = ScriptedRun([]), signal.getsignal(signal.SIGINT)
     with signals_end(run, ProgressDisplay(captions=False)):
         os.kill(os.getpid(), signal.SIGINT)
-        assert run.told == ["end"]
+        assert run.told == [INTERRUPTED]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert run.told == ["end", "cancel"]
+        assert run.told == [INTERRUPTED, "cancel"]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -162,7 +162,7 @@ def test_where_nobody_can_press_a_key_none_is_asked_for(
     run = ScriptedRun([])
     with signals_end(run, ProgressDisplay(captions=False)):
         os.kill(os.getpid(), number)
-    assert run.told == ["end"]
+    assert run.told == [INTERRUPTED]
     assert capfd.readouterr().err == f"{remark}\n"
 
 
@@ -171,9 +171,9 @@ def test_a_terminal_that_is_closed_sends_several_signals_and_ends_the_run_once()
     with signals_end(run, ProgressDisplay(captions=False)):
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGHUP):
             os.kill(os.getpid(), number)
-        assert run.told == ["end"]
+        assert run.told == [INTERRUPTED]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert run.told == ["end", "cancel"]
+        assert run.told == [INTERRUPTED, "cancel"]
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
@@ -183,7 +183,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
             assert run.told == []
             os.kill(os.getpid(), signal.SIGTERM)
-            assert run.told == ["end"]
+            assert run.told == [INTERRUPTED]
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -206,43 +206,15 @@ def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
         config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run, limit_s=0.01
     )
     assert told.ended == ELAPSED
-    assert run.told == ["end"]
+    assert run.told == [ELAPSED]
     assert '"ended":"elapsed"' in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
-
-
-def test_ctrl_c_before_the_time_is_over_is_told_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-
-    class Limit(TimeLimit):
-        def end(self) -> None:
-            told.append("end")
-            super().end()
-
-    monkeypatch.setattr("stream.runtime.session.TimeLimit", Limit)
-    run = EndlessRun([frame(0, 0.0)])
-    sink = Interrupting()
-    summary = run_session(
-        config_of_session(tmp_path), ProgressDisplay(captions=False), [sink], lambda _: run, limit_s=60.0
-    )
-    assert (told, run.told, summary.ended) == (["end"], ["end"], "interrupted")
-
-
-class Interrupting(Sink):
-    """Presses Ctrl-C at the first event."""
-
-    def write(self, event: Event) -> None:
-        if not isinstance(event, Summary):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 class FakeTimer:
     """Goes off when the test says so."""
 
-    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
-        self.seconds, self.call = seconds, call
+    def __init__(self, seconds: float, call: Callable[[str], None], arguments: list[str]) -> None:
+        self.seconds, self.go_off = seconds, lambda: call(*arguments)
         self.told: list[str] = []
 
     def start(self) -> None:
@@ -258,54 +230,29 @@ class Case:
     def __init__(self, events: list[Event]) -> None:
         self.run = ScriptedRun(events)
         self.timers: list[FakeTimer] = []
-        self.limit = TimeLimit(self.run, 60.0, self.timer)
-        self.events = self.limit.events(self.run.run())
+        self.events = end_in_time(self.run.run(), self.run, 60.0, self.timer)
 
-    def timer(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
-        self.timers.append(FakeTimer(seconds, call))
+    def timer(self, seconds: float, call: Callable[[str], None], arguments: list[str]) -> FakeTimer:
+        self.timers.append(FakeTimer(seconds, call, arguments))
         return self.timers[-1]
-
-
-def ending(event: Event) -> str:
-    assert isinstance(event, Summary)
-    return event.ended
 
 
 def test_the_time_begins_with_the_first_frame() -> None:
     case = Case([answer(0.0, "a"), frame(0, 0.0), frame(1, 0.1), summary()])
-    (timer,) = case.timers
     next(case.events)
+    (timer,) = case.timers
     assert timer.told == []
     next(case.events)
     assert (timer.seconds, timer.told) == (60, ["start"])
-    assert ending(list(case.events)[-1]) == "finished"
+    assert isinstance(list(case.events)[-1], Summary)
     assert timer.told == ["start", "cancel"]
 
 
-def test_a_run_that_it_ended_says_so() -> None:
-    case = Case([frame(0, 0.0), summary(ended="interrupted")])
+def test_a_run_whose_time_is_over_is_told_why_it_ends() -> None:
+    case = Case([frame(0, 0.0), summary()])
     next(case.events)
-    case.timers[0].call()
-    assert case.run.told == ["end"]
-    assert ending(next(case.events)) == ELAPSED
-
-
-def test_a_run_that_was_interrupted_before_stays_interrupted() -> None:
-    case = Case([frame(0, 0.0), summary(ended="interrupted")])
-    next(case.events)
-    case.limit.end()
-    case.timers[0].call()
-    assert case.run.told == ["end"]
-    assert ending(next(case.events)) == "interrupted"
-
-
-def test_a_run_that_is_cancelled_while_it_ends_is_cancelled() -> None:
-    case = Case([frame(0, 0.0), summary(ended="cancelled")])
-    next(case.events)
-    case.timers[0].call()
-    case.limit.cancel()
-    assert case.run.told == ["end", "cancel"]
-    assert ending(next(case.events)) == "cancelled"
+    case.timers[0].go_off()
+    assert case.run.told == [ELAPSED]
 
 
 def test_a_run_that_is_given_up_leaves_no_timer() -> None:
