@@ -1,0 +1,1 @@
+"""Outputs of a run: files, and services for other programs."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from stream.config import STDOUT, Config, OutputConfig
 from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
-from stream.sinks.heatmap import HeatmapSink, TakeOverlay
 from stream.sinks.jsonl import ExplanationSink, JsonlSink
 from stream.sinks.output_file import check_outputs
+
+if TYPE_CHECKING:
+    from stream.sinks.heatmap import TakeOverlay
 
 
 class MonitorSink(Sink):
@@ -67,6 +70,8 @@ def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, 
     with ExitStack() as opened:
         sinks = [_opened(opened, _caption_sink(path, config.timing, resume)) for path in config.paths]
         if config.heatmap is not None:
+            from stream.sinks.heatmap import HeatmapSink
+
             sinks.append(_opened(opened, HeatmapSink(config.heatmap, take_overlay)))
         if config.why is not None:
             sinks.append(_opened(opened, ExplanationSink(config.why)))
