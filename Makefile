@@ -44,6 +44,7 @@ check: $(READY)
 	$(BIN)/python -m pytest tests/test_imports.py
 
 docs: $(READY)
+	$(BIN)/python -m scripts.config_reference > docs/configuration.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)

@@ -32,7 +32,7 @@ import torch
 
 from arr_coc.hub import bundled_model_path
 from stream.bench.report import machine
-from stream.config import AnswerConfig, Config, PipelineConfig, UntilConfig
+from stream.config import AnswerConfig, Config, PipelineConfig, StandingQueryConfig
 from stream.events import VerdictChanged, YesNoResult
 from stream.recording.identity import fingerprint
 from stream.runtime.pipeline import Pipeline
@@ -45,7 +45,7 @@ FPS = 10
 SHOWN, HIDDEN = 0.5, 0.0
 """Shares of a thing's box: from the one on it is there, at the other it is not; between them nothing is counted."""
 
-EVERY_FRAME = UntilConfig(every_s=1e-6, least_s=0.0, yes_above=0.5, no_below=0.5, sure=0.5, certain=0.0)
+EVERY_FRAME = StandingQueryConfig(every_s=1e-6, least_s=0.0, yes_above=0.5, no_below=0.5, sure=0.5, certain=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def make_clip(path: Path, scene: Scene) -> None:
 
 
 def watched(
-    clip: Path, case: Case, until: UntilConfig, model: str | None
+    clip: Path, case: Case, until: StandingQueryConfig, model: str | None
 ) -> tuple[list[YesNoResult], list[VerdictChanged]]:
     """The looks and turns of one run."""
     until = until.model_copy(update={"question": case.question, "go_on": True, "force": True})
@@ -177,7 +177,7 @@ def measure(case: Case, folder: Path, model: str | None) -> dict[str, Any]:
     clip = folder / f"{case.scene.name}.mp4"
     make_clip(clip, case.scene)
     shown = [case.shown(index) for index in range(case.scene.frames)]
-    looks, turns = watched(clip, case, UntilConfig(), model)
+    looks, turns = watched(clip, case, StandingQueryConfig(), model)
     every, flaps = watched(clip, case, EVERY_FRAME, model)
     right = [(look.yes >= 0.5) == shown[look.frame_index] for look in every if shown[look.frame_index] is not None]
     return {
@@ -229,7 +229,7 @@ def main() -> None:
         "machine": machine() | {"threads": 1},
         "model": options.model or "bundled",
         "weights": None if options.model else fingerprint(bundled_model_path() / "model.safetensors"),
-        "settings": UntilConfig().model_dump(exclude={"question", "captions", "go_on", "force"}),
+        "settings": StandingQueryConfig().model_dump(exclude={"question", "captions", "go_on", "force"}),
         "frames_a_second": FPS,
         "all": summed(measured, options.seconds),
         "cases": measured,

@@ -30,7 +30,7 @@ from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from stream.bench.report import machine
-from stream.config import UntilConfig
+from stream.config import StandingQueryConfig
 from stream.recording.identity import fingerprint
 from training.calibration import Found, measure
 from training.questions.presence import KINDS, presence_scenes
@@ -40,7 +40,7 @@ SEED = 32
 SCENES = 120
 
 
-def rates(found: Sequence[Found], calibration: Calibration, until: UntilConfig) -> dict[str, Any]:
+def rates(found: Sequence[Found], calibration: Calibration, until: StandingQueryConfig) -> dict[str, Any]:
     """True and false yes of single looks, read with a calibration."""
     told: dict[str, Any] = {}
     for kind in KINDS:
@@ -66,7 +66,7 @@ def auc(found: Sequence[Found], kind: str) -> float | None:
 
 def report(found: Sequence[Found], unseen: Sequence[bool], calibration: Calibration) -> dict[str, Any]:
     """All figures; `unseen` says of each question whether a run would refuse it."""
-    until = UntilConfig()
+    until = StandingQueryConfig()
     asked = {kind: [refused for one, refused in zip(found, unseen, strict=True) if one.kind == kind] for kind in KINDS}
     return {
         "questions": {kind: len(flags) for kind, flags in asked.items()},

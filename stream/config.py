@@ -20,21 +20,18 @@ STDOUT = "-"
 CLIENTS_MAX = 64
 """More than this many frame processes at one answer server are turned away."""
 
-STDOUT = "-"
-"""In the place of a caption file: JSON lines on standard output."""
-
 QUERY_LIMIT_CHARS = 4000
 """Longest question. Far above any real one; a model with a short context says so itself."""
 
 
 class Section(BaseModel):
-    """A part of the configuration. Types are taken at their word: `"3"` is not a number, `true` is not 1."""
+    """Section of the configuration. Types are strict: `"3"` is not a number, `true` is not 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class CaptureConfig(Section):
-    """How frames come in."""
+    """Source: the part that is read, its size and its pace."""
 
     fit: Literal["pad", "resize"] = "pad"
     """`pad`: edge replication to multiples of 32. `resize`: as Qwen's processor, for parity with the stock model."""
@@ -66,33 +63,34 @@ class CaptureConfig(Section):
     reconnect: bool = True
     """Try a live source that is lost again and again, with growing waits; otherwise its loss ends the run."""
     open_timeout_s: float = Field(default=10.0, gt=0)
-    """How long one attempt to reach a live source may take."""
+    """Time limit of one attempt to reach a live source, in seconds."""
     stall_s: float = Field(default=5.0, gt=0)
-    """A live source that gives no frame for so long counts as lost."""
+    """A live source without a frame for so many seconds counts as lost."""
 
 
 class CutConfig(Section):
-    """The scene-cut verdict; thresholds are documented with `arr_coc.video.cuts.SceneCutDetector`."""
+    """Detection of scene cuts; thresholds are documented with `arr_coc.video.cuts.SceneCutDetector`."""
 
     enabled: bool = True
+    """Whether scene cuts are looked for."""
 
 
 class TextureConfig(Section):
-    """How the texture follows the frames."""
+    """Texture store, and the change that makes a tile new."""
 
     backend: Literal["auto", "cpu", "gl", "cuda"] = "auto"
     """Where the texture lies: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
     mean_threshold: float = Field(default=3.5, ge=0, le=255)
     """A tile is dirty where its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)
-    """…or where the largest 2x2 mean of the difference exceeds this, of 255."""
+    """A tile is also dirty where the largest 2x2 mean of the difference exceeds this, of 255."""
     lease_timeout_ms: int = Field(default=2000, ge=1)
-    """How long the writer waits for readers of the texture, and they for it."""
+    """Longest wait of the writer for readers of the texture, and of them for it, in milliseconds."""
     cut: CutConfig = CutConfig()
 
 
 class AllocateConfig(Section):
-    """Which tokens are chosen."""
+    """Choice of visual tokens."""
 
     strategy: Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"] = "auto"
     """`auto`: foveated for a model that knows coarse tokens, mixed for others."""
@@ -108,11 +106,11 @@ class AllocateConfig(Section):
     tau_ms: float = Field(default=93.0, gt=0)
     """Time constant of blending relevance over time; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0
-    """For `random`."""
+    """Of the strategy `random`."""
 
 
 class IncrementalConfig(Section):
-    """What `encode = "incremental"` keeps, and how it stays near the truth; benchmarks/README.md has its error."""
+    """Limits of `encode = "incremental"`: what it keeps, and when it encodes again. benchmarks/README.md: its error."""
 
     every_frames: int | None = Field(default=64, ge=1)
     """Every so many frames all regions are encoded afresh; none for never."""
@@ -125,7 +123,7 @@ class IncrementalConfig(Section):
 
 
 class WindowConfig(Section):
-    """Which frames an answer is about."""
+    """Frames that an answer is about."""
 
     frames: int = Field(default=1, ge=1)
     """How many are shown: the newest that was answered about and those before it that suit the question best."""
@@ -135,37 +133,38 @@ class WindowConfig(Section):
     """At a cut: forget the frames before it, or keep them, for questions about the past."""
 
 
-class UntilConfig(Section):
-    """A standing question that yes or no answers: it is asked where something relevant changed, and told when the
-    answer turns."""
+class StandingQueryConfig(Section):
+    """Standing query: a yes/no question that is checked again where something relevant changed. A change of its answer
+    is reported."""
 
     question: str | None = Field(
         default=None, max_length=QUERY_LIMIT_CHARS, pattern=r"\S", examples=['"is there a red car?"']
     )
-    """The question; nothing is watched for when absent."""
+    """The question; no standing query when absent."""
     captions: bool = False
-    """Ask `answer.query` as well, as without it; otherwise this question is all that is asked."""
+    """Ask `answer.query` as well; otherwise the standing query is all that is asked."""
     go_on: bool = False
-    """Go on when the answer has turned to yes, and tell when it turns again; otherwise the run ends with it."""
+    """Go on after a yes, and report each change of the answer; otherwise the run ends with the first yes."""
     force: bool = False
-    """Watch also where the model only knows another world than the source shows, or has never seen a word of the
-    question; each look says then that it means nothing."""
+    """Check also where the model only knows another world than the source shows, or has never seen a word of the
+    question; each check then says that it means nothing."""
     every_s: float | None = Field(default=30.0, gt=0)
-    """Look after so many seconds at the latest; none for only where something changes."""
+    """Longest time between checks, in seconds; none to check only where something changes."""
     on_change: float | None = Field(default=0.02, gt=0, le=1)
-    """Look when the relevance-weighted change since the last look reaches this share."""
+    """Check when the relevance-weighted change since the last check reaches this share."""
     on_cut: bool = True
-    """Look at a scene cut, where the picture changes its size or format, and where a lost source is back."""
+    """Check at a scene cut, where the picture changes its size or format, and where a lost source is back."""
     least_s: float = Field(default=0.25, ge=0)
-    """No two looks follow each other sooner, but for a cut."""
+    """Shortest time between checks, in seconds; a cut does not wait."""
     yes_above: float = Field(default=0.6, ge=0.5, le=1)
-    """From this probability on a look says yes."""
+    """Lowest probability of a yes."""
     no_below: float = Field(default=0.4, ge=0, le=0.5)
-    """Up to this probability it says no; in between it says nothing."""
+    """Highest probability of a no; in between a check says nothing."""
     sure: float = Field(default=0.95, ge=0.5, le=1)
-    """A look of this probability, of yes or of no, turns the answer alone; any other must be confirmed by the next."""
+    """A check of this probability, of yes or of no, changes the answer alone; any other must be confirmed by the
+    next."""
     certain: float = Field(default=0.1, ge=0, le=1)
-    """Where yes and no together are less probable than this, a look says nothing."""
+    """Where yes and no together are less probable than this, a check says nothing."""
 
     @property
     def alone(self) -> bool:
@@ -174,7 +173,7 @@ class UntilConfig(Section):
 
 
 class AnswerConfig(Section):
-    """What is asked, of which model, and when it speaks."""
+    """Model, question, and the moments of answers."""
 
     model: str | None = Field(default=None, min_length=1)
     """Folder or hub name; the bundled model when absent."""
@@ -185,15 +184,15 @@ class AnswerConfig(Section):
     (`incremental`), or all."""
     incremental: IncrementalConfig = IncrementalConfig()
     window: WindowConfig = WindowConfig()
-    until: UntilConfig = UntilConfig()
+    until: StandingQueryConfig = StandingQueryConfig()
     every_s: float | None = Field(default=2.0, gt=0)
-    """Seconds of media time between answers; none to speak only on change and on cuts."""
+    """Seconds of media time between answers; none to answer only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)
-    """Speak when the relevance-weighted change since the last answer exceeds this."""
+    """Answer when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool | Literal["finish", "cancel"] = "finish"
-    """Speak at a scene cut, where the picture changes its size or format, and where a lost source is back: once the
-    answer that is being spoken has ended (`finish`, or true), or in its place (`cancel`). False: that is no reason to
-    speak. `answer.window.on_cut` is about the frames that are kept."""
+    """Answer at a scene cut, where the picture changes its size or format, and where a lost source is back: after the
+    answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason.
+    `answer.window.on_cut` is about the frames that are kept."""
     target_ms: float | None = Field(default=None, gt=0)
     """Of twenty answers, nineteen begin within so many milliseconds of their frame's capture: the budget moves for it,
     from 64 to 400 tokens. Not where a file is read frame by frame."""
@@ -206,12 +205,15 @@ class AnswerConfig(Section):
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy: the same answer on every run."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Of the next tokens, the likeliest that together reach this probability are drawn from; with a temperature."""
     seed: int = 0
+    """Of the draws, with a temperature."""
     server: str | None = Field(default=None, min_length=1)
     """Where `serve-answers` runs the answer stage, such as tcp://10.0.0.2:5555; a process of this run when absent."""
     device: str = "auto"
-    """`auto`, `cpu`, `cuda`, `cuda:1`…"""
+    """Where the model runs: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Numbers that the model computes with."""
 
     @property
     def asked(self) -> str:
@@ -220,7 +222,7 @@ class AnswerConfig(Section):
 
 
 class NetworkConfig(Section):
-    """Who may connect, wherever a socket leaves this machine."""
+    """Access to sockets that leave this machine."""
 
     keys: str | None = Field(default=None, min_length=1)
     """Folder of CURVE keys, made by the command `keys`; without it sockets stay on this machine."""
@@ -229,7 +231,7 @@ class NetworkConfig(Section):
 
 
 class OutputConfig(Section):
-    """Where text and pictures go."""
+    """Files and sockets that text and pictures go to."""
 
     paths: tuple[str, ...] = Field(default=(), strict=False)
     """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl). `-` is JSON lines on standard output."""
@@ -238,7 +240,7 @@ class OutputConfig(Section):
     why: str | None = None
     """Why each token of each frame that was answered about was chosen (.jsonl)."""
     record: str | None = Field(default=None, min_length=1)
-    """A folder for a recording of what the answer stage was given and said, for `replay`."""
+    """A folder for a recording of requests to the answer stage and its replies, for `replay`."""
     publish: str | None = Field(default=None, min_length=1)
     """Where a ZeroMQ PUB socket for robots and AR is bound, such as tcp://127.0.0.1:5556."""
     control: str | None = Field(default=None, min_length=1)
@@ -252,16 +254,15 @@ class OutputConfig(Section):
 
 
 class PipelineConfig(Section):
-    """How the stages are joined, and what happens when one of them dies."""
+    """Queues between the stages, and restarts of processes that die."""
 
     restart: bool | None = None
     """Start a process that died or hangs again, with the frame stages in a process of their own; for live sources when
     absent."""
     restart_limit: int = Field(default=5, ge=1)
-    """This many deaths within a minute end the run: it is a crash loop."""
+    """So many deaths within a minute are a crash loop, and end the run."""
     heartbeat_s: float = Field(default=5.0, gt=0)
-    """A process that gives no sign of life for so long hangs."""
-
+    """A process without a heartbeat for so many seconds hangs."""
     single_process: bool = False
     """Run the answer stage as a thread instead of a process of its own."""
     frames: Literal["lossless", "newest"] = "lossless"
@@ -269,11 +270,11 @@ class PipelineConfig(Section):
     answers: Literal["lockstep", "newest"] = "lockstep"
     """At an answer point: wait for the answer, or go on and answer the newest packet."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """How long the answer stage may be silent while an answer is due, before the run is given up."""
+    """Longest silence of the answer stage while an answer is due, in seconds; then the run is given up."""
 
 
 class Config(Section):
-    """The whole configuration of a run."""
+    """Configuration of a run."""
 
     source: str = ""
     """A file, a camera, an address on a network, a folder of pictures, "-", or `scene:NAME`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_coc.errors import counted
-from stream.commands.options import Key, RunOptions, key_layers, takes_run_options
+from stream.commands.options import ConfigKey, RunOptions, key_layers, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.commands.several import configs_of, run_each
 from stream.config_loading import Layer, file_layer
@@ -44,14 +44,14 @@ def caption(
             help="Captions as .vtt, .srt or .jsonl, - for JSON lines on stdout; may be repeated. [lines on stdout]",
             show_default=False,
         ),
-        Key("output.paths"),
+        ConfigKey("output.paths"),
     ] = None,
     timing: Annotated[
         bool | None,
         typer.Option(
             "--timing/--no-timing", help="Latencies in .jsonl; without them two runs write the same bytes. [timing]"
         ),
-        Key("output.timing"),
+        ConfigKey("output.timing"),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run that was killed or interrupted stopped.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import Backend, Device, Dtype, Encode, Key, count_of, key_layers, text_option
+from stream.commands.options import Backend, ConfigKey, Device, Dtype, Encode, count_of, key_layers, text_option
 from stream.commands.outcome import FAILED
 from stream.config import CLIENTS_MAX
 from stream.config_loading import build_config
@@ -79,18 +79,18 @@ def doctor(
     model: Annotated[
         str | None,
         text_option("--model", "-m", metavar="NAME", help="The model to look at. [bundled]"),
-        Key("answer.model"),
+        ConfigKey("answer.model"),
     ] = None,
     budget: Annotated[
         str | None,
         text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
-        Key("allocate.budget"),
+        ConfigKey("allocate.budget"),
     ] = None,
     dtype: Dtype = None,
     window: Annotated[
         str | None,
         text_option("--window", metavar="N", help="Frames that an answer speaks of. [1]"),
-        Key("answer.window.frames"),
+        ConfigKey("answer.window.frames"),
     ] = None,
     encode: Encode = None,
     backend: Backend = None,

@@ -56,7 +56,7 @@ def media_time_of(option: str, text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """The configuration key that an option sets, in the option's annotation.
 
     `read` makes the key's value of the option's name and text; without it the text is a TOML value or bare text.
@@ -75,7 +75,7 @@ def key_layers(owner: Callable[..., object], **given: object) -> list[Layer]:
     layers = []
     for name, hint in get_type_hints(owner, include_extras=True).items():
         kind, *details = get_args(hint) or (hint,)
-        key = next((detail for detail in details if isinstance(detail, Key)), None)
+        key = next((detail for detail in details if isinstance(detail, ConfigKey)), None)
         value = given.get(name)
         if key is None or value is None or (kind is bool and not value):
             continue
@@ -97,7 +97,7 @@ def text_option(*names: str, metavar: str, help: str) -> Any:
 Model = Annotated[
     str | None,
     text_option("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]"),
-    Key("answer.model"),
+    ConfigKey("answer.model"),
 ]
 Encode = Annotated[
     str | None,
@@ -106,24 +106,24 @@ Encode = Annotated[
         metavar="NAME",
         help="What the vision encoder is given: sparse, incremental, prune, weighted, full. [sparse]",
     ),
-    Key("answer.encode"),
+    ConfigKey("answer.encode"),
 ]
 Backend = Annotated[
     str | None,
     text_option("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]"),
-    Key("texture.backend"),
+    ConfigKey("texture.backend"),
 ]
 Device = Annotated[
     str | None,
     text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]"),
-    Key("answer.device"),
+    ConfigKey("answer.device"),
 ]
 Dtype = Annotated[
     str | None,
     text_option(
         "--dtype", metavar="NAME", help="Numbers that the model computes with: float32, bfloat16, float16. [auto]"
     ),
-    Key("answer.dtype"),
+    ConfigKey("answer.dtype"),
 ]
 ConfigFiles = Annotated[
     list[str] | None,
@@ -140,7 +140,7 @@ Assignments = Annotated[
         "--set",
         "-s",
         metavar="KEY=VALUE",
-        help="Any key, such as answer.max_tokens=48; may be repeated. All keys: docs/cli.md",
+        help="Any key, such as answer.max_tokens=48; may be repeated. All keys: docs/configuration.md",
     ),
 ]
 
@@ -173,25 +173,25 @@ class RunOptions:
     query: Annotated[
         str | None,
         text_option("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]"),
-        Key("answer.query"),
+        ConfigKey("answer.query"),
     ] = None
     model: Model = None
     every: Annotated[
         str | None,
         text_option("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]"),
-        Key("answer.every_s"),
+        ConfigKey("answer.every_s"),
     ] = None
     budget: Annotated[
         str | None,
         text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
-        Key("allocate.budget"),
+        ConfigKey("allocate.budget"),
     ] = None
     target_ms: Annotated[
         str | None,
         text_option(
             "--target-ms", metavar="MS", help="Move the budget so that answers begin within this time (p95). [off]"
         ),
-        Key("answer.target_ms"),
+        ConfigKey("answer.target_ms"),
     ] = None
     strategy: Annotated[
         str | None,
@@ -200,65 +200,65 @@ class RunOptions:
             metavar="NAME",
             help="How tokens are chosen: topk, mixed, foveated, fixation, grid, uniform, random. [auto]",
         ),
-        Key("allocate.strategy"),
+        ConfigKey("allocate.strategy"),
     ] = None
     encode: Encode = None
     window: Annotated[
         str | None,
         text_option("--window", metavar="N", help="How many frames an answer speaks of. [1]"),
-        Key("answer.window.frames"),
+        ConfigKey("answer.window.frames"),
     ] = None
     until: Annotated[
         str | None,
         text_option("--until", metavar="QUESTION", help="End when the answer to this yes-or-no question is yes. [off]"),
-        Key("answer.until.question"),
+        ConfigKey("answer.until.question"),
     ] = None
     go_on: Annotated[
         bool,
         typer.Option("--go-on", help="With --until: go on after a yes, and say each time the answer changes."),
-        Key("answer.until.go_on"),
+        ConfigKey("answer.until.go_on"),
     ] = False
     force: Annotated[
         bool,
         typer.Option("--force", help="With --until: watch even if the model was not made for this source."),
-        Key("answer.until.force"),
+        ConfigKey("answer.until.force"),
     ] = False
     max_frames: Annotated[
         str | None,
         text_option("--max-frames", metavar="N", help="Stop after so many frames. [no limit]"),
-        Key("capture.max_frames"),
+        ConfigKey("capture.max_frames"),
     ] = None
     start: Annotated[
         str | None,
         text_option("--start", metavar="TIME", help="Begin a file here: 90, 1:30, 0:01:30.5. [0]"),
-        Key("capture.start_s", media_time_of),
+        ConfigKey("capture.start_s", media_time_of),
     ] = None
     duration: Annotated[
         str | None,
         text_option("--duration", metavar="TIME", help="Read so much of a file. [to its end]"),
-        Key("capture.duration_s", media_time_of),
+        ConfigKey("capture.duration_s", media_time_of),
     ] = None
     stream: Annotated[
         str | None,
         text_option(
             "--stream", metavar="N", help="Which video stream of a file that has several, from 0. [its default]"
         ),
-        Key("capture.stream"),
+        ConfigKey("capture.stream"),
     ] = None
     heatmap: Annotated[
         str | None,
         text_option("--heatmap", metavar="FILE", help="Also write an .mp4 that shows which tokens were chosen."),
-        Key("output.heatmap"),
+        ConfigKey("output.heatmap"),
     ] = None
     why: Annotated[
         str | None,
         text_option("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl."),
-        Key("output.why"),
+        ConfigKey("output.why"),
     ] = None
     record: Annotated[
         str | None,
         text_option("--record", metavar="FOLDER", help="Also record what is asked and answered, for `replay`."),
-        Key("output.record"),
+        ConfigKey("output.record"),
     ] = None
     server: Annotated[
         str | None,
@@ -267,33 +267,33 @@ class RunOptions:
             metavar="ADDRESS",
             help="Where `serve-answers` runs the model: tcp://HOST:PORT. [a process here]",
         ),
-        Key("answer.server"),
+        ConfigKey("answer.server"),
     ] = None
     publish: Annotated[
         str | None,
         text_option(
             "--publish", metavar="ENDPOINT", help="Publish events over ZeroMQ, for example at tcp://127.0.0.1:5556."
         ),
-        Key("output.publish"),
+        ConfigKey("output.publish"),
     ] = None
     control: Annotated[
         str | None,
         text_option(
             "--control", metavar="ENDPOINT", help="Take questions over ZeroMQ, for example at tcp://127.0.0.1:5557."
         ),
-        Key("output.control"),
+        ConfigKey("output.control"),
     ] = None
     metrics_port: Annotated[
         str | None,
         text_option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1."),
-        Key("output.metrics_port"),
+        ConfigKey("output.metrics_port"),
     ] = None
     keys: Annotated[
         str | None,
         text_option(
             "--keys", metavar="FOLDER", help="CURVE keys, made by `keys`, for sockets that leave this machine."
         ),
-        Key("network.keys"),
+        ConfigKey("network.keys"),
     ] = None
     backend: Backend = None
     device: Device = None
@@ -303,12 +303,12 @@ class RunOptions:
     realtime: Annotated[
         bool,
         typer.Option("--realtime", help="Play a file at its own pace; late frames are dropped."),
-        Key("capture.realtime"),
+        ConfigKey("capture.realtime"),
     ] = False
     single_process: Annotated[
         bool,
         typer.Option("--single-process", help="Run the model in a thread, for debugging."),
-        Key("pipeline.single_process"),
+        ConfigKey("pipeline.single_process"),
     ] = False
     restart: Annotated[
         bool | None,
@@ -317,12 +317,12 @@ class RunOptions:
             help="Start a process that dies or hangs again. [for live sources]",
             show_default=False,
         ),
-        Key("pipeline.restart"),
+        ConfigKey("pipeline.restart"),
     ] = None
     plain_tcp: Annotated[
         bool,
         typer.Option("--plain-tcp", help="Let sockets leave this machine without keys: anybody may connect."),
-        Key("network.plain_tcp"),
+        ConfigKey("network.plain_tcp"),
     ] = False
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Events and log as lines of JSON on stderr, instead of progress.")

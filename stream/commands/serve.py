@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from stream import logs
-from stream.commands.options import Assignments, ConfigFiles, Device, Dtype, Encode, Key, Model, key_layers, text_option
+from stream.commands.options import (
+    Assignments,
+    ConfigFiles,
+    ConfigKey,
+    Device,
+    Dtype,
+    Encode,
+    Model,
+    key_layers,
+    text_option,
+)
 from stream.commands.outcome import INTERRUPTED
 from stream.config_loading import Layer, build_config, file_layer, set_layer
 from stream.errors import TransportError
@@ -24,10 +34,12 @@ def ask(
     keys: Annotated[
         str | None,
         text_option("--keys", metavar="FOLDER", help="Keys made by `keys`, where the run has some."),
-        Key("network.keys"),
+        ConfigKey("network.keys"),
     ] = None,
     plain_tcp: Annotated[
-        bool, typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine."), Key("network.plain_tcp")
+        bool,
+        typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine."),
+        ConfigKey("network.plain_tcp"),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
@@ -77,19 +89,19 @@ def serve_answers(
     max_tokens: Annotated[
         str | None,
         text_option("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]"),
-        Key("answer.max_tokens"),
+        ConfigKey("answer.max_tokens"),
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
     keys: Annotated[
         str | None,
         text_option("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect."),
-        Key("network.keys"),
+        ConfigKey("network.keys"),
     ] = None,
     plain_tcp: Annotated[
         bool,
         typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect."),
-        Key("network.plain_tcp"),
+        ConfigKey("network.plain_tcp"),
     ] = False,
     config: ConfigFiles = None,
     set_: Assignments = None,

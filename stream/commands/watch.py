@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import Key, RunOptions, key_layers, seconds_of, takes_run_options
+from stream.commands.options import ConfigKey, RunOptions, key_layers, seconds_of, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_written
 from stream.commands.several import configs_of, run_each
 from stream.config import STDOUT
@@ -49,7 +49,7 @@ def watch(
             help="Also write captions as .vtt, .srt or .jsonl, - for JSON lines on stdout; may be repeated.",
             show_default=False,
         ),
-        Key("output.paths"),
+        ConfigKey("output.paths"),
     ] = None,
     for_time: Annotated[
         str | None,

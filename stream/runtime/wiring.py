@@ -13,7 +13,7 @@ from stream.answer.model_world import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
-from stream.config import Config, UntilConfig
+from stream.config import Config, StandingQueryConfig
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.sources import SourceInfo
@@ -69,7 +69,7 @@ def allocate_policy(config: Config, info: SourceInfo) -> AllocatePolicy:
     )
 
 
-def watch_policy(until: UntilConfig, holds: bool | None = None) -> StandingQueryOptions | None:
+def watch_policy(until: StandingQueryConfig, holds: bool | None = None) -> StandingQueryOptions | None:
     """What is watched for; `holds` is the answer of a run that this one continues."""
     if until.question is None:
         return None

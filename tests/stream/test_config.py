@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 
 from stream.commands.options import RunOptions, takes_run_options
 from stream.config import QUERY_LIMIT_CHARS, Config
-from stream.config_loading import Layer, build_config, file_layer, option_layer, set_layer
+from stream.config_loading import Layer, build_config, file_layer, known_keys, option_layer, set_layer
 from stream.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 AUTO = "be 'auto' or 'adaptive'"
 
@@ -223,3 +227,11 @@ def refusal(key: str, text: str) -> str:
 def test_any_text_for_any_key_is_taken_or_refused(text: str, key: str) -> None:
     told = refusal(key, text)
     assert not told or told.startswith(f"--set: {key} should ")
+
+
+def test_the_reference_is_current() -> None:
+    command = [sys.executable, "-m", "scripts.config_reference"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert made == written, "write it anew with make docs"
+    assert all(f"| `{key}` |" in written for key in known_keys())

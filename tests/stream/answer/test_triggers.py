@@ -23,7 +23,7 @@ from stream.answer.triggers import (
     YesNoTriggerOptions,
     YesNoTriggers,
 )
-from stream.config import AnswerConfig, Config, UntilConfig
+from stream.config import AnswerConfig, Config, StandingQueryConfig
 from stream.display.text import turned_text
 from stream.events import Notice, VerdictChanged, YesNoResult, encode_event
 from stream.runtime.wiring import watch_policy
@@ -459,8 +459,8 @@ def test_a_long_watch_keeps_memory_flat() -> None:
 
 
 def test_what_is_watched_for_comes_from_the_configuration() -> None:
-    assert watch_policy(UntilConfig()) is None
-    given = UntilConfig(
+    assert watch_policy(StandingQueryConfig()) is None
+    given = StandingQueryConfig(
         question="is it?",
         captions=True,
         go_on=True,
@@ -485,7 +485,7 @@ def test_what_is_watched_for_comes_from_the_configuration() -> None:
 
 def test_alone_the_standing_question_is_the_one_that_is_asked() -> None:
     def asked(**until: object) -> str:
-        return Config(answer=AnswerConfig(query="what?", until=UntilConfig(**until))).answer.asked  # type: ignore[arg-type]
+        return Config(answer=AnswerConfig(query="what?", until=StandingQueryConfig(**until))).answer.asked  # type: ignore[arg-type]
 
     assert asked() == "what?"
     assert asked(question="is it?") == "is it?"

@@ -19,7 +19,15 @@ import pytest
 
 from arr_coc.types import Feedback, FrameStamp
 from stream.cli import main
-from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig, UntilConfig, WindowConfig
+from stream.config import (
+    AnswerConfig,
+    CaptureConfig,
+    Config,
+    OutputConfig,
+    PipelineConfig,
+    StandingQueryConfig,
+    WindowConfig,
+)
 from stream.errors import ResumeError
 from stream.events import Answer
 from stream.recording.journal import MAGIC, Journal, could_continue, journal_for, journal_path
@@ -291,7 +299,7 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
         ({"pipeline": PipelineConfig(frames="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"answer": AnswerConfig(encode="incremental")}, "give --encode sparse instead of incremental"),
         ({"answer": AnswerConfig(window=WindowConfig(frames=2))}, "leave answer.window.frames at 1"),
-        ({"answer": AnswerConfig(until=UntilConfig(question="is it?"))}, "a journal holds no looks"),
+        ({"answer": AnswerConfig(until=StandingQueryConfig(question="is it?"))}, "a journal holds no looks"),
         ({"source": "-"}, "cannot read standard input twice"),
         ({"source": "rtsp://user:secret@camera/1"}, "cannot read a live picture twice"),
         ({"source": "0"}, "cannot read a live picture twice"),

@@ -14,7 +14,7 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import Packet
-from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
+from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
 from stream.protocol.codec import token_message
@@ -144,7 +144,7 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
         if isinstance(event, FrameReady) and event.frame_index == 15:
             pipeline.ask("and now?")
 
-    until = UntilConfig(question="is it bright?", captions=True, go_on=True)
+    until = StandingQueryConfig(question="is it bright?", captions=True, go_on=True)
     told = record(video, tmp_path / "a", ask, until=until)
     events, summary = replayed(Recording(tmp_path / "a"))
     assert any(isinstance(event, QueryChanged) for event in events)
@@ -186,7 +186,7 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
             yes, certain = super().look(packet, question)
             return yes, certain - (0.002 if packet.stamp.frame_index >= 20 else 0.0005)
 
-    record(video, tmp_path / "a", until=UntilConfig(question="bright?", captions=True, go_on=True))
+    record(video, tmp_path / "a", until=StandingQueryConfig(question="bright?", captions=True, go_on=True))
     events, summary = replayed(Recording(tmp_path / "a"), Changed(Config()))
     again = [event for event in events if isinstance(event, Replayed)]
     assert [a.same for a in again] == [True, True, False, False]

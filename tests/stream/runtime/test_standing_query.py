@@ -13,7 +13,7 @@ from arr_coc.errors import ModelError
 from stream.answer.scheduler import WATCHES_ONLY
 from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import FakeClock
-from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, UntilConfig
+from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
 from stream.display.lines import LinesDisplay
 from stream.events import (
     Answer,
@@ -59,7 +59,9 @@ def configured(source: str, output: OutputConfig | None = None, **until: Any) ->
     return Config(
         source=source,
         allocate=AllocateConfig(budget=12),
-        answer=AnswerConfig(every_s=1.0, on_cut=False, until=UntilConfig(question=QUESTION, on_cut=False, **until)),
+        answer=AnswerConfig(
+            every_s=1.0, on_cut=False, until=StandingQueryConfig(question=QUESTION, on_cut=False, **until)
+        ),
         output=output or OutputConfig(),
         pipeline=PipelineConfig(single_process=True),
     )

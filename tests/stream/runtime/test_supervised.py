@@ -23,8 +23,8 @@ from stream.config import (
     CaptureConfig,
     Config,
     PipelineConfig,
+    StandingQueryConfig,
     TextureConfig,
-    UntilConfig,
 )
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import (
@@ -356,7 +356,7 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 def watching(*, go_on: bool) -> Config:
     """The scene has something bright in it all the time, which this speaker takes for what is watched for."""
     given = config()
-    until = UntilConfig(question="is it there?", go_on=go_on, every_s=0.2)
+    until = StandingQueryConfig(question="is it there?", go_on=go_on, every_s=0.2)
     return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})
 
 
