@@ -68,18 +68,18 @@ class SteadySpeaker:
     model_id, knows_levels, known_world, allocator = "steady", True, None, b""
 
     def __init__(self) -> None:
-        self.last = AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
+        self.last_stats = AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
 
-    def attend(self, guest: bytes) -> None: ...
+    def select_client(self, client: bytes) -> None: ...
 
-    def forget(self, guest: bytes) -> None: ...
+    def drop_client(self, client: bytes) -> None: ...
 
-    def embed(self, query: str) -> QueryEmbedding:
+    def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.ones((max(1, len(query.split())), 64), np.float32), self.model_id)
 
-    def check_until(self, question: str) -> None: ...
+    def check_standing_query(self, query: str) -> None: ...
 
-    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         return 0.5, 1.0
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:

@@ -123,7 +123,7 @@ class Run:
         )
         self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
         self._query = ""
-        speaker.attend(b"")
+        speaker.select_client(b"")
         self._reel = Reel.made()
         self._first: dict[int, tuple[str, bool]] = {}
         self._kept_bytes = 0
@@ -150,7 +150,7 @@ class Run:
         """Shows the next frame, while `query` is what is asked; the answer, where one was due."""
         if query != self._query:
             self._query = query
-            self._stream.allocator.set_query(self._speaker.embed(query))
+            self._stream.allocator.set_query(self._speaker.embed_query(query))
             self._triggers.ask()
         shown = self._stream.allocate(planes, stamp)
         cut = shown.update.epoch_reason == "cut"
@@ -159,8 +159,8 @@ class Run:
             return None
         trigger = self._triggers.fire()
         text = "".join(self._speaker.answer(shown.packet, query, lambda: False))
-        self._stream.on_answer(self._speaker.last.feedback)
-        return Told(text, trigger, self._speaker.last.kept_bytes)
+        self._stream.on_answer(self._speaker.last_stats.feedback)
+        return Told(text, trigger, self._speaker.last_stats.kept_bytes)
 
     def _judge(self, index: int, told: Told, took_ms: float) -> None:
         thousand, place = self.thousands[-1], index % REEL_FRAMES

@@ -13,132 +13,131 @@ from stream.errors import TransportError
 from stream.protocol.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
 from stream.transport.security import ServerCurve
 
-DAWDLING_MAX = 6
-"""Whoever lets turn after turn lapse has a sixty-fourth of the time in the end: 16 ms of a second."""
+PENALTY_MAX = 6
+"""A client that lets turn after turn expire has a sixty-fourth of the time in the end: 16 ms of a second."""
 
-LAPSE_COSTS = 2
-"""Turns that must be used before one that lapsed is forgotten."""
+PENALTY_PER_EXPIRY = 2
+"""Turns that must be used before one that expired is forgotten."""
+
+UNSEEN_CHARS = 40
+"""Of a word that a model has never seen, so much is sent."""
 
 
 @dataclass(slots=True)
 class ClientState:
-    """One frame process: its question, the standing one, if any, and how many of its packets were answered.
+    """State of one client: its query, and its standing query, if any.
 
-    `dawdling` rises with every turn that it let lapse, and falls with those that it used.
+    `penalty` rises with every turn that expired, and falls with those that were used.
     """
 
     query: str
     standing_query: str | None = None
-    answers: int = 0
-    dawdling: int = 0
+    penalty: int = 0
 
 
 class ClientTable:
-    """The frame processes at one answer stage, and those that wait for a turn, longest first.
+    """Table of the clients, and queue of those that wait for a turn, longest first.
 
-    Whoever had a turn waits behind all others for the next one, so nobody waits for more than one answer of each.
+    A client that had a turn waits behind all others for the next one, so none waits for more than one answer of each.
     """
 
     def __init__(self) -> None:
-        self._guests: dict[bytes, ClientState] = {}
+        self._clients: dict[bytes, ClientState] = {}
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._guests)
+        return len(self._clients)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(tuple(self._guests))
+        return iter(tuple(self._clients))
 
     @property
     def full(self) -> bool:
-        """Nobody else may join."""
-        return len(self._guests) >= CLIENTS_MAX
+        """Whether no other client may connect."""
+        return len(self._clients) >= CLIENTS_MAX
 
-    def join(self, client: bytes, query: str, standing_query: str | None = None) -> None:
-        """Takes a client in, or notes its other questions."""
-        known = self._guests.get(client)
-        self._guests[client] = ClientState(query, standing_query, dawdling=0 if known is None else known.dawdling)
+    def add(self, client: bytes, query: str, standing_query: str | None = None) -> None:
+        """Add a client, or replace the queries of one that is known."""
+        known = self._clients.get(client)
+        self._clients[client] = ClientState(query, standing_query, 0 if known is None else known.penalty)
 
-    def find(self, client: bytes) -> ClientState | None:
-        return self._guests.get(client)
+    def get(self, client: bytes) -> ClientState | None:
+        """Return the state of a client; None where it is not connected."""
+        return self._clients.get(client)
 
-    def leave(self, client: bytes) -> None:
-        """Forgets a client; it may be unknown."""
-        self._guests.pop(client, None)
-        self.forgo(client)
+    def remove(self, client: bytes) -> None:
+        """Remove a client; it may be unknown."""
+        self._clients.pop(client, None)
+        self.dequeue(client)
 
-    def want(self, client: bytes) -> None:
-        """The client waits for a turn, in its old place where it waits already. Strangers get none."""
-        if client in self._guests:
+    def enqueue(self, client: bytes) -> None:
+        """Let a client wait for a turn, in its old place where it waits already. Unknown ones get none."""
+        if client in self._clients:
             self._waiting.setdefault(client, None)
 
-    def forgo(self, client: bytes) -> None:
-        """The client does not want a turn any more."""
+    def dequeue(self, client: bytes) -> None:
+        """Take a client out of the queue; it need not wait."""
         self._waiting.pop(client, None)
 
-    def patience_ns(self, client: bytes, limit_ns: int) -> int:
-        """How long the client may take to use a turn, of at most `limit_ns`: less, the more turns it let lapse."""
-        guest = self._guests.get(client)
-        return limit_ns >> (0 if guest is None else guest.dawdling)
-
-    def dawdled(self, client: bytes) -> None:
-        """The client let a turn lapse, while others may have waited."""
-        if (guest := self._guests.get(client)) is not None:
-            guest.dawdling = min(DAWDLING_MAX, guest.dawdling + LAPSE_COSTS)
-
-    def hurried(self, client: bytes) -> None:
-        """The client used its turn."""
-        if (guest := self._guests.get(client)) is not None:
-            guest.dawdling = max(0, guest.dawdling - 1)
-
-    def next(self) -> bytes | None:
-        """Takes out the client that has waited longest."""
+    def pop_next(self) -> bytes | None:
+        """Take out the client that has waited longest."""
         return self._waiting.popitem(last=False)[0] if self._waiting else None
+
+    def turn_limit_ns(self, client: bytes, limit_ns: int) -> int:
+        """Return how long the client may take to use a turn, of at most `limit_ns`: less, the higher its penalty."""
+        state = self._clients.get(client)
+        return limit_ns >> (0 if state is None else state.penalty)
+
+    def turn_expired(self, client: bytes) -> None:
+        """Note that the client let a turn expire, while others may have waited."""
+        if (state := self._clients.get(client)) is not None:
+            state.penalty = min(PENALTY_MAX, state.penalty + PENALTY_PER_EXPIRY)
+
+    def turn_used(self, client: bytes) -> None:
+        """Note that the client used its turn."""
+        if (state := self._clients.get(client)) is not None:
+            state.penalty = max(0, state.penalty - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where the stage is reached. `shared`: it serves whoever comes, and outlives the failure of one answer.
+    """Options of an answer server. `shared`: it serves clients of several runs, and outlives the failure of one answer.
 
-    `encode` is what it encodes, where its guests may think otherwise. `ready` is called once the model has been loaded;
-    `answering` says from then on what it answers by.
+    `encode` is what it encodes, where its clients may expect otherwise. `on_ready` is called once the model has been
+    loaded; `provenance` returns from then on the model and settings that answers depend on.
     """
 
     endpoint: str
     encode: str | None = None
     curve: ServerCurve | None = None
     shared: bool = False
-    ready: Callable[[], None] = lambda: None
-    answering: Callable[[], str] = lambda: ""
+    on_ready: Callable[[], None] = lambda: None
+    provenance: Callable[[], str] = lambda: ""
 
 
-def check_admission(message: Connect, place: ServerOptions, guests: ClientTable) -> None:
-    """Raises TransportError or OptionError where the sender cannot be taken in, saying what to do about it."""
+def check_admission(message: Connect, options: ServerOptions, clients: ClientTable) -> None:
+    """Raises TransportError or OptionError where the sender cannot be admitted, saying what to do about it."""
     if message.protocol != PROTOCOL:
         raise TransportError(
             f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version "
             f"{message.protocol}; install the same version at both ends"
         )
-    if guests.full:
-        raise TransportError(f"the answer stage serves {counted(len(guests), 'other')} already; try another one")
-    if place.encode not in (None, message.encode):
+    if clients.full:
+        raise TransportError(f"the answer stage serves {counted(len(clients), 'other')} already; try another one")
+    if options.encode not in (None, message.encode):
         raise OptionError(
-            f"the answer stage encodes {place.encode}, not {message.encode}; give --encode {place.encode} here, or "
+            f"the answer stage encodes {options.encode}, not {message.encode}; give --encode {options.encode} here, or "
             f"start it with --encode {message.encode}"
         )
 
 
-UNSEEN_CHARS = 40
-"""Of a word that a model has never seen, so much is told."""
-
-
-def server_hello(speaker: AnswerModel, answering: str, unseen: tuple[str, ...] = ()) -> ServerHello:
-    """What a guest is told first: whom it talks to, and which words of its standing question that has never seen."""
+def server_hello(model: AnswerModel, provenance: str, unseen_words: tuple[str, ...] = ()) -> ServerHello:
+    """Return the first message to a client: the model, and words of its standing query that are unknown to it."""
     return ServerHello(
-        model_id=speaker.model_id,
-        knows_levels=speaker.knows_levels,
-        known_world=speaker.known_world,
-        allocator=speaker.allocator,
-        provenance=answering,
-        unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen[:UNSEEN_MAX]),
+        model_id=model.model_id,
+        knows_levels=model.knows_levels,
+        known_world=model.known_world,
+        allocator=model.allocator,
+        provenance=provenance,
+        unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen_words[:UNSEEN_MAX]),
     )

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 Packet: TypeAlias = TokenPacket | FramePacket
 
 QWEN = "stream.answer.model:load_qwen_model"
-"""The speaker that a run uses unless told otherwise."""
+"""The function that loads the model of a run, unless another one is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:
-    """What one answer took, and what it teaches. Times in milliseconds.
+    """Statistics of one answer, and its feedback. Times in milliseconds.
 
-    It speaks of so many `frames`, the oldest of `oldest_frame_ns` (media time; None: of one frame only). `kept_bytes`:
-    what is kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`.
+    It covers `frames` frames, the oldest of `oldest_frame_ns` (media time; None: one frame only). `kept_bytes`: what is
+    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`.
     """
 
     tokens_used: int
@@ -48,7 +48,7 @@ class AnswerStats:
 
 
 class AnswerModel(Protocol):
-    """A loaded model that answers one packet at a time, and may remember the frames of each guest apart.
+    """Contract of a loaded model: it answers one packet at a time, and may remember the frames of each client apart.
 
     `knows_levels`: it was trained with coarse tokens. `known_world`: what it only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
@@ -59,39 +59,43 @@ class AnswerModel(Protocol):
     known_world: str | None
     allocator: bytes
 
-    def attend(self, guest: bytes) -> None:
-        """What is asked from here on is asked by `guest`."""
+    def select_client(self, client: bytes) -> None:
+        """Answer `client` from here on."""
         ...
 
-    def forget(self, guest: bytes) -> None:
-        """A guest has left; it may be unknown."""
+    def drop_client(self, client: bytes) -> None:
+        """Forget a client; it may be unknown."""
         ...
 
-    def embed(self, query: str) -> QueryEmbedding: ...
-
-    def check_until(self, question: str) -> tuple[str, ...]:
-        """Words of this question that the model has never seen, as far as that can be told. Raises ModelError or
-        ContextLengthError where it cannot be looked at."""
+    def embed_query(self, query: str) -> QueryEmbedding:
+        """Return the embedding of a query. Raises ContextLengthError for one that is too long."""
         ...
 
-    def look(self, packet: Packet, question: str) -> tuple[float, float]:
-        """Probability of yes, given yes or no, and of yes or no at all; `last` tells of it as of an answer."""
+    def check_standing_query(self, query: str) -> tuple[str, ...]:
+        """Return words of a standing query that the model has never seen, as far as that is known.
+
+        Raises ModelError or ContextLengthError where it cannot be evaluated.
+        """
+        ...
+
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+        """Return the probability of yes, given yes or no, and of yes or no at all; `last_stats` covers it, too."""
         ...
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        """Pieces of the answer as they are decoded; ends early once `should_stop` says so."""
+        """Yield pieces of the answer as they are decoded; ends early once `should_stop` says so."""
         ...
 
     @property
-    def last(self) -> AnswerStats:
-        """About the answer that has just ended."""
+    def last_stats(self) -> AnswerStats:
+        """Statistics of the answer that has just ended."""
         ...
 
 
 class QwenAnswerModel:
-    """A Qwen model in one session, with a window of frames for each guest; without one, answers speak of one frame.
+    """Qwen model in one session, with a window of frames for each client; without one, answers cover one frame.
 
-    What incremental encoding keeps is each guest's own, too.
+    The state of incremental encoding is each client's own, too.
     """
 
     def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
@@ -107,47 +111,47 @@ class QwenAnswerModel:
         self.known_world = session.qwen.known_world
         self.allocator = pack_realiser(session.qwen.realiser)
 
-    def attend(self, guest: bytes) -> None:
+    def select_client(self, client: bytes) -> None:
         from arr_coc.qwen.encoding import IncrementalEncoder
         from arr_coc.qwen.frame_window import FrameWindow
 
         options = self._session.options
         if options.encode == "incremental":
-            self._session.vision = self._visions.setdefault(guest, IncrementalEncoder(options.incremental))
+            self._session.vision = self._visions.setdefault(client, IncrementalEncoder(options.incremental))
         if self._options is not None:
-            self._window = self._windows.setdefault(guest, FrameWindow(self._options))
+            self._window = self._windows.setdefault(client, FrameWindow(self._options))
 
-    def forget(self, guest: bytes) -> None:
-        self._windows.pop(guest, None)
-        if (vision := self._visions.pop(guest, None)) is not None:
+    def drop_client(self, client: bytes) -> None:
+        self._windows.pop(client, None)
+        if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
 
-    def embed(self, query: str) -> QueryEmbedding:
-        """Raises ContextLengthError where the question is too long, alone or beside the guest's window."""
+    def embed_query(self, query: str) -> QueryEmbedding:
+        """Raises ContextLengthError where the query is too long, alone or beside the client's window."""
         self._session.prompts.check_length(query, 1)
         if self._window is not None:
             self._session.prompts.check_window(query, self._window)
         return self._session.qwen.embed_query(query)
 
-    def check_until(self, question: str) -> tuple[str, ...]:
-        """Words that a model of a small world has never seen.
+    def check_standing_query(self, query: str) -> tuple[str, ...]:
+        """Return words that a model of a small world has never seen.
 
         Raises ModelError where the tokenizer has no token for yes or no, or the calibration cannot be used, and
-        ContextLengthError as `embed` does.
+        ContextLengthError as `embed_query` does.
         """
-        self.embed(question)
+        self.embed_query(query)
         _ = self._session.yes_no, self._session.qwen.yes_no_calibration
-        return self._session.qwen.unseen_words(question)
+        return self._session.qwen.unseen_words(query)
 
-    def look(self, packet: Packet, question: str) -> tuple[float, float]:
-        found = self._session.look(packet, question, self._window)
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+        found = self._session.look(packet, query, self._window)
         return found.yes, found.certain
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         return self._session.answer(packet, query, should_stop, self._window)
 
     @property
-    def last(self) -> AnswerStats:
+    def last_stats(self) -> AnswerStats:
         result = self._session.last
         return AnswerStats(
             tokens_used=result.tokens_used,
@@ -165,7 +169,7 @@ class QwenAnswerModel:
 
 
 def model_name(config: Config) -> str:
-    """The model's name for people. Raises ModelNotFound or ModelError where its folder can be seen to be unusable."""
+    """Return the model's name for people. Raises ModelNotFound or ModelError where its folder is unusable."""
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name)
     if folder is None:
@@ -175,7 +179,7 @@ def model_name(config: Config) -> str:
 
 
 def load_qwen_model(config: Config) -> QwenAnswerModel:
-    """Loads the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
+    """Load the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
     from arr_coc.qwen.loading import load_qwen
     from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
     from arr_coc.qwen.session import AnswerSession
@@ -193,7 +197,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
 
 
 def _window_options(config: Config) -> WindowOptions | None:
-    """None for a window of one frame: that is the stock layout, which prefills frame and question together."""
+    """Return None for a window of one frame: that is the stock layout, which prefills frame and query together."""
     from arr_coc.budget import MOST_TOKENS
     from arr_coc.qwen.options import WindowOptions
 
@@ -204,11 +208,11 @@ def _window_options(config: Config) -> WindowOptions | None:
 
 
 def load_answer_model(name: str, config: Config) -> AnswerModel:
-    """Calls the function `module:function` with the configuration. Raises ConfigError where there is none."""
+    """Call the function `module:function` with the configuration. Raises ConfigError where there is none."""
     module, _, function = name.partition(":")
     try:
-        opener = getattr(importlib.import_module(module), function)
+        load = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"no speaker {name!r}: {error}") from error
-    speaker: AnswerModel = opener(config)
-    return speaker
+    model: AnswerModel = load(config)
+    return model

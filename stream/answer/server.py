@@ -51,61 +51,14 @@ from stream.untrusted import (
     cut_to,
 )
 
-Parts = list[npt.NDArray[Any]]
-
-
-def answered_message(number: int, query: str, text: str, spoken: AnswerStats) -> tuple[AnswerReply, Parts]:
-    """An answer that has ended."""
-    arrays = feedback_arrays(spoken.feedback)
-    message = AnswerReply(
-        answer=number,
-        query=query,
-        text=text,
-        tokens_used=spoken.tokens_used,
-        text_tokens=spoken.text_tokens,
-        encode_ms=spoken.encode_ms,
-        prefill_ms=spoken.prefill_ms,
-        decode_ms=spoken.decode_ms,
-        frames=spoken.frames,
-        oldest_frame_ns=spoken.oldest_frame_ns,
-        kept_bytes=spoken.kept_bytes,
-        flops=spoken.flops,
-        full_flops=spoken.full_flops,
-        feedback_stamp=None if spoken.feedback is None else spoken.feedback.stamp,
-        arrays=specs_of(*arrays),
-    )
-    return message, arrays
-
-
-def looked_message(
-    number: int, look: tuple[float, float], spoken: AnswerStats, *, teaches: bool
-) -> tuple[YesNoReply, Parts]:
-    """A look at a standing question; what it learnt goes along only where it `teaches`."""
-    feedback = spoken.feedback if teaches else None
-    arrays = feedback_arrays(feedback)
-    yes, certain = look
-    message = YesNoReply(
-        answer=number,
-        yes=yes,
-        certain=certain,
-        tokens_used=spoken.tokens_used,
-        encode_ms=spoken.encode_ms,
-        prefill_ms=spoken.prefill_ms,
-        kept_bytes=spoken.kept_bytes,
-        feedback_stamp=None if feedback is None else feedback.stamp,
-        arrays=specs_of(*arrays),
-    )
-    return message, arrays
-
-
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
 
-ALIVE_NS = 1 * NS_PER_S
-"""How often every client is told that this stage is there, which also tells who is gone."""
+KEEP_ALIVE_NS = 1 * NS_PER_S
+"""How often every client is sent a KeepAlive, which also shows who is gone."""
 
-LAST_WORDS_NS = 5 * NS_PER_S
-"""How long a stage whose model failed to load waits for somebody to tell it to."""
+LOAD_FAILURE_NS = 5 * NS_PER_S
+"""How long a server whose model failed to load waits for a client to report that to."""
 
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
 
@@ -113,106 +66,111 @@ log = logging.getLogger(__name__)
 
 
 class AnswerServer:
-    """Runs in its own process or thread. `snapshot` is where frames lie that are not in the message."""
+    """Stage that answers, in a process or thread of its own. `snapshot` holds frames that are not in the message."""
 
     name = "answer"
 
     def __init__(
         self,
         load_model: Callable[[], AnswerModel],
-        place: ServerOptions,
+        options: ServerOptions,
         transport: Transport,
         control: RunControl,
         snapshot: SnapshotReader | None = None,
     ) -> None:
         self._load_model = load_model
-        self._place = place
+        self._options = options
         self._transport = transport
         self._control = control
         self._snapshot = snapshot
-        self._guests = ClientTable()
+        self._clients = ClientTable()
         self._turn = 0
         self._granted: tuple[Client, int] | None = None
         self._granted_ns = 0
-        self._alive_ns = 0
+        self._keep_alive_ns = 0
         self._packet: Received | None = None
-        self._speaking_to: Client | None = None
+        self._serving: Client | None = None
         self._unwanted = False
-        self._questions: Counter[Client] = Counter()
-        self._late: dict[Client, Connect | SetQuery] = {}
+        self._queries_taken: Counter[Client] = Counter()
+        self._deferred_queries: dict[Client, Connect | SetQuery] = {}
 
     @property
     def drops(self) -> dict[str, int]:
-        """Nothing: it is sent only what it asked for."""
+        """Nothing: the server is sent only what it asked for."""
         return {}
 
     def run(self) -> None:
-        with closing(self._transport.port(self._place.endpoint, self._place.curve)) as self._port:
+        """Load the model, and serve clients until the run is cancelled."""
+        with closing(self._transport.port(self._options.endpoint, self._options.curve)) as self._link:
             try:
-                self._speaker = self._load_model()
+                self._model = self._load_model()
             except Exception as error:
-                self._tell_whoever_comes(_failed(error))
+                self._report_load_failure(_error_reply(error))
                 raise
-            self._answering = self._place.answering()
-            self._place.ready()
+            self._provenance = self._options.provenance()
+            self._options.on_ready()
             while True:
                 self._step()
 
     def _step(self) -> None:
-        """Waits for whatever comes next, and does it. Raises CancelledError once the run is cancelled."""
-        if self._granted is None and (client := self._guests.next()) is not None:
+        """Wait for whatever comes next, and do it. Raises CancelledError once the run is cancelled."""
+        if self._granted is None and (client := self._clients.pop_next()) is not None:
             self._grant(client)
-        self._catch_up()
-        self._listen(WAIT_MS)
+        self._take_deferred_queries()
+        self._receive(WAIT_MS)
         if self._granted is None:
             return
+        client = self._granted[0]
         if self._packet is not None:
-            client, received = self._granted[0], self._packet
-            self._granted = self._packet = None
+            received = self._packet
+            self._revoke_turn()
             self._serve(client, received)
-        elif time.monotonic_ns() - self._granted_ns > self._guests.patience_ns(self._granted[0], TURN_LIMIT_NS):
-            self._guests.dawdled(self._granted[0])
-            self._granted = None
-
-    def _catch_up(self) -> None:
-        """Looks at the questions for which there was no time before: the last one of each client."""
-        self._questions.clear()
-        late, self._late = self._late, {}
-        for client, message in late.items():
-            self._take_question(client, message)
+        elif time.monotonic_ns() - self._granted_ns > self._clients.turn_limit_ns(client, TURN_LIMIT_NS):
+            self._clients.turn_expired(client)
+            self._revoke_turn()
 
     def _grant(self, client: Client) -> None:
         self._turn += 1
         if self._send(client, TurnGrant(turn=self._turn)):
             self._granted, self._granted_ns = (client, self._turn), time.monotonic_ns()
 
-    def _listen(self, timeout_ms: int) -> None:
-        """Hears what has come, from anybody; not all of it at once where somebody talks without end."""
+    def _revoke_turn(self) -> None:
+        self._granted = self._packet = None
+
+    def _has_turn(self, client: Client) -> bool:
+        return self._granted is not None and self._granted[0] == client
+
+    def _receive(self, timeout_ms: int) -> None:
+        """Take in what has come, from any client; not all of it at once where one sends without end."""
         self._control.check()
         for number in range(HEARD_AT_ONCE):
-            heard = self._port.receive(0 if number else timeout_ms)
-            if heard is None:
+            received = self._link.receive(0 if number else timeout_ms)
+            if received is None:
                 break
-            self._hear(*heard)
+            client, message = received
+            if isinstance(message, TransportError):
+                self._on_unreadable(client, message)
+            else:
+                self._dispatch(client, message)
         now_ns = time.monotonic_ns()
-        if now_ns - self._alive_ns > ALIVE_NS:
-            self._alive_ns = now_ns
-            for client in self._guests:
+        if now_ns - self._keep_alive_ns > KEEP_ALIVE_NS:
+            self._keep_alive_ns = now_ns
+            for client in self._clients:
                 self._send(client, KeepAlive())
 
-    def _hear(self, client: Client, received: Received) -> None:
+    def _dispatch(self, client: Client, received: Received) -> None:
         message = received.message
-        guest = self._guests.find(client)
-        if isinstance(message, Connect) or (isinstance(message, SetQuery) and guest is not None):
-            self._questions[client] += 1
-            if self._questions[client] <= QUESTIONS_AT_ONCE:
-                self._take_question(client, message)
-            elif client in self._late or len(self._late) < CLIENTS_MAX:
-                self._late[client] = message
-        elif guest is None or isinstance(message, Disconnect):
-            self._dismiss(client)
+        state = self._clients.get(client)
+        if isinstance(message, Connect) or (isinstance(message, SetQuery) and state is not None):
+            self._queries_taken[client] += 1
+            if self._queries_taken[client] <= QUESTIONS_AT_ONCE:
+                self._take_query(client, message)
+            elif client in self._deferred_queries or len(self._deferred_queries) < CLIENTS_MAX:
+                self._deferred_queries[client] = message
+        elif state is None or isinstance(message, Disconnect):
+            self._drop_client(client)
         elif isinstance(message, TurnRequest):
-            self._guests.want(client)
+            self._clients.enqueue(client)
         elif isinstance(message, Cancel):
             self._cancel(client)
         elif isinstance(message, (TokenPacketMessage, FramePacketMessage)):
@@ -222,63 +180,81 @@ class AnswerServer:
                 self._send(client, TurnExpired(turn=message.turn))
         else:
             error = TransportError(f"the answer stage takes packets, got {type(message).__name__}")
-            self._send(client, _failed(error))
-            self._dismiss(client)
+            self._refuse(client, error)
+
+    def _on_unreadable(self, client: Client, error: TransportError) -> None:
+        """What a client sends in its turn may be the packet that it waits for an answer to."""
+        if self._has_turn(client) and self._packet is None:
+            self._refuse(client, error)
+
+    def _refuse(self, client: Client, error: Exception) -> None:
+        """Report an error to a client, which has to connect anew."""
+        self._send(client, _error_reply(error))
+        self._drop_client(client)
 
     def _cancel(self, client: Client) -> None:
-        """What this client asked is not wanted: the answer that is being spoken, a packet that waits, and a turn."""
-        self._guests.forgo(client)
-        self._unwanted = self._unwanted or client == self._speaking_to
-        if self._packet is not None and self._granted is not None and self._granted[0] == client:
-            self._granted = self._packet = None
+        """Stop the answer that this client is given, and forget its packet that waits, and its request for a turn."""
+        self._clients.dequeue(client)
+        self._unwanted = self._unwanted or client == self._serving
+        if self._packet is not None and self._has_turn(client):
+            self._revoke_turn()
 
-    def _take_question(self, client: Client, message: Connect | SetQuery) -> None:
-        """Each costs the model something, and may come at any moment."""
-        self._late.pop(client, None)
+    def _take_deferred_queries(self) -> None:
+        """Take the queries for which there was no time before: the last one of each client."""
+        self._queries_taken.clear()
+        deferred, self._deferred_queries = self._deferred_queries, {}
+        for client, message in deferred.items():
+            self._take_query(client, message)
+
+    def _take_query(self, client: Client, message: Connect | SetQuery) -> None:
+        """Take a query: each costs the model something, and may come at any moment."""
+        self._deferred_queries.pop(client, None)
         if isinstance(message, Connect):
-            self._welcome(client, message)
-        elif (guest := self._guests.find(client)) is not None:
-            self._change_question(client, guest, message.query)
+            self._connect_client(client, message)
+        elif (state := self._clients.get(client)) is not None:
+            self._change_query(client, state, message.query)
 
-    def _welcome(self, client: Client, message: Connect) -> None:
-        """Takes a client in, or tells it why not."""
+    def _connect_client(self, client: Client, message: Connect) -> None:
+        """Admit a client, or report why not."""
+        standing_query = message.standing_query
         try:
-            check_admission(message, self._place, self._guests)
-            asking = self._asking(client, message.query)
-            unseen = () if message.standing_query is None else self._speaker.check_until(message.standing_query)
+            check_admission(message, self._options, self._clients)
+            accepted = self._accept_query(client, message.query)
+            unseen_words = () if standing_query is None else self._model.check_standing_query(standing_query)
         except Exception as error:
             self._note_unexpected(error)
-            self._send(client, _failed(error))
-            self._guests.leave(client)
-            self._speaker.forget(client)
+            self._send(client, _error_reply(error))
+            self._clients.remove(client)
+            self._model.drop_client(client)
             return
-        self._guests.join(client, message.query, message.standing_query)
-        if self._send(client, server_hello(self._speaker, self._answering, unseen)):
-            self._send(client, *asking)
+        self._clients.add(client, message.query, standing_query)
+        if self._send(client, server_hello(self._model, self._provenance, unseen_words)):
+            self._send(client, *accepted)
 
-    def _change_question(self, client: Client, guest: ClientState, query: str) -> None:
+    def _change_query(self, client: Client, state: ClientState, query: str) -> None:
         try:
-            asking = self._asking(client, query)
+            accepted = self._accept_query(client, query)
         except Exception as error:
             self._note_unexpected(error)
-            why = cut_to(describe(error), REASON_CHARS_MAX)
-            self._send(client, QueryAccepted(query=query, model_id=self._speaker.model_id, error=why))
+            reason = cut_to(describe(error), REASON_CHARS_MAX)
+            self._send(client, QueryAccepted(query=query, model_id=self._model.model_id, error=reason))
             return
-        guest.query = query
-        self._send(client, *asking)
+        state.query = query
+        self._send(client, *accepted)
 
     def _note_unexpected(self, error: Exception) -> None:
-        """A question that a model trips over ends no stage that others use. Raises `error` where nobody else does."""
+        """Log what a model raises for a query: it ends no shared server. Raises `error` where it is not shared."""
         if isinstance(error, (ArrCocError, StreamError)):
             return
-        if not self._place.shared:
+        if not self._options.shared:
             raise error
         log.warning("a question failed: %s", describe(error))
-        log.debug("the answer stage goes on", exc_info=True)
+        log.debug("the answer server goes on", exc_info=True)
 
-    def _asking(self, client: Client, query: str) -> tuple[QueryAccepted, Arrays]:
-        self._speaker.attend(client)
-        embedding = self._speaker.embed(query)
+    def _accept_query(self, client: Client, query: str) -> tuple[QueryAccepted, Arrays]:
+        """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
+        self._model.select_client(client)
+        embedding = self._model.embed_query(query)
         if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
             raise ContextLengthError(
                 f"the question has {counted(len(embedding.tokens), 'token')}, more than can be told of it; ask a "
@@ -287,54 +263,59 @@ class AnswerServer:
         message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
         return message, [embedding.tokens]
 
-    def _dismiss(self, client: Client) -> None:
-        self._guests.leave(client)
-        self._late.pop(client, None)
-        self._speaker.forget(client)
-        if self._granted is not None and self._granted[0] == client:
-            self._granted = self._packet = None
-        self._unwanted = self._unwanted or client == self._speaking_to
+    def _drop_client(self, client: Client) -> None:
+        self._clients.remove(client)
+        self._deferred_queries.pop(client, None)
+        self._model.drop_client(client)
+        if self._has_turn(client):
+            self._revoke_turn()
+        self._unwanted = self._unwanted or client == self._serving
 
     def _send(self, client: Client, message: Message, arrays: Arrays = ()) -> bool:
-        """Whether the client was there; one that is gone is forgotten."""
-        there = self._port.send(client, message, arrays)
+        """Send a message; returns whether the client was there, and drops one that is gone."""
+        there = self._link.send(client, message, arrays)
         if not there:
-            self._dismiss(client)
+            self._drop_client(client)
         return there
 
     def _serve(self, client: Client, received: Received) -> None:
-        """Answers one packet. What fails is told to its sender, and ends a stage that is not shared."""
-        guest = self._guests.find(client)
-        if guest is None:
+        """Answer one packet. What fails is reported to its sender, and ends a server that is not shared."""
+        state = self._clients.get(client)
+        if state is None:
             return
-        self._speaking_to, self._unwanted = client, False
-        self._guests.hurried(client)
+        self._serving, self._unwanted = client, False
+        self._clients.turn_used(client)
         try:
-            self._answer(client, guest, received)
+            self._answer(client, state, received)
         except CancelledError:
             raise
         except Exception as error:
-            self._send(client, _failed(error))
-            self._guests.leave(client)
-            self._speaker.forget(client)
-            if not self._place.shared and not isinstance(error, TransportError):
+            self._refuse(client, error)
+            if not self._options.shared and not isinstance(error, TransportError):
                 raise
             log.warning("an answer failed: %s", describe(error))
-            log.debug("the answer stage goes on", exc_info=True)
+            log.debug("the answer server goes on", exc_info=True)
         finally:
-            self._speaking_to = None
+            self._serving = None
 
-    def _answer(self, client: Client, guest: ClientState, received: Received) -> None:
+    def _answer(self, client: Client, state: ClientState, received: Received) -> None:
         number, packet, wants_answer = self._packet_of(received)
-        query = guest.query
-        pieces: list[str] = []
-        if guest.standing_query is not None:
-            self._look(client, guest, number, packet)
+        query = state.query
+        if state.standing_query is not None:
+            self._evaluate_standing_query(client, state, state.standing_query, number, packet)
         if not wants_answer or self._unwanted:
             return
-        self._speaker.attend(client)  # anew, as others may have asked something during the look
+        self._model.select_client(client)  # anew, as others may have asked something meanwhile
+        text = self._generate(client, number, packet, query)
+        self._receive(0)
+        if not self._unwanted:
+            self._send(client, *answer_reply(number, query, text, self._model.last_stats))
+
+    def _generate(self, client: Client, number: int, packet: Packet, query: str) -> str:
+        """Return the text of an answer, whose pieces are sent as they come."""
+        pieces: list[str] = []
         chars = 0
-        for piece in self._speaker.answer(packet, query, self._must_stop):
+        for piece in self._model.answer(packet, query, self._must_stop):
             piece = piece[: ANSWER_CHARS_MAX - chars]
             chars += len(piece)
             pieces.append(piece)
@@ -342,26 +323,21 @@ class AnswerServer:
                 self._send(client, AnswerDelta(answer=number, text=piece))
             if chars >= ANSWER_CHARS_MAX:
                 break
-        self._listen(0)
-        if self._unwanted:
-            return
-        answered, arrays = answered_message(number, query, "".join(pieces), self._speaker.last)
-        guest.answers += 1
-        self._send(client, answered, arrays)
+        return "".join(pieces)
 
-    def _look(self, client: Client, guest: ClientState, number: int, packet: Packet) -> None:
-        """Looks whether the guest's standing question is answered with yes."""
-        assert guest.standing_query is not None
-        self._speaker.attend(client)
-        look = self._speaker.look(packet, guest.standing_query)
-        self._listen(0)
+    def _evaluate_standing_query(
+        self, client: Client, state: ClientState, standing_query: str, number: int, packet: Packet
+    ) -> None:
+        """Reply whether the standing query is answered with yes."""
+        self._model.select_client(client)
+        score = self._model.score_yes_no(packet, standing_query)
+        self._receive(0)
         if not self._unwanted:
-            teaches = guest.standing_query == guest.query
-            looked, arrays = looked_message(number, look, self._speaker.last, teaches=teaches)
-            self._send(client, looked, arrays)
+            with_feedback = standing_query == state.query
+            self._send(client, *_yes_no_reply(number, score, self._model.last_stats, with_feedback=with_feedback))
 
     def _packet_of(self, received: Received) -> tuple[int, Packet, bool]:
-        """The number of the answer, what it is about, and whether it is to be spoken."""
+        """Return the number of the answer, its packet, and whether an answer is wanted."""
         message, parts = received.message, received.parts
         if isinstance(message, TokenPacketMessage):
             return message.answer, token_packet(message, parts), message.wants_answer
@@ -372,27 +348,71 @@ class AnswerServer:
         return message.answer, frame_packet(message, parts, image), message.wants_answer
 
     def _must_stop(self) -> bool:
-        """Asked between tokens: whether nobody wants to hear the rest."""
+        """Return whether the rest of an answer is unwanted; asked between tokens."""
         try:
-            self._listen(0)
+            self._receive(0)
         except CancelledError:
             return True
         return self._unwanted
 
-    def _tell_whoever_comes(self, failed: ErrorReply) -> None:
-        """Gives the last words to the first clients that join, for a while; nobody may ever come."""
-        until_ns = time.monotonic_ns() + LAST_WORDS_NS
-        told = False
-        while not told and time.monotonic_ns() < until_ns and not self._control.cancelled:
-            heard = self._port.receive(WAIT_MS)
-            while heard is not None:
-                client, received = heard
-                if isinstance(received.message, Connect):
-                    told = self._port.send(client, failed) or told
-                heard = self._port.receive()
+    def _report_load_failure(self, reply: ErrorReply) -> None:
+        """Report to the first clients that connect, for a while; none may ever come."""
+        until_ns = time.monotonic_ns() + LOAD_FAILURE_NS
+        reported = False
+        while not reported and time.monotonic_ns() < until_ns and not self._control.cancelled:
+            received = self._link.receive(WAIT_MS)
+            while received is not None:
+                client, message = received
+                if isinstance(message, Received) and isinstance(message.message, Connect):
+                    reported = self._link.send(client, reply) or reported
+                received = self._link.receive()
 
 
-def _failed(error: Exception) -> ErrorReply:
+def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tuple[AnswerReply, Arrays]:
+    """Return the message of an answer that has ended, and the arrays of its feedback."""
+    arrays = feedback_arrays(stats.feedback)
+    message = AnswerReply(
+        answer=number,
+        query=query,
+        text=text,
+        tokens_used=stats.tokens_used,
+        text_tokens=stats.text_tokens,
+        encode_ms=stats.encode_ms,
+        prefill_ms=stats.prefill_ms,
+        decode_ms=stats.decode_ms,
+        frames=stats.frames,
+        oldest_frame_ns=stats.oldest_frame_ns,
+        kept_bytes=stats.kept_bytes,
+        flops=stats.flops,
+        full_flops=stats.full_flops,
+        feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
+        arrays=specs_of(*arrays),
+    )
+    return message, arrays
+
+
+def _yes_no_reply(
+    number: int, score: tuple[float, float], stats: AnswerStats, *, with_feedback: bool
+) -> tuple[YesNoReply, Arrays]:
+    """Return the message of a standing query's result, and the arrays of its feedback where that goes along."""
+    feedback = stats.feedback if with_feedback else None
+    arrays = feedback_arrays(feedback)
+    yes, certain = score
+    message = YesNoReply(
+        answer=number,
+        yes=yes,
+        certain=certain,
+        tokens_used=stats.tokens_used,
+        encode_ms=stats.encode_ms,
+        prefill_ms=stats.prefill_ms,
+        kept_bytes=stats.kept_bytes,
+        feedback_stamp=None if feedback is None else feedback.stamp,
+        arrays=specs_of(*arrays),
+    )
+    return message, arrays
+
+
+def _error_reply(error: Exception) -> ErrorReply:
     details = "".join(traceback.format_exception(error))
     return ErrorReply(
         error=type(error).__name__,

@@ -122,7 +122,7 @@ def main() -> int:
     transport = Transport()
     stage = AnswerServer(
         lambda: load_answer_model(worker.speaker, config),
-        ServerOptions(worker.endpoint, ready=heartbeat.ready, answering=lambda: answer_provenance(config)),
+        ServerOptions(worker.endpoint, on_ready=heartbeat.ready, provenance=lambda: answer_provenance(config)),
         transport,
         RunControl(),
         SnapshotReader(worker.snapshot),
@@ -169,8 +169,8 @@ def serve_answers(
         encode=config.answer.encode,
         curve=curve,
         shared=True,
-        ready=loaded_now,
-        answering=lambda: answer_provenance(config),
+        on_ready=loaded_now,
+        provenance=lambda: answer_provenance(config),
     )
     stage = AnswerServer(lambda: load_answer_model(speaker, config), place, transport, stopping)
     try:

@@ -283,7 +283,7 @@ class Pipeline(BaseRun):
         if self._endpoint is not None:
             return self._endpoint
         if self._config.pipeline.single_process and self._shared is None:
-            place = ServerOptions(ALLOCATE_ANSWER, answering=lambda: answer_provenance(self._config))
+            place = ServerOptions(ALLOCATE_ANSWER, provenance=lambda: answer_provenance(self._config))
             self._group.start(
                 AnswerServer(lambda: load_answer_model(self._speaker, self._config), place, transport, self._control)
             )

@@ -153,7 +153,7 @@ class Replay:
         if isinstance(message, Cancel):
             return
         if isinstance(message, Connect):
-            self._speaker.forget(GUEST)
+            self._speaker.drop_client(GUEST)
             self._until = message.standing_query or ""
             return
         parts = decompress_arrays(record)
@@ -181,8 +181,8 @@ class Replay:
             )
 
     def _look(self, packet: Packet, message: YesNoReply) -> LookedAgain:
-        self._speaker.attend(GUEST)
-        yes, certain = self._speaker.look(packet, self._until)
+        self._speaker.select_client(GUEST)
+        yes, certain = self._speaker.score_yes_no(packet, self._until)
         same = max(abs(yes - message.yes), abs(certain - message.certain)) <= LOOK_TOLERANCE
         if not self._speak:
             self._packet = None
@@ -198,9 +198,9 @@ class Replay:
         )
 
     def _answer(self, packet: Packet, message: AnswerReply) -> Replayed:
-        self._speaker.attend(GUEST)
+        self._speaker.select_client(GUEST)
         text = "".join(self._speaker.answer(packet, message.query, lambda: False))
-        tokens = self._speaker.last.text_tokens
+        tokens = self._speaker.last_stats.text_tokens
         same = (text, tokens) == (message.text, message.text_tokens)
         check, self._last = message.answer == self._last, message.answer
         self._packet = None

@@ -362,7 +362,6 @@ class Port:
         keep_alive(self._socket)
         if curve is not None:
             curve.apply(self._socket)
-        self.unreadable = 0
         self._named: set[str] = set()
         try:
             bind_output(self._socket, endpoint)
@@ -371,10 +370,10 @@ class Port:
             raise TransportError(str(error)) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def receive(self, timeout_ms: int = 0) -> tuple[Client, Received] | None:
-        """The next message and who sent it, or None within the time limit.
+    def receive(self, timeout_ms: int = 0) -> tuple[Client, Received | TransportError] | None:
+        """Return the next message and its sender, or None within the time limit.
 
-        What cannot be read is counted and dropped; its sender is named once in the log.
+        For one that cannot be read, the error stands in its place; its sender is named once in the log.
         """
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
@@ -386,9 +385,8 @@ class Port:
         try:
             return name.bytes, Received(decode(parts[0] if parts else b""), parts[1:])
         except TransportError as error:
-            self.unreadable += 1
             self._tell_of(name, error)
-            return None
+            return name.bytes, error
 
     def _tell_of(self, name: zmq.Frame, error: TransportError) -> None:
         try:

@@ -62,10 +62,10 @@ def _memory_stays() -> Iterator[None]:
 class EchoingSpeaker(FakeSpeaker):
     """Says the question with its answer, so that another client's would be seen; trips over some questions."""
 
-    def embed(self, query: str) -> Any:
+    def embed_query(self, query: str) -> Any:
         if "\x00" in query:
             raise ZeroDivisionError("a tokenizer trips")
-        return super().embed(query)
+        return super().embed_query(query)
 
     def answer(self, packet: Any, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         yield f"{query} "

@@ -34,20 +34,20 @@ class FakeSpeaker:
     def __init__(self, config: Config) -> None:
         self._spoken: AnswerStats | None = None
 
-    def attend(self, guest: bytes) -> None:
+    def select_client(self, client: bytes) -> None:
         """All guests are one to it."""
 
-    def forget(self, guest: bytes) -> None:
+    def drop_client(self, client: bytes) -> None:
         """It remembers nothing."""
 
-    def embed(self, query: str) -> QueryEmbedding:
+    def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
 
-    def check_until(self, question: str) -> tuple[str, ...]:
+    def check_standing_query(self, query: str) -> tuple[str, ...]:
         """Takes any."""
         return ()
 
-    def look(self, packet: Packet, question: str) -> tuple[float, float]:
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         heard(packet.stamp.frame_index)
         self._spoken = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
         return (0.99 if pixels_of(packet).max() > BRIGHT else 0.01), 1.0
@@ -67,7 +67,7 @@ class FakeSpeaker:
         )
 
     @property
-    def last(self) -> AnswerStats:
+    def last_stats(self) -> AnswerStats:
         assert self._spoken is not None
         return self._spoken
 
@@ -124,30 +124,30 @@ class KilledSpeaker(FakeSpeaker):
 class DoubtingSpeaker(FakeSpeaker):
     """Is never sure of a yes."""
 
-    def look(self, packet: Packet, question: str) -> tuple[float, float]:
-        yes, certain = super().look(packet, question)
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+        yes, certain = super().score_yes_no(packet, query)
         return min(yes, 0.8), certain
 
 
 class TalkativeSpeaker(FakeSpeaker):
     """Answers with something else than yes or no."""
 
-    def look(self, packet: Packet, question: str) -> tuple[float, float]:
-        return super().look(packet, question)[0], 0.01
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+        return super().score_yes_no(packet, query)[0], 0.01
 
 
 class WordlessSpeaker(FakeSpeaker):
     """Has no word for yes."""
 
-    def check_until(self, question: str) -> tuple[str, ...]:
+    def check_standing_query(self, query: str) -> tuple[str, ...]:
         raise ModelError("no single token for yes")
 
 
 class PickySpeaker(FakeSpeaker):
-    def embed(self, query: str) -> QueryEmbedding:
+    def embed_query(self, query: str) -> QueryEmbedding:
         if query.startswith("refuse"):
             raise ContextLengthError("too long")
-        return super().embed(query)
+        return super().embed_query(query)
 
 
 class HangingSpeaker(FakeSpeaker):

@@ -121,7 +121,7 @@ def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
     for guest in (b"a", b"b", b"c"):
         pixels = np.full((6, 3, 32, 32), guest[0], np.uint8)
         packet = TokenPacket(FrameStamp(0, 0, 0, 1), TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
-        speaker.attend(guest)
+        speaker.select_client(guest)
         "".join(speaker.answer(packet, "what?", lambda: False))
     load = Load(6, 0, kept_vision_mb=1024.0, streams=3)
     reckoned = Footprint.of(ModelFacts.read(path, "tiny"), "float32", load).kept

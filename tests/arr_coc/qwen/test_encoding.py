@@ -589,13 +589,13 @@ def test_each_guest_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
     counts = []
     for one, other in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):
         for guest, packet in ((b"one", one), (b"other", other)):
-            speaker.attend(guest)
+            speaker.select_client(guest)
             list(speaker.answer(packet, QUERY, lambda: False))
             vision = speaker._session.last.vision
             assert vision is not None
             counts.append(vision.encoded)
     assert counts == [12, 12, 2, 3]
-    speaker.forget(b"other")
+    speaker.drop_client(b"other")
     assert speaker._session.vision.report.held_bytes == 0
-    speaker.attend(b"one")
+    speaker.select_client(b"one")
     assert speaker._session.vision.report.held_regions == 12

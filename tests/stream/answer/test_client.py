@@ -527,6 +527,7 @@ def test_an_answer_to_another_question_spoils_it(opened: Opener) -> None:
         ("ModelNotFound", ModelNotFound),
         ("ContextLengthError", ContextLengthError),
         ("NonFiniteError", StageDied),
+        ("TransportError", StageDied),
         ("ValueError", StageDied),
         ("ArrCocError", StageDied),
         ("annotations", StageDied),

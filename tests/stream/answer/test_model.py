@@ -13,7 +13,7 @@ from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, Option
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import QWEN, QwenAnswerModel, load_answer_model, model_name
-from stream.answer.server import answered_message
+from stream.answer.server import answer_reply
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.errors import ConfigError
 from tests.support.models import tiny_folder, tiny_qwen
@@ -34,10 +34,10 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), max_tokens=5, query="what?")
     speaker = load_answer_model(QWEN, Config(answer=answer))
     assert (speaker.model_id, speaker.knows_levels, speaker.known_world) == ("tiny", False, None)
-    embedding = speaker.embed("what?")
+    embedding = speaker.embed_query("what?")
     assert embedding.tokens.dtype == np.float32
     text = "".join(speaker.answer(packet(), "what?", lambda: False))
-    spoken = speaker.last
+    spoken = speaker.last_stats
     assert (spoken.tokens_used, spoken.text_tokens) == (4, 5)
     assert spoken.feedback is not None
     assert spoken.feedback.stamp == packet().stamp
@@ -47,8 +47,8 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
 def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
     speaker = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
     list(speaker.answer(packet(), "what?", lambda: False))
-    assert speaker.last.feedback is None
-    message, arrays = answered_message(0, "what?", "", speaker.last)
+    assert speaker.last_stats.feedback is None
+    message, arrays = answer_reply(0, "what?", "", speaker.last_stats)
     assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
 
 
@@ -56,25 +56,25 @@ def test_a_qwen_model_looks_as_its_session_does() -> None:
     qwen = tiny_qwen()
     qwen.tokenizer.add_tokens(["yes", "no"])
     speaker, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
-    speaker.check_until("is it?")
+    speaker.check_standing_query("is it?")
     found = session.look(packet(), "is it?")
-    assert speaker.look(packet(), "is it?") == (found.yes, found.certain)
-    assert (speaker.last.tokens_used, speaker.last.text_tokens) == (4, 0)
+    assert speaker.score_yes_no(packet(), "is it?") == (found.yes, found.certain)
+    assert (speaker.last_stats.tokens_used, speaker.last_stats.text_tokens) == (4, 0)
 
 
 def test_a_standing_question_must_fit_the_model() -> None:
     speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
     with pytest.raises(ModelError, match="no single token for yes"):
-        speaker.check_until("is it?")
+        speaker.check_standing_query("is it?")
     with pytest.raises(ContextLengthError):
-        speaker.check_until("why " * speaker._session.qwen.max_context_tokens)
+        speaker.check_standing_query("why " * speaker._session.qwen.max_context_tokens)
 
 
 def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_frame() -> None:
     speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
     longest = speaker._session.qwen.max_context_tokens
     with pytest.raises(ContextLengthError):
-        speaker.embed("why " * longest)
+        speaker.embed_query("why " * longest)
 
 
 def at(second: int, epoch: int = 1) -> TokenPacket:
@@ -97,23 +97,27 @@ def frames_of(speaker: QwenAnswerModel, shown: TokenPacket) -> list[int]:
 
 def test_an_answer_speaks_of_the_last_frames_that_its_guest_sent(folder: Path) -> None:
     speaker = watching(folder, frames=2)
-    speaker.attend(b"one")
+    speaker.select_client(b"one")
     assert [frames_of(speaker, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
-    assert (speaker.last.frames, speaker.last.oldest_frame_ns, speaker.last.tokens_used) == (2, 10**9, 8)
-    assert speaker.last.kept_bytes > 0
-    speaker.attend(b"other")
+    assert (speaker.last_stats.frames, speaker.last_stats.oldest_frame_ns, speaker.last_stats.tokens_used) == (
+        2,
+        10**9,
+        8,
+    )
+    assert speaker.last_stats.kept_bytes > 0
+    speaker.select_client(b"other")
     assert frames_of(speaker, at(5, epoch=2)) == [5]
-    speaker.attend(b"one")
+    speaker.select_client(b"one")
     assert frames_of(speaker, at(3)) == [2, 3]
 
 
 def test_who_has_left_is_forgotten(folder: Path) -> None:
     speaker = watching(folder, frames=2)
-    speaker.attend(b"one")
+    speaker.select_client(b"one")
     frames_of(speaker, at(0))
-    speaker.forget(b"one")
-    speaker.forget(b"nobody")
-    speaker.attend(b"one")
+    speaker.drop_client(b"one")
+    speaker.drop_client(b"nobody")
+    speaker.select_client(b"one")
     assert frames_of(speaker, at(1)) == [1]
     assert list(speaker._windows) == [b"one"]
 
@@ -121,14 +125,14 @@ def test_who_has_left_is_forgotten(folder: Path) -> None:
 @pytest.mark.parametrize(("on_cut", "frames"), [("empty", [1]), ("keep", [0, 1])])
 def test_a_cut_forgets_unless_it_is_told_to_keep(folder: Path, on_cut: str, frames: list[int]) -> None:
     speaker = watching(folder, frames=3, on_cut=on_cut)
-    speaker.attend(b"one")
+    speaker.select_client(b"one")
     frames_of(speaker, at(0))
     assert frames_of(speaker, at(1, epoch=2)) == frames
 
 
 def test_a_question_picks_from_more_frames_than_are_shown(folder: Path) -> None:
     speaker = watching(folder, frames=2, kept=4)
-    speaker.attend(b"one")
+    speaker.select_client(b"one")
     for second, relevance in enumerate((0.1, 0.9, 0.2, 0.3)):
         shown = replace(at(second), relevance=np.full(4, relevance, np.float32))
         last = frames_of(speaker, shown)
@@ -137,9 +141,9 @@ def test_a_question_picks_from_more_frames_than_are_shown(folder: Path) -> None:
 
 def test_one_frame_is_shown_as_the_stock_model_shows_it(folder: Path) -> None:
     speaker = watching(folder)
-    speaker.attend(b"one")
+    speaker.select_client(b"one")
     assert [frames_of(speaker, at(second)) for second in range(2)] == [[0], [1]]
-    assert (speaker.last.frames, speaker._windows) == (1, {})
+    assert (speaker.last_stats.frames, speaker._windows) == (1, {})
 
 
 def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
@@ -148,11 +152,11 @@ def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
     long = "a" * 4000
     while speaker._session.prompts.other_tokens(long) < 4096 - 30:
         long += "a"
-    speaker.attend(b"one")
-    speaker.embed(long)
+    speaker.select_client(b"one")
+    speaker.embed_query(long)
     frames_of(speaker, at(0))
     with pytest.raises(ContextLengthError, match=r"a window of 3 frames .* show at most 2, or"):
-        speaker.embed(long)
+        speaker.embed_query(long)
 
 
 def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:

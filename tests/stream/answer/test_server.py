@@ -143,6 +143,10 @@ def whole_frame() -> FramePacket:
     return FramePacket(STAMP, GRID, tokens().regions, np.ones(GRID.shape, np.float32), image)
 
 
+class Unreadable(Message, frozen=True, tag="unreadable"):
+    """A message of a kind that nobody knows."""
+
+
 class QueryingSpeaker(FakeSpeaker):
     """Says what it was asked."""
 
@@ -154,10 +158,10 @@ class QueryingSpeaker(FakeSpeaker):
 class ShortSpeaker(FakeSpeaker):
     """Knows no long questions."""
 
-    def embed(self, query: str) -> QueryEmbedding:
+    def embed_query(self, query: str) -> QueryEmbedding:
         if len(query) > 20:
             raise ContextLengthError("the question is too long")
-        return super().embed(query)
+        return super().embed_query(query)
 
 
 class FrailSpeaker(FakeSpeaker):
@@ -182,7 +186,7 @@ def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner)
 
 def test_it_says_when_its_model_is_loaded(runner: StageRunner) -> None:
     loaded = threading.Event()
-    serve(runner, ready=loaded.set)
+    serve(runner, on_ready=loaded.set)
     assert loaded.wait(LIMIT_MS / 1000)
 
 
@@ -204,8 +208,8 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
 class LookingSpeaker(FakeSpeaker):
     """Its looks teach."""
 
-    def look(self, packet: Packet, question: str) -> tuple[float, float]:
-        list(self.answer(packet, question, lambda: False))
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+        list(self.answer(packet, query, lambda: False))
         return 0.75, 0.5
 
 
@@ -249,18 +253,18 @@ class RememberingSpeaker(FakeSpeaker):
 
     seen: ClassVar[dict[bytes, int]] = {}
 
-    def attend(self, guest: bytes) -> None:
-        self.guest = guest
-        self.seen.setdefault(guest, 0)
+    def select_client(self, client: bytes) -> None:
+        self.client = client
+        self.seen.setdefault(client, 0)
 
-    def forget(self, guest: bytes) -> None:
-        self.seen.pop(guest, None)
+    def drop_client(self, client: bytes) -> None:
+        self.seen.pop(client, None)
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        guest = self.guest
+        client = self.client
         yield from super().answer(packet, query, should_stop)
-        self.seen[guest] += 1
-        self._spoken = replace(self.last, frames=self.seen[guest], oldest_frame_ns=5, kept_bytes=6)
+        self.seen[client] += 1
+        self._spoken = replace(self.last_stats, frames=self.seen[client], oldest_frame_ns=5, kept_bytes=6)
 
 
 def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: StageRunner) -> None:
@@ -295,10 +299,10 @@ def test_whoever_asks_during_anothers_look_is_not_taken_for_it(
 
 def test_who_is_not_let_in_is_not_remembered(runner: StageRunner) -> None:
     class Exacting(RememberingSpeaker):
-        def embed(self, query: str) -> QueryEmbedding:
+        def embed_query(self, query: str) -> QueryEmbedding:
             if query == "bad":
                 raise ContextLengthError("the question is too long")
-            return super().embed(query)
+            return super().embed_query(query)
 
     Exacting.seen.clear()
     serve(runner, Exacting)
@@ -378,11 +382,11 @@ def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
     joining, go_on = threading.Event(), threading.Event()
 
     class Thoughtful(FakeSpeaker):
-        def embed(self, query: str) -> QueryEmbedding:
+        def embed_query(self, query: str) -> QueryEmbedding:
             if query == "hold on":
                 joining.set()
                 go_on.wait(LIMIT_MS / 1000)
-            return super().embed(query)
+            return super().embed_query(query)
 
     serve(runner, Thoughtful)
     client = Client(runner).greeted()
@@ -426,7 +430,7 @@ def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_
 def test_a_client_that_vanishes_with_its_turn_gives_it_to_the_next_one(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "ALIVE_NS", NS)
+    monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", NS)
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1000 * LIMIT_MS * 1_000_000)
     serve(runner)
     vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
@@ -493,12 +497,32 @@ def test_garbage_of_one_does_not_disturb_another(runner: StageRunner) -> None:
     serve(runner)
     good, bad = Client(runner).greeted(), Client(runner).greeted()
     for number in range(5):
-        for parts in ([b"nonsense"], [b""], [b"\xc1", b"x"]):
-            bad.link._socket.send_multipart(parts)
+        bad.link.send(Unreadable())
+        bad.link.send(Unreadable(), [np.zeros(1, np.uint8)])
         good.ask(number)
         assert good.hear_answer().answer == number
     bad.ask(0)
     bad.hear_answer()
+
+
+def test_a_packet_that_cannot_be_read_is_told_to_its_sender_and_costs_its_turn(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1000 * LIMIT_MS * 1_000_000)
+    serve(runner)
+    good, bad = Client(runner).greeted(), Client(runner).greeted()
+    bad.turn()
+    good.link.send(TurnRequest())
+    bad.link.send(Unreadable())
+    failed = bad.expect(ErrorReply)
+    assert failed.error == "TransportError"
+    assert "cannot be read" in failed.message
+    good.ask(0, good.expect(TurnGrant).turn)
+    good.hear_answer()
+    bad.link.send(TurnRequest())
+    assert bad.quiet(), "it has to connect anew"
+    bad.link.send(Connect(query="once more"))
+    bad.greeted()
 
 
 def test_a_packet_that_contradicts_itself_is_told_to_its_sender_only(runner: StageRunner) -> None:
@@ -620,7 +644,7 @@ def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runne
 
 
 def test_everybody_is_told_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "ALIVE_NS", NS)
+    monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", NS)
     serve(runner)
     for client in [Client(runner).greeted(), Client(runner).greeted()]:
         received = client.link.receive(LIMIT_MS)
@@ -668,7 +692,7 @@ def test_a_model_that_cannot_be_loaded_is_told_to_whoever_joins(runner: StageRun
 def test_a_model_that_cannot_be_loaded_is_told_to_nobody_for_long(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "LAST_WORDS_NS", NS)
+    monkeypatch.setattr(server_module, "LOAD_FAILURE_NS", NS)
     serve(runner, fake_speaker.open_missing)
     assert isinstance(runner.join(), ModelNotFound)
 

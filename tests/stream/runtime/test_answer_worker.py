@@ -357,7 +357,7 @@ def test_nobody_is_served_beyond_this_machine_without_keys() -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.answer.server.LAST_WORDS_NS", 0)
+    monkeypatch.setattr("stream.answer.server.LOAD_FAILURE_NS", 0)
     with pytest.raises(ModelNotFound, match="there is no folder nowhere"):
         serve_answers(Config(), ANYWHERE, lambda: None, RunControl(), "tests.support.answer_models:open_missing")
 

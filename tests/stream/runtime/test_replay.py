@@ -49,17 +49,17 @@ class Forgetful(FakeSpeaker):
         super().__init__(Config())
         self.seen: dict[bytes, int] = {}
 
-    def attend(self, guest: bytes) -> None:
-        self._guest = guest
-        self.seen.setdefault(guest, 0)
+    def select_client(self, client: bytes) -> None:
+        self._client = client
+        self.seen.setdefault(client, 0)
 
-    def forget(self, guest: bytes) -> None:
-        self.seen.pop(guest, None)
+    def drop_client(self, client: bytes) -> None:
+        self.seen.pop(client, None)
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        self.seen[self._guest] += 1
+        self.seen[self._client] += 1
         list(super().answer(packet, query, should_stop))
-        yield f"{query} {self.seen[self._guest]}"
+        yield f"{query} {self.seen[self._client]}"
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +182,8 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
             if packet.stamp.frame_index >= 20:
                 yield "!"
 
-        def look(self, packet: Packet, question: str) -> tuple[float, float]:
-            yes, certain = super().look(packet, question)
+        def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+            yes, certain = super().score_yes_no(packet, query)
             return yes, certain - (0.002 if packet.stamp.frame_index >= 20 else 0.0005)
 
     record(video, tmp_path / "a", until=StandingQueryConfig(question="bright?", captions=True, go_on=True))
