@@ -58,6 +58,14 @@ class MetricRow:
     def label(self) -> str:
         return f"{self.name} {self.statistic}".rstrip()
 
+    @property
+    def known(self) -> int:
+        """The number of runs that gave a value."""
+        return sum(value is not None for value in self.values)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "statistic": self.statistic or None, "unit": self.unit}
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -104,10 +112,7 @@ class Series:
             "name": self.name,
             "config": config_json(self.config),
             "runs": [run.as_json() for run in self.runs],
-            "summary": [
-                {"name": row.name, "statistic": row.statistic or None, "unit": row.unit, **_spread_json(row.spread)}
-                for row in self.rows()
-            ],
+            "summary": [{**row.as_json(), **_spread_json(row.spread)} for row in self.rows()],
         }
 
 
@@ -123,9 +128,7 @@ class MetricDifference:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "name": self.row.name,
-            "statistic": self.row.statistic or None,
-            "unit": self.row.unit,
+            **self.row.as_json(),
             "a": _spread_json(self.a),
             "b": _spread_json(self.b),
             "ratio": _spread_json(self.ratio),
@@ -135,12 +138,15 @@ class MetricDifference:
 
 def differences(a: Series, b: Series) -> Iterator[MetricDifference]:
     """Every figure that both measured. Run n of A and run n of B were made one after the other."""
-    of_b = {(row.name, row.statistic): row for row in b.rows()}
+    rows_of_b = {(row.name, row.statistic): row for row in b.rows()}
     for row in a.rows():
-        other = of_b.get((row.name, row.statistic))
-        if other is None or row.spread is None or other.spread is None:
-            continue
-        yield MetricDifference(row, row.spread, other.spread, _ratio(row, other), _verdict(row, other))
+        other = rows_of_b.get((row.name, row.statistic))
+        if other is not None and row.spread is not None and other.spread is not None:
+            pairs = zip(row.values, other.values, strict=False)
+            ratio = Spread.of(of_b / of_a if of_a and of_b is not None else None for of_a, of_b in pairs)
+            verdict: Verdict = "differs" if row.spread.apart_from(other.spread) else "noise"
+            enough = min(row.known, other.known) >= ENOUGH_RUNS
+            yield MetricDifference(row, row.spread, other.spread, ratio, verdict if enough else "too few runs")
 
 
 def document(source: str, series: Sequence[Series], *, scheduled: bool) -> dict[str, Any]:
@@ -163,23 +169,6 @@ def _spread_json(spread: Spread | None) -> dict[str, float | None]:
     if spread is None:
         return {"median": None, "min": None, "max": None}
     return {"median": spread.median, "min": spread.low, "max": spread.high}
-
-
-def _ratio(a: MetricRow, b: MetricRow) -> Spread | None:
-    pairs = zip(a.values, b.values, strict=False)
-    return Spread.of(of_b / of_a if of_a and of_b is not None else None for of_a, of_b in pairs)
-
-
-def _verdict(a: MetricRow, b: MetricRow) -> Verdict:
-    assert a.spread is not None
-    assert b.spread is not None
-    if min(_known(a), _known(b)) < ENOUGH_RUNS:
-        return "too few runs"
-    return "differs" if a.spread.apart_from(b.spread) else "noise"
-
-
-def _known(row: MetricRow) -> int:
-    return sum(value is not None for value in row.values)
 
 
 def _median_frame_latency(run: Report) -> float:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container
 
-import psutil
 import pytest
 
 from stream.bench.report import FRAME, Report, RunRecord, config_json, machine, report
 from stream.clock import FakeClock
 from stream.config import Config
 from stream.events import Cut, Event, Outage, Restarted
-from stream.monitor import memory as memory_module
-from stream.monitor.memory import MemorySample, MemorySampler, resident_bytes
+from stream.monitor.memory import MemorySample
 from stream.monitor.statistics import RunStatistics
 from tests.support.events import answer, frame, summary
 
@@ -124,35 +122,6 @@ def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:
     assert result.memory_mb == {"frames": 312.0, "answers": 500.0}
     del record.memory[6:]
     assert figure(report(record), "memory slope") is None
-
-
-def test_processes_that_are_gone_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone:
-        def __init__(self, pid: int) -> None:
-            if pid != 7:
-                raise psutil.NoSuchProcess(pid)
-
-        def memory_info(self) -> object:
-            return type("Info", (), {"rss": 123})
-
-    monkeypatch.setattr(memory_module.psutil, "Process", Gone)
-    assert resident_bytes({"frames": 7, "answers": 8}) == {"frames": 123}
-
-
-def test_memory_is_looked_at_from_the_first_moment_on() -> None:
-    asked: list[Mapping[str, int]] = []
-
-    def processes() -> Mapping[str, int]:
-        asked.append({"frames": psutil.Process().pid})
-        return asked[-1]
-
-    with MemorySampler(processes, period_s=3600) as watch:
-        pass
-    assert len(watch.samples) == len(asked) == 1
-    assert watch.samples[0].total_bytes > 10_000_000
-    with MemorySampler(dict, period_s=3600) as alone:
-        pass
-    assert list(alone.samples[0].rss_bytes) == ["sinks"]
 
 
 def test_json_holds_values_and_definitions() -> None:

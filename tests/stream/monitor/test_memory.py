@@ -1,0 +1,28 @@
+"""Resident memory of processes, now and sampled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from stream.monitor.memory import MemorySampler, resident_bytes
+
+
+def test_processes_that_are_gone_are_left_out() -> None:
+    assert list(resident_bytes({"frames": os.getpid(), "answers": 2**22 + 1})) == ["frames"]
+
+
+def test_memory_is_looked_at_from_the_first_moment_on() -> None:
+    asked: list[Mapping[str, int]] = []
+
+    def processes() -> Mapping[str, int]:
+        asked.append({"frames": os.getpid()})
+        return asked[-1]
+
+    with MemorySampler(processes, period_s=3600) as watch:
+        pass
+    assert len(watch.samples) == len(asked) == 1
+    assert watch.samples[0].total_bytes > 10_000_000
+    with MemorySampler(dict, period_s=3600) as alone:
+        pass
+    assert list(alone.samples[0].rss_bytes) == ["sinks"]
