@@ -20,7 +20,7 @@ from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
 from arr_coc.hub import ALLOCATOR_FOLDER, download, local_folder
 from arr_coc.ops.pictures import check_tensor
 from arr_coc.ops.regions import paint, token_positions
-from arr_coc.relevance.balancing import Realised, RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.types import TILE_PX, Allocation
 
@@ -60,7 +60,7 @@ class LayerOutput:
     budgets: torch.Tensor
     mask: torch.Tensor
     allocation: Allocation
-    realised: Realised
+    realised: RelevanceMaps
 
 
 class ARRCOCLayer(nn.Module):
@@ -224,7 +224,7 @@ def fingerprint(embeddings: torch.Tensor) -> str:
     return f"sha256:{hashlib.sha256(rows.view(torch.int16).numpy().tobytes()).hexdigest()[:16]}"
 
 
-def bundled_realiser(folder: Path, embeddings: torch.Tensor, model_id: str) -> RelevanceRealiser | None:
+def load_bundled_realiser(folder: Path, embeddings: torch.Tensor, model_id: str) -> RelevanceRealiser | None:
     """The trained allocator in a model's folder; None where there is none, or it was trained for other weights.
 
     `embeddings` are the model's, [vocabulary, D]; questions that `model_id` embeds are given to what is returned.
@@ -246,13 +246,13 @@ def bundled_realiser(folder: Path, embeddings: torch.Tensor, model_id: str) -> R
     return layer.realiser.eval().requires_grad_(False)
 
 
-def pack_realiser(realiser: RelevanceRealiser | None) -> bytes:
+def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
     """Weights as bytes, safetensors' format; nothing for None."""
     return b"" if realiser is None else save({name: rows.contiguous() for name, rows in realiser.state_dict().items()})
 
 
-def unpack_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
-    """What `pack_realiser` made, for questions that `model_id` embeds. Raises ModelError where it does not fit."""
+def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
+    """What `serialize_realiser` made, for questions that `model_id` embeds. Raises ModelError where it does not fit."""
     if not data:
         return None
     try:

@@ -20,7 +20,7 @@ from PIL import Image
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import OptionError, counted
-from arr_coc.qwen.encoding import VisionReport
+from arr_coc.qwen.encoding import VisionStats
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding, Frames
 from arr_coc.qwen.preprocess import Picture, to_frames
@@ -90,7 +90,7 @@ class Generation:
     tokens_used: int
     regions: npt.NDArray[np.int32]
     timings: Timings
-    vision: VisionReport | None = None
+    vision: VisionStats | None = None
     picture: Rgb | None = None
 
     def __repr__(self) -> str:

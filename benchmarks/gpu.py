@@ -31,7 +31,7 @@ import psutil
 import torch
 
 from arr_coc.ops.cuda import device as compiling
-from arr_coc.ops.cuda.device import Device, call, find_device
+from arr_coc.ops.cuda.device import CudaDevice, call, find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.difference import Difference, Thresholds
@@ -79,7 +79,7 @@ class Scene:
 class Timer:
     """Times a piece of work on the device and on the host."""
 
-    def __init__(self, device: Device, rounds: int) -> None:
+    def __init__(self, device: CudaDevice, rounds: int) -> None:
         self._device, self._rounds = device, rounds
         self._start, self._end = (call("cuEventCreate", TIMING) for _ in range(2))
 
@@ -107,7 +107,7 @@ class Timer:
         return float(call("cuEventElapsedTime", self._start, self._end))
 
 
-def hold(device: Device) -> None:
+def hold(device: CudaDevice) -> None:
     """Keeps the device busy, so that what it is given now waits."""
     if device.place.type == "cuda":
         torch.cuda._sleep(HOLD_CYCLES)
@@ -118,7 +118,7 @@ def summary(times_ms: list[float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in quantiles.items()}
 
 
-def make_scene(height: int, width: int, device: Device) -> Scene:
+def make_scene(height: int, width: int, device: CudaDevice) -> Scene:
     rng = np.random.default_rng(0)
     shapes = ((height, width), *[(-(-height // 2), -(-width // 2))] * 2)
     first = tuple(rng.integers(40, 200, shape, dtype=np.uint8) for shape in shapes)
@@ -140,7 +140,7 @@ def best_regions(scores: torch.Tensor, count: int) -> torch.Tensor:
     return torch.stack((torch.zeros_like(tiles), tiles // cols, tiles % cols), dim=1)
 
 
-def pieces(scene: Scene, device: Device) -> dict[str, Callable[[int], object]]:
+def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object]]:
     """What is measured, by name; each takes the number of the turn."""
     store = CudaStore(PlaneFormat.of(scene.planes[0]), Thresholds(), 1000)
     on_device = CudaStore(format_of(scene.tensors[0]), Thresholds(), 1000)
@@ -199,7 +199,7 @@ def pieces(scene: Scene, device: Device) -> dict[str, Callable[[int], object]]:
     }
 
 
-def held_mib(device: Device) -> dict[str, float]:
+def held_mib(device: CudaDevice) -> dict[str, float]:
     """What the process holds, and how many files it has open."""
     used = 0
     if device.place.type == "cuda":
@@ -209,7 +209,7 @@ def held_mib(device: Device) -> dict[str, float]:
     return {"device": used / 2**20, "host": process.memory_info().rss / 2**20, "files": float(process.num_fds())}
 
 
-def leaks(device: Device, updates: int) -> dict[str, Any]:
+def leaks(device: CudaDevice, updates: int) -> dict[str, Any]:
     """What the process holds more after so many updates, reads and gathers, and a store opened for every hundredth."""
     rng = np.random.default_rng(0)
     frames = [FramePlanes("gray", (rng.integers(0, 256, (96, 96), dtype=np.uint8),)) for _ in range(2)]
@@ -244,7 +244,7 @@ def judged(results: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, An
     ]
 
 
-def gpu_of(device: Device) -> dict[str, Any]:
+def gpu_of(device: CudaDevice) -> dict[str, Any]:
     """Which GPU and driver these are, and where the kernels come from."""
     driver = call("cuDriverGetVersion")
     about: dict[str, Any] = {

@@ -23,7 +23,7 @@ from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.encoding import IncrementalEncoder, encode_packet
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
-from arr_coc.qwen.preprocess import PixelScale, Preprocessing, grid_regions
+from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing, grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
@@ -79,7 +79,7 @@ def model_2b(device: str, dtype: torch.dtype) -> QwenVL:
     torch.manual_seed(0)
     with torch.device(device):
         model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=VISION)).to(dtype).eval()
-    preprocessing = Preprocessing(16, PixelScale(), 32 * 32, 4096 * 4096)
+    preprocessing = Preprocessing(16, PixelNormalisation(), 32 * 32, 4096 * 4096)
     return QwenVL(
         model, None, preprocessing, "vision encoder of Qwen3-VL-2B, random weights", family_of("qwen3_vl", "qwen3_vl")
     )

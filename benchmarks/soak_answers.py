@@ -36,7 +36,7 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.hub import bundled_model_path
-from arr_coc.layer import unpack_realiser
+from arr_coc.layer import deserialize_realiser
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
 from arr_coc.video.texture_updater import TextureOptions
@@ -118,7 +118,7 @@ class Run:
         self._speaker = speaker
         self._stream = FrameAllocator(
             AllocatorOptions(budget=BUDGET, levels=speaker.knows_levels),
-            unpack_realiser(speaker.allocator, speaker.model_id),
+            deserialize_realiser(speaker.allocator, speaker.model_id),
             TextureOptions(cuts=not plan.one_epoch),
         )
         self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))

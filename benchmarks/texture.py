@@ -38,7 +38,7 @@ import numpy as np
 import torch
 
 from arr_coc.errors import StoreError
-from arr_coc.ops.backends import open_store, try_store
+from arr_coc.ops.backends import open_store, probe_backend
 from arr_coc.ops.store import raster as repaint
 from arr_coc.ops.store.base import Backend, TextureStore
 from arr_coc.ops.store.difference import Difference
@@ -279,7 +279,7 @@ def stores_here(wanted: list[str]) -> tuple[Backend, ...]:
     for name in STORES:
         if name in wanted:
             try:
-                try_store(name)
+                probe_backend(name)
                 found.append(name)
             except StoreError as error:
                 print(f"without {name}: {error}")

@@ -30,9 +30,9 @@ echo "== The store opens"
 "$PYTHON" - <<'END' || fail "no CUDA store here, see above"
 import sys
 from arr_coc.errors import StoreError
-from arr_coc.ops.backends import try_store
+from arr_coc.ops.backends import probe_backend
 try:
-    print("works:", try_store("cuda"))
+    print("works:", probe_backend("cuda"))
 except StoreError as error:
     sys.exit(str(error))
 END

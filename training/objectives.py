@@ -25,7 +25,7 @@ from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import VisualTokens, encode_regions
-from arr_coc.relevance.balancing import Realised, RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
 from arr_coc.video.picture_allocator import PictureAllocator
 from training.cases import Batches, Case, cases_of
@@ -103,7 +103,7 @@ def attention_loss(relevance: torch.Tensor, attention: torch.Tensor) -> torch.Te
 
 
 def realised_loss(
-    realised: Realised, target: torch.Tensor, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    realised: RelevanceMaps, target: torch.Tensor, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """The loss of relevance, and half as much that of participation alone, without which balancing may silence it."""
     return loss(realised.relevance, target) + _PARTICIPATION_WEIGHT * loss(realised.scores[:, 2], target)

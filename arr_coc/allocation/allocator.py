@@ -11,29 +11,29 @@ import torch
 
 from arr_coc.allocation.attending import (
     VOID_STRUCTURE,
-    Memory,
-    Request,
+    AllocationHistory,
+    AllocationRequest,
     Tensions,
     allocate_frame,
     check_strategy,
+    map_structure,
     picture_structure,
-    settled,
-    structure,
+    resolve_strategy,
 )
-from arr_coc.allocation.feedback import Exploration, FeedbackPrior
-from arr_coc.allocation.temporal import TAU_MS, Carrier, RelevanceBlend, carried
+from arr_coc.allocation.feedback import ExplorationTracker, FeedbackPrior
+from arr_coc.allocation.temporal import TAU_MS, MotionCompensator, TemporalBlend, shift_map
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
 from arr_coc.ops.regions import level_map
 from arr_coc.ops.store.view import TextureView
-from arr_coc.relevance.balancing import RelevanceRealiser, SteadyRelevance
+from arr_coc.relevance.balancing import CachedRelevance, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import LEVELS, NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
 
 Map = npt.NDArray[np.float32]
 
 
-class ChangeSince:
+class ChangeMeter:
     """Counts from the versions that were marked last; everything counts as changed before the first mark.
 
     A tile weighs as much as it is relevant now. `lasting`: as much as it ever was since the mark, so that what has
@@ -79,7 +79,7 @@ BUDGET_HYSTERESIS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """The regions of one frame.
 
     `levels` int8 [gh, gw]: each tile's level, −1 where it is not shown. `jitter_share`: share of tiles whose level
@@ -92,13 +92,13 @@ class Choice:
     strategy: str
 
 
-class RegionChooser:
+class RegionSelector:
     """Chooses the regions of one epoch's frames, each in the light of the frame before."""
 
     def __init__(self, strategy: str, tensions: Tensions, *, levels: bool = False, seed: int = 0) -> None:
         self._strategy, self._tensions, self._levels, self._seed = strategy, tensions, levels, seed
         self._previous: npt.NDArray[np.int8] | None = None
-        self._choice: Choice | None = None
+        self._choice: Selection | None = None
         self._relevance: Map | None = None
         self._neglect: Map | None = None
         self._looks: Map | None = None
@@ -109,7 +109,7 @@ class RegionChooser:
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles: what was shown moves with it."""
         if self._previous is not None:
-            self._previous = carried(self._previous, dy_tiles, dx_tiles, UNKNOWN)
+            self._previous = shift_map(self._previous, dy_tiles, dx_tiles, UNKNOWN)
             self._relevance = None
 
     def choose(
@@ -120,7 +120,7 @@ class RegionChooser:
         at_most: int | None = None,
         looks: Map | None = None,
         prior: Map | None = None,
-    ) -> Choice:
+    ) -> Selection:
         """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
 
         `looks` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it, the
@@ -135,13 +135,13 @@ class RegionChooser:
         if unmoved and self._choice is not None:
             return self._choice
         void = self._is_void(relevance, looks) and not _is_known(prior)
-        strategy = settled(self._strategy, void, tokens, self._levels)
-        memory = Memory(self._previous, neglect, self._tensions.explore)
+        strategy = resolve_strategy(self._strategy, void, tokens, self._levels)
+        memory = AllocationHistory(self._previous, neglect, self._tensions.explore)
         entropy = None if looks is None else looks[-1]
-        request = Request(relevance, tokens, self._tensions.coverage, self._seed, memory, entropy)
+        request = AllocationRequest(relevance, tokens, self._tensions.coverage, self._seed, memory, entropy)
         allocation = allocate_frame(request, strategy)
         levels = level_map(allocation.regions.numpy(), relevance.shape)
-        choice = Choice(allocation, levels, jitter_share(self._previous, levels), strategy)
+        choice = Selection(allocation, levels, jitter_share(self._previous, levels), strategy)
         self._relevance, self._neglect, self._tokens, self._previous = relevance, neglect, tokens, levels
         self._choice = replace(choice, jitter_share=0.0)
         return choice
@@ -161,7 +161,7 @@ class RegionChooser:
             return False
         if looks is None or looks is not self._looks or self._void is None:
             self._looks = looks
-            found = structure(relevance) if looks is None else picture_structure(looks)
+            found = map_structure(relevance) if looks is None else picture_structure(looks)
             self._void = found < self._void_threshold()
         return self._void
 
@@ -173,7 +173,7 @@ class RegionChooser:
 
 def _is_known(prior: Map | None) -> bool:
     """Whether answers looked at some tiles more than at others, which tells more than how the picture looks."""
-    return prior is not None and structure(prior[0] * prior[2]) >= VOID_STRUCTURE
+    return prior is not None and map_structure(prior[0] * prior[2]) >= VOID_STRUCTURE
 
 
 def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.int8]) -> float:
@@ -232,15 +232,15 @@ class FrameAllocation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _EpochState:
     """All that is remembered of one epoch."""
 
     epoch: int
-    carrier: Carrier
-    blend: RelevanceBlend
+    carrier: MotionCompensator
+    blend: TemporalBlend
     prior: FeedbackPrior
-    exploration: Exploration
-    chooser: RegionChooser
+    exploration: ExplorationTracker
+    chooser: RegionSelector
 
     def follow(self, frame_index: int, shift: Shift) -> None:
         """Carry along with the camera all that belongs to content, not to places."""
@@ -262,13 +262,13 @@ class StreamAllocator:
         self._tensions = Tensions(self.options.budget, self.options.explore, self.options.coverage)
         check_strategy(self.options.strategy)
         check_budget(self.options.budget)
-        self._relevance = SteadyRelevance(realiser or RelevanceRealiser())
+        self._relevance = CachedRelevance(realiser or RelevanceRealiser())
         self._texture = TextureArrayCache()
         self._query: QueryEmbedding | None = None
-        self._scene: _Scene | None = None
+        self._scene: _EpochState | None = None
         self._last: FrameAllocation | None = None
         self._versions: TileVersions | None = None
-        self._since_answer, self._since_look = ChangeSince(), ChangeSince(lasting=True)
+        self._since_answer, self._since_look = ChangeMeter(), ChangeMeter(lasting=True)
         self._change = 1.0
         self._seen: TextureArray | None = None
         self._looks = np.zeros((0, 0, 0), np.float32)
@@ -351,16 +351,16 @@ class StreamAllocator:
         )
         return self._last
 
-    def _scene_of(self, epoch: int, frame_index: int) -> _Scene:
+    def _scene_of(self, epoch: int, frame_index: int) -> _EpochState:
         if self._scene is None or self._scene.epoch != epoch:
             options = self.options
-            self._scene = _Scene(
+            self._scene = _EpochState(
                 epoch=epoch,
-                carrier=Carrier(frame_index),
-                blend=RelevanceBlend(options.tau_ms),
+                carrier=MotionCompensator(frame_index),
+                blend=TemporalBlend(options.tau_ms),
                 prior=FeedbackPrior(),
-                exploration=Exploration(),
-                chooser=RegionChooser(options.strategy, self._tensions, levels=options.levels, seed=options.seed),
+                exploration=ExplorationTracker(),
+                chooser=RegionSelector(options.strategy, self._tensions, levels=options.levels, seed=options.seed),
             )
             self._last = None
         return self._scene

@@ -2,7 +2,8 @@
 
 A stream's guard judges the picture, by `picture_structure`. The relevance map cannot tell: a trained scorer smooths
 over its neighbours and knows where in a frame things usually are, so it makes structured maps of white noise; and it
-may find nothing to prefer on a page of print. Where there is a map alone, `structure` judges that. What answers looked
+may find nothing to prefer on a page of print. Where there is a map alone, `map_structure` judges that. What answers
+looked
 at in a picture overrules how it looks.
 
 | strategy | regions |
@@ -75,7 +76,7 @@ has no edges."""
 Map = npt.NDArray[np.float32]
 
 
-def structure(relevance: Map) -> float:
+def map_structure(relevance: Map) -> float:
     """How far a map [gh, gw] is from noise, in [0, 1]: the larger of its coherence and its sparsity.
 
     Coherence is the mean correlation of horizontal and vertical neighbours (Moran's I at lag one): near 1 for objects
@@ -184,7 +185,7 @@ class Tensions:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class AllocationHistory:
     """What earlier frames say about this allocation; all of it optional.
 
     `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `neglect`: how much each
@@ -200,7 +201,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AllocationRequest:
     """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings.
 
     `entropy` float32 [gh, gw], what each tile holds, where it is known.
@@ -210,7 +211,7 @@ class Request:
     tokens: int
     coverage: float
     seed: int
-    memory: Memory
+    memory: AllocationHistory
     entropy: Map | None = None
 
     @property
@@ -227,7 +228,7 @@ def allocate(
     coverage: float = 0.25,
     seed: int = 0,
     levels: bool = False,
-    memory: Memory | None = None,
+    memory: AllocationHistory | None = None,
 ) -> Allocation:
     """Choose the regions that a budget of tokens buys.
 
@@ -250,12 +251,14 @@ def allocate(
         raise ShapeError(f"{len(budgets)} budgets were given for {len(frames)} relevance maps")
     chosen = []
     for frame, frame_budget in zip(frames, budgets, strict=True):
-        request = Request(frame, tokens_for(frame_budget, frame), coverage, seed, memory or Memory())
+        request = AllocationRequest(
+            frame, tokens_for(frame_budget, frame), coverage, seed, memory or AllocationHistory()
+        )
         chosen.append(allocate_frame(request, resolve(strategy, frame, request.tokens, levels)))
     return chosen[0] if maps.ndim == 2 else _batch(chosen)
 
 
-def allocate_frame(request: Request, strategy: str) -> Allocation:
+def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
     """Choose one frame's regions by a strategy that is not `auto`; nothing is checked."""
     regions = _choose(request, strategy)
     return Allocation(
@@ -273,10 +276,10 @@ def check_strategy(strategy: str) -> None:
 
 def resolve(strategy: str, relevance: Map, tokens: int, levels: bool) -> str:
     """Return the strategy that `auto` means for one map [gh, gw] and so many tokens; any other stays itself."""
-    return settled(strategy, structure(relevance) < VOID_STRUCTURE, tokens, levels)
+    return resolve_strategy(strategy, map_structure(relevance) < VOID_STRUCTURE, tokens, levels)
 
 
-def settled(strategy: str, void: bool, tokens: int, levels: bool) -> str:
+def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool) -> str:
     """Return the strategy that `auto` means where it is known whether the picture is a void."""
     if strategy != "auto":
         return strategy
@@ -307,7 +310,7 @@ def _checked_map(relevance: torch.Tensor | Map) -> torch.Tensor:
     return relevance
 
 
-def _choose(request: Request, strategy: str) -> Regions:
+def _choose(request: AllocationRequest, strategy: str) -> Regions:
     """Regions [K, 3] in token order."""
     if strategy != "uniform" and request.tokens >= request.relevance.size:
         return _tiles(np.ones(request.shape, dtype=bool))
@@ -340,19 +343,19 @@ def even_tiles(shape: tuple[int, int], count: int) -> npt.NDArray[np.bool_]:
         step += 1
 
 
-def _topk(request: Request) -> Regions:
+def _topk(request: AllocationRequest) -> Regions:
     chosen = np.zeros(request.shape, dtype=bool)
     return _tiles(_most_worth(request, chosen))
 
 
-def _mixed(request: Request) -> Regions:
+def _mixed(request: AllocationRequest) -> Regions:
     covering = round(request.coverage * request.tokens)
     shape = request.shape
     chosen = even_tiles(shape, covering).copy() if covering else np.zeros(shape, dtype=bool)
     return _tiles(_most_worth(request, chosen))
 
 
-def _most_worth(request: Request, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _most_worth(request: AllocationRequest, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Fill `chosen` up to the budget: by relevance first, then the exploring share by neglect."""
     memory = request.memory
     left = request.tokens - int(chosen.sum())
@@ -367,7 +370,7 @@ def _most_worth(request: Request, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[
     return chosen
 
 
-def _foveated(request: Request) -> Regions:
+def _foveated(request: AllocationRequest) -> Regions:
     tree = quadtree(request.shape, top_level(request.shape, request.tokens))
     if tree.roots > request.tokens:
         return _few(request, tree)
@@ -379,24 +382,24 @@ def _foveated(request: Request) -> Regions:
     return tree.regions[tree.leaves(split)]
 
 
-def _fixation(request: Request) -> Regions:
+def _fixation(request: AllocationRequest) -> Regions:
     tree = quadtree(request.shape, top_level(request.shape, request.tokens))
     if tree.roots > request.tokens:
         return _few(request, tree)
     return fixation_cover(request.shape, request.tokens, fixation_point(request.relevance, request.entropy))[0]
 
 
-def _few(request: Request, tree: QuadTree) -> Regions:
+def _few(request: AllocationRequest, tree: QuadTree) -> Regions:
     """A budget too small for any cover: the best regions of the coarsest level."""
     worth = tree.pyramid(request.relevance)[: tree.roots]
     return tree.regions[np.sort(np.argsort(-worth, kind="stable")[: request.tokens])]
 
 
-def _grid(request: Request) -> Regions:
+def _grid(request: AllocationRequest) -> Regions:
     return _tiles(even_tiles(request.shape, request.tokens))
 
 
-def _uniform(request: Request) -> Regions:
+def _uniform(request: AllocationRequest) -> Regions:
     shape = request.shape
     level = max(level for level in range(LEVELS) if level == 0 or level_count(shape, level) >= request.tokens)
     count = level_count(shape, level)
@@ -406,13 +409,13 @@ def _uniform(request: Request) -> Regions:
     return np.stack([np.full_like(row, level), row, col], axis=1)
 
 
-def _random(request: Request) -> Regions:
+def _random(request: AllocationRequest) -> Regions:
     chosen = np.zeros(request.relevance.size, dtype=bool)
     chosen[np.random.default_rng(request.seed).permutation(chosen.size)[: request.tokens]] = True
     return _tiles(chosen.reshape(request.shape))
 
 
-_STRATEGIES: dict[str, Callable[[Request], Regions]] = {
+_STRATEGIES: dict[str, Callable[[AllocationRequest], Regions]] = {
     "topk": _topk,
     "mixed": _mixed,
     "foveated": _foveated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocation.temporal import RENEWAL, carried
+from arr_coc.allocation.temporal import RENEWAL, shift_map
 from arr_coc.ops.regions import paint, tile_counts
 from arr_coc.types import NS_PER_S, Feedback
 
@@ -13,7 +13,7 @@ INFORMATION_BAND = 0.1
 """A tile's information counts as new only when it has moved this far; noise then does not turn the exploration."""
 
 
-class Exploration:
+class ExplorationTracker:
     """Counts answers, and the last one in which each tile was shown at level 0.
 
     `neglect` is the number of answers since, weighted by the tile's information. It turns with answers, not with
@@ -29,8 +29,8 @@ class Exploration:
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles; those that come into view were never seen."""
         if self._seen is not None and self._information is not None:
-            self._seen = carried(self._seen, dy_tiles, dx_tiles, 0)
-            self._information = carried(self._information, dy_tiles, dx_tiles, np.nan)
+            self._seen = shift_map(self._seen, dy_tiles, dx_tiles, 0)
+            self._information = shift_map(self._information, dy_tiles, dx_tiles, np.nan)
             self._neglect = None
 
     def shown(self, levels: npt.NDArray[np.int8]) -> None:
@@ -92,13 +92,13 @@ class FeedbackPrior:
     def carry(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles; of those that come into view nothing is known."""
         if self._known is not None:
-            self._known = carried(self._known, dy_tiles, dx_tiles, 0)
-            self._learned_ns = carried(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
-            self._learned_looks = carried(self._learned_looks, dy_tiles, dx_tiles, np.nan)
+            self._known = shift_map(self._known, dy_tiles, dx_tiles, 0)
+            self._learned_ns = shift_map(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
+            self._learned_looks = shift_map(self._learned_looks, dy_tiles, dx_tiles, np.nan)
             self._tick = None
         if self._asked is not None:
             frame_index, looks = self._asked
-            self._asked = frame_index, carried(looks, dy_tiles, dx_tiles, np.nan)
+            self._asked = frame_index, shift_map(looks, dy_tiles, dx_tiles, np.nan)
 
     def ask(self, frame_index: int, looks: Map) -> None:
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
@@ -110,7 +110,7 @@ class FeedbackPrior:
         attention /= attention.max(initial=_TINY)
         told = np.stack([np.sqrt(attention), np.clip(feedback.similarity, 0, 1)])
         maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in told])
-        maps = carried(maps, *moved_tiles, np.nan)
+        maps = shift_map(maps, *moved_tiles, np.nan)
         spoken = ~np.isnan(maps[0])
         looks = self._looks_of(feedback.stamp.frame_index, shape)
         if self._known is None:

@@ -66,7 +66,7 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LatencyModel:
     """Milliseconds to the first token: `base_ms + per_token_ms` x tokens, for the answer in the middle."""
 
     base_ms: float
@@ -81,7 +81,7 @@ class Line:
         return left / self.per_token_ms if self.per_token_ms > 0 else math.copysign(math.inf, left)
 
 
-class LatencyBudget:
+class BudgetController:
     """Tells the next budget from the time that each answer took to its first token, and the tokens it was shown.
 
     A self-tuning regulator (Åström and Wittenmark, Adaptive Control, chapter 3): a model of the plant is fitted to
@@ -108,7 +108,7 @@ class LatencyBudget:
         self._budget: int | None = None
         self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
         self._ratios: deque[float] = deque(maxlen=RATIOS)
-        self._line: Line | None = None
+        self._line: LatencyModel | None = None
         self._known_slope = 0.0
         self._streak = 0
         self._at_least = 0
@@ -201,7 +201,7 @@ class LatencyBudget:
         return None
 
 
-def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> Line:
+def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
     """The line through the answers, neither falling nor below 0 at no tokens."""
     tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
     slope, base = known_slope, float(np.median(ttft - known_slope * tokens))
@@ -215,7 +215,7 @@ def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> Line:
         slope = float((apart @ (ttft - height) + pull * known_slope) / (apart @ (tokens - middle) + pull))
         slope = min(max(slope, 0.0), float(height / middle))
         base = float(height - slope * middle)
-    return Line(max(base, 0.0), slope)
+    return LatencyModel(max(base, 0.0), slope)
 
 
 def _deviation(values: Values) -> float:

@@ -20,7 +20,7 @@ border does not carry them to and fro."""
 _REMEMBERED_MOVES = 1024
 
 
-def carried(values: npt.NDArray[Any], dy_tiles: int, dx_tiles: int, entering: float) -> npt.NDArray[Any]:
+def shift_map(values: npt.NDArray[Any], dy_tiles: int, dx_tiles: int, entering: float) -> npt.NDArray[Any]:
     """A map [gh, gw] (or [C, gh, gw]) moved down and right; tiles that come into view hold `entering`."""
     rows, cols = values.shape[-2:]
     moved = np.full_like(values, entering)
@@ -31,7 +31,7 @@ def carried(values: npt.NDArray[Any], dy_tiles: int, dx_tiles: int, entering: fl
     return moved
 
 
-class Carrier:
+class MotionCompensator:
     """Adds up an epoch's camera motion, gives it out in whole tiles, and remembers where the camera was."""
 
     def __init__(self, frame_index: int) -> None:
@@ -87,7 +87,7 @@ class _Past:
     appearance: Map
 
 
-class RelevanceBlend:
+class TemporalBlend:
     """blended = a·carried + (1 − a)·current, with a per tile lowered where its appearance changed.
 
     What is given out is `held`: blended with a dead band, the same array object as long as no tile leaves the band.
@@ -104,7 +104,7 @@ class RelevanceBlend:
         """Content moved by whole tiles; tiles that come into view have no past."""
         past = self._past
         if past is not None:
-            maps = (carried(of, dy_tiles, dx_tiles, np.nan) for of in (past.blended, past.held, past.appearance))
+            maps = (shift_map(of, dy_tiles, dx_tiles, np.nan) for of in (past.blended, past.held, past.appearance))
             self._past = _Past(*maps)
             self._settled = False
 

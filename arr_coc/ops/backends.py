@@ -73,12 +73,12 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def try_store(backend: Backend = "auto") -> str:
-    """The name of the store that `backend` means here; see `tried`."""
-    return tried(backend)[0]
+def probe_backend(backend: Backend = "auto") -> str:
+    """The name of the store that `backend` means here; see `probe`."""
+    return probe(backend)[0]
 
 
-def tried(backend: Backend) -> tuple[str, str]:
+def probe(backend: Backend) -> tuple[str, str]:
     """The name of the store that `backend` means here and what holds its texture: it was opened, written, read back and
     closed.
 
@@ -97,7 +97,7 @@ def tried(backend: Backend) -> tuple[str, str]:
 
 def main() -> int:
     try:
-        print(tried(cast(Backend, next(iter(sys.argv[1:]), "auto")))[1])
+        print(probe(cast(Backend, next(iter(sys.argv[1:]), "auto")))[1])
     except StoreError as error:
         print(" ".join(error.problem.split()), error.remedy or "", sep="\n")
         return 1

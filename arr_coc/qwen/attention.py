@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from arr_coc.qwen.prompt import Prompt
-from arr_coc.qwen.qwenvl import QwenVL, turned
+from arr_coc.qwen.prompt import PreparedPrompt
+from arr_coc.qwen.qwenvl import QwenVL, rotate_native
 from arr_coc.types import Feedback
 
 PROBED_LAYERS = 2
@@ -125,7 +125,7 @@ def last_query(attention: Any, entering: torch.Tensor, rotary: tuple[torch.Tenso
     if hasattr(attention, "q_norm"):
         query = attention.q_norm(query)
     cos, sin = (part.flatten(0, -2)[-1] for part in rotary)
-    return turned(query, cos, sin)
+    return rotate_native(query, cos, sin)
 
 
 def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -136,7 +136,7 @@ def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tenso
     return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
 
 
-def feedback_from(prompt: Prompt, probe: AttentionProbe, pooled: torch.Tensor) -> Feedback:
+def feedback_from(prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.Tensor) -> Feedback:
     """What an answer to `prompt` teaches about its newest frame; `pooled` float32 [D] is the question's embedding."""
     embeds = prompt.embeds.float()
     return Feedback(

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen.weight_files import Tensor, check_sizes, read_object, read_tensors, refuse_pointer
+from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """One architecture: its `model_type` in `config.json`, and its name for people."""
 
     model_type: str
@@ -24,15 +24,15 @@ class Family:
 FAMILIES = {
     family.model_type: family
     for family in (
-        Family("qwen3_vl", "Qwen3-VL"),
-        Family("qwen3_vl_moe", "Qwen3-VL-MoE"),
-        Family("qwen2_5_vl", "Qwen2.5-VL"),
-        Family("qwen2_vl", "Qwen2-VL"),
+        ModelFamily("qwen3_vl", "Qwen3-VL"),
+        ModelFamily("qwen3_vl_moe", "Qwen3-VL-MoE"),
+        ModelFamily("qwen2_5_vl", "Qwen2.5-VL"),
+        ModelFamily("qwen2_vl", "Qwen2-VL"),
     )
 }
 
 
-def family_of(model_type: object, name: str) -> Family:
+def family_of(model_type: object, name: str) -> ModelFamily:
     """The family with this `model_type`. Raises ModelError that names what was found in the model `name`."""
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
@@ -77,9 +77,9 @@ class Checkpoint:
     """What a model's folder holds: its family, `config.json`, the tensors of its weight files by name, and by which
     method these were quantised, if at all."""
 
-    family: Family
+    family: ModelFamily
     config: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, TensorInfo]
     quantised: str | None
 
 

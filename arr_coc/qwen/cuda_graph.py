@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe, attention_weights, probed_layers
 from arr_coc.qwen.decode import choose_finite, decode, not_finite, through_layers
-from arr_coc.qwen.kv_cache import RoomLayer
+from arr_coc.qwen.kv_cache import GrowableLayer
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 
@@ -54,7 +54,7 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class CapturedStep:
+class CudaGraphStep:
     """One token of an answer on the cache's tensors as they are now; `fits` says whether they still are the same.
 
     They have room for WARM_UP_STEPS tokens more than they hold.
@@ -63,7 +63,7 @@ class CapturedStep:
     """
 
     @torch.inference_mode()
-    def __init__(self, qwen: QwenVL, layers: list[RoomLayer], capture: Capture = cuda_graph) -> None:
+    def __init__(self, qwen: QwenVL, layers: list[GrowableLayer], capture: Capture = cuda_graph) -> None:
         self._qwen = qwen
         self._rooms = [(layer.room_keys, layer.room_values) for layer in layers]
         room, device = self._rooms[0][0].shape[-2], qwen.device
@@ -83,7 +83,7 @@ class CapturedStep:
         self.read = 0
         self._replay = capture(self._step, device)
 
-    def fits(self, layers: list[RoomLayer]) -> bool:
+    def fits(self, layers: list[GrowableLayer]) -> bool:
         """Whether the layers still write where they did when this was made."""
         return len(layers) == len(self._rooms) and all(
             layer.room_keys is keys and layer.room_values is values
@@ -139,7 +139,7 @@ class CapturedStep:
 
 
 def decode_captured(
-    step: CapturedStep,
+    step: CudaGraphStep,
     qwen: QwenVL,
     logits: torch.Tensor,
     held: int,
@@ -152,7 +152,7 @@ def decode_captured(
     What it adds to the cache lies behind the prefill and is not counted as held.
     """
     generator = torch.Generator(logits.device).manual_seed(options.seed) if options.temperature else None
-    mail = _Mail(logits.device)
+    mail = _ResultQueue(logits.device)
     first, finite = choose_finite(logits, options, generator)
     step.begin(first, held, position)
     mail.send(torch.stack([first, finite]))
@@ -174,7 +174,7 @@ def decode_captured(
             return
 
 
-class _Mail:
+class _ResultQueue:
     """Small results on their way to the host: each can be waited for without those that come after it."""
 
     def __init__(self, device: torch.device) -> None:
@@ -201,7 +201,7 @@ class _Mail:
 _log = logging.getLogger(__name__)
 
 
-class Decoder:
+class DecodeRunner:
     """Decodes answers on one cache after another; a captured step is kept while the cache's tensors stay.
 
     `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing: a token is a call then.
@@ -209,7 +209,7 @@ class Decoder:
 
     def __init__(self, qwen: QwenVL, capture: Capture | None = None) -> None:
         self._qwen = qwen
-        self._step: CapturedStep | None = None
+        self._step: CudaGraphStep | None = None
         on_gpu = qwen.device.type == "cuda" and qwen.decodes_plainly
         self._capture = cuda_graph if capture is None and on_gpu else capture
 
@@ -237,7 +237,7 @@ class Decoder:
             if probe is not None:
                 probe.add(step.seen)
 
-    def _captured(self, kv: Any, max_tokens: int) -> CapturedStep | None:
+    def _captured(self, kv: Any, max_tokens: int) -> CudaGraphStep | None:
         """The captured step for this cache, made anew where its tensors are others; None where there is to be none."""
         if self._capture is None:
             return None
@@ -247,7 +247,7 @@ class Decoder:
         if self._step is None or not self._step.fits(kv.layers):
             self._step = None  # frees its memory before the next one takes more
             try:
-                self._step = CapturedStep(self._qwen, kv.layers, self._capture)
+                self._step = CudaGraphStep(self._qwen, kv.layers, self._capture)
             except RuntimeError as error:
                 reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
                 _log.warning("decoding goes on without a captured graph: %s", reason)

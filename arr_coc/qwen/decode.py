@@ -19,7 +19,7 @@ from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
-from arr_coc.qwen.qwenvl import QwenVL, rotation, turned
+from arr_coc.qwen.qwenvl import QwenVL, rotate_native, rotation
 
 _TABLE_TOKENS = 64
 """How many rotations are made at once."""
@@ -45,7 +45,7 @@ def through_layers(
         value = attention.v_proj(entering).view(-1, attention.head_dim)
         if hasattr(attention, "q_norm"):
             query, key = attention.q_norm(query), attention.k_norm(key)
-        mixed = attend(index, turned(query, cos, sin), turned(key, cos, sin), value)
+        mixed = attend(index, rotate_native(query, cos, sin), rotate_native(key, cos, sin), value)
         hidden = hidden + attention.o_proj(mixed.reshape(1, -1))
         # A mixture of experts wants the batch axis.
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden)[None])[0]
@@ -53,7 +53,7 @@ def through_layers(
     return logits
 
 
-class OneToken:
+class SingleTokenStep:
     """Adds the tokens of one answer to a cache, one after the other, from a text position on."""
 
     def __init__(self, qwen: QwenVL, position: int, kv: Any, watch: Watch | None = None) -> None:
@@ -144,7 +144,7 @@ def prefill(qwen: QwenVL, part: PromptPart, kv: Any) -> torch.Tensor:
 def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) -> torch.Tensor:
     """Adds one token (int64 scalar) at a text position to the cache, through the stock model's forward.
 
-    Returns the logits [vocabulary] after it. `OneToken` gives the same, sooner.
+    Returns the logits [vocabulary] after it. `SingleTokenStep` gives the same, sooner.
     """
     embeds = qwen.language_model.embed_tokens(token.view(1, 1))
     place = torch.full((3, 1, 1), float(position), device=embeds.device)
@@ -185,7 +185,7 @@ def decode(
     Raises NonFiniteError where logits hold NaN or Inf.
     """
     generator = torch.Generator(logits.device).manual_seed(options.seed) if options.temperature else None
-    plainly = OneToken(qwen, position, kv, watch) if qwen.decodes_plainly else None
+    plainly = SingleTokenStep(qwen, position, kv, watch) if qwen.decodes_plainly else None
     for index in range(options.max_tokens):
         token, finite = choose_finite(logits, options, generator)
         token_id, good = torch.stack([token, finite]).tolist()

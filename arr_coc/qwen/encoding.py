@@ -21,7 +21,7 @@ from arr_coc.qwen.preprocess import grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import (
     Attend,
-    KeptWindows,
+    CachedAttentionWindows,
     VisualTokens,
     attend_afresh,
     attend_all,
@@ -34,15 +34,15 @@ from arr_coc.qwen.vision import (
 )
 from arr_coc.qwen.vision_cache import (
     BYTES_A_MB,
-    Belonging,
+    CacheKey,
     Flags,
     Ints,
-    KeptVision,
-    Placement,
     Regions,
     RegionSize,
-    all_due,
-    most_unsettled,
+    SlotAssignment,
+    VisionKVCache,
+    full_refresh_due,
+    select_for_refresh,
 )
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, TileGrid, TokenPacket
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class VisionReport:
+class VisionStats:
     """What encoding one frame incrementally took, and what is kept since.
 
     `regions` were shown; `encoded` of them ran through the encoder, `refreshed` of those although unchanged.
@@ -67,11 +67,11 @@ class VisionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class RunIndices:
     """The numbers of one run on the encoder's device, int64.
 
     `regions` [K, 3] lie in `slots` [K]; `chosen` [R] of them are encoded, of which `refreshed` [A] had not changed.
-    `source` and `target` [M] are those of `Placement`.
+    `source` and `target` [M] are those of `SlotAssignment`.
     """
 
     regions: torch.Tensor
@@ -83,13 +83,13 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EncodeRun:
     """The regions `chosen` int64 [R] of a packet's K, whose keys lie in `slots` int64 [K]; `on` the device likewise."""
 
     packet: TokenPacket
     chosen: Ints
     slots: Ints
-    on: Numbers
+    on: RunIndices
 
     @property
     def whole(self) -> bool:
@@ -102,7 +102,7 @@ class IncrementalEncoder:
 
     def __init__(self, options: IncrementalOptions | None = None) -> None:
         self.options = options or IncrementalOptions()
-        self._kept: KeptVision | None = None
+        self._kept: VisionKVCache | None = None
         self._counts = (0, 0, 0)
         self._too_large = False
 
@@ -117,12 +117,12 @@ class IncrementalEncoder:
         self._kept = None
 
     @property
-    def report(self) -> VisionReport:
+    def report(self) -> VisionStats:
         """About the frame that was encoded last."""
         kept = self._kept
         if kept is None:
-            return VisionReport(*self._counts)
-        return VisionReport(*self._counts, kept.slots.held, kept.bytes, kept.drift)
+            return VisionStats(*self._counts)
+        return VisionStats(*self._counts, kept.slots.held, kept.bytes, kept.drift)
 
     @torch.inference_mode()
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
@@ -140,7 +140,7 @@ class IncrementalEncoder:
         refreshed = self._refreshed(kept, placement, packet.regions)
         chosen = np.flatnonzero(placement.stale | refreshed)
         numbers = _upload(kept.belonging.device, packet.regions, placement, chosen, np.flatnonzero(refreshed[chosen]))
-        run = Run(packet, chosen, placement.slots, numbers)
+        run = EncodeRun(packet, chosen, placement.slots, numbers)
         tokens = _advance(qwen, kept, run)
         kept.slots.mark_encoded(placement.slots[chosen], kept.frames)
         kept.frames += 1
@@ -149,18 +149,18 @@ class IncrementalEncoder:
         self._kept = kept
         return tokens, numbers.regions[None]
 
-    def _refreshed(self, kept: KeptVision, placement: Placement, regions: Regions) -> Flags:
+    def _refreshed(self, kept: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
         """Which of the regions that did not change are encoded all the same."""
         slots, stale = placement.slots, placement.stale
         kept.slots.unsettle(regions[stale])
         drift = kept.drift if kept.since_all else None
-        if all_due(self.options, stale, kept.since_all + 1, drift):
+        if full_refresh_due(self.options, stale, kept.since_all + 1, drift):
             return ~stale
-        return most_unsettled(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
+        return select_for_refresh(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
 
-    def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> KeptVision | None:
+    def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
         """What is kept, if it suits the packet; else new room, or None where that would take too much."""
-        belonging, regions, kept = Belonging.of(qwen, packet), len(packet.regions), self._kept
+        belonging, regions, kept = CacheKey.of(qwen, packet), len(packet.regions), self._kept
         suits = kept is not None and kept.belonging == belonging
         if kept is not None and suits and regions <= kept.slots.capacity:
             return kept
@@ -174,7 +174,7 @@ class IncrementalEncoder:
                 "keeping the keys of %s takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
                 *(counted(regions, "token"), regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
             )
-        return KeptVision(belonging, size, slots) if slots else None
+        return VisionKVCache(belonging, size, slots) if slots else None
 
     def _without_keeping(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         count = len(packet.regions)
@@ -186,7 +186,7 @@ class IncrementalEncoder:
         return tokens, regions
 
 
-def _advance(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
+def _advance(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualTokens:
     """Encodes what is chosen, keeps what comes of it, and gives all tokens."""
     on = run.on
     kept.drift = None
@@ -203,7 +203,7 @@ def _advance(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
     return fresh if run.whole else kept.tokens(on.slots)
 
 
-def _encode_run(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
+def _encode_run(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualTokens:
     """The chosen regions through the tower; their keys and values are kept. What comes to the device comes first."""
     tower, on = qwen.tower, run.on
     pixels = _pixels(qwen, run.packet, run.chosen)
@@ -220,13 +220,13 @@ def _encode_run(qwen: QwenVL, kept: KeptVision, run: Run) -> VisualTokens:
     return run_blocks(tower, rows, remember)
 
 
-def _attend_kept(qwen: QwenVL, kept: KeptVision, run: Run) -> Attend:
+def _attend_kept(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> Attend:
     """The chosen rows among the kept keys of all regions that are shown, their own among them."""
     tower, side_tiles = qwen.tower, window_side_tiles(qwen.tower)
     windows = None
     if side_tiles is not None:
         regions, chosen, slots = map(torch.from_numpy, (run.packet.regions.astype(np.int64), run.chosen, run.slots))
-        windows = KeptWindows.over(regions, side_tiles, chosen, slots).to(kept.belonging.device)
+        windows = CachedAttentionWindows.over(regions, side_tiles, chosen, slots).to(kept.belonging.device)
 
     def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         keys, values = kept.keys(layer, len(run.slots))
@@ -242,12 +242,14 @@ def _pixels(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> torch.Tensor:
     return torch.from_numpy(packet.pixels[chosen]).to(qwen.vision_device)[None]
 
 
-def _upload(device: torch.device, regions: Regions, placement: Placement, chosen: Ints, refreshed: Ints) -> Numbers:
+def _upload(
+    device: torch.device, regions: Regions, placement: SlotAssignment, chosen: Ints, refreshed: Ints
+) -> RunIndices:
     """All of a run's numbers, in one transfer."""
     parts = (regions.ravel(), placement.slots, chosen, refreshed, placement.source, placement.target)
     together = torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
     flat, *numbers = together.split([part.size for part in parts])
-    return Numbers(flat.view(-1, 3), *numbers)
+    return RunIndices(flat.view(-1, 3), *numbers)
 
 
 def _difference(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, Packet
 from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import WindowOptions
-from arr_coc.qwen.qwenvl import KeyCatcher, QwenVL, rotate, rotation
+from arr_coc.qwen.qwenvl import KeyCapture, QwenVL, rotate, rotation
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 
 Ids: TypeAlias = tuple[int, ...]
@@ -36,7 +36,7 @@ def same_picture(one: Packet, other: Packet) -> bool:
     return np.array_equal(one.regions, other.regions) and np.array_equal(one.pixels, other.pixels)
 
 
-class Shown:
+class CausalFrame:
     """A frame as the cache knows it: `frame` encoded, its tokens at `visual` among the cached ones.
 
     Equal to another where the same picture is shown under the same heading.
@@ -49,7 +49,7 @@ class Shown:
         self.visual = slice(0, 0)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Shown) or self.opening != other.opening:
+        if not isinstance(other, CausalFrame) or self.opening != other.opening:
             return False
         return same_picture(self.packet, other.packet)
 
@@ -57,7 +57,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapping:
+class FrameDelimiters:
     """The token ids around a frame: the prompt's beginning `head`, and the frame's own `opening` and `closing`."""
 
     head: Ids
@@ -66,7 +66,7 @@ class Wrapping:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeptFrame:
+class CachedFrame:
     """One frame, read. Equal to itself only.
 
     `keys` (not rotated) and `values`: a tensor [1, heads, L, head_dim] for each layer, over heading, visual tokens and
@@ -76,7 +76,7 @@ class KeptFrame:
     """
 
     stamp: FrameStamp
-    wrapping: Wrapping
+    wrapping: FrameDelimiters
     packet: TokenPacket | None
     keys: tuple[torch.Tensor, ...]
     values: tuple[torch.Tensor, ...]
@@ -108,15 +108,15 @@ class KeptFrame:
         pixels = 0 if self.packet is None else self.packet.pixels.nbytes
         return pixels + sum(rows.numel() * rows.element_size() for rows in (*self.keys, *self.values, self.embeds))
 
-    def reads(self, packet: Packet, wrapping: Wrapping) -> bool:
+    def reads(self, packet: Packet, wrapping: FrameDelimiters) -> bool:
         """Whether reading `packet` in `wrapping` would give this very frame again."""
         return self.wrapping == wrapping and self.packet is not None and same_picture(self.packet, packet)
 
 
 @torch.inference_mode()
-def read_apart(
-    qwen: QwenVL, prefix: PrefixCache[Any], packet: Packet, frame: EncodedFrame, wrapping: Wrapping
-) -> KeptFrame:
+def prefill_frame(
+    qwen: QwenVL, prefix: PrefixCache[Any], packet: Packet, frame: EncodedFrame, wrapping: FrameDelimiters
+) -> CachedFrame:
     """Reads an encoded frame after the first piece of `prefix`, which is `wrapping.head`, and nothing else.
 
     Raises NonFiniteError where its keys or values hold NaN or Inf, so that none can be kept.
@@ -128,11 +128,11 @@ def read_apart(
     part.text(wrapping.closing)
     arguments = part.inputs()
     kv = prefix.beginning()
-    with KeyCatcher(qwen) as catcher:
+    with KeyCapture(qwen) as catcher:
         qwen.language_model(**arguments, past_key_values=kv, use_cache=True)
     values = tuple(layer.values[..., begun.tokens :, :].clone() for layer in kv.layers)
     _check_finite(catcher.keys, values)
-    return KeptFrame(
+    return CachedFrame(
         stamp=packet.stamp,
         wrapping=wrapping,
         packet=packet if isinstance(packet, TokenPacket) else None,
@@ -149,7 +149,7 @@ def read_apart(
 
 
 @torch.inference_mode()
-def lay(qwen: QwenVL, cache: PrefixCache[Any], frames: Sequence[KeptFrame]) -> None:
+def insert_frames(qwen: QwenVL, cache: PrefixCache[Any], frames: Sequence[CachedFrame]) -> None:
     """Adds frames to the cache, in this order, each rotated into the slot that follows, and marks their ends.
 
     Costs one rotation a key; nothing goes through the model.
@@ -191,15 +191,15 @@ class FrameWindow:
 
     def __init__(self, options: WindowOptions | None = None) -> None:
         self.options = options or WindowOptions()
-        self._frames: deque[KeptFrame] = deque(maxlen=self.options.capacity)
+        self._frames: deque[CachedFrame] = deque(maxlen=self.options.capacity)
 
     @property
-    def frames(self) -> tuple[KeptFrame, ...]:
+    def frames(self) -> tuple[CachedFrame, ...]:
         """All that are kept, in the order in which they entered."""
         return tuple(self._frames)
 
     @property
-    def newest(self) -> KeptFrame | None:
+    def newest(self) -> CachedFrame | None:
         return self._frames[-1] if self._frames else None
 
     @property
@@ -211,7 +211,7 @@ class FrameWindow:
         """Forgets all frames."""
         self._frames.clear()
 
-    def enter(self, frame: KeptFrame) -> None:
+    def enter(self, frame: CachedFrame) -> None:
         """Takes in the newest frame; the oldest leaves where there is no room.
 
         The same frame in another form is replaced; what may not stand beside it is forgotten, as by `begin`.
@@ -230,7 +230,7 @@ class FrameWindow:
         ]
         self._frames = deque(staying, self.options.capacity)
 
-    def pick(self, query: torch.Tensor, room_steps: float = math.inf) -> list[KeptFrame]:
+    def pick(self, query: torch.Tensor, room_steps: float = math.inf) -> list[CachedFrame]:
         """The frames to show, in the order in which they entered: the newest, and those that suit the question best.
 
         `query` float32 [D]: the question's embeddings, pooled. Of frames that suit equally well, newer ones are taken.
@@ -250,7 +250,7 @@ class FrameWindow:
         return [*(older[index] for index in sorted(picked)), newest]
 
 
-def suitability(frame: KeptFrame, query: torch.Tensor) -> float:
+def suitability(frame: CachedFrame, query: torch.Tensor) -> float:
     """How well a frame suits a question, in [0, 1]: mean over its tokens of the allocation's relevance times the cosine
     of encoder embedding and question `query` [D], moved from [-1, 1] to [0, 1]."""
     embeds = frame.embeds.float()
@@ -258,5 +258,5 @@ def suitability(frame: KeptFrame, query: torch.Tensor) -> float:
     return float((frame.relevance * (1 + cosine) / 2).mean())
 
 
-def _same_frame(one: KeptFrame, other: KeptFrame) -> bool:
+def _same_frame(one: CachedFrame, other: CachedFrame) -> bool:
     return (one.stamp.epoch, one.stamp.frame_index) == (other.stamp.epoch, other.stamp.frame_index)

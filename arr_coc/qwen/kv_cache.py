@@ -16,7 +16,7 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark(Generic[Key]):
+class CacheMark(Generic[Key]):
     """The end of one kept piece: what it held, how many tokens lie before its end, and the next text position."""
 
     key: Key
@@ -34,7 +34,7 @@ class PrefixCache(Generic[Key]):
         pass  # transformers takes seconds to import
 
         self.kv: Any = empty_kv()
-        self.marks: list[Mark[Key]] = []
+        self.marks: list[CacheMark[Key]] = []
 
     def __len__(self) -> int:
         """Tokens held."""
@@ -61,7 +61,7 @@ class PrefixCache(Generic[Key]):
 
     def mark(self, key: Key, tokens: int, position: int) -> None:
         """Says that the piece `key` ends after `tokens` tokens."""
-        self.marks.append(Mark(key, tokens, position))
+        self.marks.append(CacheMark(key, tokens, position))
 
     def beginning(self) -> Any:
         """Other keys and values, which begin with the first piece's: for what may see nothing else."""
@@ -81,7 +81,7 @@ ROOM_TOKENS = 256
 """A layer's room is a multiple of this, so that it seldom has to grow."""
 
 
-class RoomLayer(DynamicLayer):
+class GrowableLayer(DynamicLayer):
     """One layer's keys and values [1, heads, tokens, head_dim]: views of the beginning of larger tensors.
 
     To `show` fewer, as a rewind does, gives the room behind them back. `room_keys` and `room_values` are those
@@ -128,4 +128,4 @@ class RoomLayer(DynamicLayer):
 
 def empty_kv() -> Any:
     """An empty cache for the stock language model, without gradients: it is written in place."""
-    return Cache(layer_class_to_replicate=RoomLayer)
+    return Cache(layer_class_to_replicate=GrowableLayer)

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 
 from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
-from arr_coc.layer import bundled_realiser
+from arr_coc.layer import load_bundled_realiser
 from arr_coc.qwen.checkpoint import family_of, read_config
-from arr_coc.qwen.memory_estimate import ModelFacts
+from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.weight_files import read_object
@@ -27,7 +27,7 @@ LARGE_PARAMETERS = 500_000_000
 it encodes 4 times faster and decodes 1.5 times faster than float32; of the bundled model's size it decodes slower."""
 
 
-def dtype_on_cpu(facts: ModelFacts) -> str:
+def dtype_on_cpu(facts: ModelSpec) -> str:
     """bfloat16 for a large model that is stored in half precision, where the processor multiplies bfloat16; else
     float32."""
     half = facts.checkpoint_bytes <= 2 * facts.parameters
@@ -77,14 +77,14 @@ def load_qwen(
         # The architecture is checked before gigabytes of weights are fetched.
         family_of(read_config(download(model_id, token, ("config.json",))).get("model_type"), model_id)
         folder = download(model_id, token)
-    facts = ModelFacts.read(folder, model_id)
+    facts = ModelSpec.read(folder, model_id)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts)
     with _quiet():
         model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
-    realiser = bundled_realiser(folder, model.get_input_embeddings().weight, model_id)
+    realiser = load_bundled_realiser(folder, model.get_input_embeddings().weight, model_id)
     return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, realiser)
 
 

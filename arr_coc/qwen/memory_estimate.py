@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError
-from arr_coc.qwen.checkpoint import Family, check_folder
-from arr_coc.qwen.weight_files import Tensor
+from arr_coc.qwen.checkpoint import ModelFamily, check_folder
+from arr_coc.qwen.weight_files import TensorInfo
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -47,7 +47,7 @@ bundled model with 64 to 2040 tokens: within a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelSpec:
     """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored, which are kept
     so where they are `quantised`.
 
@@ -56,7 +56,7 @@ class ModelFacts:
     says through how many it goes, 0 in a dense model.
     """
 
-    family: Family
+    family: ModelFamily
     parameters: int
     checkpoint_bytes: int
     context_tokens: int
@@ -75,7 +75,7 @@ class ModelFacts:
     quantised: bool = False
 
     @classmethod
-    def read(cls, folder: Path, name: str) -> ModelFacts:
+    def read(cls, folder: Path, name: str) -> ModelSpec:
         """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would."""
         checkpoint = check_folder(folder, name)
         config = checkpoint.config
@@ -111,7 +111,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Workload:
     """What a model is asked: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
     as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. Of
@@ -137,7 +137,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class MemoryEstimate:
     """Bytes that a model takes: its weights, the keys and values of one prompt and answer, activations at their
     largest, and what it keeps of all streams: earlier frames, and the vision encoder's work."""
 
@@ -151,7 +151,7 @@ class Footprint:
         return self.weights + self.cache + self.activations + self.kept
 
     @classmethod
-    def of(cls, facts: ModelFacts, dtype: str, load: Load) -> Footprint:
+    def of(cls, facts: ModelSpec, dtype: str, load: Workload) -> MemoryEstimate:
         """`dtype` as `loading.DTYPES` names them, or `auto` for the checkpoint's own.
 
         The largest activations are the vision encoder's or the prefill's, whichever are more; a window's frames are
@@ -175,7 +175,7 @@ class Footprint:
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
 
 
-def _vision_bytes(facts: ModelFacts, load: Load, size: int) -> int:
+def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     """What incremental encoding keeps, as `kept_vision.py` allots it: a frame's regions and as many that left; nothing
     where one frame alone exceeds the limit."""
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
@@ -184,7 +184,7 @@ def _vision_bytes(facts: ModelFacts, load: Load, size: int) -> int:
     return min(fitting, 2 * load.visual_tokens) * a_region if fitting >= load.visual_tokens else 0
 
 
-def _counted(tensors: Iterable[Tensor]) -> tuple[int, int]:
+def _counted(tensors: Iterable[TensorInfo]) -> tuple[int, int]:
     """Parameters of all tensors, and their bytes."""
     counts = [(math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)) for tensor in tensors]
     return sum(count for count, _ in counts), sum(count * size for count, size in counts)

@@ -82,7 +82,7 @@ def after_frame(start: int, grid: TileGrid) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PixelScale:
+class PixelNormalisation:
     """How 8-bit colour becomes the encoder's input: (value / 255 − mean) / std, by channel (R, G, B)."""
 
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -100,7 +100,7 @@ class Preprocessing:
     """What a model's `preprocessor_config.json` asks for."""
 
     patch_px: int
-    scale: PixelScale
+    scale: PixelNormalisation
     min_px: int
     max_px: int
     """Least and most pixels (height times width) of a resized picture."""
@@ -124,7 +124,7 @@ class Preprocessing:
             size = values.get("size") or {}
             return cls(
                 patch_px=patch_px,
-                scale=PixelScale(_triple(values.get("image_mean")), _triple(values.get("image_std"))),
+                scale=PixelNormalisation(_triple(values.get("image_mean")), _triple(values.get("image_std"))),
                 min_px=int(values.get("min_pixels") or size.get("shortest_edge") or 256 * 256),
                 max_px=int(values.get("max_pixels") or size.get("longest_edge") or 4096 * 4096),
             )

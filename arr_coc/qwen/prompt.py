@@ -16,8 +16,16 @@ from jinja2 import TemplateError
 from arr_coc.errors import ContextLengthError, ModelError, counted
 from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, encode_packet, token_count
-from arr_coc.qwen.frame_window import FrameWindow, Ids, KeptFrame, Shown, Wrapping, lay, read_apart
-from arr_coc.qwen.kv_cache import Mark, PrefixCache
+from arr_coc.qwen.frame_window import (
+    CachedFrame,
+    CausalFrame,
+    FrameDelimiters,
+    FrameWindow,
+    Ids,
+    insert_frames,
+    prefill_frame,
+)
+from arr_coc.qwen.kv_cache import CacheMark, PrefixCache
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size
@@ -69,7 +77,7 @@ def time_text(media_ns: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PreparedPrompt:
     """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
 
     The frames of `stamps` are shown, their visual tokens at `places` of the cache; `embeds` [K, D] and `regions`
@@ -77,7 +85,7 @@ class Prompt:
     """
 
     part: PromptPart
-    marks: list[Mark[Any]]
+    marks: list[CacheMark[Any]]
     prefilled_tokens: int
     stamps: tuple[FrameStamp, ...]
     places: list[slice]
@@ -91,19 +99,19 @@ class Prompt:
 
 
 def prompt_in_slots(
-    qwen: QwenVL, cache: PrefixCache[Any], head: Ids, shown: Sequence[KeptFrame], question: Sequence[int]
-) -> Prompt:
+    qwen: QwenVL, cache: PrefixCache[Any], head: Ids, shown: Sequence[CachedFrame], question: Sequence[int]
+) -> PreparedPrompt:
     """[system] [frames…] [question], for a cache that begins with `head`: frames that do not stand where they stood are
     rotated into their slots, and the question's tokens remain."""
     kept = cache.rewind([head, *shown])
-    lay(qwen, cache, shown[kept - 1 :])
+    insert_frames(qwen, cache, shown[kept - 1 :])
     part = PromptPart(qwen, len(cache), cache.position)
     part.text(list(question))
     places = [
         slice(before.tokens + frame.visual.start, before.tokens + frame.visual.stop)
         for before, frame in zip(cache.marks, shown, strict=False)
     ]
-    return Prompt(
+    return PreparedPrompt(
         part=part,
         marks=[],
         prefilled_tokens=part.tokens - len(cache),
@@ -114,7 +122,7 @@ def prompt_in_slots(
     )
 
 
-class PromptMaker:
+class PromptBuilder:
     """Makes prompts [system] [frames…] [question] [assistant] for one cache, and encodes their frames.
 
     `ids` are the prompt's own; `vision` is what incremental encoding keeps; `listed` are the frames that were read
@@ -123,9 +131,9 @@ class PromptMaker:
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions) -> None:
         self._qwen = qwen
-        self.cache: PrefixCache[Ids | Shown | KeptFrame] = PrefixCache()
+        self.cache: PrefixCache[Ids | CausalFrame | CachedFrame] = PrefixCache()
         self.vision = IncrementalEncoder()
-        self.listed: list[KeptFrame] = []
+        self.listed: list[CachedFrame] = []
         self.configure(options)
 
     def configure(self, options: AnswerOptions) -> None:
@@ -142,7 +150,7 @@ class PromptMaker:
 
     def make(
         self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
-    ) -> Prompt:
+    ) -> PreparedPrompt:
         """The prompt of a question about frames, or about what a window picks once they have entered it.
 
         `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
@@ -186,17 +194,17 @@ class PromptMaker:
             check_context(self._qwen, window.options, size, self.other_tokens(query))
         self.check_window(query, window)
 
-    def _in_one_run(self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None]) -> Prompt:
+    def _in_one_run(self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
         """The stock layout: each frame is read after those before it. What comes first again is kept."""
         ids, qwen = self.ids, self._qwen
-        shown = [Shown(packet, self.opening(packet, timed=len(packets) > 1)) for packet in packets]
+        shown = [CausalFrame(packet, self.opening(packet, timed=len(packets) > 1)) for packet in packets]
         self.listed = []
         kept = self.cache.rewind([ids.head, *shown])
         part = PromptPart(qwen, len(self.cache), self.cache.position)
-        marks: list[Mark[Any]] = []
+        marks: list[CacheMark[Any]] = []
         if not kept:
             part.text(ids.head)
-            marks.append(Mark(ids.head, part.tokens, part.position))
+            marks.append(CacheMark(ids.head, part.tokens, part.position))
         for index, frame in enumerate(shown):
             if index + 1 < kept:
                 shown[index] = self.cache.marks[index + 1].key  # type: ignore[assignment]
@@ -205,10 +213,10 @@ class PromptMaker:
             part.text(frame.opening)
             frame.visual = part.frame(frame.frame)
             part.text(ids.frame_close)
-            marks.append(Mark(frame, part.tokens, part.position))
+            marks.append(CacheMark(frame, part.tokens, part.position))
         part.text(self.question(query))
         on_encoded()
-        return Prompt(
+        return PreparedPrompt(
             part=part,
             marks=marks,
             prefilled_tokens=part.tokens - len(self.cache),
@@ -220,7 +228,7 @@ class PromptMaker:
 
     def _in_slots(
         self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
-    ) -> Prompt:
+    ) -> PreparedPrompt:
         """The layout of a window: each frame is read after the prompt's beginning alone, and rotated into its slot."""
         timed = len(packets) > 1 if window is None else window.options.timed
         read, read_tokens = self._read(packets, timed, window, on_encoded)
@@ -240,7 +248,7 @@ class PromptMaker:
 
     def _read(
         self, packets: Sequence[Packet], timed: bool, window: FrameWindow | None, on_encoded: Callable[[], None]
-    ) -> tuple[list[KeptFrame], int]:
+    ) -> tuple[list[CachedFrame], int]:
         """The packets as kept frames, and how many tokens had to be prefilled for that."""
         wrappings = [self._wrapping(packet, timed=timed) for packet in packets]
         known = [self._known(packet, wrapping, window) for packet, wrapping in zip(packets, wrappings, strict=True)]
@@ -250,13 +258,13 @@ class PromptMaker:
         read = []
         for packet, wrapping, frame, tokens in zip(packets, wrappings, known, encoded, strict=True):
             if tokens is not None:
-                frame = read_apart(self._qwen, self.cache, packet, tokens, wrapping)
+                frame = prefill_frame(self._qwen, self.cache, packet, tokens, wrapping)
                 prefilled_tokens += frame.tokens
             assert frame is not None
             read.append(frame)
         return read, prefilled_tokens
 
-    def _known(self, packet: Packet, wrapping: Wrapping, window: FrameWindow | None) -> KeptFrame | None:
+    def _known(self, packet: Packet, wrapping: FrameDelimiters, window: FrameWindow | None) -> CachedFrame | None:
         """The same frame, where it was read before: in a window the newest one only, and only with the same stamp."""
         if window is None:
             return next((frame for frame in self.listed if frame.reads(packet, wrapping)), None)
@@ -288,8 +296,8 @@ class PromptMaker:
     def _encode(self, packet: Packet) -> EncodedFrame:
         return encode_packet(self._qwen, packet, self.options.encode, self.vision)
 
-    def _wrapping(self, packet: Packet, *, timed: bool) -> Wrapping:
-        return Wrapping(self.ids.head, self.opening(packet, timed=timed), self.ids.frame_close)
+    def _wrapping(self, packet: Packet, *, timed: bool) -> FrameDelimiters:
+        return FrameDelimiters(self.ids.head, self.opening(packet, timed=timed), self.ids.frame_close)
 
     def opening(self, packet: Packet, *, timed: bool) -> Ids:
         """What introduces a frame, up to its first visual token."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from arr_coc.qwen.checkpoint import Family, unseen_words
+from arr_coc.qwen.checkpoint import ModelFamily, unseen_words
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -31,7 +31,7 @@ class QwenVL:
     tokenizer: Any
     preprocessing: Preprocessing
     model_id: str
-    family: Family
+    family: ModelFamily
     realiser: RelevanceRealiser | None = None
 
     @property
@@ -113,7 +113,7 @@ class QwenVL:
         return QueryEmbedding(text, tokens, self.model_id)
 
 
-class KeyCatcher:
+class KeyCapture:
     """Catches the keys of every layer before they are rotated, of the prefill that runs while it is entered.
 
     `keys`: one tensor [1, heads, L, head_dim] a layer, in the model's dtype, on the layer's device.
@@ -124,7 +124,7 @@ class KeyCatcher:
         self._hooks: list[Any] = []
         self.keys: list[torch.Tensor] = []
 
-    def __enter__(self) -> KeyCatcher:
+    def __enter__(self) -> KeyCapture:
         for attention in self._attentions:
             # Qwen3-VL norms its keys after the projection; the norm's output is the last thing before the rotation.
             last = attention.k_norm if hasattr(attention, "k_norm") else attention.k_proj
@@ -153,10 +153,10 @@ def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch
 
 def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Queries or keys [..., head_dim] rotated in float32, in the dtype in which they came."""
-    return turned(keys.float(), cos.to(keys.device), sin.to(keys.device)).to(keys.dtype)
+    return rotate_native(keys.float(), cos.to(keys.device), sin.to(keys.device)).to(keys.dtype)
 
 
-def turned(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate_native(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Queries or keys [..., head_dim] rotated in the dtype in which they came, as the stock decoder does."""
     first, second = rows.chunk(2, dim=-1)
     return rows * cos + torch.cat([-second, first], dim=-1) * sin

@@ -14,15 +14,15 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.attention import AttentionProbe, feedback_from
-from arr_coc.qwen.cuda_graph import Decoder
+from arr_coc.qwen.cuda_graph import DecodeRunner
 from arr_coc.qwen.decode import TextStream, prefill
-from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionReport
+from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.options import AnswerOptions
-from arr_coc.qwen.prompt import Prompt, PromptMaker
+from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.yes_no import Verdict, YesNoTokens, verdict, yes_no_tokens
+from arr_coc.qwen.yes_no import YesNoScore, YesNoTokens, score_logits, yes_no_tokens
 from arr_coc.types import Feedback, FrameStamp
 
 
@@ -54,11 +54,11 @@ class AnswerResult:
     regions: npt.NDArray[np.int32]
     kept_bytes: int
     work: Work
-    vision: VisionReport | None = None
+    vision: VisionStats | None = None
 
 
 @dataclass(slots=True)
-class Record:
+class AnswerTimer:
     """Notes taken while an answer is made. Times are `time.perf_counter()` seconds."""
 
     started_s: float = field(default_factory=time.perf_counter)
@@ -79,7 +79,7 @@ class Record:
             self.first_s = self.last_s
 
     def result(
-        self, prompt: Prompt, feedback: Feedback | None, kept_bytes: int, vision: VisionReport | None, work: Work
+        self, prompt: PreparedPrompt, feedback: Feedback | None, kept_bytes: int, vision: VisionStats | None, work: Work
     ) -> AnswerResult:
         """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
         first_s = time.perf_counter() if self.first_s is None else self.first_s
@@ -102,12 +102,12 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedPrompt:
+class _PrefilledPrompt:
     """A prompt that is in the cache, the logits [vocabulary] after it, and what looks at the decoder's attention."""
 
-    prompt: Prompt
+    prompt: PreparedPrompt
     logits: torch.Tensor
-    record: Record
+    record: AnswerTimer
     probe: AttentionProbe | None
 
 
@@ -121,8 +121,8 @@ class AnswerSession:
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None) -> None:
         self.qwen = qwen
-        self.prompts = PromptMaker(qwen, options or AnswerOptions())
-        self._decoder = Decoder(qwen)
+        self.prompts = PromptBuilder(qwen, options or AnswerOptions())
+        self._decoder = DecodeRunner(qwen)
         self._last: AnswerResult | None = None
 
     def configure(self, options: AnswerOptions) -> None:
@@ -176,7 +176,7 @@ class AnswerSession:
         with self._asked(packets, query, window) as asked:
             yield from self._speak(asked, should_stop)
 
-    def look(self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None) -> Verdict:
+    def look(self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None) -> YesNoScore:
         """Whether the model would answer `question` with yes: costs what comes before an answer, and no decoding.
 
         Frames, window and errors as in `answer`, whose next question about the same frames costs its own tokens only;
@@ -184,14 +184,14 @@ class AnswerSession:
         """
         tokens, calibration = self.yes_no, self.qwen.yes_no_calibration
         with self._asked(packets, question, window) as asked:
-            found = verdict(asked.logits, tokens, calibration)
+            found = score_logits(asked.logits, tokens, calibration)
             asked.record.decoded()
         return found
 
     @contextmanager
     def _asked(
         self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None
-    ) -> Iterator[_AskedPrompt]:
+    ) -> Iterator[_PrefilledPrompt]:
         """A question that is prefilled; when the block is left, also by closing an iterator, `last` tells of it."""
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if window is not None:
@@ -199,7 +199,7 @@ class AnswerSession:
         if not frames and (window is None or not window.frames):
             raise OptionError("there is no frame to speak about")
         self.prompts.check_fits(frames, query, window)
-        record = Record()
+        record = AnswerTimer()
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
             prompt = self.prompts.make(frames, query, window, record.encoded)
@@ -214,7 +214,7 @@ class AnswerSession:
                     self._last = record.result(prompt, feedback, self.prompts.kept_bytes(window), encoded, work)
 
                 try:
-                    yield _AskedPrompt(prompt, logits, record, probe)
+                    yield _PrefilledPrompt(prompt, logits, record, probe)
                 except GeneratorExit:
                     conclude()
                     raise
@@ -223,7 +223,9 @@ class AnswerSession:
             self.prompts.forget()
             raise
 
-    def _work(self, prompt: Prompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int) -> Work:
+    def _work(
+        self, prompt: PreparedPrompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int
+    ) -> Work:
         """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
         tiles = {frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)}
         shown = [place.stop - place.start for place in prompt.places]
@@ -231,12 +233,12 @@ class AnswerSession:
         text_tokens = prompt.part.tokens - sum(shown)
         return self._costs.work(self.options.encode, shown, of_tiles, text_tokens, answer_tokens)
 
-    def _probe(self, prompt: Prompt) -> AbstractContextManager[AttentionProbe | None]:
+    def _probe(self, prompt: PreparedPrompt) -> AbstractContextManager[AttentionProbe | None]:
         """What looks at the decoder's attention on the newest frame, where feedback is wanted."""
         wanted = self.options.feedback
         return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else nullcontext()
 
-    def _speak(self, asked: _AskedPrompt, should_stop: Callable[[], bool] | None) -> Iterator[str]:
+    def _speak(self, asked: _PrefilledPrompt, should_stop: Callable[[], bool] | None) -> Iterator[str]:
         record, stream = asked.record, TextStream(self.qwen.tokenizer)
         position, kv, options = asked.prompt.part.position, self.prompts.cache.kv, self.options.decoding
         # Closed at once where this is closed: only then does the probe know what a captured step looked at.

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.regions import token_positions
-from arr_coc.qwen.preprocess import MERGE, PixelScale, fit_tiles, patch_positions, to_patches
+from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
 from arr_coc.types import TileGrid
 
@@ -24,7 +24,7 @@ PATCHES = MERGE * MERGE
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class AttentionWindows:
     """Patches sorted into attention windows, padded to the fullest.
 
     `slots` int64 [B * N]: each patch's place among `count * size` padded ones; `keys` bool [count, 1, 1, size], or
@@ -37,7 +37,7 @@ class Windows:
     keys: torch.Tensor | None
 
     @classmethod
-    def over(cls, regions: torch.Tensor, side_tiles: int) -> Windows:
+    def over(cls, regions: torch.Tensor, side_tiles: int) -> AttentionWindows:
         """Windows of `side_tiles` level-0 tiles a side; a region belongs to the one that holds its centre."""
         _, window, sizes = torch.unique(
             _names(regions, side_tiles).flatten().repeat_interleave(PATCHES), return_inverse=True, return_counts=True
@@ -57,7 +57,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptWindows:
+class CachedAttentionWindows:
     """The windows of a few regions, filled with the keys of all regions that are shown.
 
     `queries` int64 [4R]: each query's place among `count * size` padded ones. `rows` int64 [count * S]: which row of
@@ -71,7 +71,9 @@ class KeptWindows:
     keys: torch.Tensor
 
     @classmethod
-    def over(cls, regions: torch.Tensor, side_tiles: int, asking: torch.Tensor, slots: torch.Tensor) -> KeptWindows:
+    def over(
+        cls, regions: torch.Tensor, side_tiles: int, asking: torch.Tensor, slots: torch.Tensor
+    ) -> CachedAttentionWindows:
         """For the regions `asking` int64 [R] of all `regions` [K, 3], whose keys lie in `slots` int64 [K].
 
         All on the CPU, where this waits for no device.
@@ -88,9 +90,11 @@ class KeptWindows:
         keys = _filled(filled, width).repeat_interleave(PATCHES, dim=1)
         return cls(places, len(windows), size * PATCHES, _patches(rows), keys[:, None, None, :])
 
-    def to(self, device: torch.device) -> KeptWindows:
+    def to(self, device: torch.device) -> CachedAttentionWindows:
         """The same on a device."""
-        return KeptWindows(self.queries.to(device), self.count, self.size, self.rows.to(device), self.keys.to(device))
+        return CachedAttentionWindows(
+            self.queries.to(device), self.count, self.size, self.rows.to(device), self.keys.to(device)
+        )
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Attention of `query` [1, 4R, heads, head_dim] over kept `keys` and `values` [rows, heads, head_dim]."""
@@ -155,7 +159,7 @@ Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], to
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class EncoderRows:
     """What the blocks begin with: `hidden` [B, 4K, C], its rotation `cos` and `sin` float32 [B, 4K, 1, 1, head_dim]."""
 
     hidden: torch.Tensor
@@ -164,7 +168,7 @@ class Rows:
 
 
 def encode_regions(
-    tower: Any, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: PixelScale | None = None
+    tower: Any, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: PixelNormalisation | None = None
 ) -> VisualTokens:
     """Encodes only the given regions, each attending to the others.
 
@@ -182,18 +186,18 @@ def encode_regions(
 
 
 def embed_rows(
-    tower: Any, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: PixelScale | None = None
-) -> Rows:
+    tower: Any, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: PixelNormalisation | None = None
+) -> EncoderRows:
     """The patches of the regions as the blocks take them; arguments as `encode_regions`."""
     places = patch_positions(regions)
     tiles = fit_tiles(pixels, int(tower.config.patch_size) * MERGE)
-    hidden = _embed_patches(tower, to_patches((scale or PixelScale())(tiles)))
+    hidden = _embed_patches(tower, to_patches((scale or PixelNormalisation())(tiles)))
     if hasattr(tower, "pos_embed"):
         hidden = hidden + _position_grid(tower, places, grid).to(hidden.dtype)
-    return Rows(hidden, *_rotary(tower, places))
+    return EncoderRows(hidden, *_rotary(tower, places))
 
 
-def run_blocks(tower: Any, rows: Rows, attend: Attend) -> VisualTokens:
+def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
     """The tower's blocks and mergers over rows, `attend` deciding what each row sees of which others."""
     taps = list(getattr(tower, "deepstack_visual_indexes", ()))
     hidden = rows.hidden
@@ -226,7 +230,7 @@ def check_finite(tokens: VisualTokens, *beside: torch.Tensor) -> list[float]:
 def attend_afresh(tower: Any, regions: torch.Tensor) -> Attend:
     """Each row among all rows of its image, or of its window in a windowed layer. `regions` int [B, K, 3]."""
     side_tiles = window_side_tiles(tower)
-    windows = None if side_tiles is None else Windows.over(regions, side_tiles)
+    windows = None if side_tiles is None else AttentionWindows.over(regions, side_tiles)
 
     def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         if windows is not None and windowed(tower, layer):
@@ -292,7 +296,9 @@ def _rotary(tower: Any, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return angles.cos(), angles.sin()
 
 
-def _projected(attention: Any, hidden: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _projected(
+    attention: Any, hidden: torch.Tensor, rows: EncoderRows
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rotated query and key, and value, each [B, N, heads, head_dim]."""
     batch, patches, _ = hidden.shape
     mixed = attention.qkv(hidden).view(batch, patches, 3, attention.num_heads, -1)

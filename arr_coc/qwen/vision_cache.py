@@ -13,7 +13,7 @@ import torch
 from arr_coc.errors import ShapeError
 from arr_coc.ops.regions import token_positions
 from arr_coc.qwen.options import IncrementalOptions
-from arr_coc.qwen.preprocess import PixelScale
+from arr_coc.qwen.preprocess import PixelNormalisation
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import PATCHES, VisualTokens
 from arr_coc.types import TileGrid, TokenPacket
@@ -27,7 +27,7 @@ MOST = 0.75
 """Where more than this share of a frame is stale, all of it is encoded."""
 
 
-def all_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, drift: float | None) -> bool:
+def full_refresh_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, drift: float | None) -> bool:
     """Whether a frame is encoded afresh, `frames_since_all` frames after the last that was.
 
     `stale` bool [K] must be encoded anyway; where they are most of all, the rest costs little and makes it exact.
@@ -37,7 +37,7 @@ def all_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, dr
     return options.drift_limit is not None and drift is not None and drift > options.drift_limit
 
 
-def unrest(regions: Regions, changed: Regions) -> Floats:
+def neighbour_change(regions: Regions, changed: Regions) -> Floats:
     """How much changes around each of `regions` [K, 3]: float64 [K].
 
     Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
@@ -47,7 +47,7 @@ def unrest(regions: Regions, changed: Regions) -> Floats:
     return (1 / (1 + down**2 + across**2)).sum(axis=1)
 
 
-def most_unsettled(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:
+def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:
     """Which regions to encode again although they did not change: bool [K].
 
     A `share` of all, rounded up: those around which most has changed since they were encoded (`unsettled` [K]), and of
@@ -72,7 +72,7 @@ INDEX_BITS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class SlotAssignment:
     """Where the regions of one frame lie.
 
     `slots` int64 [K]: each region's slot, a permutation of 0 to K - 1. `stale` bool [K]: whose keys are not those of
@@ -85,7 +85,7 @@ class Placement:
     target: Ints
 
 
-class RegionSlots:
+class RegionSlotTable:
     """A bounded table of regions with the pixels that they showed.
 
     Attention runs over the first K slots as they lie, so nothing is gathered: what comes and goes is moved instead. Of
@@ -109,7 +109,7 @@ class RegionSlots:
         """Regions held, shown or not."""
         return int((self._names != EMPTY).sum())
 
-    def place(self, regions: Regions, pixels: npt.NDArray[np.uint8], frame: int) -> Placement:
+    def place(self, regions: Regions, pixels: npt.NDArray[np.uint8], frame: int) -> SlotAssignment:
         """Makes room for the K regions that frame number `frame` shows, with their pixels; K up to `capacity`.
 
         Raises ShapeError, with everything as it was, for a region that is none or comes twice.
@@ -134,7 +134,7 @@ class RegionSlots:
         self._shown[slots] = frame
         self._encoded[slots[at == EMPTY]] = NEVER
         self.pixels[slots[stale]] = pixels[stale]
-        return Placement(slots, stale, source, target)
+        return SlotAssignment(slots, stale, source, target)
 
     def encoded(self, slots: Ints) -> Ints:
         """The frames in which what lies in `slots` was encoded last."""
@@ -143,10 +143,10 @@ class RegionSlots:
     def unsettle(self, changed: Regions) -> None:
         """Tells all regions held, shown or not, that `changed` [S, 3] have other keys from now on."""
         held = np.flatnonzero(self._names != EMPTY)
-        self._unsettled[held] += unrest(_regions(self._names[held]), changed)
+        self._unsettled[held] += neighbour_change(_regions(self._names[held]), changed)
 
     def unsettled(self, slots: Ints) -> Floats:
-        """How much has changed around what lies in `slots` since it was encoded; see `unrest`."""
+        """How much has changed around what lies in `slots` since it was encoded; see `neighbour_change`."""
         return self._unsettled[slots]
 
     def mark_encoded(self, slots: Ints, frame: int) -> None:
@@ -204,11 +204,11 @@ BYTES_A_MB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class CacheKey:
     """What kept keys are good for: where any of it differs, they are not."""
 
     tower: Any
-    scale: PixelScale
+    scale: PixelNormalisation
     dtype: torch.dtype
     device: torch.device
     epoch: int
@@ -216,7 +216,7 @@ class Belonging:
     tile_shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, qwen: QwenVL, packet: TokenPacket) -> Belonging:
+    def of(cls, qwen: QwenVL, packet: TokenPacket) -> CacheKey:
         weight = qwen.tower.patch_embed.proj.weight
         return cls(
             tower=qwen.tower,
@@ -243,7 +243,7 @@ class RegionSize:
     pixel_bytes: int
 
     @classmethod
-    def of(cls, qwen: QwenVL, belonging: Belonging) -> RegionSize:
+    def of(cls, qwen: QwenVL, belonging: CacheKey) -> RegionSize:
         tower = belonging.tower
         attention = tower.blocks[0].attn
         return cls(
@@ -267,22 +267,22 @@ class RegionSize:
         return min(fitting, math.ceil(regions * (1 + SPARE))) if fitting >= regions else 0
 
 
-class KeptVision:
+class VisionKVCache:
     """What is kept of the regions of one epoch, in a fixed number of slots.
 
     `keys_values` [layers, 2, slots, 4, heads, head_dim]; `outputs` [1 + deepstack, slots, D]: embeddings, then each
     deepstack level. `frames` have been encoded, `since_all` of them since the last that was encoded whole. `drift`: see
-    `VisionReport`.
+    `VisionStats`.
     """
 
-    def __init__(self, belonging: Belonging, size: RegionSize, slots: int) -> None:
+    def __init__(self, belonging: CacheKey, size: RegionSize, slots: int) -> None:
         self.belonging = belonging
         self.bytes = slots * size.bytes
         shape = (size.layers, 2, slots, PATCHES, size.heads, size.head_dim)
         self.keys_values = torch.empty(shape, dtype=belonging.dtype, device=belonging.device)
         outputs = (size.outputs, slots, size.width)
         self.outputs = torch.empty(outputs, dtype=belonging.dtype, device=belonging.device)
-        self.slots = RegionSlots(slots, belonging.tile_shape)
+        self.slots = RegionSlotTable(slots, belonging.tile_shape)
         self.frames = 0
         self.since_all = 0
         self.drift: float | None = None

@@ -23,7 +23,7 @@ _NUMBERED = re.compile(r"(?:^|\.)(layers|blocks)\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorInfo:
     """One tensor of a weight file: `dtype` as safetensors names it, such as BF16."""
 
     shape: tuple[int, ...]
@@ -89,13 +89,13 @@ def _remedy(folder: Path) -> str:
     return "download the model again"
 
 
-def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
+def read_tensors(folder: Path, name: str) -> dict[str, TensorInfo]:
     """All tensors of a model by name, from the headers of its weight files.
 
     Raises ModelNotFound and ModelError as `weight_files`, and ModelError for a file that is damaged, cut short or a
     Git LFS pointer, and for tensors that the index lists and no file holds.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorInfo] = {}
     for path in weight_files(folder, name):
         tensors |= _header(path, name)
     if not (folder / WEIGHTS).is_file():
@@ -108,13 +108,13 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _header(path: Path, name: str) -> dict[str, Tensor]:
+def _header(path: Path, name: str) -> dict[str, TensorInfo]:
     """Return the tensors of one safetensors file, which is checked to be whole."""
     try:
         refuse_pointer(path)
         with safe_open(path, framework="np") as file:
             entries = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-            return {key: Tensor(tuple(entry.get_shape()), entry.get_dtype()) for key, entry in entries.items()}
+            return {key: TensorInfo(tuple(entry.get_shape()), entry.get_dtype()) for key, entry in entries.items()}
     except SafetensorError as error:
         raise ModelError(
             f"{path.name} of {name} is damaged or cut short ({error})", "download the model again"
@@ -123,7 +123,7 @@ def _header(path: Path, name: str) -> dict[str, Tensor]:
         raise ModelError(f"{path} cannot be read ({error.strerror})", "check its permissions") from error
 
 
-def check_sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> None:
+def check_sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], name: str) -> None:
     """Raises ModelError where the weights have other sizes than `config.json` says: layers, width, vocabulary, patches.
 
     These show before gigabytes are read; what else does not fit shows when the weights are loaded.
@@ -140,7 +140,7 @@ def check_sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: 
         )
 
 
-def _sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[tuple[str, int | None, Any]]:
+def _sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list[tuple[str, int | None, Any]]:
     """(what it is, as the weights have it, as the configuration says) of each size that can be told from both."""
     text, vision = config.get("text_config") or config, config.get("vision_config") or {}
     if not isinstance(text, dict) or not isinstance(vision, dict):
@@ -157,7 +157,7 @@ def _sizes(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[tup
     ]
 
 
-def _shape_of(tensors: Mapping[str, Tensor], ending: str, axes: int) -> tuple[int | None, ...]:
+def _shape_of(tensors: Mapping[str, TensorInfo], ending: str, axes: int) -> tuple[int | None, ...]:
     """The shape of the tensor whose name ends so; None for each axis where it is not there in this form."""
     shapes = (
         tensor.shape
@@ -167,7 +167,7 @@ def _shape_of(tensors: Mapping[str, Tensor], ending: str, axes: int) -> tuple[in
     return next(shapes, (None,) * axes)
 
 
-def _count(tensors: Mapping[str, Tensor], kind: str) -> int | None:
+def _count(tensors: Mapping[str, TensorInfo], kind: str) -> int | None:
     """How many `layers` or `blocks` there are; None where none has a number."""
     numbers = {int(found[2]) for key in tensors if (found := _NUMBERED.search(key)) and found[1] == kind}
     return len(numbers) or None

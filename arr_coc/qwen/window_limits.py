@@ -11,7 +11,7 @@ from arr_coc.budget import most_tokens
 from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.qwen.checkpoint import CGROUP, free_memory_bytes
 from arr_coc.qwen.encoding import Packet, token_count
-from arr_coc.qwen.frame_window import FrameWindow, KeptFrame, Wrapping
+from arr_coc.qwen.frame_window import CachedFrame, FrameDelimiters, FrameWindow
 from arr_coc.qwen.options import WindowOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FramePacket, TileGrid
@@ -26,7 +26,7 @@ class FrameSize:
     side_tiles: int
 
     @classmethod
-    def of(cls, grid: TileGrid, visual_tokens: int, wrapping: Wrapping) -> FrameSize:
+    def of(cls, grid: TileGrid, visual_tokens: int, wrapping: FrameDelimiters) -> FrameSize:
         """Of a frame of `grid` in `wrapping`."""
         return cls(visual_tokens, len(wrapping.opening) + len(wrapping.closing), max(grid.shape))
 
@@ -57,7 +57,7 @@ def check_context(qwen: QwenVL, window: WindowOptions, frame: FrameSize, other_t
         )
 
 
-def check_memory(window: FrameWindow, frame: KeptFrame, expected: FrameSize, free: int | None = None) -> None:
+def check_memory(window: FrameWindow, frame: CachedFrame, expected: FrameSize, free: int | None = None) -> None:
     """Raises OptionError where the window, full of frames of the expected size, needs more memory than is free.
 
     The frames that are shown count twice: as they are kept, and rotated into their slots. `free` in bytes is measured
@@ -81,7 +81,7 @@ def check_memory(window: FrameWindow, frame: KeptFrame, expected: FrameSize, fre
     )
 
 
-def expected_size(packet: Packet, encode: Encode, wrapping: Wrapping, window: FrameWindow) -> FrameSize:
+def expected_size(packet: Packet, encode: Encode, wrapping: FrameDelimiters, window: FrameWindow) -> FrameSize:
     """What frames such as this one take, with the most visual tokens that they may have.
 
     A whole frame where only chosen tokens are encoded is one whose allocation failed: an exception, not the rule.
@@ -91,7 +91,7 @@ def expected_size(packet: Packet, encode: Encode, wrapping: Wrapping, window: Fr
     return FrameSize.of(packet.grid, max(visual_tokens, _most(packet.grid, window)), wrapping)
 
 
-def kept_size(frame: KeptFrame, window: FrameWindow) -> FrameSize:
+def kept_size(frame: CachedFrame, window: FrameWindow) -> FrameSize:
     """What frames such as this one take, with the most visual tokens that they may have."""
     return FrameSize.of(frame.grid, max(frame.visual_tokens, _most(frame.grid, window)), frame.wrapping)
 

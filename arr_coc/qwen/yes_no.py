@@ -65,7 +65,7 @@ class YesNoTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class YesNoScore:
     """`yes`: the probability of yes, given that it is yes or no, calibrated. `certain`: how probable one of the two is
     at all; that is small where the question is none that yes or no answers. Both in [0, 1]. `raw_log_odds`: the
     logarithm of the odds of yes as the model has them."""
@@ -87,14 +87,14 @@ def yes_no_tokens(tokenizer: Any, model_id: str) -> YesNoTokens:
     return YesNoTokens(yes, no)
 
 
-def verdict(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibration = NEUTRAL) -> Verdict:
+def score_logits(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibration = NEUTRAL) -> YesNoScore:
     """What logits [vocabulary] of an answer's first token say. Raises NonFiniteError where they hold NaN or Inf."""
     if not bool(logits.isfinite().all()):
         raise NonFiniteError("the logits of a yes or no hold NaN or Inf; try dtype float32 or bfloat16")
     logs = torch.log_softmax(logits.double(), dim=-1)
     yes, no = (logs[list(ids)].logsumexp(dim=0) for ids in (tokens.yes, tokens.no))
     own = yes - no
-    return Verdict(
+    return YesNoScore(
         yes=float(torch.sigmoid(calibration.scale * own + calibration.bias)),
         certain=min(1.0, float(yes.exp() + no.exp())),
         raw_log_odds=float(own),

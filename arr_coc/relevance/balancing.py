@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from arr_coc.errors import DeviceLost, NonFiniteError
 from arr_coc.relevance.channels import TextureArray
-from arr_coc.relevance.knowing import Heard, InformationScorer, ParticipatoryScorer, PerspectivalScorer
+from arr_coc.relevance.knowing import InformationScorer, ParticipatoryScorer, PerspectivalScorer, QueryWeights
 from arr_coc.types import QueryEmbedding
 
 WEAK_SALIENCY = 0.3
@@ -81,7 +81,7 @@ DOUBT = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Realised:
+class RelevanceMaps:
     """`relevance` [B, gh, gw] in [0, 1], from `scores` [B, 3, gh, gw] (information, perspective, participation) and
     their `weights` [B, 3], its odds moved by what answers taught; all without B where the picture came without."""
 
@@ -120,8 +120,8 @@ class RelevanceRealiser(nn.Module):
         query: torch.Tensor | None = None,
         prior: torch.Tensor | None = None,
         looked: torch.Tensor | None = None,
-        heard: Heard | None = None,
-    ) -> Realised:
+        heard: QueryWeights | None = None,
+    ) -> RelevanceMaps:
         """Batched `texture`; `query` [B, Lq, D]; `prior` [B, 3, gh, gw] as ParticipatoryScorer takes it.
 
         `looked` saves computing `look(texture)` again, and `heard` `participation.hear(query)`. Raises
@@ -136,20 +136,20 @@ class RelevanceRealiser(nn.Module):
             relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + self.participation.evidence(prior))
         if not torch.isfinite(relevance).all():
             raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
-        return Realised(relevance, scores, weights)
+        return RelevanceMaps(relevance, scores, weights)
 
 
-class SteadyRelevance:
+class CachedRelevance:
     """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
 
     def __init__(self, realiser: RelevanceRealiser) -> None:
         self._realiser = realiser.eval()
         self._device = torch.device("cpu")
         self._query: torch.Tensor | None = None
-        self._heard: Heard | None = None
+        self._heard: QueryWeights | None = None
         self._texture: TextureArray | None = None
         self._prior: npt.NDArray[np.float32] | None = None
-        self._realised: Realised | None = None
+        self._realised: RelevanceMaps | None = None
 
     def ask(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
@@ -170,7 +170,7 @@ class SteadyRelevance:
             self._query = None if self._query is None else self._query.to(device)
             self._hear()
 
-    def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
+    def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
         """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
 
         It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
@@ -182,7 +182,7 @@ class SteadyRelevance:
             reason = str(error).splitlines()[0]
             raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
 
-    def _made(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> Realised:
+    def _made(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
         done, same_picture = self._realised, texture is self._texture
         if done is not None and same_picture and prior is self._prior:
             return done
@@ -192,7 +192,7 @@ class SteadyRelevance:
         prior_map = None if prior is None else torch.from_numpy(prior)[None].to(self._device)
         realised = self._realiser(batch, self._query, prior_map, looked, self._heard)
         maps = torch.cat([realised.relevance, realised.scores[0]]).cpu()
-        self._realised = Realised(maps[0], maps[1:], realised.weights[0].cpu())
+        self._realised = RelevanceMaps(maps[0], maps[1:], realised.weights[0].cpu())
         self._texture, self._prior = texture, prior
         return self._realised
 

@@ -83,7 +83,7 @@ class PerspectivalScorer(nn.Module):
         _bias(self.out).fill_(float(logits[0]))
 
 
-class Question(nn.Module):
+class QueryEncoder(nn.Module):
     """A question's token embeddings [B, Lq, D] → what it asks for, [B, heads · 64].
 
     Each word is read with its two neighbours, and each head attends to the words that matter to it. Rows of zeros pad
@@ -106,14 +106,14 @@ class Question(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class QueryWeights:
     """What questions make of one layer: its weight [B, W, W] and bias [B, W, 1]."""
 
     weight: torch.Tensor
     bias: torch.Tensor
 
 
-class AskedFor(nn.Module):
+class QueryAttention(nn.Module):
     """What a question asks for, tile by tile: [B, gh, gw] in [0, 1].
 
     Features of a tile among its eight neighbours are scaled and shifted by what the question says (FiLM: Perez et
@@ -123,7 +123,7 @@ class AskedFor(nn.Module):
 
     def __init__(self, query_dim: int, channels: int = CHANNELS, width: int = HIDDEN) -> None:
         super().__init__()
-        self.question = Question(query_dim)
+        self.question = QueryEncoder(query_dim)
         self.near = nn.Conv2d(channels + 1, width, kernel_size=3, padding=1, padding_mode="replicate")
         self.tile = nn.Conv1d(width, width, kernel_size=1)
         self.wide = nn.Linear(_HEADS * _WORD_WIDTH, 2 * width)
@@ -133,14 +133,14 @@ class AskedFor(nn.Module):
         self.around = nn.Conv2d(half, half, kernel_size=3, padding=1, padding_mode="replicate", groups=half)
         self.out = nn.Conv2d(half, 1, kernel_size=1)
 
-    def hear(self, query: torch.Tensor) -> Heard:
+    def hear(self, query: torch.Tensor) -> QueryWeights:
         """What the question [B, Lq, D] makes of the layer that follows."""
         scale, shift = self.film(F.relu(self.wide(self.question(query))))[..., None].chunk(2, dim=1)
         scale = 1 + scale
         # scaling the layer's weights costs less than scaling what it gives for every tile
-        return Heard(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
+        return QueryWeights(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
 
-    def forward(self, texture: TextureArray, heard: Heard) -> torch.Tensor:
+    def forward(self, texture: TextureArray, heard: QueryWeights) -> torch.Tensor:
         seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
         hidden = F.relu_(self.near(seen)).flatten(2)
         hidden = torch.baddbmm(heard.bias, heard.weight, hidden)
@@ -151,7 +151,8 @@ class AskedFor(nn.Module):
 class ParticipatoryScorer(nn.Module):
     """Participatory knowing: what the question asks for.
 
-    The learned part, `AskedFor`, speaks only where `query` is given, which callers do only for the model that it was
+    The learned part, `QueryAttention`, speaks only where `query` is given, which callers do only for the model that
+    it was
     trained for. The fed-back part is what answers taught (attention history and similarity), and needs no training.
     Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out. What was fed back is the
     score where nothing is learned; in any case it is `evidence` about the relevance that comes of all scores.
@@ -159,10 +160,10 @@ class ParticipatoryScorer(nn.Module):
 
     def __init__(self, channels: int = CHANNELS, query_dim: int = 0) -> None:
         super().__init__()
-        self.asked = AskedFor(query_dim, channels) if query_dim else None
+        self.asked = QueryAttention(query_dim, channels) if query_dim else None
         self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
 
-    def hear(self, query: torch.Tensor | None) -> Heard | None:
+    def hear(self, query: torch.Tensor | None) -> QueryWeights | None:
         """What a question says to the learned part, if there are both."""
         return None if query is None or self.asked is None else self.asked.hear(query)
 
@@ -171,7 +172,7 @@ class ParticipatoryScorer(nn.Module):
         texture: TextureArray,
         query: torch.Tensor | None = None,
         prior: torch.Tensor | None = None,
-        heard: Heard | None = None,
+        heard: QueryWeights | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention, as its square root, similarity and
         trust, all in [0, 1]).

@@ -9,7 +9,7 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.loading import load_qwen
-from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 
 VISION_BLOCKS, LANGUAGE_LAYERS = 24, 28
@@ -61,7 +61,7 @@ def qwen3_vl_2b(
     return replace(
         bundled,
         model=model,
-        preprocessing=Preprocessing(16, PixelScale(), 32 * 32, 4096 * 4096),
+        preprocessing=Preprocessing(16, PixelNormalisation(), 32 * 32, 4096 * 4096),
         model_id="Qwen3-VL-2B's dimensions, random weights",
         family=family_of("qwen3_vl", "qwen3_vl"),
         realiser=None,

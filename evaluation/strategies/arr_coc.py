@@ -15,7 +15,7 @@ from functools import partial
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
-from arr_coc.qwen.encoding import Packet, VisionReport
+from arr_coc.qwen.encoding import Packet, VisionStats
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
@@ -105,7 +105,7 @@ def _answer_again(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
     frames, times_s = _seen(ask)
     first = len(frames) - len(ask.frames)
     clip: list[Packet] = []
-    encoded: list[VisionReport] = []
+    encoded: list[VisionStats] = []
     for number, (frame, stamp) in enumerate(zip(frames, stamps_of(times_s), strict=True)):
         started_s = time.perf_counter()
         packet = allocator.allocate(frame, stamp)

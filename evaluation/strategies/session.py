@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 
 from arr_coc.qwen.decode import PromptPart
-from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, VisionReport
+from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.options import AnswerOptions, Decoding, Frames, IncrementalOptions
 from arr_coc.qwen.prompt import prompt_ids, time_text
@@ -55,7 +55,7 @@ class Spoken:
     """An answer, and what each frame took that had to be encoded for it, where `incremental` did that."""
 
     result: AnswerResult
-    encoded: tuple[VisionReport, ...]
+    encoded: tuple[VisionStats, ...]
 
 
 class Speaking:
@@ -80,7 +80,7 @@ class _NotingEncoder(IncrementalEncoder):
 
     def __init__(self, options: IncrementalOptions) -> None:
         super().__init__(options)
-        self.taken: list[VisionReport] = []
+        self.taken: list[VisionStats] = []
 
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         made = super().encode(qwen, packet)

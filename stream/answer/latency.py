@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from arr_coc.allocation.allocator import FrameAllocation
-from arr_coc.allocation.latency_budget import LatencyBudget
+from arr_coc.allocation.latency_budget import BudgetController
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget
 from arr_coc.errors import counted
 from stream.events import Answer, Event, Notice
@@ -23,7 +23,7 @@ class LatencyController:
 
     def __init__(self, target_ms: float, budget: Budget) -> None:
         self._adaptive = budget == ADAPTIVE
-        self._held = LatencyBudget(target_ms, DEFAULT_BUDGET if self._adaptive else budget)
+        self._held = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget)
         self._asked: FrameAllocation | None = None
         self._tokens = 0
 

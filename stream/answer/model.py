@@ -99,7 +99,7 @@ class QwenAnswerModel:
     """
 
     def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
-        from arr_coc.layer import pack_realiser
+        from arr_coc.layer import serialize_realiser
 
         self._session = session
         self._options = window
@@ -109,7 +109,7 @@ class QwenAnswerModel:
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
         self.known_world = session.qwen.known_world
-        self.allocator = pack_realiser(session.qwen.realiser)
+        self.allocator = serialize_realiser(session.qwen.realiser)
 
     def select_client(self, client: bytes) -> None:
         from arr_coc.qwen.encoding import IncrementalEncoder

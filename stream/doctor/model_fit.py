@@ -11,7 +11,7 @@ from arr_coc.budget import MOST_TOKENS, most_tokens
 from arr_coc.errors import ArrCocError, counted
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
-from arr_coc.qwen.memory_estimate import Footprint, Load, ModelFacts
+from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TileGrid
 from stream.config import Config
 from stream.doctor.system import Check
@@ -65,7 +65,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
 
     on_cpu = not _on_cuda(config.answer.device)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
-    parts = Footprint.of(facts, dtype, load_of(config, streams))
+    parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
     named = {
         "weights": parts.weights,
         "keys and values": parts.cache,
@@ -82,22 +82,22 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     return _fits(said, parts.total, free_there)
 
 
-def facts_of(config: Config) -> tuple[ModelFacts | None, str]:
-    """What the model's folder says, None where it would be downloaded; and its name. Raises as `ModelFacts.read`."""
+def facts_of(config: Config) -> tuple[ModelSpec | None, str]:
+    """What the model's folder says, None where it would be downloaded; and its name. Raises as `ModelSpec.read`."""
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
     if folder is None:
         return None, str(name)
     shown = name if name is not None and not local_folder(name) else folder.resolve().name
-    return ModelFacts.read(folder, shown), shown
+    return ModelSpec.read(folder, shown), shown
 
 
-def load_of(config: Config, streams: int = 1) -> Load:
+def load_of(config: Config, streams: int = 1) -> Workload:
     """What the model is asked at its most. A frame that comes whole is as large as `capture.size` says, else 1080p."""
     answer, window = config.answer, config.answer.window
     visual, other = tokens_of(config)
     whole = tiles_of(config)
-    return Load(
+    return Workload(
         visual_tokens=whole if answer.encode in SHOWS_ALL_TILES else visual,
         other_tokens=other,
         window=window.frames,
@@ -160,7 +160,7 @@ def cards(config: Config, streams: int = 1) -> Check:
     if facts is None:
         return Check("cards", "absent", f"{name} is not on this machine, so nothing can be reckoned")
     load, dtype = load_of(config, streams), config.answer.dtype
-    parts = Footprint.of(facts, dtype, load)
+    parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(
         f"{_sizes_text(list(sizes))} {fit}" for fit, sizes in groupby(CARDS_GB, partial(_fit, facts, dtype, load))
     )
@@ -170,7 +170,7 @@ def cards(config: Config, streams: int = 1) -> Check:
     return Check("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
 
 
-def most_frames(facts: ModelFacts, dtype: str, load: Load, free_bytes: int) -> int:
+def most_frames(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
     """The largest window of such frames that fits memory and context; 0 where not even one frame does.
 
     As many are kept as are shown.
@@ -180,7 +180,7 @@ def most_frames(facts: ModelFacts, dtype: str, load: Load, free_bytes: int) -> i
         frames = (fitting + beyond) // 2
         asked = replace(load, window=frames, kept=frames)
         within = asked.prompt_tokens <= facts.context_tokens
-        if within and Footprint.of(facts, dtype, asked).total <= free_bytes:
+        if within and MemoryEstimate.of(facts, dtype, asked).total <= free_bytes:
             fitting = frames
         else:
             beyond = frames
@@ -191,8 +191,8 @@ def _sizes_text(sizes_gb: Sequence[int]) -> str:
     return f"{sizes_gb[0]} GB" if len(sizes_gb) == 1 else f"{sizes_gb[0]} to {sizes_gb[-1]} GB"
 
 
-def _fit(facts: ModelFacts, dtype: str, load: Load, card_gb: int) -> str:
+def _fit(facts: ModelSpec, dtype: str, load: Workload, card_gb: int) -> str:
     free = (card_gb << 30) - OVERHEAD_BYTES
-    if Footprint.of(facts, dtype, load).total > free:
+    if MemoryEstimate.of(facts, dtype, load).total > free:
         return "too small"
     return f"up to --window {most_frames(facts, dtype, load, free)}"

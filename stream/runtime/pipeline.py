@@ -13,7 +13,7 @@ import cv2
 import torch
 
 from arr_coc.errors import DeviceLost
-from arr_coc.ops.backends import try_store
+from arr_coc.ops.backends import probe_backend
 from arr_coc.ops.store.base import Backend
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
@@ -166,7 +166,7 @@ class Pipeline(BaseRun):
         """Finds out which texture store runs; returns what is to be asked of it."""
         wanted = self._config.texture.backend
         try:
-            self._backend = try_store(wanted)
+            self._backend = probe_backend(wanted)
         except DeviceLost as error:
             if wanted != "auto":
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.layer import unpack_realiser
+from arr_coc.layer import deserialize_realiser
 from arr_coc.ops.store.base import Backend
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
@@ -144,4 +144,4 @@ def allocator_for(config: Config, info: SourceInfo, hello: ServerHello) -> Strea
         levels=hello.knows_levels,
         on_device=paced(config, info),
     )
-    return StreamAllocator(options, unpack_realiser(hello.allocator, hello.model_id))
+    return StreamAllocator(options, deserialize_realiser(hello.allocator, hello.model_id))

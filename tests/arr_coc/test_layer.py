@@ -15,7 +15,7 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import BudgetError, ModelError, ModelNotFound, NonFiniteError, ShapeError, StrategyError
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, fingerprint, pack_realiser, unpack_realiser
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, deserialize_realiser, fingerprint, serialize_realiser
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
@@ -363,19 +363,19 @@ def test_files_that_do_not_fit_are_an_error_of_one_line(trained: Path, tmp_path:
 def test_weights_travel_as_bytes() -> None:
     torch.manual_seed(0)
     realiser = RelevanceRealiser(WEIGHTS_WIDTH, "m")
-    again = unpack_realiser(pack_realiser(realiser), "m")
+    again = deserialize_realiser(serialize_realiser(realiser), "m")
     assert again is not None
     assert again.knows("m")
     assert torch.equal(relevance_of(again), relevance_of(realiser))
-    assert unpack_realiser(pack_realiser(None), "m") is None
+    assert deserialize_realiser(serialize_realiser(None), "m") is None
 
 
 @pytest.mark.parametrize(
-    "data", [b"noise", pack_realiser(RelevanceRealiser()), pack_realiser(RelevanceRealiser(8))[:-9]]
+    "data", [b"noise", serialize_realiser(RelevanceRealiser()), serialize_realiser(RelevanceRealiser(8))[:-9]]
 )
 def test_bytes_that_are_no_weights_are_refused(data: bytes) -> None:
     with pytest.raises(ModelError, match="came with m cannot be used; install the same version at both ends"):
-        unpack_realiser(data, "m")
+        deserialize_realiser(data, "m")
 
 
 def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from arr_coc.ops.cuda import device
-from arr_coc.ops.cuda.device import Kernels, call
+from arr_coc.ops.cuda.device import KernelSet, call
 from arr_coc.resources import kernel_folder
 
 HERE = Path(__file__).resolve().parent
@@ -55,8 +55,8 @@ class CpuMachine:
         self._library.on_cpu_gl_texels.restype = ctypes.c_void_p
         self._local = threading.local()
         context = call("cuDevicePrimaryCtxRetain", 0)
-        kernels = Kernels((7, 5))
-        self.device = device.Device(0, torch.device("cpu"), context, kernels, lambda: self.stream)
+        kernels = KernelSet((7, 5))
+        self.device = device.CudaDevice(0, torch.device("cpu"), context, kernels, lambda: self.stream)
 
     @property
     def stream(self) -> int:

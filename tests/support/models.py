@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from arr_coc.qwen.checkpoint import family_of
-from arr_coc.qwen.preprocess import PixelScale, Preprocessing, after_frame, text_positions, visual_positions
+from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing, after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import TileGrid
 
@@ -105,7 +105,7 @@ def tiny_model(family: str = "qwen3_vl", patch_px: int | None = None, seed: int 
 def tiny_qwen(family: str = "qwen3_vl", **config: Any) -> QwenVL:
     """The tiny model as the adapter holds it."""
     model = tiny_model(family, **config)
-    preprocessing = Preprocessing(model.config.vision_config.patch_size, PixelScale(), 32 * 32, 4096 * 4096)
+    preprocessing = Preprocessing(model.config.vision_config.patch_size, PixelNormalisation(), 32 * 32, 4096 * 4096)
     return QwenVL(model, tiny_tokenizer(), preprocessing, f"tiny-{family}", family_of(family, family))
 
 

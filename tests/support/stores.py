@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from arr_coc.errors import DeviceLost, StoreError
-from arr_coc.ops.backends import open_store, try_store
+from arr_coc.ops.backends import open_store, probe_backend
 from arr_coc.ops.gl.buffers import MappedBuffer
-from arr_coc.ops.gl.device import Device, find_device, open_device
+from arr_coc.ops.gl.device import GlDevice, find_device, open_device
 from arr_coc.ops.store.base import Backend, CpuStore, TextureStore
 from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle
-from arr_coc.ops.store.view import Texels
+from arr_coc.ops.store.view import TexelReader
 from arr_coc.types import FramePlanes
 from arr_coc.video import texture_updater as updater
 
@@ -44,7 +44,7 @@ def working() -> tuple[Backend, ...]:
 @lru_cache(None)
 def _problem(backend: Backend) -> str | None:
     try:
-        try_store(backend)
+        probe_backend(backend)
     except StoreError as error:
         return str(error)
     return None
@@ -86,7 +86,7 @@ class FailingStore(CpuStore):
             if self._writes_left < 0:
                 raise DeviceLost(GONE)
 
-    def _texels(self) -> Texels:  # type: ignore[override]
+    def _texels(self) -> TexelReader:  # type: ignore[override]
         return FailingTexels(self, super()._texels())
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class FailingStore(CpuStore):
 
 
 class FailingTexels:
-    def __init__(self, store: FailingStore, texels: Texels) -> None:
+    def __init__(self, store: FailingStore, texels: TexelReader) -> None:
         self._store, self._texels = store, texels
 
     def read(self, level: int) -> Plane:
@@ -127,20 +127,20 @@ def use_failing_stores(monkeypatch: pytest.MonkeyPatch, **fails: int) -> list[Te
     return opened
 
 
-def shared_device() -> Device:
+def shared_device() -> GlDevice:
     """The device that stores use. Skips the test where there is none."""
     require("gl")
     return open_device()
 
 
-def seen_by(device: Device, buffer: MappedBuffer) -> npt.NDArray[np.uint8]:
+def seen_by(device: GlDevice, buffer: MappedBuffer) -> npt.NDArray[np.uint8]:
     """A buffer as the device sees it. Its context must be current."""
     seen = np.empty_like(buffer.memory)
     device.library.gl.glGetNamedBufferSubData(buffer.name, 0, seen.nbytes, seen)
     return seen
 
 
-def own_device() -> Device:
+def own_device() -> GlDevice:
     """One that a test may lose."""
     require("gl")
     return find_device()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.attending import Memory, Request, allocate_frame
+from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES
@@ -128,7 +128,7 @@ def _tiles_of(box_px: Box) -> tuple[slice, slice]:
 
 
 def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str) -> Regions:
-    return allocate_frame(Request(relevance, tokens, 0.25, 0, Memory()), strategy).regions.numpy()
+    return allocate_frame(AllocationRequest(relevance, tokens, 0.25, 0, AllocationHistory()), strategy).regions.numpy()
 
 
 def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:

@@ -185,7 +185,7 @@ _SURFACES = (HANDLE,) * 6
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class KernelSignature:
     """The file that a kernel lies in, the types of its arguments, and the threads of its blocks."""
 
     file: str
@@ -194,21 +194,21 @@ class Signature:
 
 
 SIGNATURES = {
-    "upload_tiles": Signature("upload", (POINTER, POINTER, *_SURFACES)),
-    "upload_frame": Signature("upload", (*_FRAME, POINTER, *_SURFACES)),
-    "gather_bytes": Signature("gather", (HANDLE, POINTER, INT, INT, POINTER)),
-    "gather_halves": Signature("gather", (HANDLE, POINTER, INT, INT, POINTER, POINTER)),
-    "fetch_fine": Signature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
-    "fetch_coarse": Signature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
-    "compare_frame": Signature("difference", (*_FRAME, HANDLE, FLOAT, FLOAT, POINTER)),
-    "tile_channels": Signature("channels", (HANDLE, POINTER, POINTER, POINTER, POINTER)),
-    "cluster_distance": Signature("channels", (HANDLE, INT, INT, POINTER)),
-    "sample_points": Signature("sample", (HANDLE, POINTER, INT, INT, INT, POINTER)),
-    "sample_footprints": Signature("sample", (HANDLE, POINTER, POINTER, FLOAT, INT, INT, INT, POINTER)),
+    "upload_tiles": KernelSignature("upload", (POINTER, POINTER, *_SURFACES)),
+    "upload_frame": KernelSignature("upload", (*_FRAME, POINTER, *_SURFACES)),
+    "gather_bytes": KernelSignature("gather", (HANDLE, POINTER, INT, INT, POINTER)),
+    "gather_halves": KernelSignature("gather", (HANDLE, POINTER, INT, INT, POINTER, POINTER)),
+    "fetch_fine": KernelSignature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
+    "fetch_coarse": KernelSignature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
+    "compare_frame": KernelSignature("difference", (*_FRAME, HANDLE, FLOAT, FLOAT, POINTER)),
+    "tile_channels": KernelSignature("channels", (HANDLE, POINTER, POINTER, POINTER, POINTER)),
+    "cluster_distance": KernelSignature("channels", (HANDLE, INT, INT, POINTER)),
+    "sample_points": KernelSignature("sample", (HANDLE, POINTER, INT, INT, INT, POINTER)),
+    "sample_footprints": KernelSignature("sample", (HANDLE, POINTER, POINTER, FLOAT, INT, INT, INT, POINTER)),
 }
 
 
-class Kernels:
+class KernelSet:
     """The kernels of one device, loaded when they are first wanted, for all stores."""
 
     def __init__(self, capability: tuple[int, int]) -> None:
@@ -271,7 +271,7 @@ def _loaded(image: bytes) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class CudaDevice:
     """One GPU: where torch puts its tensors, the context that both share, and the kernels for it.
 
     `stream` gives the calling thread's current stream, as the driver's handle.
@@ -280,7 +280,7 @@ class Device:
     index: int
     place: torch.device
     context: Any
-    kernels: Kernels
+    kernels: KernelSet
     stream: Callable[[], int]
 
     @contextmanager
@@ -307,7 +307,7 @@ class Device:
             )
 
 
-def find_device() -> Device:
+def find_device() -> CudaDevice:
     """The device that is torch's current one in this thread.
 
     Raises BackendMissing where torch was built without CUDA, or there is no device or driver.
@@ -326,10 +326,10 @@ def find_device() -> Device:
 
 
 @cache
-def _opened(index: int) -> Device:
+def _opened(index: int) -> CudaDevice:
     """One for all stores; its context lasts as long as the process, as torch's does."""
     torch.cuda.init()
     place = torch.device("cuda", index)
     context = call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", index))
-    kernels = Kernels(torch.cuda.get_device_capability(index))
-    return Device(index, place, context, kernels, lambda: torch.cuda.current_stream(place).cuda_stream)
+    kernels = KernelSet(torch.cuda.get_device_capability(index))
+    return CudaDevice(index, place, context, kernels, lambda: torch.cuda.current_stream(place).cuda_stream)

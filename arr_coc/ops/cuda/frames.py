@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import ShapeError
-from arr_coc.ops.cuda.device import Device
-from arr_coc.ops.cuda.memory import MipTexture, Order, Slot
+from arr_coc.ops.cuda.device import CudaDevice
+from arr_coc.ops.cuda.memory import MipTexture, StagingBuffer, StreamOrder
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import Colour, TileGrid
@@ -27,7 +27,7 @@ class DeviceFrame:
     arguments: tuple[int, int, int, int, int, int]
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, fmt: PlaneFormat, device: Device) -> DeviceFrame:
+    def of(cls, tensor: torch.Tensor, fmt: PlaneFormat, device: CudaDevice) -> DeviceFrame:
         """`tensor` uint8 [H, W, 3] or [3, H, W], with any strides, for a store of format `fmt`.
 
         Raises ShapeError where it is something else, of another size, or elsewhere.
@@ -46,12 +46,14 @@ class DeviceFrame:
         return cls(tensor, (tensor.data_ptr(), row, col, channel, *size))
 
 
-class FrameTaker:
+class FrameUploader:
     """Finds out which tiles of a frame differ from the texture, and writes those."""
 
-    def __init__(self, device: Device, texture: MipTexture, grid: TileGrid, order: Order, owned: ExitStack) -> None:
+    def __init__(
+        self, device: CudaDevice, texture: MipTexture, grid: TileGrid, order: StreamOrder, owned: ExitStack
+    ) -> None:
         self._device, self._texture, self._grid, self._order = device, texture, grid, order
-        self._dirty = Slot(device, grid.tiles, owned)
+        self._dirty = StagingBuffer(device, grid.tiles, owned)
 
     def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:
         """Which tiles differ, bool [rows, cols]: the one thing that comes to the host."""

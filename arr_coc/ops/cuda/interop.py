@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from arr_coc.ops.cuda.device import Device, bindings, call
-from arr_coc.ops.cuda.memory import MipTexture, Order
+from arr_coc.ops.cuda.device import CudaDevice, bindings, call
+from arr_coc.ops.cuda.memory import MipTexture, StreamOrder
 from arr_coc.types import LEVELS, TileGrid
 
 if TYPE_CHECKING:
-    from arr_coc.ops.gl.device import Device as GlDevice
+    from arr_coc.ops.gl.device import GlDevice
 
 GL_TEXTURE_2D = 0x0DE1
 GL_RGBA8 = 0x8058
@@ -34,7 +34,7 @@ class SharedTextures:
     Both are RGBA8 and belong to the context group of `gl`, the GL device that is the same GPU.
     """
 
-    def __init__(self, device: Device, gl: GlDevice, grid: TileGrid, owned: ExitStack) -> None:
+    def __init__(self, device: CudaDevice, gl: GlDevice, grid: TileGrid, owned: ExitStack) -> None:
         """In the CUDA device's context. Raises DeviceLost where the GPU has no memory for them."""
         self.gl = gl
         self._size = (grid.padded_width_px, grid.padded_height_px)
@@ -49,7 +49,7 @@ class SharedTextures:
             owned.callback(self._in_gl, "cuGraphicsUnmapResources", 1, mapped, 0)
             self.array = call("cuGraphicsResourceGetMappedMipmappedArray", mapped)
 
-    def show(self, texture: MipTexture, device: Device, order: Order) -> int:
+    def show(self, texture: MipTexture, device: CudaDevice, order: StreamOrder) -> int:
         """Copies level 0 into the display texture, and gives its GL name, to be drawn with a context of `gl`."""
         with self._showing, self.gl.current(), device.current() as stream:
             order.before_read(stream)

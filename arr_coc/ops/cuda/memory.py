@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.cuda.device import Device, bindings, call
+from arr_coc.ops.cuda.device import CudaDevice, bindings, call
 from arr_coc.ops.store.planes import Plane, tiled
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
@@ -23,13 +23,13 @@ NO_TIMING = 2
 """CU_EVENT_DISABLE_TIMING of cuda.h: an event that takes no time stamp costs less."""
 
 
-class Slot:
+class StagingBuffer:
     """As much memory on both sides: `host` uint8 [nbytes] is pinned, `device` is the other's address.
 
     `wait` returns once what used the memory before is done with it.
     """
 
-    def __init__(self, device: Device, nbytes: int, owned: ExitStack) -> None:
+    def __init__(self, device: CudaDevice, nbytes: int, owned: ExitStack) -> None:
         """In the current context. Raises DeviceLost where there is no memory for it."""
         self._address = int(call("cuMemHostAlloc", nbytes, PORTABLE))
         owned.callback(call, "cuMemFreeHost", self._address)
@@ -59,14 +59,14 @@ class Slot:
             self._used = False
 
 
-class Ring:
+class StagingRing:
     """Slots that take turns, so that one is filled while the device works on the others."""
 
-    def __init__(self, device: Device, slots: int, nbytes: int, owned: ExitStack) -> None:
-        self._slots = [Slot(device, nbytes, owned) for _ in range(slots)]
+    def __init__(self, device: CudaDevice, slots: int, nbytes: int, owned: ExitStack) -> None:
+        self._slots = [StagingBuffer(device, nbytes, owned) for _ in range(slots)]
         self._next = 0
 
-    def take(self) -> Slot:
+    def take(self) -> StagingBuffer:
         """The slot that has rested longest; waits where the device still reads it."""
         slot = self._slots[self._next]
         self._next = (self._next + 1) % len(self._slots)
@@ -74,7 +74,7 @@ class Ring:
         return slot
 
 
-class Order:
+class StreamOrder:
     """Events between streams: readers come after the last write, and a write after the reads that were given before.
 
     Leases order the host's calls; this orders what they left for the device to do.
@@ -209,17 +209,19 @@ def places_bytes(tiles: int) -> int:
     return -(-tiles * PLACE_BYTES // 256) * 256
 
 
-def put_places(slot: Slot, tiles: Tiles) -> int:
+def put_places(slot: StagingBuffer, tiles: Tiles) -> int:
     """Writes the places of tiles int [n, 2] where a slot begins; returns how many bytes that takes."""
     slot.host[: len(tiles) * PLACE_BYTES].view(np.int32).reshape(-1, 2)[:] = tiles
     return places_bytes(len(tiles))
 
 
-class Mirror:
+class HostMirror:
     """Levels in ordinary memory. `level0` belongs to who converts frames on the host, and is stale only after frames
     that never were there; the others are stale after every write."""
 
-    def __init__(self, device: Device, texture: MipTexture, order: Order, slot: Slot, level0: Plane) -> None:
+    def __init__(
+        self, device: CudaDevice, texture: MipTexture, order: StreamOrder, slot: StagingBuffer, level0: Plane
+    ) -> None:
         """`slot` has room for `AT_ONCE` tiles, and serves nobody else."""
         self._device, self._texture, self._order, self._slot = device, texture, order, slot
         rows, cols = level0.shape[0] // TILE_PX, level0.shape[1] // TILE_PX

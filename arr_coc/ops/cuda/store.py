@@ -17,22 +17,32 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import BackendMissing, StoreError
-from arr_coc.ops.cuda.device import Device, call, find_device
-from arr_coc.ops.cuda.frames import DeviceFrame, FrameTaker
+from arr_coc.ops.cuda.device import CudaDevice, call, find_device
+from arr_coc.ops.cuda.frames import DeviceFrame, FrameUploader
 from arr_coc.ops.cuda.interop import SharedTextures
-from arr_coc.ops.cuda.memory import AT_ONCE, FINE_BYTES, MipTexture, Mirror, Order, Ring, Slot, put_places, room_for
+from arr_coc.ops.cuda.memory import (
+    AT_ONCE,
+    FINE_BYTES,
+    HostMirror,
+    MipTexture,
+    StagingBuffer,
+    StagingRing,
+    StreamOrder,
+    put_places,
+    room_for,
+)
 from arr_coc.ops.cuda.view import ChannelKernels, CudaTexels, CudaView
-from arr_coc.ops.store.base import StoreBase
+from arr_coc.ops.store.base import BaseTextureStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, TilePacker, cover, tiles_of
-from arr_coc.ops.store.raster import Repainter
+from arr_coc.ops.store.raster import LevelUpdater
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid
 
 SLOTS = 3
 """Parts of the ring: one is filled while two are on their way."""
 
 
-class CudaStore(StoreBase):
+class CudaStore(BaseTextureStore):
     """A texture on the CUDA device that is torch's current one where the store is opened.
 
     Work is given to the current stream of the thread that asks for it; events keep streams in order.
@@ -50,7 +60,7 @@ class CudaStore(StoreBase):
         """
         self._device = find_device()
         self._thresholds = thresholds
-        self._painter, self._packer = Repainter(fmt, levels=1), TilePacker()
+        self._painter, self._packer = LevelUpdater(fmt, levels=1), TilePacker()
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
         owned = ExitStack()
         self._finalizer = weakref.finalize(self, _free, self._device, owned)
@@ -125,12 +135,12 @@ class CudaStore(StoreBase):
         self._shared = _shared_textures(self._device, self.grid, owned) if gl_interop else None
         self._device.kernels.load()
         self._texture = MipTexture(self.grid, owned, self._shared.array if self._shared else None)
-        self._order = Order(owned)
+        self._order = StreamOrder(owned)
         room = room_for(min(AT_ONCE, self.grid.tiles))
-        self._ring = Ring(self._device, SLOTS, room, owned)
-        self._taker = FrameTaker(self._device, self._texture, self.grid, self._order, owned)
-        slot = Slot(self._device, room, owned)
-        self._mirror = Mirror(self._device, self._texture, self._order, slot, self._level0)
+        self._ring = StagingRing(self._device, SLOTS, room, owned)
+        self._taker = FrameUploader(self._device, self._texture, self.grid, self._order, owned)
+        slot = StagingBuffer(self._device, room, owned)
+        self._mirror = HostMirror(self._device, self._texture, self._order, slot, self._level0)
         self._channels = ChannelKernels(self._device, self.grid)
 
     def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
@@ -177,7 +187,7 @@ class CudaStore(StoreBase):
         self._finalizer()
 
 
-def _shared_textures(device: Device, grid: TileGrid, owned: ExitStack) -> SharedTextures:
+def _shared_textures(device: CudaDevice, grid: TileGrid, owned: ExitStack) -> SharedTextures:
     try:
         from arr_coc.ops.gl.device import open_device
 
@@ -186,7 +196,7 @@ def _shared_textures(device: Device, grid: TileGrid, owned: ExitStack) -> Shared
         raise BackendMissing(f"gl_interop needs OpenGL on the GPU that CUDA uses: {error}") from error
 
 
-def _free(device: Device, owned: ExitStack) -> None:
+def _free(device: CudaDevice, owned: ExitStack) -> None:
     """Frees what a store made on the device, once the device has done with it. What cannot be freed went with it."""
     with suppress(StoreError), device.current():
         try:

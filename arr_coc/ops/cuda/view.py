@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError, ShapeError
-from arr_coc.ops.cuda.device import Device, call
-from arr_coc.ops.cuda.memory import MipTexture, Mirror, Order
+from arr_coc.ops.cuda.device import CudaDevice, call
+from arr_coc.ops.cuda.memory import HostMirror, MipTexture, StreamOrder
 from arr_coc.ops.store.planes import Plane
 from arr_coc.ops.store.view import TextureView
 from arr_coc.types import TILE_PX, FrameStamp, TileGrid, TileVersions
@@ -25,7 +25,7 @@ class ChannelKernels:
     """Computes the texture array of one grid: whole, because on a device that costs less than finding out what is
     stale."""
 
-    def __init__(self, device: Device, grid: TileGrid) -> None:
+    def __init__(self, device: CudaDevice, grid: TileGrid) -> None:
         self._device, self._grid = device, grid
         ends = (grid.rows, grid.cols)
         places = np.concatenate([np.linspace(0, 1, length, dtype=np.float32) for length in ends])
@@ -57,10 +57,10 @@ Regions = npt.NDArray[np.int64]
 class CudaTexels:
     """Texels of one store's texture, for any thread."""
 
-    device: Device
+    device: CudaDevice
     texture: MipTexture
-    order: Order
-    mirror: Mirror
+    order: StreamOrder
+    mirror: HostMirror
     channel_kernels: ChannelKernels
 
     def read(self, level: int) -> Plane:

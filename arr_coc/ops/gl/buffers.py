@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.gl.device import Device
+from arr_coc.ops.gl.device import GlDevice
 from arr_coc.ops.gl.library import (
     SYNC_FLUSH_COMMANDS,
     SYNC_GPU_COMMANDS_COMPLETE,
@@ -25,10 +25,10 @@ PATIENCE_MS = 5000
 """How long the device may take for the work of one frame before it counts as lost."""
 
 
-class Owned:
+class GlResource:
     """Objects that are deleted once `release` was called, or nobody refers to this any more."""
 
-    def __init__(self, device: Device, delete: str, names: tuple[int, ...]) -> None:
+    def __init__(self, device: GlDevice, delete: str, names: tuple[int, ...]) -> None:
         """`delete` is the PyOpenGL function that takes a count and an array of names."""
         self._finalizer = weakref.finalize(self, device.bury, partial(_delete, delete, names))
         self._finalizer.atexit = False
@@ -38,13 +38,13 @@ class Owned:
         self._finalizer()
 
 
-class MappedBuffer(Owned):
+class MappedBuffer(GlResource):
     """A buffer whose memory this process sees for as long as it lives: persistently mapped, coherent.
 
     `memory` is uint8 [nbytes]; a buffer to be read is also one to write.
     """
 
-    def __init__(self, device: Device, nbytes: int, access: Literal["write", "read"]) -> None:
+    def __init__(self, device: GlDevice, nbytes: int, access: Literal["write", "read"]) -> None:
         """Raises DeviceLost where the device has not so much memory."""
         gl, buffer = device.library.gl, ctypes.c_uint()
         flags = gl.GL_MAP_PERSISTENT_BIT | gl.GL_MAP_COHERENT_BIT | gl.GL_MAP_WRITE_BIT
@@ -64,7 +64,7 @@ class MappedBuffer(Owned):
 class Fence:
     """A mark in one thread's commands that other threads and contexts can wait for."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: GlDevice) -> None:
         """In the current context, after the commands given so far, which start running now."""
         calls = device.library.calls
         self._device, self._calls = device, calls
@@ -89,11 +89,11 @@ class Fence:
         self._device.bury(partial(_delete_sync, self._sync))
 
 
-def _delete(function: str, names: tuple[int, ...], device: Device) -> None:
+def _delete(function: str, names: tuple[int, ...], device: GlDevice) -> None:
     getattr(device.library.gl, function)(len(names), (ctypes.c_uint * len(names))(*names))
 
 
-def _delete_sync(sync: int | None, device: Device) -> None:
+def _delete_sync(sync: int | None, device: GlDevice) -> None:
     device.library.calls.glDeleteSync(sync)
 
 
@@ -110,17 +110,17 @@ def aligned(nbytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RingSlice:
     """A part of the ring to fill: `memory` uint8 [nbytes] at `offset` bytes."""
 
     offset: int
     memory: npt.NDArray[np.uint8]
 
 
-class Ring:
+class UploadRing:
     """Hands out parts that the device has done with. `stalls` counts how often it had to wait for the device."""
 
-    def __init__(self, device: Device, nbytes: int) -> None:
+    def __init__(self, device: GlDevice, nbytes: int) -> None:
         """Raises DeviceLost where the device has not so much memory."""
         self._buffer = MappedBuffer(device, aligned(nbytes), "write")
         self._in_flight: deque[tuple[int, int, Fence]] = deque()
@@ -130,7 +130,7 @@ class Ring:
         self.capacity = aligned(nbytes)
         self.stalls = 0
 
-    def take(self, nbytes: int) -> Slot:
+    def take(self, nbytes: int) -> RingSlice:
         """The next `nbytes` bytes; `seal` says until when they are in use. Waits only where they still are.
 
         Raises DeviceLost where the device takes too long.
@@ -146,7 +146,7 @@ class Ring:
             self._in_flight.popleft()
         self._taken = (start, aligned(end))
         self._end = aligned(end)
-        return Slot(start, self._buffer.memory[start:end])
+        return RingSlice(start, self._buffer.memory[start:end])
 
     def seal(self, fence: Fence) -> None:
         """What was taken last is in use until `fence`."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arr_coc.errors import BackendMissing, DeviceLost, StoreError
-from arr_coc.ops.gl.library import REMEDY, Library, load
+from arr_coc.ops.gl.library import REMEDY, GlLibrary, load
 
 PLATFORM_DEVICE = 0x313F
 PLATFORM_SURFACELESS = 0x31DD
@@ -28,7 +28,7 @@ MOST_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DisplayCandidate:
     """An EGL display that may be initialised, and what to call it. `cuda` is the CUDA device's number, if it is one."""
 
     display: Any
@@ -36,21 +36,21 @@ class Choice:
     cuda: int | None = None
 
 
-def choices(library: Library) -> Iterator[Choice]:
+def display_candidates(library: GlLibrary) -> Iterator[DisplayCandidate]:
     """Displays in the order in which they are worth trying: GPUs, then software."""
     listed = sorted(_list_devices(library), key=lambda found: (found[0], found[1].cuda is None, found[1].cuda or 0))
     yield from (choice for software, choice in listed if not software)
     if b"EGL_MESA_platform_surfaceless" in _client_extensions(library):
-        yield Choice(_display(PLATFORM_SURFACELESS, None), "surfaceless")
+        yield DisplayCandidate(_display(PLATFORM_SURFACELESS, None), "surfaceless")
     yield from (choice for software, choice in listed if software)
 
 
-def _client_extensions(library: Library) -> list[bytes]:
+def _client_extensions(library: GlLibrary) -> list[bytes]:
     names: bytes | None = library.egl.eglQueryString(None, library.egl.EGL_EXTENSIONS)
     return (names or b"").split()
 
 
-def _list_devices(library: Library) -> list[tuple[bool, Choice]]:
+def _list_devices(library: GlLibrary) -> list[tuple[bool, DisplayCandidate]]:
     """(Is it software, the device's display)."""
     known = _client_extensions(library)
     if not {b"EGL_EXT_device_base", b"EGL_EXT_platform_device"} & set(known):
@@ -66,7 +66,10 @@ def _list_devices(library: Library) -> list[tuple[bool, Choice]]:
         cuda = _cuda_number(handles[index]) if b"EGL_NV_device_cuda" in names else None
         label = f"device {index}" if cuda is None else f"device {index} (CUDA {cuda})"
         found.append(
-            (b"EGL_MESA_device_software" in names, Choice(_display(PLATFORM_DEVICE, handles[index]), label, cuda))
+            (
+                b"EGL_MESA_device_software" in names,
+                DisplayCandidate(_display(PLATFORM_DEVICE, handles[index]), label, cuda),
+            )
         )
     return found
 
@@ -98,13 +101,13 @@ SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader")
 _ERRORS = {0x0500: "invalid enum", 0x0501: "invalid value", 0x0502: "invalid operation", 0x0506: "invalid framebuffer"}
 _OUT_OF_MEMORY, _CONTEXT_LOST = 0x0505, 0x0507
 
-Burial = Callable[["Device"], None]
+Burial = Callable[["GlDevice"], None]
 
 
-class Context:
+class GlContext:
     """One thread's context. What belongs to the thread alone is kept in `scratch`, and goes with it."""
 
-    def __init__(self, device: Device, handle: int) -> None:
+    def __init__(self, device: GlDevice, handle: int) -> None:
         self._calls = device.library.calls
         self._display = device.display
         self.handle = handle
@@ -117,14 +120,14 @@ class Context:
         calls.eglDestroyContext(self._display, self.handle)
 
 
-class Device:
+class GlDevice:
     """Contexts that share textures, buffers, programs, samplers and fences.
 
     `renderer` is what the driver calls itself; `software` whether a CPU draws. `lost` says why it is of no use any
     more.
     """
 
-    def __init__(self, library: Library, choice: Choice) -> None:
+    def __init__(self, library: GlLibrary, choice: DisplayCandidate) -> None:
         """Raises BackendMissing where this display gives no OpenGL 4.5."""
         self.library = library
         self.name, self.cuda = choice.name, choice.cuda
@@ -157,7 +160,7 @@ class Device:
             self.library.calls.eglDestroyContext(self.display, _address(self._root))
 
     @contextmanager
-    def current(self) -> Iterator[Context]:
+    def current(self) -> Iterator[GlContext]:
         """This thread's context, current. Another one that was current is so again afterwards.
 
         Raises DeviceLost where the device was lost.
@@ -240,11 +243,11 @@ class Device:
                 return
             burial(self)
 
-    def _context(self) -> Context:
-        context: Context | None = getattr(self._local, "context", None)
+    def _context(self) -> GlContext:
+        context: GlContext | None = getattr(self._local, "context", None)
         if context is None:
             try:
-                context = self._local.context = Context(self, self.make_context())
+                context = self._local.context = GlContext(self, self.make_context())
             except self.library.egl.EGLError as error:
                 raise self.lose(f"the driver gives this thread no context ({_egl_name(error)})") from error
         return context
@@ -270,11 +273,11 @@ class Device:
         return int(gl.glGetIntegerv(gl.GL_MAJOR_VERSION)), int(gl.glGetIntegerv(gl.GL_MINOR_VERSION))
 
 
-_devices: dict[int | None, Device] = {}
+_devices: dict[int | None, GlDevice] = {}
 _opening = threading.Lock()
 
 
-def open_device(cuda: int | None = None) -> Device:
+def open_device(cuda: int | None = None) -> GlDevice:
     """The process's device, made when it is first wanted: the best there is, or the CUDA device of that number.
 
     Raises BackendMissing, with what each display said, where none gives OpenGL 4.5.
@@ -286,11 +289,11 @@ def open_device(cuda: int | None = None) -> Device:
         return device
 
 
-def find_device(cuda: int | None = None) -> Device:
+def find_device(cuda: int | None = None) -> GlDevice:
     """A device with contexts of its own, found as `open_device` finds it. Raises BackendMissing as that does."""
     library, tried = load(), []
     try:
-        listed = list(choices(library))
+        listed = list(display_candidates(library))
     except library.egl.EGLError as error:
         raise BackendMissing(f"texture.backend = gl: EGL lists no displays ({_egl_name(error)})", REMEDY) from error
     for choice in listed:
@@ -298,7 +301,7 @@ def find_device(cuda: int | None = None) -> Device:
             tried.append(f"{choice.name}: not CUDA device {cuda}")
             continue
         try:
-            return Device(library, choice)
+            return GlDevice(library, choice)
         except BackendMissing as error:
             tried.append(str(error))
     wanted = "OpenGL 4.5" if cuda is None else f"OpenGL 4.5 on CUDA device {cuda}"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from arr_coc.errors import BackendMissing, NonFiniteError, OptionError, ShapeError
 from arr_coc.ops.gl.buffers import ALIGNMENT, Fence, MappedBuffer, aligned
-from arr_coc.ops.gl.device import Context, Device
+from arr_coc.ops.gl.device import GlContext, GlDevice
 from arr_coc.ops.gl.library import (
     CLIENT_MAPPED_BUFFER_BARRIER,
     PIXEL_PACK_BUFFER,
@@ -50,7 +50,7 @@ class Dispatch:
     level: int | None = None
 
 
-def scratch(device: Device, context: Context, nbytes: int) -> MappedBuffer:
+def scratch(device: GlDevice, context: GlContext, nbytes: int) -> MappedBuffer:
     """This thread's memory for results, of `nbytes` or more."""
     buffer: MappedBuffer | None = context.scratch.get("results")
     if buffer is None or len(buffer.memory) < nbytes:
@@ -62,7 +62,7 @@ def scratch(device: Device, context: Context, nbytes: int) -> MappedBuffer:
 
 
 def compute(
-    device: Device,
+    device: GlDevice,
     kernel: str,
     inputs: Sequence[Array],
     out: Array,

@@ -57,7 +57,7 @@ HEAVY: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class GlLibrary:
     """`egl` and `gl` are PyOpenGL's modules; `calls` has the functions of `QUICK` and `HEAVY`."""
 
     egl: Any
@@ -66,7 +66,7 @@ class Library:
 
 
 @lru_cache(maxsize=1)
-def load() -> Library:
+def load() -> GlLibrary:
     """The libraries of this process. Raises BackendMissing where one is not here or was loaded for a screen."""
     try:
         handle = ctypes.CDLL(EGL_FILE)
@@ -81,7 +81,7 @@ def load() -> Library:
             if not (pointer := address(name.encode())):
                 raise BackendMissing(f"{EGL_FILE} does not know {name}, which OpenGL 4.5 has", REMEDY)
             setattr(calls, name, prototype(*signature)(pointer))
-    return Library(egl, gl, calls)
+    return GlLibrary(egl, gl, calls)
 
 
 def _pyopengl() -> tuple[Any, Any]:

@@ -14,10 +14,10 @@ from arr_coc.ops.gl.device import open_device
 from arr_coc.ops.gl.kernels import Floats, gather, read_back, sample, sample_along
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.gl.upload import Way, cheaper, plan_upload
-from arr_coc.ops.store.base import StoreBase
+from arr_coc.ops.store.base import BaseTextureStore
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, cover
-from arr_coc.ops.store.raster import Repainter, allocate_levels
+from arr_coc.ops.store.raster import LevelUpdater, allocate_levels
 from arr_coc.types import FramePlanes
 
 RECTANGLE_COST = 100
@@ -70,7 +70,7 @@ class GlTexels:
         self._stale[:] = False
 
 
-class GlStore(StoreBase):
+class GlStore(BaseTextureStore):
     """A texture on a graphics device, with the same bytes as the CPU store's.
 
     Frames are converted on the host, whose level 0 stays there for its readers. Each thread that writes, or reads more
@@ -90,7 +90,7 @@ class GlStore(StoreBase):
         self.way: Way | None = None
         self.last_way: Way | None = None
         self.device = open_device(cuda_device)
-        self._painter = Repainter(fmt, levels=1)
+        self._painter = LevelUpdater(fmt, levels=1)
         self._texture = TileTexture(self.device, *fmt.grid.shape)
         self._reader = GlTexels(self._texture, self._painter.levels[0])
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)

@@ -18,8 +18,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from arr_coc.errors import BackendMissing
-from arr_coc.ops.gl.buffers import Fence, Owned, Ring, Slot
-from arr_coc.ops.gl.device import Device
+from arr_coc.ops.gl.buffers import Fence, GlResource, RingSlice, UploadRing
+from arr_coc.ops.gl.device import GlDevice
 from arr_coc.ops.gl.library import (
     PIXEL_UNPACK_BUFFER,
     R32UI,
@@ -35,7 +35,7 @@ from arr_coc.ops.gl.upload import (
     FOUR_TEXELS,
     RECORD_BYTES,
     TILE_BYTES,
-    Copy,
+    BlockCopy,
     Records,
     UploadPlan,
     lay_out,
@@ -45,11 +45,11 @@ from arr_coc.ops.store.planes import Plane, TilePacker
 from arr_coc.resources import kernel_folder
 from arr_coc.types import LEVELS, TILE_PX
 
-_programs: WeakKeyDictionary[Device, dict[tuple[str, ...], int]] = WeakKeyDictionary()
+_programs: WeakKeyDictionary[GlDevice, dict[tuple[str, ...], int]] = WeakKeyDictionary()
 _compiling = threading.Lock()
 
 
-def program(device: Device, kernel: str, *defines: str) -> int:
+def program(device: GlDevice, kernel: str, *defines: str) -> int:
     """The program of `kernels/<kernel>.comp` with preprocessor symbols defined. Some context must be current.
 
     Raises BackendMissing where the source is not here or the driver does not compile it.
@@ -74,7 +74,7 @@ def source(kernel: str, *defines: str) -> str:
     return "\n".join([version, *(f"#define {define}" for define in defines), rest])
 
 
-def _compiled(device: Device, kernel: str, text: str) -> int:
+def _compiled(device: GlDevice, kernel: str, text: str) -> int:
     gl = device.library.gl
     with device.making(f"the program {kernel}"):
         shader, name = gl.glCreateShader(gl.GL_COMPUTE_SHADER), gl.glCreateProgram()
@@ -95,7 +95,7 @@ def _compiled(device: Device, kernel: str, text: str) -> int:
     return int(name)
 
 
-def _refused(device: Device, kernel: str, log: Any) -> BackendMissing:
+def _refused(device: GlDevice, kernel: str, log: Any) -> BackendMissing:
     text = log.decode(errors="replace") if isinstance(log, bytes) else str(log)
     said = (text.strip().splitlines() or ["no reason given"])[0]
     return BackendMissing(
@@ -112,13 +112,13 @@ MOST_TILES_AT_ONCE = 65520
 _WRITTEN = TEXTURE_FETCH_BARRIER | SHADER_IMAGE_ACCESS_BARRIER | TEXTURE_UPDATE_BARRIER
 
 
-class TileTexture(Owned):
+class TileTexture(GlResource):
     """RGBA8 [rows * 32, cols * 32] of six levels; `words` is the same texels as one uint32 each.
 
     One thread paints at a time. Who reads in another context calls `order` first.
     """
 
-    def __init__(self, device: Device, rows: int, cols: int, frames_in_flight: int = 2) -> None:
+    def __init__(self, device: GlDevice, rows: int, cols: int, frames_in_flight: int = 2) -> None:
         """Raises BackendMissing where the device takes no texture of this size, DeviceLost where memory is short."""
         self.device, self.shape = device, (rows, cols)
         self._packer = TilePacker()
@@ -127,7 +127,7 @@ class TileTexture(Owned):
             _check_size(device, rows, cols)
             self._make()
             frame = rows * cols * (TILE_BYTES + RECORD_BYTES) + 4096
-            self.ring = Ring(device, max(frame, min(MOST_RING_BYTES, frames_in_flight * frame)))
+            self.ring = UploadRing(device, max(frame, min(MOST_RING_BYTES, frames_in_flight * frame)))
             self._bind_ring()
             device.check("making a texture")
 
@@ -203,7 +203,7 @@ class TileTexture(Owned):
             )
         gl.glTextureBuffer(self._texels, gl.GL_RGBA32UI, self.ring.name)
 
-    def _copy(self, copies: list[Copy]) -> None:
+    def _copy(self, copies: list[BlockCopy]) -> None:
         calls = self.device.library.calls
         calls.glBindBuffer(PIXEL_UNPACK_BUFFER, self.ring.name)
         for copy in copies:
@@ -212,7 +212,7 @@ class TileTexture(Owned):
             calls.glTextureSubImage2D(self.name, 0, *box, RGBA, UNSIGNED_BYTE, copy.offset)
         calls.glBindBuffer(PIXEL_UNPACK_BUFFER, 0)
 
-    def _dispatch(self, records: Records, slot: Slot, offset: int, store_level0: bool) -> None:
+    def _dispatch(self, records: Records, slot: RingSlice, offset: int, store_level0: bool) -> None:
         calls = self.device.library.calls
         for start in range(0, len(records), MOST_TILES_AT_ONCE):
             count = min(MOST_TILES_AT_ONCE, len(records) - start)
@@ -222,7 +222,7 @@ class TileTexture(Owned):
             calls.glDispatchCompute(count, 1, 1)
 
 
-def _check_size(device: Device, rows: int, cols: int) -> None:
+def _check_size(device: GlDevice, rows: int, cols: int) -> None:
     side = int(device.library.gl.glGetIntegerv(device.library.gl.GL_MAX_TEXTURE_SIZE))
     if max(rows, cols) * TILE_PX > side:
         raise BackendMissing(

@@ -89,7 +89,7 @@ Records = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class BlockCopy:
     """A block to copy into level 0, from `offset` bytes into the ring."""
 
     block: Block
@@ -97,13 +97,13 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class UploadLayout:
     """`blocks` and `strip` are records uint32 [n, 4]; the strip's begin at `strip_offset` bytes of the slot."""
 
     blocks: Records
     strip: Records
     strip_offset: int
-    copies: list[Copy]
+    copies: list[BlockCopy]
 
 
 def upload_bytes(plan: UploadPlan) -> int:
@@ -118,7 +118,7 @@ def block_bytes(block: Block) -> int:
     return (row1 - row0) * (col1 - col0) * TILE_BYTES
 
 
-def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer: TilePacker) -> Layout:
+def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer: TilePacker) -> UploadLayout:
     """Fills `memory` uint8 [nbytes], which lies at `offset` bytes of the ring, from `level0` uint8 [rows * 32,
     cols * 32, 3].
 
@@ -129,13 +129,13 @@ def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer:
     blocks, copies = [np.empty((0, 4), np.uint32)], []
     for block in plan.blocks:
         _lay_block(level0, block, memory[position:])
-        copies.append(Copy(block, offset + position))
+        copies.append(BlockCopy(block, offset + position))
         blocks.append(_block_records(block, offset + position))
         position += block_bytes(block)
     count = len(plan.strip)
     target = memory[position : position + count * TILE_BYTES].reshape(count, TILE_PX, TILE_PX, TEXEL_BYTES)
     packer.pack(level0, plan.strip, target)
-    layout = Layout(np.concatenate(blocks), _strip_records(plan.strip, offset + position), strip_offset, copies)
+    layout = UploadLayout(np.concatenate(blocks), _strip_records(plan.strip, offset + position), strip_offset, copies)
     for records, start in ((layout.blocks, 0), (layout.strip, strip_offset)):
         memory[start : start + records.nbytes] = records.view(np.uint8).ravel()
     return layout

@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from arr_coc.errors import DeviceLost, LeaseTimeout, ShapeError, StoreError
 from arr_coc.ops.store.difference import Difference, FrameDifference, Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneCopy, PlaneFormat, Rectangle, cover
-from arr_coc.ops.store.raster import Repainter
-from arr_coc.ops.store.view import Gatherer, MemoryTexels, Texels, TextureView
+from arr_coc.ops.store.planes import PaddedPlanes, Plane, PlaneFormat, Rectangle, cover
+from arr_coc.ops.store.raster import LevelUpdater
+from arr_coc.ops.store.view import MemoryTexels, PatchGatherer, TexelReader, TextureView
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
 
 
-class Leases:
+class LeaseLock:
     """A readers-writer lock that says who kept whom waiting.
 
     A waiting writer goes before new readers, so that readers cannot starve it; a thread that already reads may read
@@ -154,10 +154,10 @@ class TextureStore(ABC):
         """Refuses new leases and writes; views already given stay valid until their lease ends. May be called twice."""
 
 
-class StoreBase(TextureStore):
+class BaseTextureStore(TextureStore):
     """A store that compares frames with its own copy of the planes, in ordinary memory."""
 
-    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, planes: PlaneCopy) -> None:
+    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, planes: PaddedPlanes) -> None:
         """`planes` is the copy that `_repaint` keeps up to date."""
         self.format = fmt
         self.grid = fmt.grid
@@ -168,7 +168,7 @@ class StoreBase(TextureStore):
         )
         self._samples = [(plane.shape, plane.dtype) for plane in self._held]
         self._difference = FrameDifference(fmt, self._held, thresholds)
-        self._leases = Leases()
+        self._leases = LeaseLock()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
         self._lost: StoreError | None = None
@@ -183,7 +183,7 @@ class StoreBase(TextureStore):
         """
 
     @abstractmethod
-    def _texels(self) -> Texels:
+    def _texels(self) -> TexelReader:
         """The texels for a reader's thread."""
 
     def _free(self) -> None:
@@ -285,14 +285,14 @@ def _frozen(versions: TileVersions) -> TileVersions:
     return versions
 
 
-class CpuStore(StoreBase):
+class CpuStore(BaseTextureStore):
     """A texture in ordinary memory; nothing of it outlives the process."""
 
     backend = "cpu"
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
-        self._painter = Repainter(fmt)
-        self._gatherer = Gatherer()
+        self._painter = LevelUpdater(fmt)
+        self._gatherer = PatchGatherer()
         super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
 
     @property

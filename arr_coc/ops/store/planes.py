@@ -66,7 +66,7 @@ def _subsampling(planes: FramePlanes) -> tuple[int, int]:
     raise ShapeError(f"chroma planes {u} and {v} are no 1, 2 or 4 fold subsampling of luma {luma}")
 
 
-class PlaneCopy:
+class PaddedPlanes:
     """The planes as the texture holds them, padded by edge replication to whole tiles.
 
     `tile_shapes` are the (height, width) of a tile in each plane's samples.
@@ -77,7 +77,7 @@ class PlaneCopy:
         self.tile_shapes = tuple((TILE_PX // sy, TILE_PX // sx) for sy, sx in steps)
 
     @classmethod
-    def allocate(cls, steps: tuple[tuple[int, int], ...], rows: int, cols: int) -> PlaneCopy:
+    def allocate(cls, steps: tuple[tuple[int, int], ...], rows: int, cols: int) -> PaddedPlanes:
         """Zeroed planes for a grid of tiles."""
         shapes = ((rows * TILE_PX // sy, cols * TILE_PX // sx) for sy, sx in steps)
         return cls(tuple(np.zeros(shape, np.uint8) for shape in shapes), steps)

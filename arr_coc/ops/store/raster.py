@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.ops.store.planes import (
+    PaddedPlanes,
     Plane,
-    PlaneCopy,
     PlaneFormat,
     Rectangle,
     area,
@@ -158,7 +158,7 @@ SMALL_TILES = 8
 """Area below which a rectangle costs more than its tiles in a strip."""
 
 
-class Repainter:
+class LevelUpdater:
     """Owns the texture's levels and its copy of the planes: `levels[l]` uint8 [rows * 32 >> l, cols * 32 >> l, 3].
 
     Large rectangles are converted in place. Small ones are laid side by side into a strip, because each call has its
@@ -205,12 +205,12 @@ class Repainter:
             tiled(target, side, side)[rows, :, cols] = tiled(source, side, side)[0, :, :count].T
 
 
-def _allocate(fmt: PlaneFormat, rows: int, cols: int, count: int) -> tuple[tuple[Plane, ...], PlaneCopy]:
+def _allocate(fmt: PlaneFormat, rows: int, cols: int, count: int) -> tuple[tuple[Plane, ...], PaddedPlanes]:
     """Zeroed levels and planes for a grid of tiles. An RGB stream's only plane is level 0 itself."""
     levels = allocate_levels(rows, cols, count)
     if fmt.layout == "rgb":
-        return levels, PlaneCopy((levels[0],), fmt.steps())
-    return levels, PlaneCopy.allocate(fmt.steps(), rows, cols)
+        return levels, PaddedPlanes((levels[0],), fmt.steps())
+    return levels, PaddedPlanes.allocate(fmt.steps(), rows, cols)
 
 
 def _cost(tiles: int) -> int:

@@ -17,7 +17,7 @@ AT_ONCE = 64
 """Regions copied at a time: 192 KB, within a core's own cache."""
 
 
-class Gatherer(threading.local):
+class PatchGatherer(threading.local):
     """Room for one thread's copies. cv2 takes channels apart far faster than a transposed copy does, given memory that
     is in use already: fresh pages from the system would cost more than the work."""
 
@@ -62,7 +62,7 @@ def _copy_clamped(level: Plane, places: npt.NDArray[np.int64], texels: Plane) ->
         replicate_edges(target, *part.shape[:2])
 
 
-class Texels(Protocol):
+class TexelReader(Protocol):
     """The texels of one texture, as one thread reaches them."""
 
     def read(self, level: int) -> Plane:
@@ -77,9 +77,9 @@ class Texels(Protocol):
 class MemoryTexels:
     """Levels in ordinary memory."""
 
-    def __init__(self, levels: tuple[Plane, ...], gatherer: Gatherer | None = None) -> None:
+    def __init__(self, levels: tuple[Plane, ...], gatherer: PatchGatherer | None = None) -> None:
         self._levels = levels
-        self._gatherer = gatherer or Gatherer()
+        self._gatherer = gatherer or PatchGatherer()
 
     def read(self, level: int) -> Plane:
         return self._levels[level]
@@ -91,11 +91,11 @@ class MemoryTexels:
 class TextureView:
     """The texture as one frame left it: `stamp`, `grid`, `versions`, and its texels until the lease ends."""
 
-    def __init__(self, stamp: FrameStamp, grid: TileGrid, versions: TileVersions, texels: Texels) -> None:
+    def __init__(self, stamp: FrameStamp, grid: TileGrid, versions: TileVersions, texels: TexelReader) -> None:
         self.stamp = stamp
         self.grid = grid
         self.versions = versions
-        self._texels: Texels | None = texels
+        self._texels: TexelReader | None = texels
 
     def read(self, level: int) -> Plane:
         """One level, read-only uint8 [rows * 32 >> level, cols * 32 >> level, 3], valid while the lease lasts.
@@ -120,7 +120,7 @@ class TextureView:
         """Ends the view: its texels may be overwritten from here on."""
         self._texels = None
 
-    def _held(self) -> Texels:
+    def _held(self) -> TexelReader:
         if self._texels is None:
             raise StoreError("this view's lease has ended; take a new lease to read the texture")
         return self._texels

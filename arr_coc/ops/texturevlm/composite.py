@@ -49,7 +49,7 @@ COARSEST_PART = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class CompositePlacement:
     """A part of the picture, `source`, and where the composite shows it, `target`: boxes in pixels of either."""
 
     source: Box
@@ -62,14 +62,14 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CompositeLayout:
     """`size` (height, width) of the composite; the whole view comes first in `placements`."""
 
     size: tuple[int, int]
-    placements: tuple[Placement, ...]
+    placements: tuple[CompositePlacement, ...]
 
 
-def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens: int) -> Layout:
+def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens: int) -> CompositeLayout:
     """The layout in `tokens` tiles that shows relevant tiles largest, for a picture at least as wide as high.
 
     `size` (height, width) in pixels, `relevance` [gh, gw]. Layouts are the whole view alone, or above one to
@@ -81,18 +81,18 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
     most = worth.sum() * math.log2(best.placements[0].scale)
     for rows, cols, high in _whole_views(size, tokens):
         height, width = size
-        whole = Placement((0, 0, height, width), (0, 0, high * TILE_PX, cols * TILE_PX))
+        whole = CompositePlacement((0, 0, height, width), (0, 0, high * TILE_PX, cols * TILE_PX))
         for cells in _shelves(high, rows, cols):
             for level in range(COARSEST_PART + 1):
                 parts, shown = _parts(size, worth, cells, level)
                 value = worth.sum() * (math.log2(whole.scale) - PART_COST * len(cells))
                 value += shown * (-level - math.log2(whole.scale))
                 if len(parts) == len(cells) and value > most:
-                    most, best = value, Layout((rows * TILE_PX, cols * TILE_PX), (whole, *parts))
+                    most, best = value, CompositeLayout((rows * TILE_PX, cols * TILE_PX), (whole, *parts))
     return best
 
 
-def _whole_alone(size: tuple[int, int], tokens: int) -> Layout:
+def _whole_alone(size: tuple[int, int], tokens: int) -> CompositeLayout:
     """The whole view as large as the tokens allow, its aspect kept."""
     height, width = size
     sizes = []
@@ -101,7 +101,7 @@ def _whole_alone(size: tuple[int, int], tokens: int) -> Layout:
         sizes.append((scale, -cols))
     scale = max(sizes)[0]
     target = max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
-    return Layout(target, (Placement((0, 0, height, width), (0, 0, *target)),))
+    return CompositeLayout(target, (CompositePlacement((0, 0, height, width), (0, 0, *target)),))
 
 
 def _whole_views(size: tuple[int, int], tokens: int) -> Iterator[tuple[int, int, int]]:
@@ -136,7 +136,7 @@ def _shelves(top: int, bottom: int, cols: int) -> Iterator[list[Box]]:
 
 def _parts(
     size: tuple[int, int], worth: npt.NDArray[np.float64], cells: list[Box], level: int
-) -> tuple[list[Placement], float]:
+) -> tuple[list[CompositePlacement], float]:
     """The parts that each cell shows, one after another where most worth is left, and what they are worth in all.
 
     Fewer than cells where a cell is larger than the picture.
@@ -156,7 +156,7 @@ def _parts(
             min(max(round((first + count / 2) * TILE_PX - side / 2), 0), whole - side)
             for first, count, side, whole in zip((row, col), tiles, window, size, strict=True)
         ]
-        parts.append(Placement((start[0], start[1], start[0] + window[0], start[1] + window[1]), target))
+        parts.append(CompositePlacement((start[0], start[1], start[0] + window[0], start[1] + window[1]), target))
     return parts, shown
 
 
@@ -191,7 +191,7 @@ class Composite:
     """`image` uint8 [h, w, 3], and what it shows where: the whole view first, then the parts in detail."""
 
     image: Plane
-    placements: tuple[Placement, ...]
+    placements: tuple[CompositePlacement, ...]
 
     @property
     def tokens(self) -> int:
@@ -238,15 +238,15 @@ def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, 
     matter = _relevance(relevance, grid)
     if check_tokens(tokens, grid.tiles) == grid.tiles:
         whole = (0, 0, height, width)
-        return Composite(picture.copy(), (Placement(whole, whole),))
+        return Composite(picture.copy(), (CompositePlacement(whole, whole),))
     if width >= height:
         return _drawn(picture, best_layout((height, width), matter, tokens))
     turned = best_layout((width, height), matter.T, tokens)
-    placements = (Placement(_turned(one.source), _turned(one.target)) for one in turned.placements)
-    return _drawn(picture, Layout((turned.size[1], turned.size[0]), tuple(placements)))
+    placements = (CompositePlacement(_turned(one.source), _turned(one.target)) for one in turned.placements)
+    return _drawn(picture, CompositeLayout((turned.size[1], turned.size[0]), tuple(placements)))
 
 
-def _drawn(picture: Plane, layout: Layout) -> Composite:
+def _drawn(picture: Plane, layout: CompositeLayout) -> Composite:
     image = np.empty((*layout.size, 3), np.uint8)
     whole, *parts = layout.placements
     _show(picture, whole, image)
@@ -258,7 +258,7 @@ def _drawn(picture: Plane, layout: Layout) -> Composite:
     return Composite(image, layout.placements)
 
 
-def _show(picture: Plane, placement: Placement, image: Plane) -> None:
+def _show(picture: Plane, placement: CompositePlacement, image: Plane) -> None:
     (top, left, bottom, right), (y0, x0, y1, x1) = placement.source, placement.target
     source = picture[top:bottom, left:right]
     image[y0:y1, x0:x1] = cv2.resize(source, (x1 - x0, y1 - y0), interpolation=cv2.INTER_AREA)
@@ -272,7 +272,7 @@ def _frame(image: Plane, box: Box, colour: tuple[int, int, int]) -> None:
         edge[:] = colour
 
 
-def _inside(whole: Placement, source: Box) -> Box:
+def _inside(whole: CompositePlacement, source: Box) -> Box:
     """Where the whole view shows a part of the picture."""
     (_, _, height, width), (_, _, bottom, right) = whole.source, whole.target
     top, left, low, far = source

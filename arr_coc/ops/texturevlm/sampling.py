@@ -10,7 +10,7 @@ from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
 
 
-class MipChain:
+class PackedMipChain:
     """`texels` [layers * texels of a chain, 3]: layer after layer, in each level after level, row by row.
 
     `texels` carries gradients to the picture that it was made from.
@@ -59,7 +59,9 @@ class MipChain:
         return texels.permute(0, 3, 1, 2).contiguous()
 
 
-def sample_trilinear(chain: MipChain, points: torch.Tensor, level: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
+def sample_trilinear(
+    chain: PackedMipChain, points: torch.Tensor, level: torch.Tensor, layer: torch.Tensor
+) -> torch.Tensor:
     """Samples a chain between its texels and between its levels, as OpenGL's `textureLod` with LINEAR_MIPMAP_LINEAR
     and CLAMP_TO_EDGE (OpenGL 4.5, section 8.14; Williams, "Pyramidal parametrics", 1983).
 
@@ -78,7 +80,7 @@ def sample_trilinear(chain: MipChain, points: torch.Tensor, level: torch.Tensor,
     return fine + share * (coarse - fine)
 
 
-def _bilinear(chain: MipChain, points: torch.Tensor, level: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
+def _bilinear(chain: PackedMipChain, points: torch.Tensor, level: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
     texel_px = (torch.ones_like(level) << level).to(points.dtype).unsqueeze(-1)
     at = points / texel_px - 0.5
     corner = at.detach().floor()
@@ -96,7 +98,7 @@ MOST_TAPS = 16
 
 
 def sample_along(
-    chain: MipChain, points: torch.Tensor, along: torch.Tensor, across_px: torch.Tensor, layer: torch.Tensor
+    chain: PackedMipChain, points: torch.Tensor, along: torch.Tensor, across_px: torch.Tensor, layer: torch.Tensor
 ) -> torch.Tensor:
     """The mean over footprints of length |along| and width `across_px` around points, by several taps along each.
 
@@ -122,7 +124,7 @@ def sample_along(
 
 
 def gather_strips(
-    chain: MipChain, centres: torch.Tensor, along: torch.Tensor, across_px: torch.Tensor, layer: torch.Tensor
+    chain: PackedMipChain, centres: torch.Tensor, along: torch.Tensor, across_px: torch.Tensor, layer: torch.Tensor
 ) -> torch.Tensor:
     """Rectangles of any direction, each squeezed into the 32×32 texels of one token.
 

@@ -17,7 +17,7 @@ from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.pictures import as_stack, check_finite, check_positive, check_tensor
 from arr_coc.ops.regions import fixation_cover, magnified_cover, nearest_regions, quadtree, top_level
 from arr_coc.ops.store.planes import Plane
-from arr_coc.ops.texturevlm.sampling import MipChain, gather_strips, sample_along, sample_trilinear
+from arr_coc.ops.texturevlm.sampling import PackedMipChain, gather_strips, sample_along, sample_trilinear
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Foveation:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaze:
-    """Where one looks, and how detail falls off from there; made by `Gaze.of`, which checks it."""
+class FoveationOptions:
+    """Where one looks, and how detail falls off from there; made by `FoveationOptions.of`, which checks it."""
 
     fixation: tuple[float, float]
     tokens: int
@@ -56,7 +56,7 @@ class Gaze:
         budget: Budget,
         M0: float | None,  # noqa: N803
         e0: float | None,
-    ) -> Gaze:
+    ) -> FoveationOptions:
         """`fixation` (y, x) in [0, 1] of the picture, which is kept in tiles.
 
         Raises OptionError for a fixation outside of it and for M0 and e0 that are not above 0 (or M0 without e0),
@@ -114,7 +114,7 @@ class Texture:
         if image.ndim not in (3, 4):
             raise ShapeError(f"a texture is made of one picture or a stack of them, 3 or 4 axes, got {image.ndim}")
         self._single = image.ndim == 3
-        self._chain = MipChain(image[None] if self._single else image)
+        self._chain = PackedMipChain(image[None] if self._single else image)
         dtype = self._chain.texels.dtype
         self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -214,7 +214,7 @@ class Texture:
         number. Raises BudgetError for anything else, OptionError for a fixation outside [0, 1] and for M0 or e0 that
         are not above 0.
         """
-        regions, reached, offset = Gaze.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
+        regions, reached, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         chosen = torch.from_numpy(regions)
         return Foveation(chosen, self.gather(chosen, layer), reached, offset)
 

@@ -18,7 +18,7 @@ from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.ops.store.view import TextureView
-from arr_coc.ops.texturevlm.texture import Foveation, Gaze
+from arr_coc.ops.texturevlm.texture import Foveation, FoveationOptions
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
 
 
@@ -101,7 +101,7 @@ class VideoStream:
         `pixels` are uint8 [K, 3, 32, 32], on the CPU. Calls `update_mipmaps` where that has not been done. Raises
         what both raise, and StoreError before the first frame.
         """
-        regions, reached, offset = Gaze.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
+        regions, reached, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         self.update_mipmaps()
         with self.lease() as view:
             pixels = view.gather(regions)

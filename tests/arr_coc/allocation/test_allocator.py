@@ -13,13 +13,13 @@ from arr_coc.allocation.allocator import (
     UNKNOWN,
     VOID_HYSTERESIS,
     AllocatorOptions,
-    ChangeSince,
+    ChangeMeter,
     FrameAllocation,
-    RegionChooser,
+    RegionSelector,
     StreamAllocator,
     jitter_share,
 )
-from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, structure
+from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, map_structure
 from arr_coc.budget import Budget, adaptive_budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -321,7 +321,7 @@ def versions(*frames: int, epoch: int = 1) -> TileVersions:
 
 @pytest.mark.parametrize("lasting", [False, True])
 def test_it_counts_from_the_mark(lasting: bool) -> None:
-    change = ChangeSince(lasting=lasting)
+    change = ChangeMeter(lasting=lasting)
     first = versions(0, 0, 0)
     assert change.of(first, THING) == 1
     change.mark(first)
@@ -332,7 +332,7 @@ def test_it_counts_from_the_mark(lasting: bool) -> None:
 
 @pytest.mark.parametrize(("lasting", "expected"), [(False, 0.25), (True, 0.7)])
 def test_what_has_vanished_counts_by_what_it_was(lasting: bool, expected: float) -> None:
-    change = ChangeSince(lasting=lasting)
+    change = ChangeMeter(lasting=lasting)
     change.of(versions(0, 0, 0), PLAIN)
     change.mark(versions(0, 0, 0))
     change.of(versions(0, 0, 0), THING)  # it became relevant later, as blending lets it
@@ -340,7 +340,7 @@ def test_what_has_vanished_counts_by_what_it_was(lasting: bool, expected: float)
 
 
 def test_what_has_vanished_counts_until_the_next_mark() -> None:
-    change = ChangeSince(lasting=True)
+    change = ChangeMeter(lasting=True)
     change.of(versions(0, 0, 0), THING)
     change.mark(versions(0, 0, 0))
     change.of(versions(0, 9, 0), PLAIN)
@@ -349,14 +349,14 @@ def test_what_has_vanished_counts_until_the_next_mark() -> None:
 
 
 def test_another_grid_begins_anew() -> None:
-    change = ChangeSince(lasting=True)
+    change = ChangeMeter(lasting=True)
     change.of(versions(0, 0, 0), THING)
     change.mark(versions(0, 0, 0))
     assert change.of(versions(0, 0, epoch=2), np.ones((1, 2), np.float32)) == 1
 
 
 def test_where_nothing_is_relevant_tiles_count() -> None:
-    change = ChangeSince()
+    change = ChangeMeter()
     change.mark(versions(0, 0, 0, 0))
     assert change.of(versions(1, 0, 0, 0), np.zeros((1, 4), np.float32)) == 0.25
 
@@ -371,7 +371,7 @@ def noise(scale: float = 1) -> np.ndarray:
 
 
 def test_the_same_maps_keep_the_choice() -> None:
-    chooser, relevance, neglect = RegionChooser("foveated", Tensions()), blob(), blob(col=5)
+    chooser, relevance, neglect = RegionSelector("foveated", Tensions()), blob(), blob(col=5)
     first = chooser.choose(relevance, 273, neglect)
     again = chooser.choose(relevance, 273, neglect)
     assert again.allocation is first.allocation
@@ -381,7 +381,7 @@ def test_the_same_maps_keep_the_choice() -> None:
 
 
 def test_jitter_is_counted_against_the_carried_map() -> None:
-    chooser = RegionChooser("topk", Tensions(explore=0))
+    chooser = RegionSelector("topk", Tensions(explore=0))
     assert chooser.choose(blob(), 100, None).jitter_share == 0
     elsewhere = blob(col=40)
     assert 0.02 < chooser.choose(elsewhere, 100, None).jitter_share < 0.1
@@ -399,16 +399,16 @@ def test_jitter_leaves_out_what_came_into_view() -> None:
 
 
 def test_carrying_before_the_first_frame_is_nothing() -> None:
-    chooser = RegionChooser("topk", Tensions())
+    chooser = RegionSelector("topk", Tensions())
     chooser.carry(1, 1)
     assert chooser.choose(blob(), 10, None).jitter_share == 0
 
 
 def test_the_void_guard_does_not_flutter() -> None:
-    chooser = RegionChooser("auto", Tensions(), levels=True)
+    chooser = RegionSelector("auto", Tensions(), levels=True)
     assert chooser.choose(noise(), 273, None).strategy == "grid"
     between = noise() + np.float32(1.5) * blob()
-    assert VOID_STRUCTURE - VOID_HYSTERESIS < structure(between) < VOID_STRUCTURE + VOID_HYSTERESIS
+    assert VOID_STRUCTURE - VOID_HYSTERESIS < map_structure(between) < VOID_STRUCTURE + VOID_HYSTERESIS
     assert chooser.choose(between, 273, None).strategy == "grid"
     assert chooser.choose(blob(), 273, None).strategy == "foveated"
     assert chooser.choose(between, 273, None).strategy == "foveated"
@@ -416,7 +416,7 @@ def test_the_void_guard_does_not_flutter() -> None:
 
 
 def test_a_limit_holds_whatever_the_budget_means_and_can_be_lifted() -> None:
-    chooser, wide = RegionChooser("topk", Tensions(budget="adaptive")), blob()
+    chooser, wide = RegionSelector("topk", Tensions(budget="adaptive")), blob()
     free = adaptive_budget(wide)
     assert [chooser.choose(wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
         70,
@@ -430,7 +430,7 @@ def test_a_limit_holds_whatever_the_budget_means_and_can_be_lifted() -> None:
 
 
 def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
-    chooser = RegionChooser("topk", Tensions(budget="adaptive"))
+    chooser = RegionSelector("topk", Tensions(budget="adaptive"))
     first = chooser.choose(blob(), "adaptive", None)
     tokens = first.allocation.tokens
     assert tokens == adaptive_budget(blob())
@@ -443,4 +443,4 @@ def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
 
 def test_budgets_that_are_none() -> None:
     with pytest.raises(BudgetError):
-        RegionChooser("topk", Tensions()).choose(blob(), 0, None)
+        RegionSelector("topk", Tensions()).choose(blob(), 0, None)

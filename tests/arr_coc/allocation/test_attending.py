@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from arr_coc.allocation.attending import (
     STRATEGIES,
     VOID_STRUCTURE,
-    Memory,
+    AllocationHistory,
     allocate,
     even_tiles,
+    map_structure,
     picture_structure,
-    structure,
 )
 from arr_coc.budget import adaptive_budget, check_budget, fixed_tokens, most_tokens, tokens_for
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
@@ -139,10 +139,10 @@ def test_a_share_explores_what_is_neglected(strategy: str) -> None:
     neglect = np.zeros((34, 60), np.float32)
     neglect[30:32, 2:4] = 1
     without = levels_of(blob(), 273, strategy)
-    explored = levels_of(blob(), 273, strategy, memory=Memory(neglect=neglect, explore=0.1))
+    explored = levels_of(blob(), 273, strategy, memory=AllocationHistory(neglect=neglect, explore=0.1))
     assert (without[30:32, 2:4] != 0).any()
     assert (explored[30:32, 2:4] == 0).all()
-    assert (levels_of(blob(), 273, strategy, memory=Memory(neglect=neglect)) == without).mean() > 0.99
+    assert (levels_of(blob(), 273, strategy, memory=AllocationHistory(neglect=neglect)) == without).mean() > 0.99
 
 
 @pytest.mark.parametrize("strategy", ["topk", "mixed", "foveated"])
@@ -151,7 +151,7 @@ def test_small_noise_does_not_move_what_was_shown(strategy: str) -> None:
     clean = blob()
     before = levels_of(clean, 273, strategy)
     noisy = clean + torch.from_numpy(rng.normal(0, 0.04, (34, 60)).astype(np.float32))
-    steady = (levels_of(noisy, 273, strategy, memory=Memory(previous=before)) != before).mean()
+    steady = (levels_of(noisy, 273, strategy, memory=AllocationHistory(previous=before)) != before).mean()
     restless = (levels_of(noisy, 273, strategy) != before).mean()
     assert 0.5 * restless > steady
 
@@ -265,27 +265,27 @@ def test_an_object_and_a_single_tile_are_structure() -> None:
     blob[10:20, 20:40] = 0.7
     spot = np.full((34, 60), 0.1, np.float32)
     spot[7, 8] = 0.9
-    assert structure(blob) > 0.8
-    assert structure(spot) > 0.8
+    assert map_structure(blob) > 0.8
+    assert map_structure(spot) > 0.8
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_none(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for noise in (rng.random((34, 60)), rng.normal(0.5, 0.1, (34, 60)), rng.random((6, 6))):
-        assert structure(noise.astype(np.float32)) < VOID_STRUCTURE
+        assert map_structure(noise.astype(np.float32)) < VOID_STRUCTURE
 
 
 def test_flat_maps_and_tiny_grids_have_none() -> None:
-    assert structure(np.full((34, 60), 0.5, np.float32)) == 0
-    assert structure(np.linspace(0.5, 0.54, 2040, dtype=np.float32).reshape(34, 60)) == 0
-    assert structure(np.array([[0.0, 1.0, 0.0]], np.float32)) == 0
+    assert map_structure(np.full((34, 60), 0.5, np.float32)) == 0
+    assert map_structure(np.linspace(0.5, 0.54, 2040, dtype=np.float32).reshape(34, 60)) == 0
+    assert map_structure(np.array([[0.0, 1.0, 0.0]], np.float32)) == 0
 
 
 def test_a_map_that_only_dips_is_judged_by_its_coherence() -> None:
     dip = np.ones((8, 8), np.float32)
     dip[2:6, 2:6] = 0
-    assert structure(dip) > VOID_STRUCTURE
+    assert map_structure(dip) > VOID_STRUCTURE
 
 
 def looks_of(picture: np.ndarray) -> np.ndarray:

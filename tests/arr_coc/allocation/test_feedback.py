@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from arr_coc.allocation.feedback import FADE_S, INFORMATION_BAND, RENEW, Exploration, FeedbackPrior
+from arr_coc.allocation.feedback import FADE_S, INFORMATION_BAND, RENEW, ExplorationTracker, FeedbackPrior
 from arr_coc.allocation.temporal import RENEWAL
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 
@@ -19,13 +19,13 @@ def levels(*values: int) -> np.ndarray:
 
 
 def test_at_first_information_alone_counts() -> None:
-    exploration = Exploration()
+    exploration = ExplorationTracker()
     exploration.shown(levels(0, 0, 0))
     assert exploration.neglect(INFORMATION).tolist() == INFORMATION.tolist()
 
 
 def test_what_was_shown_waits_and_what_was_not_grows() -> None:
-    exploration = Exploration()
+    exploration = ExplorationTracker()
     exploration.neglect(INFORMATION)
     for _ in range(3):
         exploration.shown(levels(1, -1, 0))
@@ -34,7 +34,7 @@ def test_what_was_shown_waits_and_what_was_not_grows() -> None:
 
 
 def test_every_tile_has_its_turn() -> None:
-    exploration, seen = Exploration(), set()
+    exploration, seen = ExplorationTracker(), set()
     for _ in range(12):
         turn = int(exploration.neglect(INFORMATION).argmax())
         seen.add(turn)
@@ -43,7 +43,7 @@ def test_every_tile_has_its_turn() -> None:
 
 
 def test_it_turns_with_answers_and_not_with_noise() -> None:
-    exploration, rng = Exploration(), np.random.default_rng(0)
+    exploration, rng = ExplorationTracker(), np.random.default_rng(0)
     neglect = exploration.neglect(INFORMATION)
     for _ in range(20):
         noise = rng.uniform(-0.9, 0.9, (1, 3)).astype(np.float32) * INFORMATION_BAND
@@ -54,7 +54,7 @@ def test_it_turns_with_answers_and_not_with_noise() -> None:
 
 
 def test_it_is_carried_along() -> None:
-    exploration = Exploration()
+    exploration = ExplorationTracker()
     exploration.carry(0, 1)
     exploration.neglect(INFORMATION)
     exploration.shown(levels(0, 0, 0))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.allocation.latency_budget import LOW, LatencyBudget
+from arr_coc.allocation.latency_budget import LOW, BudgetController
 from arr_coc.errors import BudgetError
 
 TARGET_MS = 500.0
@@ -21,7 +21,7 @@ SETTLED = 10
 class Load:
     """Answers of a machine, `delay` of which are on their way when a budget is given."""
 
-    control: LatencyBudget
+    control: BudgetController
     noise: float = 0.05
     exponential: bool = False
     outliers: float = 0.0
@@ -53,7 +53,7 @@ class Load:
 
 
 def load(start: int = 273, target_ms: float = TARGET_MS, **how: object) -> Load:
-    return Load(LatencyBudget(target_ms, start), **how)  # type: ignore[arg-type]
+    return Load(BudgetController(target_ms, start), **how)  # type: ignore[arg-type]
 
 
 def turns(tokens: np.ndarray) -> int:
@@ -126,7 +126,7 @@ def test_answers_that_are_alone_in_being_late_move_nothing() -> None:
 
 
 def test_the_first_answer_may_be_slow_and_is_not_trusted_alone() -> None:
-    control = LatencyBudget(TARGET_MS, 200)
+    control = BudgetController(TARGET_MS, 200)
     for took in (4000.0, 430.0, 435.0, 425.0, 430.0):
         control.observe(took, 200, 1024)
         assert control.budget_for(1024) == pytest.approx(200, rel=0.1)
@@ -149,7 +149,7 @@ def test_what_cannot_be_met_is_told_once_and_again_when_it_can() -> None:
 
 
 def test_a_budget_that_is_not_used_up_is_learned_from_as_it_was_used() -> None:
-    control = LatencyBudget(TARGET_MS, 273)
+    control = BudgetController(TARGET_MS, 273)
     for tokens in (100, 120, 80, 110, 90, 100, 95, 105, 115, 85):
         control.observe(50 + 2 * tokens, tokens, 1024)
     assert control.budget_for(1024) == pytest.approx((0.93 * TARGET_MS - 50) / 2, rel=0.15)
@@ -166,7 +166,7 @@ def test_small_frames_are_never_given_more_than_their_tiles() -> None:
 
 
 def test_a_time_that_is_none_is_left_out() -> None:
-    control, other = LatencyBudget(TARGET_MS), LatencyBudget(TARGET_MS)
+    control, other = BudgetController(TARGET_MS), BudgetController(TARGET_MS)
     for took in (900.0, float("nan"), -5.0, 0.0, float("inf"), 910.0, 905.0, 900.0):
         assert control.observe(took, 273, 1024) is None
         if took >= 900 and np.isfinite(took):
@@ -177,11 +177,11 @@ def test_a_time_that_is_none_is_left_out() -> None:
 @pytest.mark.parametrize("target_ms", [0, -1.0, float("nan"), float("inf")])
 def test_a_target_that_is_none(target_ms: float) -> None:
     with pytest.raises(BudgetError, match="milliseconds above 0"):
-        LatencyBudget(target_ms)
+        BudgetController(target_ms)
 
 
 def test_where_p95_lies_is_told_for_any_number_of_tokens() -> None:
-    control = LatencyBudget(TARGET_MS)
+    control = BudgetController(TARGET_MS)
     assert control.p95_ms(64) is None
     machine = Load(control, noise=0.02)
     machine.run(50, 2, 40)

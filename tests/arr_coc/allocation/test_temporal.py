@@ -10,22 +10,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, Carrier, RelevanceBlend, carried
+from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, MotionCompensator, TemporalBlend, shift_map
 
 
 @given(dy=st.integers(-6, 6), dx=st.integers(-6, 6))
 def test_tiles_move_and_others_come_in(dy: int, dx: int) -> None:
     values = np.arange(20, dtype=np.float32).reshape(4, 5)
-    moved = carried(values, dy, dx, -1)
+    moved = shift_map(values, dy, dx, -1)
     for row in range(4):
         for col in range(5):
             inside = 0 <= row - dy < 4 and 0 <= col - dx < 5
             assert moved[row, col] == (values[row - dy, col - dx] if inside else -1)
-    assert (carried(np.stack([values, values]), dy, dx, -1) == moved).all()
+    assert (shift_map(np.stack([values, values]), dy, dx, -1) == moved).all()
 
 
 def test_small_moves_add_up_to_whole_tiles() -> None:
-    carrier = Carrier(0)
+    carrier = MotionCompensator(0)
     moves = [carrier.move(frame, 0, -5) for frame in range(1, 41)]
     assert sum(dx for _, dx in moves) == -200 // 32 + 1
     assert {dx for _, dx in moves} == {0, -1}
@@ -33,12 +33,12 @@ def test_small_moves_add_up_to_whole_tiles() -> None:
 
 
 def test_a_shaking_hand_carries_nothing() -> None:
-    carrier = Carrier(0)
+    carrier = MotionCompensator(0)
     assert all(carrier.move(frame, 0, 17 * (-1) ** frame) == (0, 0) for frame in range(1, 50))
 
 
 def test_it_knows_how_far_an_earlier_frame_is_away() -> None:
-    carrier = Carrier(10)
+    carrier = MotionCompensator(10)
     carrier.move(12, 32, 0)
     carrier.move(15, 32, -64)
     carrier.move(16, 0, 0)
@@ -54,7 +54,7 @@ def test_it_knows_how_far_an_earlier_frame_is_away() -> None:
 
 
 def test_it_remembers_a_bounded_number_of_moves() -> None:
-    carrier = Carrier(0)
+    carrier = MotionCompensator(0)
     for frame in range(1, 2000):
         carrier.move(frame, 32, 0)
     assert carrier.since(0) is None
@@ -63,7 +63,7 @@ def test_it_remembers_a_bounded_number_of_moves() -> None:
 
 @pytest.mark.parametrize("far", [(9, 0), (0, -9)])
 def test_a_move_beyond_the_frame_leaves_nothing(far: tuple[int, int]) -> None:
-    assert (carried(np.ones((4, 5)), *far, np.nan) != 1).all()
+    assert (shift_map(np.ones((4, 5)), *far, np.nan) != 1).all()
 
 
 MS = 1_000_000
@@ -75,11 +75,11 @@ def flat(value: float) -> torch.Tensor:
 
 
 def test_the_first_frame_stands_for_itself() -> None:
-    assert (RelevanceBlend().step(flat(0.7), SAME, 5 * MS) == np.float32(0.7)).all()
+    assert (TemporalBlend().step(flat(0.7), SAME, 5 * MS) == np.float32(0.7)).all()
 
 
 def test_the_share_of_the_past_is_0_7_at_30_frames_a_second() -> None:
-    blend = RelevanceBlend()
+    blend = TemporalBlend()
     blend.step(flat(0.0), SAME, 0)
     held = blend.step(flat(1.0), SAME, int(33.37 * MS))
     assert held[0, 0] == pytest.approx(1 - math.exp(-33.37 / 93), abs=1e-6)
@@ -89,7 +89,7 @@ def test_the_share_of_the_past_is_0_7_at_30_frames_a_second() -> None:
 def test_blending_does_not_depend_on_the_frame_rate() -> None:
     ends = []
     for steps in (1, 2, 8):
-        blend = RelevanceBlend()
+        blend = TemporalBlend()
         blend.step(flat(0.0), SAME, 0)
         for step in range(1, steps + 1):
             held = blend.step(flat(1.0), SAME, 160 * MS * step // steps)
@@ -98,7 +98,7 @@ def test_blending_does_not_depend_on_the_frame_rate() -> None:
 
 
 def test_what_changed_its_looks_forgets() -> None:
-    blend, looks = RelevanceBlend(), SAME.clone()
+    blend, looks = TemporalBlend(), SAME.clone()
     blend.step(flat(0.0), SAME, 0)
     looks[0, 0, 0] = RENEWAL
     looks[1, 0, 1] = RENEWAL / 2
@@ -108,7 +108,7 @@ def test_what_changed_its_looks_forgets() -> None:
 
 
 def test_noise_inside_the_band_moves_nothing() -> None:
-    blend, rng = RelevanceBlend(), np.random.default_rng(0)
+    blend, rng = TemporalBlend(), np.random.default_rng(0)
     held = blend.step(flat(0.5), SAME, 0)
     for frame in range(1, 50):
         noise = torch.from_numpy(rng.uniform(-0.02, 0.02, (3, 4)).astype(np.float32))
@@ -116,14 +116,14 @@ def test_noise_inside_the_band_moves_nothing() -> None:
 
 
 def test_drift_does_not_hide_in_the_band() -> None:
-    blend = RelevanceBlend()
+    blend = TemporalBlend()
     for frame in range(200):
         held = blend.step(flat(0.2 + frame * 0.002), SAME, frame * 33 * MS)
     assert abs(held - (0.2 + 199 * 0.002)).max() < DEAD_BAND + 0.01
 
 
 def test_it_settles_and_time_goes_on() -> None:
-    blend, final = RelevanceBlend(), flat(1.0)
+    blend, final = TemporalBlend(), flat(1.0)
     blend.step(flat(0.0), SAME, 0)
     for frame in range(1, 60):
         held = blend.step(final, SAME, frame * 33 * MS)
@@ -133,14 +133,14 @@ def test_it_settles_and_time_goes_on() -> None:
 
 
 def test_a_clock_that_stands_or_runs_back_keeps_the_past() -> None:
-    blend = RelevanceBlend()
+    blend = TemporalBlend()
     blend.step(flat(0.0), SAME, 100 * MS)
     assert not blend.step(flat(1.0), SAME, 100 * MS).any()
     assert not blend.step(flat(1.0), SAME, 50 * MS).any()
 
 
 def test_it_is_carried_along_and_what_comes_in_is_new() -> None:
-    blend, spot = RelevanceBlend(), flat(0.0)
+    blend, spot = TemporalBlend(), flat(0.0)
     blend.carry(1, 1)
     spot[1, 1] = 1.0
     blend.step(spot, SAME, 0)

@@ -35,6 +35,6 @@ def test_every_example_runs(
 
 def test_what_the_library_offers_is_documented() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    results = {"Composite", "Foveation", "Placement"}
+    results = {"Composite", "CompositePlacement", "Foveation"}
     for name in set(public) - results - {"TextureStore", "open_store", "multiply_adds"}:
         assert name in text, name

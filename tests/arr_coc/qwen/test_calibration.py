@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.errors import ModelError
 from arr_coc.qwen.loading import load_qwen
-from arr_coc.qwen.yes_no import NEUTRAL, Calibration, YesNoTokens, verdict
+from arr_coc.qwen.yes_no import NEUTRAL, Calibration, YesNoTokens, score_logits
 from tests.support.models import tiny_folder, tiny_qwen
 
 
@@ -23,11 +23,11 @@ def odds(log_odds: float) -> torch.Tensor:
 @pytest.mark.parametrize("own", [-3.0, 0.0, 2.0])
 def test_the_odds_are_scaled_and_moved(own: float) -> None:
     tokens = YesNoTokens((0,), (1,))
-    found = verdict(odds(own), tokens, Calibration(scale=1.5, bias=-2.0))
+    found = score_logits(odds(own), tokens, Calibration(scale=1.5, bias=-2.0))
     assert found.yes == pytest.approx(1 / (1 + math.exp(-(1.5 * own - 2))))
     assert found.raw_log_odds == pytest.approx(own)
-    assert found.certain == verdict(odds(own), tokens).certain
-    assert verdict(odds(own), tokens).yes == pytest.approx(1 / (1 + math.exp(-own)))
+    assert found.certain == score_logits(odds(own), tokens).certain
+    assert score_logits(odds(own), tokens).yes == pytest.approx(1 / (1 + math.exp(-own)))
 
 
 def test_a_model_without_one_is_taken_at_its_word() -> None:

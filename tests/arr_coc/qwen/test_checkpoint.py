@@ -11,7 +11,7 @@ import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import bundled_model_path, cached_folder
-from arr_coc.qwen.memory_estimate import FRAME_TEXT_TOKENS, Footprint, Load, ModelFacts
+from arr_coc.qwen.memory_estimate import FRAME_TEXT_TOKENS, MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.vision_cache import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import load_qwen_model
@@ -32,7 +32,7 @@ def rewrite(folder: Path, **changes: object) -> None:
 
 
 def test_the_bundled_model() -> None:
-    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    facts = ModelSpec.read(bundled_model_path(), "bundled")
     assert facts.family.title == "Qwen3-VL"
     assert facts.parameters * 2 == facts.checkpoint_bytes
     assert facts.checkpoint_bytes < (bundled_model_path() / "model.safetensors").stat().st_size
@@ -45,31 +45,31 @@ def test_parameters_are_those_that_are_loaded(tmp_path: Path) -> None:
 
     path = tiny_folder(tmp_path)
     loaded = load_qwen(path)
-    assert ModelFacts.read(path, "tiny").parameters == sum(weights.numel() for weights in loaded.model.parameters())
+    assert ModelSpec.read(path, "tiny").parameters == sum(weights.numel() for weights in loaded.model.parameters())
 
 
 def test_memory_is_weights_keys_and_values_and_activations() -> None:
-    facts = ModelFacts.read(bundled_model_path(), "bundled")
-    exact = Footprint.of(facts, "float32", Load(273, 100))
+    facts = ModelSpec.read(bundled_model_path(), "bundled")
+    exact = MemoryEstimate.of(facts, "float32", Workload(273, 100))
     assert exact.weights == facts.parameters * 4
     assert exact.cache == 2 * 4 * 3 * 64 * 373 * 4
     assert exact.total == exact.weights + exact.cache + exact.activations
-    half = Footprint.of(facts, "bfloat16", Load(273, 100))
-    assert half == Footprint.of(facts, "auto", Load(273, 100))
+    half = MemoryEstimate.of(facts, "bfloat16", Workload(273, 100))
+    assert half == MemoryEstimate.of(facts, "auto", Workload(273, 100))
     assert (half.weights * 2, half.cache * 2) == (exact.weights, exact.cache)
-    assert Footprint.of(facts, "float32", Load(546, 100)).activations > exact.activations
+    assert MemoryEstimate.of(facts, "float32", Workload(546, 100)).activations > exact.activations
 
 
 def test_frames_of_a_window_count_in_the_prompt_and_kept() -> None:
-    facts = ModelFacts.read(bundled_model_path(), "bundled")
-    one, four = Load(100, 50), Load(100, 50, window=4, kept=6)
+    facts = ModelSpec.read(bundled_model_path(), "bundled")
+    one, four = Workload(100, 50), Workload(100, 50, window=4, kept=6)
     assert (one.prompt_tokens, four.prompt_tokens) == (150, 4 * (100 + FRAME_TEXT_TOKENS) + 50)
     a_token = 2 * 4 * 3 * 64 * 4
-    told = Footprint.of(facts, "float32", four)
+    told = MemoryEstimate.of(facts, "float32", four)
     assert told.cache == a_token * four.prompt_tokens
     assert told.kept == 6 * (a_token * (100 + FRAME_TEXT_TOKENS) + 100 * (192 * 4 + 3 * 32 * 32))
-    assert Footprint.of(facts, "float32", one).kept == 0
-    assert told.activations < Footprint.of(facts, "float32", Load(400, 50)).activations
+    assert MemoryEstimate.of(facts, "float32", one).kept == 0
+    assert told.activations < MemoryEstimate.of(facts, "float32", Workload(400, 50)).activations
 
 
 def test_a_kept_frame_takes_what_is_reckoned(tmp_path: Path) -> None:
@@ -87,24 +87,24 @@ def test_a_kept_frame_takes_what_is_reckoned(tmp_path: Path) -> None:
         stamp = FrameStamp(frame, frame * 10**9, 0, 1)
         packet = TokenPacket(stamp, TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
         "".join(session.answer(packet, "what?", window=window))
-    reckoned = Footprint.of(ModelFacts.read(path, "tiny"), "float32", Load(6, 0, window=2, kept=2)).kept
+    reckoned = MemoryEstimate.of(ModelSpec.read(path, "tiny"), "float32", Workload(6, 0, window=2, kept=2)).kept
     text = window.frames[0].tokens - 6
     a_token = sum(rows.numel() * 4 for rows in (*window.frames[0].keys, *window.frames[0].values)) // (6 + text)
     assert sum(frame.bytes for frame in window.frames) == reckoned + 2 * (text - FRAME_TEXT_TOKENS) * a_token
 
 
 def test_incremental_encoding_keeps_what_is_reckoned() -> None:
-    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    facts = ModelSpec.read(bundled_model_path(), "bundled")
     a_region = RegionSize(4, 3, 64, 2, 192, 4, 3 * 32 * 32)
     for limit_mb in (1000.0, 1.5 * 100 * a_region.bytes / 1e6, 0.5 * 100 * a_region.bytes / 1e6, 0.0):
-        kept = Footprint.of(facts, "float32", Load(100, 50, kept_vision_mb=limit_mb)).kept
+        kept = MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=limit_mb)).kept
         assert kept == a_region.slots_within(limit_mb, 100) * a_region.bytes
 
 
 def test_each_stream_keeps_its_own() -> None:
-    facts = ModelFacts.read(bundled_model_path(), "bundled")
+    facts = ModelSpec.read(bundled_model_path(), "bundled")
     one, four = (
-        Footprint.of(facts, "float32", Load(100, 50, window=2, kept=3, kept_vision_mb=1000.0, streams=streams))
+        MemoryEstimate.of(facts, "float32", Workload(100, 50, window=2, kept=3, kept_vision_mb=1000.0, streams=streams))
         for streams in (1, 4)
     )
     assert four.kept == 4 * one.kept
@@ -123,51 +123,51 @@ def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
         packet = TokenPacket(FrameStamp(0, 0, 0, 1), TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
         speaker.select_client(guest)
         "".join(speaker.answer(packet, "what?", lambda: False))
-    load = Load(6, 0, kept_vision_mb=1024.0, streams=3)
-    reckoned = Footprint.of(ModelFacts.read(path, "tiny"), "float32", load).kept
+    load = Workload(6, 0, kept_vision_mb=1024.0, streams=3)
+    reckoned = MemoryEstimate.of(ModelSpec.read(path, "tiny"), "float32", load).kept
     assert sum(vision.report.held_bytes for vision in speaker._visions.values()) == reckoned > 0
 
 
 def test_all_experts_are_weights_and_those_of_a_token_are_activations(tmp_path: Path) -> None:
-    facts = ModelFacts.read(tiny_folder(tmp_path, "qwen3_vl_moe"), "tiny")
+    facts = ModelSpec.read(tiny_folder(tmp_path, "qwen3_vl_moe"), "tiny")
     experts = 2 * 5 * 3 * 24 * 64  # two layers of five, three matrices each
-    dense = ModelFacts.read(tiny_folder(tmp_path / "dense"), "tiny")
+    dense = ModelSpec.read(tiny_folder(tmp_path / "dense"), "tiny")
     routers, dense_mlps = 2 * 5 * 64, 2 * 3 * 96 * 64
     assert facts.parameters == dense.parameters - dense_mlps + experts + routers
     assert (facts.experts_per_token, facts.intermediate) == (2, 96)  # one layer is dense, and wider than 2 * 24
     assert (dense.experts_per_token, dense.intermediate) == (0, 96)
-    long = Load(100, 900)
-    assert Footprint.of(facts, "float32", long).activations > Footprint.of(dense, "float32", long).activations
+    long = Workload(100, 900)
+    assert MemoryEstimate.of(facts, "float32", long).activations > MemoryEstimate.of(dense, "float32", long).activations
 
 
 def test_only_experts_count_where_no_layer_is_dense(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path, "qwen3_vl_moe")
     rewrite(folder, mlp_only_layers=[])
-    assert ModelFacts.read(folder, "tiny").intermediate == 2 * 24
+    assert ModelSpec.read(folder, "tiny").intermediate == 2 * 24
 
 
 def test_quantised_weights_take_what_is_stored(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
     whole = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps(whole | {"quantization_config": {"quant_method": "own"}}))
-    facts = ModelFacts.read(folder, "tiny")
+    facts = ModelSpec.read(folder, "tiny")
     assert facts.quantised
-    assert Footprint.of(facts, "float32", Load(10, 5)).weights == facts.checkpoint_bytes
-    cache = Footprint.of(facts, "auto", Load(10, 5)).cache
-    assert cache == Footprint.of(facts, "bfloat16", Load(10, 5)).cache
+    assert MemoryEstimate.of(facts, "float32", Workload(10, 5)).weights == facts.checkpoint_bytes
+    cache = MemoryEstimate.of(facts, "auto", Workload(10, 5)).cache
+    assert cache == MemoryEstimate.of(facts, "bfloat16", Workload(10, 5)).cache
 
 
 def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:
-    facts = ModelFacts.read(bundled_model_path(), "bundled")
-    few, whole = Load(100, 50), Load(100, 50, encoded_tokens=2040)
-    less, more = (Footprint.of(facts, "float32", load) for load in (few, whole))
+    facts = ModelSpec.read(bundled_model_path(), "bundled")
+    few, whole = Workload(100, 50), Workload(100, 50, encoded_tokens=2040)
+    less, more = (MemoryEstimate.of(facts, "float32", load) for load in (few, whole))
     assert more.activations > 5 * less.activations
     assert (more.cache, more.kept) == (less.cache, less.kept)
 
 
 def test_what_is_not_told_is_reckoned(folder: Path) -> None:
     rewrite(folder, head_dim=None, num_key_value_heads=None)
-    facts = ModelFacts.read(folder, "x")
+    facts = ModelSpec.read(folder, "x")
     assert (facts.kv_heads, facts.head_dim) == (3, 64)
 
 
@@ -175,13 +175,13 @@ def test_what_is_not_told_is_reckoned(folder: Path) -> None:
 def test_a_config_without_its_numbers_is_refused(folder: Path, change: dict[str, object]) -> None:
     rewrite(folder, **change)
     with pytest.raises(ModelError, match=r"the config\.json of x lacks a number .*; download the model again"):
-        ModelFacts.read(folder, "x")
+        ModelSpec.read(folder, "x")
 
 
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelNotFound, match="has no weights"):
-        ModelFacts.read(folder, "x")
+        ModelSpec.read(folder, "x")
 
 
 def test_a_model_that_was_downloaded_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

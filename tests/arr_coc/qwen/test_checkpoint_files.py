@@ -13,7 +13,7 @@ from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import local_folder
 from arr_coc.qwen import checkpoint
 from arr_coc.qwen.checkpoint import QUANTISED, check_folder
-from arr_coc.qwen.weight_files import INDEX, WEIGHTS, Tensor, check_sizes
+from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo, check_sizes
 from tests.support.models import tiny_folder
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
@@ -198,7 +198,7 @@ class TestConfig:
         assert refused(folder).endswith("; take both from the same model")
 
     def test_sections_that_are_none_are_left_to_others(self) -> None:
-        check_sizes({"a.embed_tokens.weight": Tensor((2, 3), "F32")}, {"text_config": [1]}, "tiny")
+        check_sizes({"a.embed_tokens.weight": TensorInfo((2, 3), "F32")}, {"text_config": [1]}, "tiny")
 
     def test_a_pointer_in_its_place(self, folder: Path) -> None:
         (folder / "config.json").write_text(POINTER)

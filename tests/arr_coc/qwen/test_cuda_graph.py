@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe
-from arr_coc.qwen.cuda_graph import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedStep, Decoder, cuda_graph
-from arr_coc.qwen.decode import OneToken, PromptPart, decode_one_token, prefill
+from arr_coc.qwen.cuda_graph import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CudaGraphStep, DecodeRunner, cuda_graph
+from arr_coc.qwen.decode import PromptPart, SingleTokenStep, decode_one_token, prefill
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.kv_cache import ROOM_TOKENS, PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
@@ -57,7 +57,7 @@ def prompted(qwen: QwenVL, words: str = "Say what happens.") -> tuple[torch.Tens
 
 def answer(qwen: QwenVL, capture: Capture | None, options: Decoding, words: str = "Say what happens.") -> list[int]:
     logits, part, cache = prompted(qwen, words)
-    return list(Decoder(qwen, capture).decode(logits, part.position, cache.kv, options))
+    return list(DecodeRunner(qwen, capture).decode(logits, part.position, cache.kv, options))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -66,7 +66,7 @@ def test_a_token_through_the_layers_is_the_stock_models(family: str) -> None:
     qwen = tiny_qwen(family)
     _, part, cache = prompted(qwen)
     _, _, other = prompted(qwen)
-    one_token = OneToken(qwen, part.position, cache.kv)
+    one_token = SingleTokenStep(qwen, part.position, cache.kv)
     for index in range(70):
         token = torch.tensor(20 + index)
         stock = decode_one_token(qwen, token, part.position + index, other.kv)
@@ -80,12 +80,12 @@ def test_a_captured_step_makes_the_same_logits(capture: Capture, device: str, fa
     qwen = model(device, family)
     logits, part, cache = prompted(qwen)
     _, _, other = prompted(qwen)
-    decoder = Decoder(qwen, capture)
+    decoder = DecodeRunner(qwen, capture)
     step = decoder._captured(cache.kv, 40)
     assert step is not None
     token = logits.argmax()
     step.begin(token, part.tokens, part.position)
-    one_token = OneToken(qwen, part.position, other.kv)
+    one_token = SingleTokenStep(qwen, part.position, other.kv)
     for _ in range(40):
         step.advance()
         expected = one_token(token)
@@ -114,7 +114,7 @@ def test_one_capture_serves_answer_after_answer(capture: Capture, device: str) -
 
     logits, part, cache = prompted(qwen)
     cache.mark("prompt", part.tokens, part.position)
-    decoder, options = Decoder(qwen, counted), Decoding(max_tokens=20)
+    decoder, options = DecodeRunner(qwen, counted), Decoding(max_tokens=20)
     first = list(decoder.decode(logits, part.position, cache.kv, options))
     assert cache.rewind(["prompt"]) == 1
     assert list(decoder.decode(logits, part.position, cache.kv, options)) == first == answer(qwen, None, options)
@@ -163,14 +163,14 @@ def test_a_step_can_be_captured(family: str) -> None:
         return step
 
     vars(qwen)["device"] = torch.device("meta")
-    CapturedStep(qwen, cache.kv.layers, watched)
+    CudaGraphStep(qwen, cache.kv.layers, watched)
     assert steps == 1
 
 
 def test_it_stops_when_asked_and_at_the_end_token() -> None:
     qwen = tiny_qwen()
     logits, part, cache = prompted(qwen)
-    decoder = Decoder(qwen, lambda step, device: step)
+    decoder = DecodeRunner(qwen, lambda step, device: step)
     assert len(list(decoder.decode(logits, part.position, cache.kv, Decoding(), lambda: True))) == 1
     ended = torch.zeros_like(logits)
     ended[next(iter(qwen.eos_ids))] = 100
@@ -199,7 +199,7 @@ def test_so_many_steps_are_ahead_of_what_is_read() -> None:
         return advance
 
     logits, part, cache = prompted(qwen)
-    tokens = Decoder(qwen, counted).decode(logits, part.position, cache.kv, Decoding(max_tokens=6))
+    tokens = DecodeRunner(qwen, counted).decode(logits, part.position, cache.kv, Decoding(max_tokens=6))
     assert [(next(tokens), steps)[1] for _ in range(6)] == [AHEAD_TOKENS, *range(AHEAD_TOKENS + 1, 6), 5, 5]
 
 
@@ -208,7 +208,7 @@ def looked_at(qwen: QwenVL, capture: Capture | None, tokens: int, read: int) -> 
     part.text(qwen.token_ids("Say what happens."))
     with AttentionProbe(qwen, cache.kv, slice(1, 4)) as probe:
         logits = prefill(qwen, part, cache.kv)
-        decoding = Decoder(qwen, capture).decode(
+        decoding = DecodeRunner(qwen, capture).decode(
             logits, part.position, cache.kv, Decoding(max_tokens=tokens), None, probe
         )
         taken: Iterator[int] = (token for token, _ in zip(decoding, range(read), strict=False))
@@ -240,9 +240,9 @@ def test_a_session_says_and_learns_the_same(capture: Capture, device: str, windo
     """Over frames and questions, of which one makes the room of the cache grow."""
     options = AnswerOptions(decoding=Decoding(max_tokens=12))
     captured, plain = (AnswerSession(model(device), options) for _ in range(2))
-    captured._decoder = Decoder(captured.qwen, capture)
+    captured._decoder = DecodeRunner(captured.qwen, capture)
     vars(plain.qwen)["decodes_plainly"] = False  # the stock forward, on a GPU too
-    plain._decoder = Decoder(plain.qwen)
+    plain._decoder = DecodeRunner(plain.qwen)
     windows = [None if window is None else FrameWindow(window) for _ in range(2)]
     long = "Is the cat sleeping? " * 60
     for seed, query in ((0, "What is it?"), (1, "What is it?"), (1, "And now?"), (2, long), (3, "What is it?")):
@@ -263,7 +263,7 @@ def test_logits_that_are_not_finite_end_it() -> None:
     broken = torch.full_like(logits, torch.nan)
     for capture in (None, lambda step, device: step):
         with pytest.raises(NonFiniteError, match="token 0"):
-            list(Decoder(qwen, capture).decode(broken, part.position, cache.kv, Decoding()))
+            list(DecodeRunner(qwen, capture).decode(broken, part.position, cache.kv, Decoding()))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,15 @@ from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import Packet, encode_packet
-from arr_coc.qwen.frame_window import FrameWindow, Ids, KeptFrame, Wrapping, lay, read_apart, suitability
+from arr_coc.qwen.frame_window import (
+    CachedFrame,
+    FrameDelimiters,
+    FrameWindow,
+    Ids,
+    insert_frames,
+    prefill_frame,
+    suitability,
+)
 from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Frames, WindowOptions
 from arr_coc.qwen.preprocess import grid_regions
@@ -37,11 +45,11 @@ def frame(
     relevance: Sequence[float] = (1.0,),
     epoch: int = 1,
     head: tuple[int, ...] = (7,),
-) -> KeptFrame:
+) -> CachedFrame:
     rows = torch.zeros(1, 1, len(embeds) + 2, 4)
-    return KeptFrame(
+    return CachedFrame(
         stamp=FrameStamp(index, 0, 0, epoch),
-        wrapping=Wrapping(head, (8,), (9,)),
+        wrapping=FrameDelimiters(head, (8,), (9,)),
         packet=None,
         keys=(rows, rows),
         values=(rows, rows),
@@ -55,7 +63,7 @@ def frame(
     )
 
 
-def window(*entered: KeptFrame, **options: Any) -> FrameWindow:
+def window(*entered: CachedFrame, **options: Any) -> FrameWindow:
     made = FrameWindow(WindowOptions(**options))
     for one in entered:
         made.enter(one)
@@ -139,19 +147,19 @@ def test_options_out_of_range() -> None:
         WindowOptions(on_cut="drop")  # type: ignore[arg-type]
 
 
-def begun(qwen: QwenVL) -> tuple[PrefixCache[Ids | KeptFrame], Wrapping]:
+def begun(qwen: QwenVL) -> tuple[PrefixCache[Ids | CachedFrame], FrameDelimiters]:
     """A cache that begins with a prompt's beginning."""
     head = tuple(qwen.token_ids("You are a helpful assistant."))
-    part, cache = PromptPart(qwen, 0, 0), PrefixCache[Ids | KeptFrame]()
+    part, cache = PromptPart(qwen, 0, 0), PrefixCache[Ids | CachedFrame]()
     part.text(head)
     prefill(qwen, part, cache.kv)
     cache.mark(head, part.tokens, part.position)
-    return cache, Wrapping(head, (*qwen.token_ids("<3.2 seconds>"), 3), (4,))
+    return cache, FrameDelimiters(head, (*qwen.token_ids("<3.2 seconds>"), 3), (4,))
 
 
-def read(qwen: QwenVL, shown: Packet, encode: Encode = "sparse") -> KeptFrame:
+def read(qwen: QwenVL, shown: Packet, encode: Encode = "sparse") -> CachedFrame:
     cache, wrapping = begun(qwen)
-    return read_apart(qwen, cache, shown, encode_packet(qwen, shown, encode), wrapping)
+    return prefill_frame(qwen, cache, shown, encode_packet(qwen, shown, encode), wrapping)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -159,8 +167,8 @@ def test_in_the_first_slot_it_lies_as_one_run_would_leave_it(family: str) -> Non
     qwen = tiny_qwen(family)
     cache, wrapping = begun(qwen)
     frame = encode_packet(qwen, packet(), "sparse")
-    kept = read_apart(qwen, cache, packet(), frame, wrapping)
-    lay(qwen, cache, [kept])
+    kept = prefill_frame(qwen, cache, packet(), frame, wrapping)
+    insert_frames(qwen, cache, [kept])
 
     part, stock = PromptPart(qwen, 0, 0), PrefixCache[Ids]()
     part.text([*wrapping.head, *wrapping.opening])
@@ -180,7 +188,7 @@ def test_laying_nothing_changes_nothing() -> None:
     qwen = tiny_qwen()
     cache, _ = begun(qwen)
     tokens = len(cache)
-    lay(qwen, cache, [])
+    insert_frames(qwen, cache, [])
     assert (len(cache), len(cache.marks)) == (tokens, 1)
 
 

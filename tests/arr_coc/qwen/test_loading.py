@@ -21,7 +21,7 @@ from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen import loading
 from arr_coc.qwen import loading as precision
 from arr_coc.qwen.loading import LARGE_PARAMETERS, dtype_on_cpu, load_qwen, multiplies_bfloat16
-from arr_coc.qwen.memory_estimate import ModelFacts
+from arr_coc.qwen.memory_estimate import ModelSpec
 from tests.support.models import CHAT_TEMPLATE, FAMILIES, tiny_folder
 
 
@@ -302,7 +302,7 @@ def test_no_name_is_the_bundled_model(folder: Path, monkeypatch: pytest.MonkeyPa
     assert load_qwen().model_id == "tiny"
 
 
-SMALL = ModelFacts.read(bundled_model_path(), "bundled")
+SMALL = ModelSpec.read(bundled_model_path(), "bundled")
 LARGE = replace(SMALL, parameters=LARGE_PARAMETERS, checkpoint_bytes=2 * LARGE_PARAMETERS)
 
 
@@ -315,7 +315,7 @@ LARGE = replace(SMALL, parameters=LARGE_PARAMETERS, checkpoint_bytes=2 * LARGE_P
         (replace(LARGE, checkpoint_bytes=4 * LARGE_PARAMETERS), True, "float32"),
     ],
 )
-def test_dtype_on_cpu(facts: ModelFacts, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dtype_on_cpu(facts: ModelSpec, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: amx)
     assert dtype_on_cpu(facts) == expected
 

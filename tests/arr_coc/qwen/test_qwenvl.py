@@ -11,18 +11,18 @@ import torch
 from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.preprocess import visual_positions
-from arr_coc.qwen.qwenvl import KeyCatcher, rotate, rotation
+from arr_coc.qwen.qwenvl import KeyCapture, rotate, rotation
 from tests.support.models import FAMILIES, tiny_qwen
 
 REGIONS = torch.tensor([[0, 0, 0], [0, 0, 1], [1, 0, 1], [2, 1, 0]])
 
 
-def prefilled(qwen: Any) -> tuple[PrefixCache[str], torch.Tensor, KeyCatcher]:
+def prefilled(qwen: Any) -> tuple[PrefixCache[str], torch.Tensor, KeyCapture]:
     """Text under positions of an image, so that the three axes differ; its cache, its positions and its caught keys."""
     part, cache = PromptPart(qwen, 0, 0), PrefixCache[str]()
     part.text(qwen.token_ids("Say what")[: len(REGIONS)])
     part._positions = [visual_positions(5, REGIONS)[:, : part.tokens]]
-    with KeyCatcher(qwen) as catcher:
+    with KeyCapture(qwen) as catcher:
         prefill(qwen, part, cache.kv)
     return cache, part._positions[0], catcher
 
@@ -57,7 +57,7 @@ def test_bfloat16_is_rotated_in_float32(family: str) -> None:
 def test_nothing_stays_hooked() -> None:
     qwen = tiny_qwen()
     attention = qwen.language_model.layers[0].self_attn
-    with KeyCatcher(qwen):
+    with KeyCapture(qwen):
         assert attention.k_norm._forward_hooks
     assert not attention.k_norm._forward_hooks
 

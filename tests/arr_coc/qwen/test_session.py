@@ -19,7 +19,7 @@ from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
-from arr_coc.qwen.yes_no import YesNoTokens, verdict, yes_no_tokens
+from arr_coc.qwen.yes_no import YesNoTokens, score_logits, yes_no_tokens
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from tests.support.models import FAMILIES, tiny_qwen
 
@@ -373,21 +373,21 @@ def test_a_token_for_the_unknown_is_neither() -> None:
 
 
 def test_spellings_add_up() -> None:
-    found = verdict(torch.tensor([0.3, 0.1, 0.2, 0.3, 0.1]).log(), TOKENS)
+    found = score_logits(torch.tensor([0.3, 0.1, 0.2, 0.3, 0.1]).log(), TOKENS)
     assert found.yes == pytest.approx(0.5)
     assert found.certain == pytest.approx(0.6)
 
 
 def test_logits_far_apart_are_still_probabilities() -> None:
-    found = verdict(torch.tensor([0.0, 900.0, -900.0, -900.0]), TOKENS)
+    found = score_logits(torch.tensor([0.0, 900.0, -900.0, -900.0]), TOKENS)
     assert (found.yes, found.certain) == (1.0, 1.0)
-    assert verdict(torch.tensor([900.0, -900.0, -900.0, -900.0]), TOKENS).certain == 0.0
+    assert score_logits(torch.tensor([900.0, -900.0, -900.0, -900.0]), TOKENS).certain == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
     with pytest.raises(NonFiniteError, match="yes or no hold NaN or Inf"):
-        verdict(torch.tensor([0.0, 1.0, bad, 0.0]), TOKENS)
+        score_logits(torch.tensor([0.0, 1.0, bad, 0.0]), TOKENS)
 
 
 def test_a_look_is_what_the_first_token_of_an_answer_would_be() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from arr_coc.errors import ShapeError
-from arr_coc.qwen.preprocess import PixelScale, fit_tiles, grid_regions, to_patches, to_tiles
-from arr_coc.qwen.vision import KeptWindows, Windows, encode_regions
+from arr_coc.qwen.preprocess import PixelNormalisation, fit_tiles, grid_regions, to_patches, to_tiles
+from arr_coc.qwen.vision import AttentionWindows, CachedAttentionWindows, encode_regions
 from arr_coc.types import TileGrid
 from tests.support.models import FAMILIES, tiny_model
 
@@ -24,7 +24,7 @@ def noise_tiles(model: Any, grid: TileGrid, seed: int = 0) -> torch.Tensor:
 
 
 def stock(model: Any, tiles: torch.Tensor, grid: TileGrid) -> Any:
-    rows = to_patches(PixelScale()(tiles))
+    rows = to_patches(PixelNormalisation()(tiles))
     still = rows.unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
     return model.model.visual(still, grid_thw=torch.tensor([[1, 2 * grid.rows, 2 * grid.cols]]))
 
@@ -81,7 +81,7 @@ def test_coarse_regions_stand_between_the_stock_positions() -> None:
         for inner_col in range(2)
     ]
     indices, weights = zip(*(bilinear(row / 7 * 5, col / 11 * 5, side=6) for row, col in places), strict=True)
-    rows = to_patches(PixelScale()(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
+    rows = to_patches(PixelNormalisation()(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
     expected = model.model.visual(
         rows,
         grid_thw=torch.tensor([[1, 4, 6]]),
@@ -132,7 +132,7 @@ def rows(seed: int) -> torch.Tensor:
 
 def test_windows_hold_each_patch_once_and_only_their_own() -> None:
     regions = torch.stack([grid_regions(WINDOWS_GRID), grid_regions(WINDOWS_GRID).flip(0)])
-    windows = Windows.over(regions, 4)
+    windows = AttentionWindows.over(regions, 4)
     assert windows.count == 2 * 2 * 3
     assert windows.size == 4 * 16
     assert len(set(windows.slots.tolist())) == 2 * WINDOWS_GRID.tiles * 4
@@ -142,18 +142,18 @@ def test_windows_hold_each_patch_once_and_only_their_own() -> None:
 
 
 def test_full_windows_need_no_mask() -> None:
-    assert Windows.over(grid_regions(TileGrid.of(256, 256))[None], 4).keys is None
+    assert AttentionWindows.over(grid_regions(TileGrid.of(256, 256))[None], 4).keys is None
 
 
 def test_some_asking_get_what_they_got_among_all() -> None:
     query, key, value = rows(0), rows(1), rows(2)
-    expected = Windows.over(REGIONS[None], 4).attend(query, key, value)[0].unflatten(0, (-1, 4))
+    expected = AttentionWindows.over(REGIONS[None], 4).attend(query, key, value)[0].unflatten(0, (-1, 4))
     slots = torch.randperm(len(REGIONS), generator=torch.Generator().manual_seed(3))
     kept_key, kept_value = torch.empty_like(key[0]), torch.empty_like(value[0])
     for kept, given in ((kept_key, key), (kept_value, value)):
         kept.unflatten(0, (-1, 4))[slots] = given[0].unflatten(0, (-1, 4))
     asking = torch.tensor([1, 8, 9, 30, 40, 41])
-    windows = KeptWindows.over(REGIONS, 4, asking, slots)
+    windows = CachedAttentionWindows.over(REGIONS, 4, asking, slots)
     assert windows.count < 6
     asked = query[0].unflatten(0, (-1, 4))[asking].flatten(0, 1)[None]
     got = windows.to(torch.device("cpu")).attend(asked, kept_key, kept_value)

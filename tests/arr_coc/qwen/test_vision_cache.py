@@ -9,39 +9,45 @@ import pytest
 
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.qwen.options import IncrementalOptions
-from arr_coc.qwen.vision_cache import Placement, RegionSlots, all_due, most_unsettled, unrest
+from arr_coc.qwen.vision_cache import (
+    RegionSlotTable,
+    SlotAssignment,
+    full_refresh_due,
+    neighbour_change,
+    select_for_refresh,
+)
 
 NOTHING = np.zeros(8, bool)
 
 
 def test_all_are_due_every_so_many_frames() -> None:
     options = IncrementalOptions(every_frames=3, drift_limit=None)
-    assert [all_due(options, NOTHING, frames, None) for frames in (1, 2, 3)] == [False, False, True]
-    assert not all_due(IncrementalOptions(every_frames=None), NOTHING, 10_000, None)
+    assert [full_refresh_due(options, NOTHING, frames, None) for frames in (1, 2, 3)] == [False, False, True]
+    assert not full_refresh_due(IncrementalOptions(every_frames=None), NOTHING, 10_000, None)
 
 
 def test_all_are_due_where_the_sample_was_too_far_off() -> None:
     options = IncrementalOptions(drift_limit=0.2)
-    assert [all_due(options, NOTHING, 1, drift) for drift in (None, 0.2, 0.21)] == [False, False, True]
-    assert not all_due(IncrementalOptions(drift_limit=None), NOTHING, 1, 9.0)
+    assert [full_refresh_due(options, NOTHING, 1, drift) for drift in (None, 0.2, 0.21)] == [False, False, True]
+    assert not full_refresh_due(IncrementalOptions(drift_limit=None), NOTHING, 1, 9.0)
 
 
 def test_all_are_due_where_most_are_stale() -> None:
     options = IncrementalOptions(drift_limit=None)
-    assert not all_due(options, np.arange(8) < 6, 1, None)
-    assert all_due(options, np.arange(8) < 7, 1, None)
+    assert not full_refresh_due(options, np.arange(8) < 6, 1, None)
+    assert full_refresh_due(options, np.arange(8) < 7, 1, None)
 
 
 def test_unrest_falls_with_the_distance_between_centres() -> None:
     regions = np.array([[0, 0, 0], [0, 0, 1], [0, 3, 0], [1, 0, 1]], np.int32)
-    felt = unrest(regions, np.array([[0, 0, 0], [0, 0, 2]], np.int32))
+    felt = neighbour_change(regions, np.array([[0, 0, 0], [0, 0, 2]], np.int32))
     near = 1 / (1 + 0.5**2 + 0.5**2)
     assert felt.tolist() == pytest.approx([1 + 1 / 5, 1 / 2 + 1 / 2, 1 / 10 + 1 / 14, near + 1 / (1 + 2.5**2 + 0.5**2)])
-    assert unrest(regions, regions[:0]).tolist() == [0] * 4
+    assert neighbour_change(regions, regions[:0]).tolist() == [0] * 4
 
 
 def chosen(unsettled: list[float], encoded: list[int], stale: list[bool], share: float) -> list[int]:
-    flags = most_unsettled(np.array(unsettled), np.array(encoded), np.array(stale), share)
+    flags = select_for_refresh(np.array(unsettled), np.array(encoded), np.array(stale), share)
     return np.flatnonzero(flags).tolist()
 
 
@@ -62,7 +68,7 @@ def test_stale_regions_are_not_counted_as_refreshed() -> None:
 def test_every_region_has_its_turn_while_nothing_happens() -> None:
     encoded = np.zeros(10, np.int64)
     for frame in range(1, 6):
-        encoded[most_unsettled(np.zeros(10), encoded, np.zeros(10, bool), 0.2)] = frame
+        encoded[select_for_refresh(np.zeros(10), encoded, np.zeros(10, bool), 0.2)] = frame
     assert sorted(encoded) == sorted([1, 2, 3, 4, 5] * 2)
 
 
@@ -97,7 +103,7 @@ def tiles(*values: int) -> np.ndarray:
 
 
 def test_the_first_frame_fills_the_first_slots_in_order() -> None:
-    table = RegionSlots(4, SHAPE)
+    table = RegionSlotTable(4, SHAPE)
     placed = table.place(regions_of((0, 0, 0), (1, 0, 1)), tiles(1, 2), 0)
     assert placed.slots.tolist() == [0, 1]
     assert placed.stale.all()
@@ -106,7 +112,7 @@ def test_the_first_frame_fills_the_first_slots_in_order() -> None:
 
 
 def test_only_other_pixels_are_stale() -> None:
-    table = RegionSlots(4, SHAPE)
+    table = RegionSlotTable(4, SHAPE)
     shown = regions_of((0, 0, 0), (0, 0, 1))
     table.place(shown, tiles(1, 2), 0)
     changed = tiles(1, 2)
@@ -116,13 +122,13 @@ def test_only_other_pixels_are_stale() -> None:
 
 
 def test_a_region_of_another_level_is_another_region() -> None:
-    table = RegionSlots(4, SHAPE)
+    table = RegionSlotTable(4, SHAPE)
     table.place(regions_of((0, 0, 0)), tiles(1), 0)
     assert table.place(regions_of((1, 0, 0)), tiles(1), 1).stale.all()
 
 
 def test_who_left_returns_with_what_was_kept() -> None:
-    table = RegionSlots(3, SHAPE)
+    table = RegionSlotTable(3, SHAPE)
     one, other = regions_of((0, 0, 0), (0, 0, 1)), regions_of((0, 0, 1), (0, 5, 5))
     table.place(one, tiles(1, 2), 0)
     table.place(other, tiles(2, 3), 1)
@@ -133,7 +139,7 @@ def test_who_left_returns_with_what_was_kept() -> None:
 
 
 def test_of_those_that_left_the_last_shown_stay() -> None:
-    table = RegionSlots(3, SHAPE)
+    table = RegionSlotTable(3, SHAPE)
     for number in range(4):
         table.place(regions_of((0, 0, number)), tiles(number), number)
     again = table.place(regions_of((0, 0, 0), (0, 0, 1), (0, 0, 2)), tiles(0, 1, 2), 4)
@@ -141,7 +147,7 @@ def test_of_those_that_left_the_last_shown_stay() -> None:
 
 
 def test_a_full_table_keeps_nobody_who_left() -> None:
-    table = RegionSlots(2, SHAPE)
+    table = RegionSlotTable(2, SHAPE)
     table.place(regions_of((0, 0, 0), (0, 0, 1)), tiles(1, 2), 0)
     table.place(regions_of((0, 1, 0), (0, 1, 1)), tiles(3, 4), 1)
     assert table.held == 2
@@ -149,7 +155,7 @@ def test_a_full_table_keeps_nobody_who_left() -> None:
 
 
 def test_what_changes_nearby_unsettles_also_those_that_left() -> None:
-    table = RegionSlots(3, SHAPE)
+    table = RegionSlotTable(3, SHAPE)
     table.place(regions_of((0, 0, 0), (0, 0, 4)), tiles(1, 2), 0)
     table.mark_encoded(np.arange(2), 0)
     placed = table.place(regions_of((0, 0, 4), (0, 0, 1)), tiles(2, 3), 1)
@@ -164,7 +170,7 @@ def test_a_thousand_frames_agree_with_a_dictionary() -> None:
     """Contents are moved as a placement says, and every region that is not stale must find its own."""
     random = np.random.default_rng(0)
     capacity = 14
-    table = RegionSlots(capacity, SHAPE)
+    table = RegionSlotTable(capacity, SHAPE)
     contents = np.full(capacity, -1)
     world = {(level, row, col): 0 for level in range(2) for row in range(3) for col in range(4)}
     written: dict[tuple[int, int, int], int] = {}
@@ -186,7 +192,7 @@ def test_a_thousand_frames_agree_with_a_dictionary() -> None:
     assert reused > 2000
 
 
-def check(placed: Placement, shown: int, capacity: int) -> None:
+def check(placed: SlotAssignment, shown: int, capacity: int) -> None:
     assert sorted(placed.slots) == list(range(shown))
     assert len(set(placed.target)) == len(placed.target)
     assert len(set(placed.source)) == len(placed.source)
@@ -195,7 +201,7 @@ def check(placed: Placement, shown: int, capacity: int) -> None:
 
 @pytest.mark.parametrize("names", [[(0, 0, 1), (0, 0, 1)], [(0, -1, -1)], [(0, 1 << 24, 0)]])
 def test_what_is_no_region_or_comes_twice_is_refused(names: list[tuple[int, int, int]]) -> None:
-    table = RegionSlots(4, SHAPE)
+    table = RegionSlotTable(4, SHAPE)
     table.place(regions_of((0, 0, 1)), tiles(1), 0)
     with pytest.raises(ShapeError, match="regions of the grid, each of them once"):
         table.place(regions_of(*names), tiles(*range(len(names))), 1)

@@ -13,13 +13,13 @@ import torch
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.encoding import Packet
-from arr_coc.qwen.frame_window import Wrapping
+from arr_coc.qwen.frame_window import FrameDelimiters
 from arr_coc.qwen.options import WindowOptions
 from arr_coc.qwen.window_limits import FrameSize, check_context, check_memory, expected_size, free_bytes, kept_size
 from arr_coc.types import Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
 from tests.arr_coc.qwen.test_frame_window import frame, window
 
-WRAPPING = Wrapping((1, 2, 3), (4, 5), (6,))
+WRAPPING = FrameDelimiters((1, 2, 3), (4, 5), (6,))
 SAME = FrameSize(1, 2, 4)
 """What the frames of these tests take."""
 

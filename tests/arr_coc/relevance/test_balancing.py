@@ -8,7 +8,7 @@ import torch
 
 from arr_coc.allocation.attending import Tensions
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser, SteadyRelevance, weighted
+from arr_coc.relevance.balancing import AdaptiveTensionBalancer, CachedRelevance, RelevanceRealiser, weighted
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import QueryEmbedding
 
@@ -153,7 +153,7 @@ def test_hearing_once_is_enough() -> None:
 
 
 def test_steady_relevance_does_again_only_what_moved() -> None:
-    steady, picture, known = SteadyRelevance(RelevanceRealiser()), texture(), prior()
+    steady, picture, known = CachedRelevance(RelevanceRealiser()), texture(), prior()
     first = steady.of(picture, None)
     assert steady.of(picture, None) is first
     taught = steady.of(picture, known)
@@ -165,7 +165,7 @@ def test_steady_relevance_does_again_only_what_moved() -> None:
 
 def test_learned_parts_hear_only_their_own_model() -> None:
     torch.manual_seed(0)
-    steady, picture = SteadyRelevance(RelevanceRealiser(query_dim=8, trained_for="a")), texture()
+    steady, picture = CachedRelevance(RelevanceRealiser(query_dim=8, trained_for="a")), texture()
     silent = steady.of(picture, None)
     steady.ask(question("b"))
     assert torch.equal(steady.of(picture, None).relevance, silent.relevance)
@@ -192,7 +192,7 @@ def test_what_is_not_finite_is_named(broken: str) -> None:
 
 
 def test_a_device_without_memory_is_lost_and_another_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    steady, picture = SteadyRelevance(RelevanceRealiser()), texture()
+    steady, picture = CachedRelevance(RelevanceRealiser()), texture()
 
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nand much more")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from arr_coc.hub import bundled_model_path
-from arr_coc.qwen.memory_estimate import Footprint, Load, ModelFacts
+from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from stream.config import Config
 from stream.doctor import model_fit as cards
 from stream.doctor import model_fit as fitness
 
-BUNDLED = ModelFacts.read(bundled_model_path(), "bundled")
+BUNDLED = ModelSpec.read(bundled_model_path(), "bundled")
 LARGE = dataclasses.replace(
     BUNDLED, parameters=8_800_000_000, checkpoint_bytes=17_600_000_000, context_tokens=262_144, layers=36, kv_heads=8
 )
@@ -34,7 +34,7 @@ def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
 
 def test_each_stream_takes_what_it_keeps() -> None:
     given = config(answer={"encode": "incremental"})
-    one = Footprint.of(BUNDLED, "auto", fitness.load_of(given))
+    one = MemoryEstimate.of(BUNDLED, "auto", fitness.load_of(given))
     eight = fitness.size_text(one.total + 7 * one.kept)
     assert cards.cards(given).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
     assert cards.cards(given, 8).found.startswith(
@@ -61,11 +61,11 @@ def test_cards_of_which_the_same_is_true_share_one_entry(monkeypatch: pytest.Mon
 
 
 def test_the_largest_window_is_the_last_that_fits() -> None:
-    load = Load(273, 200)
+    load = Workload(273, 200)
     free = 22 << 30
     most = cards.most_frames(LARGE, "bfloat16", load, free)
     for frames, fits in ((most, True), (most + 1, False)):
-        needed = Footprint.of(LARGE, "bfloat16", dataclasses.replace(load, window=frames, kept=frames)).total
+        needed = MemoryEstimate.of(LARGE, "bfloat16", dataclasses.replace(load, window=frames, kept=frames)).total
         assert (needed <= free) == fits
     assert cards.most_frames(LARGE, "bfloat16", load, 1 << 30) == 0
     assert cards.most_frames(dataclasses.replace(LARGE, context_tokens=600), "bfloat16", load, free) == 1

@@ -547,7 +547,7 @@ class TestHardwareThatGivesUp:
     @pytest.fixture(autouse=True)
     def has_cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
-            "stream.runtime.pipeline.try_store", lambda backend: "cuda" if backend == "auto" else backend
+            "stream.runtime.pipeline.probe_backend", lambda backend: "cuda" if backend == "auto" else backend
         )
 
     @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 0}, {"fails_reading": 30}])
@@ -587,7 +587,7 @@ class TestHardwareThatGivesUp:
         def lost(backend: str) -> str:
             raise DeviceLost(GONE)
 
-        monkeypatch.setattr("stream.runtime.pipeline.try_store", lost)
+        monkeypatch.setattr("stream.runtime.pipeline.probe_backend", lost)
         result = run(configured(video))
         started, notice = result.events[:2]
         assert isinstance(started, Started)

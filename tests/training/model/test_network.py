@@ -12,7 +12,7 @@ from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.kv_cache import PrefixCache
-from arr_coc.qwen.preprocess import PixelScale, Preprocessing
+from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import encode_regions
@@ -41,7 +41,7 @@ def test_packed_questions_have_the_logits_of_each_question_asked_alone(learner: 
     qwen = QwenVL(
         learner.model,
         scenes_tokenizer(),
-        Preprocessing(16, PixelScale(), 1024, 1 << 22),
+        Preprocessing(16, PixelNormalisation(), 1024, 1 << 22),
         "scenes",
         family_of("qwen3_vl", "scenes"),
     )

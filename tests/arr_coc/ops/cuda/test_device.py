@@ -20,7 +20,7 @@ from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda import device
 from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda import device as driver
-from arr_coc.ops.cuda.device import SIGNATURES, Kernels
+from arr_coc.ops.cuda.device import SIGNATURES, KernelSet
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.difference import Thresholds
@@ -139,7 +139,7 @@ def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytes
         asked.append(file)
 
     monkeypatch.setattr(compiling, "compiled", compiled)
-    kernels = Kernels((7, 5))
+    kernels = KernelSet((7, 5))
     with cuda_on_cpu.device.current():
         kernels.load()
         kernels.load()
@@ -151,7 +151,7 @@ def test_what_the_driver_does_not_take_is_replaced_by_the_shipped_ptx(
 ) -> None:
     monkeypatch.setattr(compiling, "compiled", lambda file, capability: b"machine code of tomorrow")
     with cuda_on_cpu.device.current():
-        Kernels((7, 5)).load()
+        KernelSet((7, 5)).load()
     assert "nvcc is newer than the driver" in caplog.text
 
 
@@ -162,7 +162,7 @@ def test_an_old_driver_is_told_which_it_should_be(cuda_on_cpu: CpuMachine) -> No
             cuda_on_cpu.device.current(),
             pytest.raises(BackendMissing, match=r"UNSUPPORTED_PTX_VERSION.*update it to 525 or newer"),
         ):
-            Kernels((7, 5)).load()
+            KernelSet((7, 5)).load()
     finally:
         cuda_on_cpu.set_driver_version(13000)
 
@@ -207,8 +207,8 @@ def test_a_missing_driver_is_said() -> None:
     """In a process of its own, because a driver library is loaded once."""
     code = (
         "from arr_coc.errors import BackendMissing\n"
-        "from arr_coc.ops.cuda import driver\n"
-        "try:\n    driver.bindings()\nexcept BackendMissing as error:\n    print(error)\nelse:\n    print('a driver')\n"
+        "from arr_coc.ops.cuda import device\n"
+        "try:\n    device.bindings()\nexcept BackendMissing as error:\n    print(error)\nelse:\n    print('a driver')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60

@@ -28,7 +28,7 @@ def shared(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> CpuMachi
     require("gl")
     gl = gl_device.open_device()
 
-    def open_device(cuda: int | None = None) -> gl_device.Device:
+    def open_device(cuda: int | None = None) -> gl_device.GlDevice:
         return gl
 
     def make_storage(name: int, levels: int, form: int, width: int, height: int) -> None:
@@ -54,7 +54,7 @@ def is_texture(name: int) -> bool:
         return bool(gl.library.gl.glIsTexture(name))
 
 
-def drawn(gl: gl_device.Device, name: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+def drawn(gl: gl_device.GlDevice, name: int, height: int, width: int) -> npt.NDArray[np.uint8]:
     """What OpenGL sees of a texture: uint8 [height, width, 4]."""
     out = np.full((height, width, 4), 1, np.uint8)
     with gl.current():

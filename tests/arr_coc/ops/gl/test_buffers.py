@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import DeviceLost
-from arr_coc.ops.gl.buffers import ALIGNMENT, MOST_IN_FLIGHT, Fence, MappedBuffer, Ring, aligned
+from arr_coc.ops.gl.buffers import ALIGNMENT, MOST_IN_FLIGHT, Fence, MappedBuffer, UploadRing, aligned
 from arr_coc.ops.gl.library import TIMEOUT_EXPIRED
 from tests.support.stores import own_device, seen_by, shared_device
 
@@ -31,10 +31,10 @@ class Marks(Fence):
         pass
 
 
-def ring_of(nbytes: int) -> Ring:
+def ring_of(nbytes: int) -> UploadRing:
     device = shared_device()
     with device.current():
-        return Ring(device, nbytes)
+        return UploadRing(device, nbytes)
 
 
 def test_parts_in_flight_do_not_overlap_and_begin_aligned() -> None:

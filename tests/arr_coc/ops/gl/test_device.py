@@ -17,7 +17,7 @@ import pytest
 from arr_coc.errors import BackendMissing, DeviceLost, StoreError
 from arr_coc.ops.gl import library
 from arr_coc.ops.gl.buffers import MappedBuffer
-from arr_coc.ops.gl.device import Device, choices, find_device, open_device
+from arr_coc.ops.gl.device import GlDevice, display_candidates, find_device, open_device
 from arr_coc.ops.gl.texture import program, source
 from tests.support.stores import own_device, seen_by, shared_device
 
@@ -49,7 +49,7 @@ def opened_elsewhere(**environment: str) -> str:
     return (done.stderr.strip().splitlines() or [""])[-1]
 
 
-def handle_of(device: Device) -> int:
+def handle_of(device: GlDevice) -> int:
     with device.current() as context:
         return context.handle
 
@@ -187,7 +187,7 @@ def test_what_went_wrong_is_named(error: int, reset: int, raised: type, said: st
     calls = vars(device.library.calls) | {"glGetError": lambda: error, "glGetGraphicsResetStatus": lambda: reset}
     with device.current():
         device.check("working")
-        device.library = library.Library(device.library.egl, device.library.gl, SimpleNamespace(**calls))
+        device.library = library.GlLibrary(device.library.egl, device.library.gl, SimpleNamespace(**calls))
         with pytest.raises(raised, match=said) as info:
             device.check("working")
     assert info.type is raised
@@ -238,7 +238,7 @@ def test_an_egl_that_lists_nothing_is_said_with_the_remedy(monkeypatch: pytest.M
 
 def test_software_comes_last() -> None:
     device = shared_device()
-    names = [choice.name for choice in choices(device.library)]
+    names = [choice.name for choice in display_candidates(device.library)]
     assert names
     if device.software:
         assert device.cuda is None
@@ -311,7 +311,7 @@ def test_a_kernel_is_compiled_once() -> None:
         assert in_thread(lambda: in_context(device, "tile_mips")) == program(device, "tile_mips")
 
 
-def in_context(device: Device, kernel: str) -> int:
+def in_context(device: GlDevice, kernel: str) -> int:
     with device.current():
         return program(device, kernel)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import LeaseTimeout, ShapeError, StoreError
 from arr_coc.ops.backends import _say_once, open_store
-from arr_coc.ops.store.base import Leases, TextureStore
+from arr_coc.ops.store.base import LeaseLock, TextureStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import Colour, FramePlanes
@@ -38,7 +38,7 @@ def started(name: str, work: Callable[[], None]) -> threading.Thread:
 
 
 def test_readers_read_together_and_a_thread_may_read_twice() -> None:
-    leases = Leases()
+    leases = LeaseLock()
     together = threading.Barrier(2, timeout=LIMIT_MS / 1e3)
 
     def read() -> None:
@@ -53,7 +53,7 @@ def test_readers_read_together_and_a_thread_may_read_twice() -> None:
 
 
 def test_a_writer_that_waits_too_long_names_both_sides() -> None:
-    leases = Leases()
+    leases = LeaseLock()
     with leases.reading(0), pytest.raises(LeaseTimeout) as caught, leases.writing(1):
         pass
     assert "'MainThread' waited 1 ms to write" in str(caught.value)
@@ -61,7 +61,7 @@ def test_a_writer_that_waits_too_long_names_both_sides() -> None:
 
 
 def test_a_reader_that_waits_too_long_names_both_sides() -> None:
-    leases = Leases()
+    leases = LeaseLock()
     written, done = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -82,7 +82,7 @@ def test_a_reader_that_waits_too_long_names_both_sides() -> None:
 
 
 def test_a_waiting_writer_goes_before_new_readers_but_not_before_nested_ones() -> None:
-    leases = Leases()
+    leases = LeaseLock()
     order: list[str] = []
 
     def write() -> None:
@@ -106,7 +106,7 @@ def test_a_waiting_writer_goes_before_new_readers_but_not_before_nested_ones() -
 
 
 def test_a_writer_that_fails_lets_go() -> None:
-    leases = Leases()
+    leases = LeaseLock()
     with pytest.raises(KeyError), leases.writing(0):
         raise KeyError
     with leases.reading(0):

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from arr_coc.errors import ShapeError
 from arr_coc.ops.store.planes import AT_ONCE, PlaneFormat, TilePacker, area, box_around, cover, tiles_of
-from arr_coc.ops.store.raster import Repainter
+from arr_coc.ops.store.raster import LevelUpdater
 from arr_coc.types import Colour, FramePlanes, Layout
 from tests.support.video import SUBSAMPLINGS, random_planes
 
@@ -74,7 +74,7 @@ def test_some_tiles_of_a_box_are_taken_as_one_by_one(layout: Layout, sampling: s
     fmt = PlaneFormat.of(first)
     rows, cols = fmt.grid.shape
     for box in ((0, 0, rows, cols), (rows // 2, cols // 3, rows, cols), (0, cols // 2, (rows + 1) // 2, cols)):
-        copies = [Repainter(fmt).planes for _ in range(2)]
+        copies = [LevelUpdater(fmt).planes for _ in range(2)]
         wanted = rng.random((box[2] - box[0], box[3] - box[1])) < 0.5
         tiles = np.argwhere(wanted) + box[:2]
         for copy in copies:

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
-from arr_coc.ops.texturevlm.composite import BORDER_PX, FRAMES, MOST_ASPECT, MOST_STRETCH, Composite, Placement, foveate
+from arr_coc.ops.texturevlm.composite import (
+    BORDER_PX,
+    FRAMES,
+    MOST_ASPECT,
+    MOST_STRETCH,
+    Composite,
+    CompositePlacement,
+    foveate,
+)
 
 Map = npt.NDArray[np.float32]
 
@@ -140,9 +148,9 @@ def test_a_tall_picture_is_a_wide_one_turned() -> None:
     assert tall.image.shape == (wide.image.shape[1], wide.image.shape[0], 3)
 
 
-def turned(one: Placement) -> Placement:
+def turned(one: CompositePlacement) -> CompositePlacement:
     source, target = ((box[1], box[0], box[3], box[2]) for box in (one.source, one.target))
-    return Placement(source, target)
+    return CompositePlacement(source, target)
 
 
 def test_places_lead_back_to_the_picture() -> None:
