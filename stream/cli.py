@@ -133,7 +133,7 @@ def _explain(error: Exception) -> int:
     if hasattr(error, "format_message"):
         report_error(_usage(error))
         return BAD_INPUT
-    report_error(f"unexpected {type(error).__name__}: {error}; this is a fault of the program: --debug shows where")
+    report_error(f"unexpected {type(error).__name__}: {error}; this is a bug: --debug shows where")
     return FAILED
 
 

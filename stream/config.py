@@ -310,9 +310,9 @@ def needs_keys(network: NetworkConfig, endpoint: str) -> bool:
     if scheme == "ipc" and rest:
         return False
     if scheme == "inproc":
-        raise ConfigError(f"{endpoint!r} would stay inside one program; write tcp://HOST:PORT or ipc://PATH")
+        raise ConfigError(f"{endpoint!r} works inside one process only; write tcp://HOST:PORT or ipc://PATH")
     if scheme != "tcp" or not separator or not host or not colon or not (port.isdigit() or port == "*"):
-        raise ConfigError(f"{endpoint!r} is no address for a socket; write tcp://HOST:PORT or ipc://PATH")
+        raise ConfigError(f"{endpoint!r} is not a socket address; write tcp://HOST:PORT or ipc://PATH")
     if network.keys is not None:
         return True
     if not is_local(endpoint) and not network.plain_tcp:
@@ -327,4 +327,4 @@ def check_reachable(endpoint: str) -> None:
     """Raises ConfigError for a port at which nobody can be, to connect to."""
     port = endpoint.rpartition(":")[2]
     if endpoint.startswith("tcp://") and port.isdigit() and not 0 < int(port) <= PORT_MAX:
-        raise ConfigError(f"nobody can be reached at {endpoint!r}: a port is a number from 1 to {PORT_MAX}")
+        raise ConfigError(f"{endpoint!r} is not a valid address: a port is a number from 1 to {PORT_MAX}")

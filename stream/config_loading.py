@@ -62,7 +62,7 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     if answer.target_ms is not None and answer.encode in SHOWS_ALL_TILES:
         yield (
             "answer.target_ms",
-            f"answer.target_ms moves the budget, which answer.encode = {answer.encode} pays no heed to; give --encode "
+            f"answer.target_ms moves the budget, which answer.encode = {answer.encode} ignores; give --encode "
             "sparse, incremental or prune",
         )
     if answer.shadow_every is not None:

@@ -80,7 +80,7 @@ class Notice(Event, frozen=True, tag="notice"):
 
 def store_lost(reason: str) -> Notice:
     """The notice that the hardware under the texture gave up."""
-    return Notice(code=STORE_LOST, message=f"the texture goes on in the CPU store: {reason}")
+    return Notice(code=STORE_LOST, message=f"the CPU store takes over the texture: {reason}")
 
 
 class Outage(Event, frozen=True, tag="outage"):

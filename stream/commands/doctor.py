@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def devices(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> int:
     """List the cameras of this machine and their modes."""
     from stream.logs import print_line
@@ -78,18 +78,18 @@ STYLES = {"works": "green", "absent": "yellow", "broken": "bold red"}
 def doctor(
     model: Annotated[
         str | None,
-        text_option("--model", "-m", metavar="NAME", help="The model to look at. [bundled]"),
+        text_option("--model", "-m", metavar="NAME", help="The model to check. [bundled]"),
         ConfigKey("answer.model"),
     ] = None,
     budget: Annotated[
         str | None,
-        text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
+        text_option("--budget", metavar="N", help="Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]"),
         ConfigKey("allocate.budget"),
     ] = None,
     dtype: Dtype = None,
     window: Annotated[
         str | None,
-        text_option("--window", metavar="N", help="Frames that an answer speaks of. [1]"),
+        text_option("--window", metavar="N", help="Frames per answer. [1]"),
         ConfigKey("answer.window.frames"),
     ] = None,
     encode: Encode = None,
@@ -99,9 +99,9 @@ def doctor(
         str,
         text_option("--streams", metavar="N", help=f"Runs that share one model, at most {CLIENTS_MAX}. [1]"),
     ] = "1",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> int:
-    """Say what works on this machine, and how to mend the rest."""
+    """Check this machine, and say how to fix what does not work."""
     options = {"model": model, "budget": budget, "dtype": dtype, "window": window, "encode": encode}
     config = build_config(key_layers(doctor, **options, backend=backend, device=device))
     count = count_of("--streams", streams, CLIENTS_MAX)

@@ -104,24 +104,24 @@ Encode = Annotated[
     text_option(
         "--encode",
         metavar="NAME",
-        help="What the vision encoder is given: sparse, incremental, prune, weighted, full. [sparse]",
+        help="Vision encoding: sparse, incremental, prune, weighted, full. [sparse]",
     ),
     ConfigKey("answer.encode"),
 ]
 Backend = Annotated[
     str | None,
-    text_option("--backend", metavar="NAME", help="Where the texture lies: cpu, gl, cuda. [auto]"),
+    text_option("--backend", metavar="NAME", help="Texture backend: cpu, gl, cuda. [auto]"),
     ConfigKey("texture.backend"),
 ]
 Device = Annotated[
     str | None,
-    text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [auto]"),
+    text_option("--device", metavar="NAME", help="Device of the model: cpu, cuda, cuda:1... [auto]"),
     ConfigKey("answer.device"),
 ]
 Dtype = Annotated[
     str | None,
     text_option(
-        "--dtype", metavar="NAME", help="Numbers that the model computes with: float32, bfloat16, float16. [auto]"
+        "--dtype", metavar="NAME", help="Data type of the model: float32, bfloat16, float16. [auto]"
     ),
     ConfigKey("answer.dtype"),
 ]
@@ -153,11 +153,11 @@ def check_watching(config: Config, *, go_on: bool, force: bool) -> None:
     begin, where nothing is said."""
     until = config.answer.until
     if go_on and until.question is None:
-        raise ConfigError('--go-on goes with --until; give for example --until "is there a red car?"')
+        raise ConfigError('--go-on needs --until; give for example --until "is there a red car?"')
     if force and until.question is None:
-        raise ConfigError('--force goes with --until; give for example --until "is there a red car?"')
+        raise ConfigError('--force needs --until; give for example --until "is there a red car?"')
     if until.alone and config.answer.target_ms is not None:
-        raise ConfigError("answer.target_ms is about answers, and a run with --until alone gives none; give -q as well")
+        raise ConfigError("answer.target_ms needs answers, and a run with --until alone gives none; give -q as well")
     silent = [path for path in config.output.paths if path.lower().endswith(CUES)]
     if until.alone and silent:
         raise ConfigError(
@@ -172,7 +172,7 @@ class RunOptions:
 
     query: Annotated[
         str | None,
-        text_option("--query", "-q", metavar="TEXT", help=f"What to ask. [{DEFAULT_QUERY}]"),
+        text_option("--query", "-q", metavar="TEXT", help=f"The question. [{DEFAULT_QUERY}]"),
         ConfigKey("answer.query"),
     ] = None
     model: Model = None
@@ -183,13 +183,13 @@ class RunOptions:
     ] = None
     budget: Annotated[
         str | None,
-        text_option("--budget", metavar="N", help="Visual tokens a frame: 64, 27%, adaptive. [27%, within 64 to 400]"),
+        text_option("--budget", metavar="N", help="Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]"),
         ConfigKey("allocate.budget"),
     ] = None
     target_ms: Annotated[
         str | None,
         text_option(
-            "--target-ms", metavar="MS", help="Move the budget so that answers begin within this time (p95). [off]"
+            "--target-ms", metavar="MS", help="Adapt the budget to keep p95 time to first token below this. [off]"
         ),
         ConfigKey("answer.target_ms"),
     ] = None
@@ -198,14 +198,14 @@ class RunOptions:
         text_option(
             "--strategy",
             metavar="NAME",
-            help="How tokens are chosen: topk, mixed, foveated, fixation, grid, uniform, random. [auto]",
+            help="Allocation strategy: topk, mixed, foveated, fixation, grid, uniform, random. [auto]",
         ),
         ConfigKey("allocate.strategy"),
     ] = None
     encode: Encode = None
     window: Annotated[
         str | None,
-        text_option("--window", metavar="N", help="How many frames an answer speaks of. [1]"),
+        text_option("--window", metavar="N", help="Frames per answer. [1]"),
         ConfigKey("answer.window.frames"),
     ] = None
     until: Annotated[
@@ -215,33 +215,33 @@ class RunOptions:
     ] = None
     go_on: Annotated[
         bool,
-        typer.Option("--go-on", help="With --until: go on after a yes, and say each time the answer changes."),
+        typer.Option("--go-on", help="With --until: continue after a yes, and report each change."),
         ConfigKey("answer.until.go_on"),
     ] = False
     force: Annotated[
         bool,
-        typer.Option("--force", help="With --until: watch even if the model was not made for this source."),
+        typer.Option("--force", help="With --until: run even if the model was not made for this source."),
         ConfigKey("answer.until.force"),
     ] = False
     max_frames: Annotated[
         str | None,
-        text_option("--max-frames", metavar="N", help="Stop after so many frames. [no limit]"),
+        text_option("--max-frames", metavar="N", help="Stop after this many frames. [no limit]"),
         ConfigKey("capture.max_frames"),
     ] = None
     start: Annotated[
         str | None,
-        text_option("--start", metavar="TIME", help="Begin a file here: 90, 1:30, 0:01:30.5. [0]"),
+        text_option("--start", metavar="TIME", help="Start of the part to read: 90, 1:30, 0:01:30.5. [0]"),
         ConfigKey("capture.start_s", media_time_of),
     ] = None
     duration: Annotated[
         str | None,
-        text_option("--duration", metavar="TIME", help="Read so much of a file. [to its end]"),
+        text_option("--duration", metavar="TIME", help="Length of the part to read. [to the end]"),
         ConfigKey("capture.duration_s", media_time_of),
     ] = None
     stream: Annotated[
         str | None,
         text_option(
-            "--stream", metavar="N", help="Which video stream of a file that has several, from 0. [its default]"
+            "--stream", metavar="N", help="Video stream of a file with several, from 0. [its default]"
         ),
         ConfigKey("capture.stream"),
     ] = None
@@ -252,12 +252,12 @@ class RunOptions:
     ] = None
     why: Annotated[
         str | None,
-        text_option("--why", metavar="FILE", help="Also write why each token was chosen, as .jsonl."),
+        text_option("--why", metavar="FILE", help="Also write the reasons for each token, as .jsonl."),
         ConfigKey("output.why"),
     ] = None
     record: Annotated[
         str | None,
-        text_option("--record", metavar="FOLDER", help="Also record what is asked and answered, for `replay`."),
+        text_option("--record", metavar="FOLDER", help="Also record packets, questions and answers, for `replay`."),
         ConfigKey("output.record"),
     ] = None
     server: Annotated[
@@ -265,7 +265,7 @@ class RunOptions:
         text_option(
             "--server",
             metavar="ADDRESS",
-            help="Where `serve-answers` runs the model: tcp://HOST:PORT. [a process here]",
+            help="Address of a `serve-answers`: tcp://HOST:PORT. [a process here]",
         ),
         ConfigKey("answer.server"),
     ] = None
@@ -279,7 +279,7 @@ class RunOptions:
     control: Annotated[
         str | None,
         text_option(
-            "--control", metavar="ENDPOINT", help="Take questions over ZeroMQ, for example at tcp://127.0.0.1:5557."
+            "--control", metavar="ENDPOINT", help="Accept questions over ZeroMQ, for example at tcp://127.0.0.1:5557."
         ),
         ConfigKey("output.control"),
     ] = None
@@ -314,7 +314,7 @@ class RunOptions:
         bool | None,
         typer.Option(
             "--restart/--no-restart",
-            help="Start a process that dies or hangs again. [for live sources]",
+            help="Restart a process that dies or hangs. [for live sources]",
             show_default=False,
         ),
         ConfigKey("pipeline.restart"),
@@ -325,7 +325,7 @@ class RunOptions:
         ConfigKey("network.plain_tcp"),
     ] = False
     log_json: Annotated[
-        bool, typer.Option("--log-json", help="Events and log as lines of JSON on stderr, instead of progress.")
+        bool, typer.Option("--log-json", help="Events and log as JSON lines on stderr, instead of progress.")
     ] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False
 

@@ -18,18 +18,19 @@ from stream.untrusted import printable
 
 
 def replay(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="What the run was given with --record.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of the recording, as given to --record.")],
     model: Annotated[
-        str | None, text_option("--model", "-m", metavar="NAME", help="Where the recorded model is now. [where it was]")
+        str | None,
+        text_option("--model", "-m", metavar="NAME", help="Current location of the recorded model. [where it was]"),
     ] = None,
     device: Annotated[
         str | None,
-        text_option("--device", metavar="NAME", help="Where the model runs: cpu, cuda, cuda:1... [as recorded]"),
+        text_option("--device", metavar="NAME", help="Device of the model: cpu, cuda, cuda:1... [as recorded]"),
     ] = None,
     dtype: Annotated[
         str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [as recorded]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for scripts.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
     """Answer a recorded run again, and compare the answers."""

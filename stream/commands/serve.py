@@ -28,22 +28,22 @@ ASKED, REFUSED = 0, 2
 
 def ask(
     endpoint: Annotated[
-        str, typer.Argument(metavar="ENDPOINT", help="What the run was given with --control.", show_default=False)
+        str, typer.Argument(metavar="ENDPOINT", help="Endpoint of the run, as given to --control.", show_default=False)
     ],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask from now on.", show_default=False)],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The new question.", show_default=False)],
     keys: Annotated[
         str | None,
-        text_option("--keys", metavar="FOLDER", help="Keys made by `keys`, where the run has some."),
+        text_option("--keys", metavar="FOLDER", help="CURVE keys of the run, made by `keys`."),
         ConfigKey("network.keys"),
     ] = None,
     plain_tcp: Annotated[
         bool,
-        typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine."),
+        typer.Option("--plain-tcp", help="Allow TCP to other machines without keys."),
         ConfigKey("network.plain_tcp"),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
-    """Change the question of a run that goes on.
+    """Change the question of a run in progress.
 
     Nothing is restarted; the next answer is about the new question.
     """
@@ -66,7 +66,7 @@ def ask(
 
 
 def keys(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to make them; nothing is overwritten.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder for the new keys; nothing is overwritten.")],
 ) -> int:
     """Make the keys that let TCP sockets leave this machine.
 
@@ -77,18 +77,18 @@ def keys(
 
     server, client = make_keys(Path(folder).expanduser())
     print_line(f"{server}: for the machine that listens (serve-answers, --publish, --control); keep it secret")
-    print_line(f"{client}: for the machines that connect; copy it there by a safe way, and give --keys")
-    print_line(f"More clients: put the public key of each into {server / 'clients'}, while nothing runs.")
+    print_line(f"{client}: for the machines that connect; copy it there over a secure channel, and give --keys")
+    print_line(f"More clients: put the public key of each into {server / 'clients'}, while the server is stopped.")
     return 0
 
 
 def serve_answers(
-    endpoint: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where to listen, such as tcp://0.0.0.0:5555.")],
+    endpoint: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address to listen on, such as tcp://0.0.0.0:5555.")],
     model: Model = None,
     encode: Encode = None,
     max_tokens: Annotated[
         str | None,
-        text_option("--max-tokens", metavar="N", help="Longest answer, in tokens of text. [64]"),
+        text_option("--max-tokens", metavar="N", help="Maximum length of an answer, in text tokens. [64]"),
         ConfigKey("answer.max_tokens"),
     ] = None,
     device: Device = None,
@@ -100,14 +100,14 @@ def serve_answers(
     ] = None,
     plain_tcp: Annotated[
         bool,
-        typer.Option("--plain-tcp", help="Allow TCP without keys beyond this machine: anybody may connect."),
+        typer.Option("--plain-tcp", help="Allow TCP from other machines without keys: anybody may connect."),
         ConfigKey("network.plain_tcp"),
     ] = False,
     config: ConfigFiles = None,
     set_: Assignments = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
-    """Run the model for runs on this machine or others.
+    """Serve the model to runs on this machine or others.
 
     They are given this address with --server.
     """

@@ -70,7 +70,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         "weights": parts.weights,
         "keys and values": parts.cache,
         "activations": parts.activations,
-        "kept of frames" if streams == 1 else f"kept of {counted(streams, 'stream')}": parts.kept,
+        "caches of frames" if streams == 1 else f"caches of {counted(streams, 'stream')}": parts.kept,
     }
     listed = ", ".join(f"{name} {size_text(count)}" for name, count in named.items() if count)
     if on_cpu:
@@ -156,9 +156,9 @@ def cards(config: Config, streams: int = 1) -> Check:
     try:
         facts, name = facts_of(config)
     except ArrCocError:
-        return Check("cards", "absent", "nothing can be reckoned, because the model cannot be used")
+        return Check("cards", "absent", "no estimate, because the model cannot be used")
     if facts is None:
-        return Check("cards", "absent", f"{name} is not on this machine, so nothing can be reckoned")
+        return Check("cards", "absent", f"{name} is not on this machine, so there is no estimate")
     load, dtype = load_of(config, streams), config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(

@@ -257,13 +257,13 @@ def _record(path: Path, payload: bytes) -> AnyRecord:
             check_bounds(record.message)
         return record
     except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordingError(f"{str(path)!r} holds a record that is none ({error}); it cannot be replayed") from error
+        raise RecordingError(f"{str(path)!r} has an invalid record ({error}); it cannot be replayed") from error
 
 
 def _foreign(path: Path, start: bytes) -> RecordingError:
     """Return the error for a file that begins so: a part of another format, or none."""
     if not start.startswith(FORMAT):
-        return RecordingError(f"{str(path)!r} is no part of a recording; take it out of the folder")
+        return RecordingError(f"{str(path)!r} is not a part of a recording; remove it from the folder")
     theirs, ours = (magic.removeprefix(FORMAT).split(b"\n")[0].decode("ascii", "replace") for magic in (start, MAGIC))
     return RecordingError(
         f"{str(path)!r} is of format {theirs}, and this program reads format {ours}; replay it with the version that "

@@ -173,7 +173,7 @@ def parse_provenance(text: str) -> AnswerProvenance:
     try:
         return msgspec.json.decode(text, type=AnswerProvenance)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordingError(f"the recording does not tell what it was answered by ({error}); record it anew") from None
+        raise RecordingError(f"the recording has no valid provenance ({error}); record it again") from None
 
 
 def config_of(provenance: AnswerProvenance) -> Config:
@@ -183,7 +183,7 @@ def config_of(provenance: AnswerProvenance) -> Config:
     except ValueError as error:
         reason = str(error).splitlines()[-1].strip()
         raise RecordingError(
-            f"the recording's settings are not of this program ({reason}); replay it with version "
+            f"the recording has settings that this program does not know ({reason}); replay it with version "
             f"{provenance.program}, which recorded it"
         ) from None
 

@@ -92,7 +92,7 @@ class Journal:
         except OSError as error:
             raise ResumeError(f"cannot read {str(path)!r}: {error.strerror}; {AFRESH}") from error
         except (TransportError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
-            raise ResumeError(f"{str(path)!r} is no journal of a run; {AFRESH}") from None
+            raise ResumeError(f"{str(path)!r} is not a journal of a run; {AFRESH}") from None
         return journal
 
     @property
@@ -134,7 +134,7 @@ class Journal:
             self.count = 0
             raise ResumeError(
                 f"{str(self.path)!r} has answer {number} about frame {entry.answer.frame_index}, and this run about "
-                f"frame {frame_index}: the two do not see the same; {AFRESH}"
+                f"frame {frame_index}: the two runs read different frames; {AFRESH}"
             )
         return entry
 
@@ -177,7 +177,7 @@ class Journal:
     def _give_up(self, error: OSError) -> None:
         """The run goes on without a journal; one that was cut short is still good for the answers that it holds."""
         self.close()
-        log.warning("cannot keep %s (%s); if this run is killed, it cannot be continued", self.path, error.strerror)
+        log.warning("cannot write %s (%s); if this run is killed, it cannot be resumed", self.path, error.strerror)
 
 
 def _entry(record: bytes) -> JournalEntry:
@@ -219,7 +219,7 @@ def journal_for(config: Config, *, resume: bool) -> Journal | None:
     identity = None if obstacle else run_fingerprint(config)
     if identity is None:
         if resume and (obstacle or _exists(config.source)):
-            raise ResumeError(obstacle or f"--resume cannot read a live picture twice; {AFRESH}")
+            raise ResumeError(obstacle or f"--resume cannot read a live source twice; {AFRESH}")
         return None
     path = journal_path(config.output.paths[0])
     if not resume:
@@ -251,7 +251,7 @@ def _obstacle(config: Config) -> str | None:
     if any(path == STDOUT or (os.path.exists(path) and not os.path.isfile(path)) for path in paths):
         return "--resume needs outputs that are ordinary files"
     if config.capture.realtime:
-        return "--resume and --realtime do not go together: a run in real time is different each time"
+        return "--resume is incompatible with --realtime: a run in real time is different each time"
     if pipeline.frames == "newest" or pipeline.answers == "newest":
         return "--resume needs a run that drops nothing: set pipeline.frames=lossless and pipeline.answers=lockstep"
     if config.answer.encode == "incremental":
@@ -260,11 +260,11 @@ def _obstacle(config: Config) -> str | None:
             "give --encode sparse instead of incremental"
         )
     if config.answer.window.frames > 1:
-        return "--resume needs answers that speak of one frame each: leave answer.window.frames at 1"
+        return "--resume needs answers about one frame each: leave answer.window.frames at 1"
     if config.answer.until.question is not None:
-        return "--resume goes on with answers, and --until watches: a journal holds no looks"
+        return "--resume is incompatible with --until: a journal has no yes/no checks"
     if config.answer.shadow_every is not None:
-        return "--resume does not repeat the checks of answers: leave answer.shadow_every out"
+        return "--resume is incompatible with answer.shadow_every: shadow checks are not repeated"
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None

@@ -116,7 +116,7 @@ class Recorder:
             return
         self._thread.join(CLOSE_LIMIT_S)
         if self._thread.is_alive():
-            log.warning("the recording in %s lacks its end: the disk does not take it", self._folder)
+            log.warning("the end of the recording in %s could not be written", self._folder)
         elif (notice := self.take_notice()) is not None:
             log.warning("%s", notice.message)
 
@@ -126,7 +126,7 @@ class Recorder:
             if self._over:
                 return
             if self._waiting_bytes + size > WAITING_BYTES:
-                self._end("the disk cannot follow")
+                self._end("the disk is too slow")
                 return
             self._waiting.append((make, size))
             self._waiting_bytes += size

@@ -177,7 +177,7 @@ class Replay:
         if (now.weights, now.settings) != (self._told.weights, self._told.settings):
             raise RecordingError(
                 "from here on the recording was answered by another model or by other settings: a server was exchanged "
-                "for another; record it anew to replay all of it"
+                "for another; record it again to replay all of it"
             )
 
     def _look(self, packet: Packet, message: YesNoReply) -> LookedAgain:

@@ -65,9 +65,9 @@ class ControlHandler:
 
     def _reply(self, request: ControlRequest) -> ControlReply:
         if request.v != VERSION:
-            raise RequestRefused(f"version {request.v} is not known here; this run speaks version {VERSION}")
+            raise RequestRefused(f"version {request.v} is not known; this run uses version {VERSION}")
         if request.ask is None and not request.status:
-            raise RequestRefused(f'nothing was asked for; send for example {EXAMPLE}, or {{"status": true}}')
+            raise RequestRefused(f'the request is empty; send for example {EXAMPLE}, or {{"status": true}}')
         if request.ask is not None:
             self._ask(request.ask)
         if not request.status:
@@ -101,7 +101,7 @@ def read_reply(body: bytes) -> ControlReply:
     try:
         return msgspec.json.decode(body, type=ControlReply)
     except msgspec.MsgspecError as error:
-        raise TransportError(f"the reply is no reply of a run ({error}); is the address that of --control?") from error
+        raise TransportError(f"the reply is invalid ({error}); is the address that of --control?") from error
 
 
 class ControlSink(Sink):

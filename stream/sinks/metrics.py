@@ -123,9 +123,9 @@ class RunCollector(Collector):
 
     def _states(self, health: HealthReport) -> Iterator[tuple[str, str, float | None]]:
         verdict = None if self._holds is None else float(self._holds == "yes")
-        yield "watched_for", "1 while yes answers a standing question.", verdict
+        yield "watched_for", "1 while the answer to the standing query is yes.", verdict
         yield "outage_active", "1 while a live source is lost.", float(health.status == "outage")
-        yield "healthy", "1 while /healthz says 200.", float(health.healthy)
+        yield "healthy", "1 while /healthz returns 200.", float(health.healthy)
 
 
 def _counters(stats: StatsMessage) -> Iterator[tuple[str, str, float]]:
@@ -146,10 +146,10 @@ def _gauges(stats: StatsMessage) -> Iterator[tuple[str, str, float | None]]:
     yield "tokens", "Visual tokens of the newest frame.", stats.tokens
     yield "tiles", "Tiles of the newest frame.", stats.tiles
     yield "dirty_share", "Share of tiles that changed, over the last two seconds.", stats.dirty_share
-    yield "budget", "Tokens that frames get to hold the target.", stats.budget
+    yield "budget", "Tokens per frame under the latency target.", stats.budget
     yield "shadow_words_share", "Mean share of equal words in compared answers.", stats.checks_words
     target_s, p95_s = _seconds(stats.target_ms), _seconds(stats.ttft_p95_ms)
-    yield "ttft_target_seconds", "What p95 of the time to the first token is held below.", target_s
+    yield "ttft_target_seconds", "Target for p95 of the time to the first token.", target_s
     yield "ttft_p95_seconds", "From a frame's capture to the first token, over the last 60 answers.", p95_s
     if stats.jitter is not None:
         over = "over the last ten seconds"
@@ -261,9 +261,9 @@ def _hang_up(connection: socket.socket) -> None:
 
 def _reason(error: OSError | OverflowError) -> str:
     if isinstance(error, OverflowError):
-        return "that is no port"
+        return "it is not a valid port"
     if error.errno == errno.EADDRINUSE:
         return "another program uses that port; name another with --metrics-port"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return "this machine has no such address; 127.0.0.1 is always there"
+        return "this machine has no such address; 127.0.0.1 always works"
     return str(error.strerror)

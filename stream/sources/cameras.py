@@ -113,7 +113,9 @@ def read_camera(device: str, open_device: Open) -> Camera | None:
     except OSError as error:
         return None if error.errno in (errno.ENOTTY, errno.ENODEV) else Camera(device, "", problem=_problem(error))
     if flags & VIDEO_CAPTURE_MPLANE:
-        return replace(camera, problem="it gives its planes apart, which FFmpeg does not read; use another camera")
+        return replace(
+            camera, problem="it delivers its planes separately, which FFmpeg does not read; use another camera"
+        )
     return None
 
 
@@ -214,4 +216,4 @@ def _problem(error: OSError) -> str:
         return f"may not be opened: sudo usermod -aG video $USER and log in again; {IN_A_CONTAINER}"
     if error.errno == errno.EBUSY:
         return "in use by another program; end that program"
-    return f"cannot be asked: {error.strerror}; plug it out and in again"
+    return f"cannot be queried: {error.strerror}; unplug it and plug it in again"

@@ -268,7 +268,7 @@ def pictures_of(address: str) -> list[Path]:
     if is_pattern(address):
         found = [Path(name) for name in glob.iglob(address, recursive=True)]
         if not found:
-            raise SourceNotFound(f"no file is called {address}; check the pattern, or give the folder alone")
+            raise SourceNotFound(f"no file matches {address}; check the pattern, or give the folder alone")
         where = f"what {address} names"
     else:
         found = [path for path in _listed(Path(address)) if not path.name.startswith(".")]

@@ -29,7 +29,7 @@ TOO_SLOW = 0.9
 """Of a time limit: an error that comes this late is the limit's doing, whatever FFmpeg calls it."""
 
 _CREDENTIALS = Failure(
-    "wants another user name or password",
+    "rejects the user name or password",
     "write them in front of the host name, as USER:PASSWORD@HOST, with %40 for an @ in them",
 )
 _MISSING = Failure("has no such stream", "check the path after the host name")
@@ -40,7 +40,7 @@ _UNKNOWN_HOST = Failure(
 )
 _NO_VIDEO = Failure("sends nothing that FFmpeg can read as video", "check that the address is that of a stream")
 _TRANSPORT = Failure(
-    "does not offer this transport", 'set capture.rtsp_transport to "tcp", or "udp", whichever it was not'
+    "does not offer this transport", 'set capture.rtsp_transport to "tcp", or "udp", the one that it was not'
 )
 _PORT_TAKEN = Failure("is an address that another program on this machine uses", "end that program, or use another")
 _UNSUPPORTED = Failure("needs a protocol that this FFmpeg lacks", "use rtsp://, http://, udp:// or rtmp:// instead")
@@ -49,10 +49,10 @@ _NETWORK: tuple[tuple[type[Exception], Failure], ...] = (
     (av.error.HTTPUnauthorizedError, _CREDENTIALS),
     (av.error.HTTPForbiddenError, _CREDENTIALS),
     (av.error.HTTPNotFoundError, _MISSING),
-    (av.error.HTTPServerError, Failure("fails by itself (HTTP 5xx)", "look at the server, or try again later")),
+    (av.error.HTTPServerError, Failure("reports a server error (HTTP 5xx)", "check the server, or try again later")),
     (av.error.HTTPClientError, Failure("refuses the request (HTTP 4xx)", "check the address")),
     (av.error.ConnectionRefusedError, _REFUSED),
-    (av.error.ConnectionResetError, Failure("broke the connection", "look at the server, or try again later")),
+    (av.error.ConnectionResetError, Failure("broke the connection", "check the server, or try again later")),
     (av.error.ProtocolNotFoundError, _UNSUPPORTED),
     (av.error.InvalidDataError, _NO_VIDEO),
 )
@@ -66,7 +66,7 @@ _NETWORK_NUMBERS = {
 }
 
 _NO_CAMERA = Failure("is not there", "plug the camera in, or choose one that `devices` lists")
-_NOT_A_CAMERA = Failure("is no camera that gives pictures", "choose one that `devices` lists")
+_NOT_A_CAMERA = Failure("is not a camera that gives pictures", "choose one that `devices` lists")
 _CAMERA_NUMBERS = {
     errno.ENOENT: _NO_CAMERA,
     errno.ENODEV: _NO_CAMERA,
@@ -78,7 +78,7 @@ _CAMERA_NUMBERS = {
     errno.EPERM: Failure("may not be opened by this user", "give this program access to the camera"),
     errno.ENOTTY: _NOT_A_CAMERA,
     errno.EINVAL: Failure(
-        "does not take this mode", "choose capture.camera_mode and capture.fps among those that `devices` lists"
+        "does not support this mode", "choose capture.camera_mode and capture.fps among those that `devices` lists"
     ),
 }
 
@@ -102,7 +102,7 @@ def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Fail
 
 def camera_too_slow(limit_s: float) -> Failure:
     """No picture came within the time limit."""
-    return Failure(f"gives no picture within {limit_s:g} s", "plug it out and in again, or choose another camera")
+    return Failure(f"gives no picture within {limit_s:g} s", "unplug it and plug it in again, or choose another camera")
 
 
 def too_slow(limit_s: float) -> Failure:
@@ -116,7 +116,7 @@ def too_slow(limit_s: float) -> Failure:
 def reading_failure(error: av.FFmpegError) -> str:
     """Why something live that was being read is lost."""
     if isinstance(error, av.error.InvalidDataError):
-        return "what it sends is no video any more"
+        return "its data is no longer video"
     if error.errno == errno.EIO:
         return "the connection broke"
     return reason_of(error)

@@ -201,7 +201,7 @@ def duration_ns_of(container: av.container.InputContainer, stream: av.video.stre
 
 def _not_a_video(path: Path, reason: str) -> SourceError:
     return SourceError(
-        f"{path} is not a video that FFmpeg can read: {reason}; it may be cut short, damaged, or no video at all"
+        f"{path} is not a video that FFmpeg can read: {reason}; it may be truncated, damaged, or not a video at all"
     )
 
 

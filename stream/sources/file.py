@@ -322,4 +322,4 @@ def _reader(descriptor: int) -> PipeReader:
 def _unreadable(reader: PipeReader, reason: str) -> SourceError:
     if not reader.bytes_read:
         return SourceError(f"{NAME} ended without any data; does the program that writes it work?")
-    return SourceError(f"{NAME} is no video that FFmpeg can read from a pipe: {reason}; {REMEDY}")
+    return SourceError(f"{NAME} is not a video that FFmpeg can read from a pipe: {reason}; {REMEDY}")

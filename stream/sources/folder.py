@@ -56,7 +56,7 @@ def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
                 image.load()
                 return np.asarray(_over_white(ImageOps.exif_transpose(_eight_bits(image))), np.uint8)
     except UnidentifiedImageError as error:
-        raise PictureError("it is no picture of a known kind") from error
+        raise PictureError("it is not a picture of a known kind") from error
     except _DAMAGED as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise PictureError(" ".join(reason.split()) or type(error).__name__) from error

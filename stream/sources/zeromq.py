@@ -86,7 +86,7 @@ class FrameReader:
             self._jpeg = _jpeg_decoder(self._max_pixels)
             raise MessageError(f"its JPEG cannot be decoded: {error.strerror}") from error
         if not frames:
-            raise MessageError("it holds no JPEG")
+            raise MessageError("it is not a JPEG")
         (frame,) = frames
         if (frame.width, frame.height) != (header.width, header.height):
             raise MessageError(
@@ -238,13 +238,13 @@ class _Receiver(threading.Thread):
     def nothing_came(self, limit_s: float) -> SourceError:
         """Why there has been no frame, and what to do."""
         if self._problem is not None:
-            why = f"sends nothing that can be read: {self._problem}; docs/sources.md has the form"
+            why = f"sends only invalid messages: {self._problem}; docs/sources.md has the format"
         elif self._met:
             kind = "PUSH" if self._address.pull else "PUB"
             why = f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"
         else:
             keys = ", or has other keys" if self._curve is not None else ""
-            why = f"gave no sign of life within {limit_s:g} s; start the sender, check the address{keys}"
+            why = f"sent nothing within {limit_s:g} s; start the sender, check the address{keys}"
         return SourceError(f"{self._address.name} {why}")
 
     def _receive(self) -> None:
@@ -350,7 +350,7 @@ class _Receiver(threading.Thread):
         if self.info is None:
             if self._refused:
                 raise SourceError(
-                    f"{self._address.name} refuses this end: its keys and those of --keys do not fit together"
+                    f"{self._address.name} rejects the connection: its keys and those of --keys do not match"
                 )
             return
         now_ns = self._clock.now_ns()
@@ -358,7 +358,7 @@ class _Receiver(threading.Thread):
         if known or now_ns - self._seen_ns < self._config.stall_s * NS_PER_S:
             return
         silent = f"no frame for {self._config.stall_s:g} s"
-        reason = silent if self._problem is None else f"{silent}, only messages that cannot be read: {self._problem}"
+        reason = silent if self._problem is None else f"{silent}, only invalid messages: {self._problem}"
         if not self._config.reconnect:
             raise SourceError(f"{self._address.name} is lost: {reason}; capture.reconnect would wait for it")
         self._outage = SourceOutage(max(self._index, 0), self._media_ns, reason)

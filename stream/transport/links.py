@@ -395,7 +395,7 @@ class Port:
             peer = "a process of this machine"
         if peer not in self._named and len(self._named) < PEERS_NAMED:
             self._named.add(peer)
-            log.warning("%s sends what cannot be read, and is dropped: %s", peer, error)
+            log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Whether the client is still there to take it. Arrays must not change afterwards."""

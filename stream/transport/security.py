@@ -38,8 +38,8 @@ DESCRIPTORS = 65_536
 REASONS = {
     errno.EADDRINUSE: "another program uses it; stop that one, or name another port",
     errno.EACCES: "this user may not; name a port above 1023, or another path",
-    errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 is always there",
-    errno.ENODEV: "this machine has no such address; 127.0.0.1 is always there",
+    errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 always works",
+    errno.ENODEV: "this machine has no such address; 127.0.0.1 always works",
     errno.ENOENT: "there is no such folder; make it first",
     errno.ENAMETOOLONG: "the path is too long for a socket; name a shorter one",
 }
@@ -132,7 +132,7 @@ def make_keys(folder: Path) -> list[Path]:
     halves = [folder / "server", folder / "client"]
     for half in halves:
         if half.exists():
-            raise ConfigError(f"{half} is there already; keys are never overwritten: name another folder, or remove it")
+            raise ConfigError(f"{half} exists already; keys are never overwritten: name another folder, or remove it")
     try:
         for half in (*halves, halves[0] / "clients"):
             half.mkdir(parents=True, mode=0o700)

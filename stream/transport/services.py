@@ -175,13 +175,13 @@ def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: floa
             try:
                 client.connect(endpoint)
             except zmq.ZMQError as error:
-                raise TransportError(f"{endpoint!r} is no address for a socket: {error.strerror}") from error
+                raise TransportError(f"{endpoint!r} is not a socket address: {error.strerror}") from error
             client.send(body)
             if not client.poll(round(limit_s * 1000)):
-                keys = "" if curve is None else ", and that it was started with the keys that go with these"
+                keys = "" if curve is None else ", and that it was started with matching keys"
                 raise TransportError(
-                    f"nobody answers at {endpoint} within {limit_s:g} s; see that a run with --control {endpoint} is "
-                    f"going on{keys}"
+                    f"no reply from {endpoint} within {limit_s:g} s; check that a run with --control {endpoint} is "
+                    f"in progress{keys}"
                 )
             return client.recv()
     finally:
@@ -331,7 +331,7 @@ class _PublicSocket(ServedSocket):
         try:
             return tuple(self._tick())
         except Exception:
-            log.warning("the figures of this second could not be made", exc_info=True)
+            log.warning("the statistics of this second could not be published", exc_info=True)
             return ()
 
     def _pass_on(self, handed_over: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> bool:

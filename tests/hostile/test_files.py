@@ -77,7 +77,7 @@ def test_a_record_of_a_journal_beyond_measure_is_not_read(tmp_path: Path) -> Non
 def test_an_answer_that_no_run_has_kept_is_refused(tmp_path: Path, kept: object) -> None:
     path = tmp_path / "a.resume"
     path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(kept)))
-    with pytest.raises(ResumeError, match="is no journal of a run"):
+    with pytest.raises(ResumeError, match="is not a journal of a run"):
         Journal.continued(path, {"source": "x"})
 
 
@@ -133,7 +133,7 @@ def test_parts_that_were_swapped_are_read_as_what_they_are_or_told(tmp_path: Pat
     first = MAGIC + frame_record(BEGAN) + frame_record(IDENTITY)
     (tmp_path / "0001.rec").write_bytes(JOURNAL_MAGIC + frame_record(BEGAN))
     (tmp_path / "0002.rec").write_bytes(first)
-    with pytest.raises(RecordingError, match="is no part of a recording"):
+    with pytest.raises(RecordingError, match="is not a part of a recording"):
         list(Recording(tmp_path).records())
 
 

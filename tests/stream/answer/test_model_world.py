@@ -93,7 +93,7 @@ def test_a_supervised_run_is_refused_too(tmp_path: Path) -> None:
 
 def test_force_goes_with_until(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["caption", "scene:demo", "--force"]) == 2
-    assert "--force goes with --until" in capsys.readouterr().err
+    assert "--force needs --until" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -67,11 +67,11 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         (["--until", ""], "--until: answer.until.question should be text such as"),
         (["--until", "  "], "--until: answer.until.question should be text such as"),
         (["--until", "x" * 4001], "4001 characters"),
-        (["--go-on"], "--go-on goes with --until"),
-        (["--until", "is it?", "--set", "answer.target_ms=100"], "answer.target_ms is about answers"),
+        (["--go-on"], "--go-on needs --until"),
+        (["--until", "is it?", "--set", "answer.target_ms=100"], "answer.target_ms needs answers"),
         (["--until", "is it?", "-o", "a.vtt"], "nothing would be said in 'a.vtt'"),
         (["--until", "is it?", "--set", "answer.until.sure=2"], "answer.until.sure should be less than or equal to 1"),
-        (["--until", "is it?", "-o", "a.jsonl", "--resume"], "a journal holds no looks"),
+        (["--until", "is it?", "-o", "a.jsonl", "--resume"], "a journal has no yes/no checks"),
     ],
 )
 def test_what_cannot_be_watched_for_is_refused(

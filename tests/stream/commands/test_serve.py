@@ -59,8 +59,8 @@ def test_a_question_that_the_run_refuses(control: ControlSink, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense", "What?"], "'nonsense' is no address"),
-        (["inproc://x", "What?"], "would stay inside one program"),
+        (["nonsense", "What?"], "'nonsense' is not a socket address"),
+        (["inproc://x", "What?"], "works inside one process only"),
         (["tcp://203.0.113.9:5557", "What?"], "--plain-tcp"),
         (["tcp://127.0.0.1:9", ""], "at least 1 character"),
         (["tcp://127.0.0.1:9", "x" * 4001], "at most 4000 characters"),
@@ -77,7 +77,7 @@ def test_nobody_there(
     extra: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_module.request, "__defaults__", (0.05,))
-    assert "nobody answers at tcp://127.0.0.1:9 within 0.05 s" in error_of_of_ask(
+    assert "no reply from tcp://127.0.0.1:9 within 0.05 s" in error_of_of_ask(
         capsys, "tcp://127.0.0.1:9", "What?", *extra
     )
 
@@ -167,7 +167,7 @@ def test_beyond_this_machine_keys_are_asked_for(endpoint: str, capsys: pytest.Ca
 def test_an_address_that_is_none_is_refused(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert error_of(capsys, "serve-answers", endpoint) == (
         2,
-        f"error: {endpoint!r} is no address for a socket; write tcp://HOST:PORT or ipc://PATH",
+        f"error: {endpoint!r} is not a socket address; write tcp://HOST:PORT or ipc://PATH",
     )
 
 

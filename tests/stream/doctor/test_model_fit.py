@@ -40,8 +40,8 @@ def test_each_stream_takes_what_it_keeps() -> None:
     assert cards.cards(given, 8).found.startswith(
         f"{eight} of GPU memory for incremental, 400 visual tokens, 8 streams; "
     )
-    assert "kept of 8 streams " in fitness.memory(given, streams=8).found
-    assert "kept of frames " in fitness.memory(given).found
+    assert "caches of 8 streams " in fitness.memory(given, streams=8).found
+    assert "caches of frames " in fitness.memory(given).found
 
 
 def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:

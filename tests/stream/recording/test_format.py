@@ -185,7 +185,7 @@ def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
     path = tmp_path / "0001.rec"
     for data, message in (
         (b"arr-coc recording 9\nrest", r"0001.rec' is of format 9, and this program reads format 2; replay it with"),
-        (b"something else entirely", r"0001.rec' is no part of a recording; take it out"),
+        (b"something else entirely", r"0001.rec' is not a part of a recording; remove it"),
     ):
         path.write_bytes(data)
         with pytest.raises(RecordingError, match=message):
@@ -205,7 +205,7 @@ def test_messages_of_another_version_are_refused(tmp_path: Path) -> None:
 def test_a_whole_record_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
     path = written(tmp_path, BEGAN)
     path.write_bytes(path.read_bytes() + frame_record(b"\xc1"))
-    with pytest.raises(RecordingError, match=r"0001.rec' holds a record that is none"):
+    with pytest.raises(RecordingError, match=r"0001.rec' has an invalid record"):
         list(Recording(tmp_path).records())
 
 

@@ -90,12 +90,14 @@ def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tm
 
 def test_what_cannot_be_used_is_told_with_the_remedy() -> None:
     for nothing in ("", "{}", "[]"):
-        with pytest.raises(RecordingError, match=r"does not tell what it was answered by .*; record it anew"):
+        with pytest.raises(RecordingError, match=r"has no valid provenance .*; record it again"):
             parse_provenance(nothing)
     changed = json.loads(answer_provenance(CONFIG))
     changed["program"] = "9.1"
     changed["settings"]["answer"]["encode"] = "telepathic"
-    with pytest.raises(RecordingError, match=r"settings are not of this program .*; replay it with version 9\.1"):
+    with pytest.raises(
+        RecordingError, match=r"has settings that this program does not know .*; replay it with version 9\.1"
+    ):
         config_of(parse_provenance(json.dumps(changed)))
 
 

@@ -154,7 +154,7 @@ def test_a_damaged_record_and_what_follows_it_is_dropped(path: Path) -> None:
 )
 def test_what_is_no_journal_is_refused(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    with pytest.raises(ResumeError, match="no journal of a run; leave --resume out"):
+    with pytest.raises(ResumeError, match="not a journal of a run; leave --resume out"):
         Journal.continued(path, IDENTITY)
 
 
@@ -165,7 +165,7 @@ def test_an_answer_that_cannot_be_read_is_refused(path: Path) -> None:
     )
     kept(path, 0)
     path.write_bytes(path.read_bytes() + FRAMING.pack(len(payload), zlib.crc32(payload)) + payload)
-    with pytest.raises(ResumeError, match="no journal"):
+    with pytest.raises(ResumeError, match="not a journal"):
         Journal.continued(path, IDENTITY)
 
 
@@ -237,7 +237,7 @@ def test_a_file_of_that_name_which_is_something_else_stays(path: Path, caplog: p
     journal.remove()
     assert path.read_text(encoding="utf-8") == "my notes on the journal"
     assert "something else of that name" in caplog.text
-    assert "cannot be continued" in caplog.text
+    assert "cannot be resumed" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_journal(
@@ -294,16 +294,16 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"capture": CaptureConfig(realtime=True)}, "--resume and --realtime do not go together"),
+        ({"capture": CaptureConfig(realtime=True)}, "--resume is incompatible with --realtime"),
         ({"pipeline": PipelineConfig(answers="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"pipeline": PipelineConfig(frames="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"answer": AnswerConfig(encode="incremental")}, "give --encode sparse instead of incremental"),
         ({"answer": AnswerConfig(window=WindowConfig(frames=2))}, "leave answer.window.frames at 1"),
-        ({"answer": AnswerConfig(until=StandingQueryConfig(question="is it?"))}, "a journal holds no looks"),
+        ({"answer": AnswerConfig(until=UntilConfig(question="is it?"))}, "a journal has no yes/no checks"),
         ({"source": "-"}, "cannot read standard input twice"),
-        ({"source": "rtsp://user:secret@camera/1"}, "cannot read a live picture twice"),
-        ({"source": "0"}, "cannot read a live picture twice"),
-        ({"source": "/dev/null"}, "cannot read a live picture twice"),
+        ({"source": "rtsp://user:secret@camera/1"}, "cannot read a live source twice"),
+        ({"source": "0"}, "cannot read a live source twice"),
+        ({"source": "/dev/null"}, "cannot read a live source twice"),
     ],
 )
 def test_what_is_different_each_time_cannot_be_continued(
@@ -503,7 +503,7 @@ def test_a_continued_run_that_is_interrupted_early_loses_nothing(runs: Runs, mon
         (["-q", "Where?"], 'answer.query "Say what happens.", and this one has "Where?"'),
         (["--budget", "13"], "allocate.budget 12, and this one has 13"),
         (["--max-frames", "9"], "capture.max_frames null, and this one has 9"),
-        (["--realtime"], "--resume and --realtime do not go together"),
+        (["--realtime"], "--resume is incompatible with --realtime"),
     ],
 )
 def test_another_run_is_refused_and_touches_nothing(
@@ -536,7 +536,11 @@ def no_journal(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [(other_clip, "is of a run with source "), (other_journal, "is no journal"), (no_journal, "nothing to continue")],
+    [
+        (other_clip, "is of a run with source "),
+        (other_journal, "is not a journal"),
+        (no_journal, "nothing to continue"),
+    ],
 )
 def test_another_source_or_journal_is_refused_and_touches_nothing(
     runs: Runs,

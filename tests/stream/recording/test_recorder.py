@@ -141,7 +141,7 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(
     with caplog.at_level(logging.WARNING):
         recorder.close()
         recorder.close()
-    assert caplog.text.count("lacks its end") == 1
+    assert caplog.text.count("could not be written") == 1
     stuck.set()
     recorder._thread.join(30)
     assert len(recorded(tmp_path)) == 100
@@ -170,7 +170,7 @@ def test_where_the_disk_cannot_follow_it_ends_after_what_waits(
     told = recorder.take_notice()
     assert told is not None
     assert told.code == RECORDING_ENDED
-    assert told.message == f"the recording ends here (the disk cannot follow); {tmp_path} holds what came before"
+    assert told.message == f"the recording ends here (the disk is too slow); {tmp_path} holds what came before"
     assert recorder.take_notice() is None
     recorder.event(notice(1))
     stuck.set()

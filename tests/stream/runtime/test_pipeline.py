@@ -563,7 +563,7 @@ class TestHardwareThatGivesUp:
         assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
         assert [a.frame_index for a in result.of(Answer)] == [a.frame_index for a in undisturbed.of(Answer)]
         assert [n.message for n in result.of(Notice) if n.code == STORE_LOST] == [
-            f"the texture goes on in the CPU store: {GONE}"
+            f"the CPU store takes over the texture: {GONE}"
         ]
         assert (result.of(Started)[0].backend, result.summary.backend) == ("cuda", "cpu")
         assert result.summary.dropped == {"texture.fallbacks": 1}

@@ -279,7 +279,7 @@ def test_a_recording_that_goes_on_with_another_model_is_refused_from_there() -> 
     same = msgspec.structs.replace(TOLD, threads=2, program="9")
     take(FakeSpeaker(Config()), hello(TOLD), hello(same))
     for other in (msgspec.structs.replace(TOLD, weights="8 files"), msgspec.structs.replace(TOLD, settings={"a": 1})):
-        with pytest.raises(RecordingError, match=r"another model or by other settings: .*; record it anew"):
+        with pytest.raises(RecordingError, match=r"another model or by other settings: .*; record it again"):
             take(FakeSpeaker(Config()), hello(TOLD), hello(other))
 
 

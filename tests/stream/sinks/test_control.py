@@ -63,9 +63,9 @@ def test_the_status_is_that_which_is_published() -> None:
         (b'{"ask": "\xff"}', "not a request"),
         (b'{"ask": "\\ud800"}', "not a request"),
         (b"[" * 10_000, "not a request"),
-        (b"{}", "nothing was asked for"),
+        (b"{}", "the request is empty"),
         (b'{"ask": "  "}', "the question is empty"),
-        (b'{"v": 2, "ask": "What?"}', "version 2 is not known here"),
+        (b'{"v": 2, "ask": "What?"}', "version 2 is not known"),
         (b'{"ask": "' + b"x" * 4001 + b'"}', "at most 4000 characters"),
     ],
 )
@@ -95,5 +95,5 @@ def test_a_fault_of_the_program_is_answered_too() -> None:
 
 
 def test_a_reply_that_is_none_is_told() -> None:
-    with pytest.raises(TransportError, match="no reply of a run"):
+    with pytest.raises(TransportError, match="the reply is invalid"):
         read_reply(b"HTTP/1.1 400")

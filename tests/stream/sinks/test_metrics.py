@@ -108,7 +108,7 @@ def test_a_port_that_cannot_be_had_is_said_in_one_line(server: HttpServer) -> No
     for address, reason in [
         ((host, port), f"cannot serve metrics at {host}:{port}: another program uses that port"),
         (("203.0.113.9", 9109), "this machine has no such address"),
-        ((host, 70_000), "that is no port"),
+        ((host, 70_000), "it is not a valid port"),
         (("127.0.0.1.9.9.9", 9109), "this machine has no such address"),
         (("::1%nowhere", 9109), "this machine has no such address"),
     ]:

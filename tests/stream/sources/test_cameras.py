@@ -176,7 +176,7 @@ def test_an_old_driver_tells_of_the_whole_device_only() -> None:
 @pytest.mark.parametrize(
     ("device", "problem"),
     [
-        (FakeDevice({}, MPLANE), "it gives its planes apart, which FFmpeg does not read; use another camera"),
+        (FakeDevice({}, MPLANE), "it delivers its planes separately, which FFmpeg does not read; use another camera"),
         (FakeDevice({"pBAA": {(64, 64): []}}), "FFmpeg reads none of its formats (pBAA); use another camera"),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_camera_that_cannot_be_read_says_why(device: FakeDevice, problem: str)
         (errno.EACCES, "may not be opened: sudo usermod -aG video $USER and log in again; in a container, pass it in"),
         (errno.EPERM, "may not be opened"),
         (errno.EBUSY, "in use by another program"),
-        (errno.EIO, "cannot be asked: Input/output error; plug it out and in again"),
+        (errno.EIO, "cannot be queried: Input/output error; unplug it and plug it in again"),
         (errno.ENOTTY, None),
         (errno.ENODEV, None),
     ],
@@ -213,7 +213,7 @@ def test_an_error_among_the_modes_is_a_problem_too() -> None:
     device.size = lambda asked: (_ for _ in ()).throw(OSError(errno.EIO, "broken"))  # type: ignore[method-assign]
     camera = read_camera("/dev/video0", device.open)
     assert camera is not None
-    assert camera.problem == "cannot be asked: broken; plug it out and in again"
+    assert camera.problem == "cannot be queried: broken; unplug it and plug it in again"
     assert device.closed == 1
 
 

@@ -71,8 +71,8 @@ class TestErrors:
             (errno.EPERM, "may not be opened by this user; give"),
             (errno.ENOENT, "is not there; plug the camera in"),
             (errno.ENODEV, "is not there; plug the camera in"),
-            (errno.EINVAL, "does not take this mode; choose capture.camera_mode"),
-            (errno.ENOTTY, "is no camera that gives pictures; choose one that `devices` lists"),
+            (errno.EINVAL, "does not support this mode; choose capture.camera_mode"),
+            (errno.ENOTTY, "is not a camera that gives pictures; choose one that `devices` lists"),
             (errno.ENOMEM, "cannot be opened: cannot allocate memory; try another"),
         ],
     )
@@ -105,7 +105,7 @@ class TestErrors:
         [
             (av.error.HTTPServerError, "fails by itself"),
             (av.error.HTTPBadRequestError, "refuses the request"),
-            (av.error.HTTPForbiddenError, "wants another user name"),
+            (av.error.HTTPForbiddenError, "rejects the user name"),
             (av.error.ProtocolNotFoundError, "needs a protocol that this FFmpeg lacks"),
         ],
     )
@@ -113,7 +113,7 @@ class TestErrors:
         assert network_failure(kind(1, "no"), 0.0, 10.0).reason.startswith(words)
 
     def test_one_while_reading(self) -> None:
-        assert reading_failure(av.error.InvalidDataError(1, "no")) == "what it sends is no video any more"
+        assert reading_failure(av.error.InvalidDataError(1, "no")) == "its data is no longer video"
         assert reading_failure(error(errno.EIO)) == "the connection broke"
         assert reading_failure(error(errno.ENODEV)) == "no such device"
 

@@ -127,7 +127,7 @@ def test_many_in_a_row_are_told_as_one(tmp_path: Path) -> None:
     (frame,) = read(tmp_path)
     (item,) = frame.skipped
     assert item.what == f"{tmp_path / '1.png'} to {tmp_path / '20.png'}"
-    assert (item.count, item.media_ns, item.reason) == (20, 0, "it is no picture of a known kind")
+    assert (item.count, item.media_ns, item.reason) == (20, 0, "it is not a picture of a known kind")
     assert frame.discontinuity == "start"
 
 
@@ -263,7 +263,7 @@ class TestWhereThereAreNone:
         self.fails(tmp_path, SourceError, r"no picture is in .*; pictures are png, jpg")
 
     def test_a_pattern_that_names_nothing(self, tmp_path: Path) -> None:
-        self.fails(tmp_path / "*.png", SourceNotFound, r"no file is called .*\*\.png; check the pattern")
+        self.fails(tmp_path / "*.png", SourceNotFound, r"no file matches .*\*\.png; check the pattern")
 
     def test_a_pattern_that_names_other_things(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").touch()
@@ -272,7 +272,7 @@ class TestWhereThereAreNone:
     def test_pictures_that_are_all_damaged(self, tmp_path: Path) -> None:
         (tmp_path / "a.png").write_bytes(b"none")
         self.fails(
-            tmp_path, SourceError, r"no picture of .* can be read \(.*a\.png: it is no picture of a known kind\)"
+            tmp_path, SourceError, r"no picture of .* can be read \(.*a\.png: it is not a picture of a known kind\)"
         )
 
     def test_a_folder_that_may_not_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

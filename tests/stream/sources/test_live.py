@@ -179,7 +179,7 @@ def test_a_login_is_used_and_a_wrong_one_named_without_showing_it(units: list[by
         with opened(server.url.replace("//", "//me:p%40ss!@")) as source:
             assert source.describe().name == f"rtsp://***@127.0.0.1:{server.port}/live"
         for login in ("", "me:wrong@"):
-            with pytest.raises(SourceError, match="wants another user name or password; write them") as raised:
+            with pytest.raises(SourceError, match="rejects the user name or password; write them") as raised:
                 opened(server.url.replace("//", f"//{login}"))
             assert "wrong" not in str(raised.value)
 

@@ -63,7 +63,7 @@ def test_a_camera_is_read_brought_back_and_its_faults_are_named(tmp_path: Path, 
     assert said["busy"].startswith("/dev/video42 is in use by another program")
     assert said["denied"].startswith("/dev/video42 may not be opened by this user")
     assert said["gone"].startswith("/dev/video42 is not there")
-    assert said["mode"].startswith("/dev/video42 does not take this mode")
+    assert said["mode"].startswith("/dev/video42 does not support this mode")
     assert said["hang"].startswith("/dev/video42 gives no picture within 0.3 s")
     assert said["info"] == ["/dev/video42", 640, 480, 30.0, True, "rawvideo"]
     assert said["rise"]

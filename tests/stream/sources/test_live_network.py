@@ -94,7 +94,7 @@ class TestFiles:
         web.login = ("me", "hush!")
         with opened(web.url.replace("//", "//me:hush!@") + "/clip.mp4?token=hush!") as source:
             assert source.describe().name == web.url.replace("//", "//***@") + "/clip.mp4?token=***"
-        with pytest.raises(SourceError, match=r"clip\.mp4 wants another user name or password"):
+        with pytest.raises(SourceError, match=r"clip\.mp4 rejects the user name or password"):
             opened(f"{web.url}/clip.mp4")
 
     def test_what_is_not_there_or_no_video_says_so(self, web: Server, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_unknown_fields_are_left_to_later_versions() -> None:
         ([head(format="gray"), b"1" * 513], r"gray of 32x16 has 512 bytes, got 513"),
         ([head(format="yuv420p"), b"1" * 512], r"yuv420p of 32x16 has 768 bytes, got 512"),
         ([head(format="yuv420p", width=31), b""], r"yuv420p needs even sides, got 31x16"),
-        ([head(format="jpeg"), b""], r"it holds no JPEG"),
+        ([head(format="jpeg"), b""], r"it is not a JPEG"),
         ([head(format="jpeg"), b"no jpeg at all"], r"its JPEG cannot be decoded"),
         ([head(format="jpeg", width=64), jpeg(picture())], r"its JPEG has 32x16 pixels, its header says 64x16"),
     ],
@@ -347,7 +347,7 @@ class TestSilence:
             silence(clock, 6)
             gone = until(items, is_outage)[-1]
             assert isinstance(gone, SourceOutage)
-            assert gone.reason.startswith("no frame for 5 s, only messages that cannot be read: a frame has 2 parts")
+            assert gone.reason.startswith("no frame for 5 s, only invalid messages: a frame has 2 parts")
 
     def test_it_ends_the_run_where_that_is_asked_for(self) -> None:
         clock = FakeClock()
@@ -393,7 +393,7 @@ class TestNoSender:
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("receive")]
 
     def test_nobody_there(self) -> None:
-        self.fails("zmq+tcp://127.0.0.1:9", r"gave no sign of life within 0\.3 s; start the sender, check the address$")
+        self.fails("zmq+tcp://127.0.0.1:9", r"sent nothing within 0\.3 s; start the sender, check the address$")
 
     def test_somebody_who_sends_nothing(self) -> None:
         with FrameSender(None) as sender:
@@ -403,11 +403,11 @@ class TestNoSender:
 
     def test_somebody_who_sends_other_things(self) -> None:
         with FrameSender([msgspec.msgpack.encode({"v": 9}), b""]) as sender:
-            self.fails(f"zmq+{sender.endpoint}", r"sends nothing that can be read: its header is wrong: .*; docs/")
+            self.fails(f"zmq+{sender.endpoint}", r"sends only invalid messages: its header is wrong: .*; docs/")
 
     @pytest.mark.parametrize("address", ["zmq+tcp://nowhere", "zmq+tcp://host:port", "zmq+udp://h:1", "zmq+ipc://"])
     def test_an_address_that_is_none(self, address: str) -> None:
-        self.fails(address, "is no address for a socket; write tcp://HOST:PORT or ipc://PATH")
+        self.fails(address, "is not a socket address; write tcp://HOST:PORT or ipc://PATH")
 
     def test_an_address_that_zeromq_refuses(self) -> None:
         self.fails("zmq+tcp://no host:5", "cannot connect to tcp://no host:5", NetworkConfig(plain_tcp=True), 5.0)
