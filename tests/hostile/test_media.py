@@ -133,7 +133,7 @@ import json, resource, sys
 from stream.clock import FakeClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
-from stream.sources.open import open_source
+from stream.sources.factory import open_source
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 begin, said = peak_bytes(), {}
@@ -274,7 +274,7 @@ class TestOtherFiles:
         writer = threading.Thread(target=lambda: (os.write(writing, text), os.close(writing)))
         writer.start()
         try:
-            with pytest.raises(SourceError, match="standard input is no video that FFmpeg can read from a pipe"):
+            with pytest.raises(SourceError, match="standard input is not a video that FFmpeg can read from a pipe"):
                 StdinSource(CaptureConfig(), FakeClock(), reading)
         finally:
             writer.join()

@@ -103,7 +103,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("kind", "words"),
         [
-            (av.error.HTTPServerError, "fails by itself"),
+            (av.error.HTTPServerError, "reports a server error"),
             (av.error.HTTPBadRequestError, "refuses the request"),
             (av.error.HTTPForbiddenError, "rejects the user name"),
             (av.error.ProtocolNotFoundError, "needs a protocol that this FFmpeg lacks"),
@@ -121,7 +121,7 @@ class TestErrors:
         with pytest.raises(SourceError, match=r"/dev/video98 is not there; plug the camera in"):
             camera_target("/dev/video98", config()).open(1.0)
         if os.path.exists("/dev/null"):
-            with pytest.raises(SourceError, match=r"/dev/null is no camera"):
+            with pytest.raises(SourceError, match=r"/dev/null is not a camera"):
                 camera_target("/dev/null", config()).open(1.0)
 
     def test_a_camera_that_gives_no_picture(self) -> None:

@@ -337,7 +337,7 @@ class TestWhatCannotBeOpened:
     def test_no_video(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         path.write_bytes(np.random.default_rng(0).bytes(5000) if name == "noise.mp4" else b"hello, this is text\n" * 99)
-        self.fails(path, "is not a video that FFmpeg can read: Invalid data .*; it may be cut short, damaged")
+        self.fails(path, "is not a video that FFmpeg can read: Invalid data .*; it may be truncated, damaged")
 
     def test_text_that_ffmpeg_would_draw_as_a_terminal(self, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
@@ -630,11 +630,11 @@ class TestWhatIsNoVideo:
 
     def test_noise(self) -> None:
         with pipe_of(piped(np.random.default_rng(0).bytes(50_000))) as descriptor:
-            self.fails(descriptor, r"no video that FFmpeg can read from a pipe: .*; send MPEG-TS or Matroska")
+            self.fails(descriptor, r"not a video that FFmpeg can read from a pipe: .*; send MPEG-TS or Matroska")
 
     def test_text(self) -> None:
         with pipe_of(piped(b"\x1b[1mno video at all\n" * 400)) as descriptor:
-            self.fails(descriptor, "no video that FFmpeg can read from a pipe")
+            self.fails(descriptor, "not a video that FFmpeg can read from a pipe")
 
     def test_an_mp4_with_its_index_at_the_end(self, tmp_path: Path) -> None:
         noise = np.random.default_rng(0).integers(0, 256, (8, 192, 256, 3), np.uint8)
