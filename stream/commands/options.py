@@ -120,9 +120,7 @@ Device = Annotated[
 ]
 Dtype = Annotated[
     str | None,
-    text_option(
-        "--dtype", metavar="NAME", help="Data type of the model: float32, bfloat16, float16. [auto]"
-    ),
+    text_option("--dtype", metavar="NAME", help="Data type of the model: float32, bfloat16, float16. [auto]"),
     ConfigKey("answer.dtype"),
 ]
 ConfigFiles = Annotated[
@@ -240,9 +238,7 @@ class RunOptions:
     ] = None
     stream: Annotated[
         str | None,
-        text_option(
-            "--stream", metavar="N", help="Video stream of a file with several, from 0. [its default]"
-        ),
+        text_option("--stream", metavar="N", help="Video stream of a file with several, from 0. [its default]"),
         ConfigKey("capture.stream"),
     ] = None
     heatmap: Annotated[

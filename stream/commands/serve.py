@@ -83,7 +83,9 @@ def keys(
 
 
 def serve_answers(
-    endpoint: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address to listen on, such as tcp://0.0.0.0:5555.")],
+    endpoint: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="Address to listen on, such as tcp://0.0.0.0:5555.")
+    ],
     model: Model = None,
     encode: Encode = None,
     max_tokens: Annotated[
