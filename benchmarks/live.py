@@ -42,7 +42,7 @@ from stream.protocol.messages import Credit, End, FrameCaptured
 from stream.scenes import load_scene
 from stream.sources.factory import open_source
 from stream.stages.base import CAPTURE_TEXTURE
-from stream.stages.capture import CapturePolicy, CaptureStage
+from stream.stages.capture import CaptureStage
 from stream.transport import Transport
 
 RESULTS = Path(__file__).parent / "results" / "live.json"
@@ -129,7 +129,7 @@ def measure_release(scene: str, frames: int) -> dict[str, Any]:
     clock, transport, control = MonotonicClock(), Transport(), RunControl()
     slots: Slots[FramePlanes] = Slots(8)
     source = open_source(f"scene:{scene}", CaptureConfig(max_frames=frames, realtime=True), clock)
-    stage = CaptureStage(source, CapturePolicy(newest=True, realtime=True), slots, transport, control, clock)
+    stage = CaptureStage(source, slots, transport, control, clock, drop_frames=True, realtime=True)
     thread = threading.Thread(target=stage.run)
     thread.start()
     capture_ns, media_ns = [], []

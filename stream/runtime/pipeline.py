@@ -18,9 +18,8 @@ from arr_coc.ops.store.base import Backend
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
-from stream.answer.latency import target_off
 from stream.answer.model import QWEN, load_answer_model
-from stream.answer.scheduler import AnswerEndpoint, cancel_off
+from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
 from stream.clock import Clock
 from stream.config import Config
@@ -34,17 +33,8 @@ from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, remote_endpoint
 from stream.runtime.child import ProcessSupervisor
+from stream.runtime.plan import RunPlan
 from stream.runtime.run import BaseRun
-from stream.runtime.wiring import (
-    allocate_policy,
-    allocator_for,
-    capture_policy,
-    latency_target,
-    manners,
-    restarts,
-    speak_policy,
-    texture_options,
-)
 from stream.sources.factory import open_source
 from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
@@ -146,8 +136,6 @@ class Pipeline(BaseRun):
         holds: bool | None = None,
     ) -> None:
         super().__init__(config, clock, speaker)
-        self._journal = journal
-        self._holds = holds
         self._endpoint = remote_endpoint(config) if endpoint is None and config.answer.server else endpoint
         self._shared = shared
         self._store_lost: Notice | None = None
@@ -155,10 +143,12 @@ class Pipeline(BaseRun):
         self._source = open_source(config.source, config.capture, self._clock, config.network)
         with ExitStack() as stack:
             stack.callback(self._source.close)
-            self._set_source(self._source.describe())
+            info = self._source.describe()
+            self._set_source(info)
             stack.pop_all()
         self._overlays: Slots[Overlay] = Slots(OVERLAYS)
-        self._updater = TextureUpdater(texture_options(config, store))
+        self._plan = RunPlan.of(config, info, journal=journal, holds=holds)
+        self._updater = TextureUpdater(replace(self._plan.texture, backend=store))
         self._group = StageGroup(self._control)
         self._recorder: Recorder | None = None
 
@@ -227,15 +217,8 @@ class Pipeline(BaseRun):
                 self._overlays.discard(event.slot)
 
     def _notices(self) -> list[Notice]:
-        notices = super()._notices()
-        if self._store_lost is not None:
-            notices.insert(0, self._store_lost)
-        if self._config.answer.target_ms is not None and latency_target(self._config, self.source_info) is None:
-            notices.append(target_off())
-        policy = speak_policy(self._config, self.source_info)
-        if policy.cancel_on_cut and policy.lockstep:
-            notices.append(cancel_off())
-        return notices
+        lost = [] if self._store_lost is None else [self._store_lost]
+        return [*lost, *super()._notices(), *self._plan.notices]
 
     def _summary(self) -> Summary:
         summary = super()._summary()
@@ -290,33 +273,39 @@ class Pipeline(BaseRun):
             return AnswerEndpoint(ALLOCATE_ANSWER)
         worker = self._shared
         if worker is None:
-            restart = restarts(self._config, self.source_info)
-            worker = AnswerWorker(self._config, self._clock, restart=restart, speaker=self._speaker)
+            worker = AnswerWorker(self._config, self._clock, restart=self._plan.restart, speaker=self._speaker)
             stack.callback(worker.close)
         self._group.add_process(ANSWERS, worker.start())
         return worker.endpoint
 
-    def _start_frame_stages(self, transport: Transport, answer: AnswerEndpoint) -> None:
-        config, control, clock = self._config, self._control, self._clock
+    def _start_frame_stages(self, transport: Transport, endpoint: AnswerEndpoint) -> None:
+        plan, control, clock = self._plan, self._control, self._clock
         planes: Slots[FramePlanes] = Slots(PLANES)
         if self._recorder is not None:
-            answer = replace(answer, observer=LinkRecorder(self._recorder, answer.snapshot))
-        policy = capture_policy(config, self.source_info)
+            endpoint = replace(endpoint, observer=LinkRecorder(self._recorder, endpoint.snapshot))
         context = AllocateContext(
             transport=transport,
-            endpoint=answer,
-            schedule=speak_policy(config, self.source_info, self._holds),
-            client=manners(config, self.source_info, answer, self._journal),
-            overlays=self._overlays if config.output.heatmap else None,
+            endpoint=endpoint,
+            schedule=plan.schedule,
+            client=replace(plan.client, supervised=endpoint.supervised, snapshot=endpoint.snapshot),
+            overlays=self._overlays if self._config.output.heatmap else None,
             lease=self._updater.lease,
-            make_allocator=lambda hello: allocator_for(config, self.source_info, hello),
-            latency=latency_target(config, self.source_info),
+            make_allocator=plan.make_allocator,
+            latency=plan.make_latency_controller(),
             recorder=self._recorder,
         )
         self._group.start(
-            CaptureStage(self._source, policy, planes, transport, control, clock),
-            TextureStage(self._updater, planes, transport, control, drop_frames=policy.newest),
-            AllocateStage(allocate_policy(config, self.source_info), context, control, clock),
+            CaptureStage(
+                self._source,
+                planes,
+                transport,
+                control,
+                clock,
+                drop_frames=plan.drop_frames,
+                realtime=plan.realtime,
+            ),
+            TextureStage(self._updater, planes, transport, control, drop_frames=plan.drop_frames),
+            AllocateStage(plan.allocate, context, control, clock),
         )
 
 

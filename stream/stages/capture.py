@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from contextlib import closing
-from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
@@ -19,22 +18,14 @@ from stream.transport import Link, Transport, Waiter
 NS_PER_MS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class CapturePolicy:
-    """`newest`: a frame that the texture stage has no time for is replaced by the next one, else capture waits.
-
-    `realtime`: frames are released at the pace of their media time, as a camera would.
-    """
-
-    newest: bool = False
-    realtime: bool = False
-
-
 class CaptureStage:
     """Stage that reads the source, one frame ahead of the credits that the texture stage has granted.
 
     A pollable source is waited for together with the texture stage's credits, so that a waiting frame is sent as soon
     as its credit comes, whether or not another frame does.
+
+    With `drop_frames`, a frame that the texture stage has no time for is replaced by the next one; else capture waits.
+    With `realtime`, frames are released at the pace of their media time, as a camera would.
     """
 
     name = "capture"
@@ -42,18 +33,21 @@ class CaptureStage:
     def __init__(
         self,
         source: Source,
-        policy: CapturePolicy,
         planes: Slots[FramePlanes],
         transport: Transport,
         control: RunControl,
         clock: Clock,
+        *,
+        drop_frames: bool = False,
+        realtime: bool = False,
     ) -> None:
         self._source = source
-        self._policy = policy
         self._planes = planes
         self._transport = transport
         self._control = control
         self._clock = clock
+        self._drop_frames = drop_frames
+        self._realtime = realtime
         self._outbox: Mailbox[SourceFrame] = Mailbox(merged)
         self._start_ns: int | None = None
 
@@ -112,9 +106,9 @@ class CaptureStage:
         if isinstance(item, SourceOutage):
             self._report_outage(item, link)
             return
-        if self._policy.realtime:
+        if self._realtime:
             item = self._wait_until_due(item, link)
-        if not self._policy.newest:
+        if not self._drop_frames:
             self._flush(link)
         self._outbox.put(item)
 

@@ -26,7 +26,7 @@ from stream.answer.model import QWEN, load_answer_model
 from stream.config import AnswerConfig, Config
 from stream.protocol.messages import ServerHello, decode, encode
 from stream.recording.identity import run_fingerprint
-from stream.runtime.wiring import allocator_for
+from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from tests.support.models import tiny_folder
 from tests.support.video import PictureStream, scenery
@@ -386,7 +386,7 @@ def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: 
     maps = []
     for greeting in (received, ServerHello(model_id="tiny", knows_levels=False, known_world=None)):
         for query in (speaker.embed(QUERY), QueryEmbedding(QUERY, speaker.embed(QUERY).tokens, "another")):
-            allocator = allocator_for(Config(), SOURCE, greeting)
+            allocator = RunPlan.of(Config(), SOURCE).make_allocator(greeting)
             allocator.set_query(query)
             maps.append(allocator.allocate(PictureStream().show(scenery(6, 8))).relevance)
     asked, unheard, untrained, without = maps

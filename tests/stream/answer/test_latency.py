@@ -25,7 +25,7 @@ from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.messages import Credit
-from stream.runtime.wiring import latency_target
+from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy
 from tests.stream.display.test_layout import FIGURES
@@ -139,8 +139,8 @@ def test_it_is_off_where_a_file_gives_the_same_on_every_run(
             "pipeline": {"answers": answers},
         }
     )
-    assert (latency_target(config, info) is not None) == held
-    assert latency_target(Config(), info) is None
+    assert (RunPlan.of(config, info).make_latency_controller() is not None) == held
+    assert RunPlan.of(Config(), info).make_latency_controller() is None
     assert target_off().code == OFF
 
 

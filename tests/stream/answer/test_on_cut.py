@@ -25,7 +25,7 @@ from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Notice, enc
 from stream.protocol.codec import token_message
 from stream.protocol.messages import Cancel, Connect, Message, TurnGrant, TurnRequest
 from stream.runtime.pipeline import Pipeline
-from stream.runtime.wiring import speak_policy
+from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.transport.links import Received
 from tests.support.answer_models import FakeSpeaker
@@ -108,7 +108,8 @@ def test_a_cut_cancels_the_answer_that_is_being_spoken(cut_video: str) -> None:
 )
 def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None:
     config = Config(source="a.mp4", answer=AnswerConfig(on_cut=on_cut))
-    policy = speak_policy(config, SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=True, codec="", pixel_format=""))
+    info = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=True, codec="", pixel_format="")
+    policy = RunPlan.of(config, info).schedule
     assert (policy.triggers.on_cut, policy.cancel_on_cut) == (speaks, cancels)
 
 

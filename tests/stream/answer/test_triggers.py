@@ -26,7 +26,8 @@ from stream.answer.triggers import (
 from stream.config import AnswerConfig, Config, StandingQueryConfig
 from stream.display.text import turned_text
 from stream.events import Notice, VerdictChanged, YesNoResult, encode_event
-from stream.runtime.wiring import watch_policy
+from stream.media import SourceInfo
+from stream.runtime.plan import RunPlan
 from tests.support.events import look
 
 S = 1_000_000_000
@@ -459,7 +460,8 @@ def test_a_long_watch_keeps_memory_flat() -> None:
 
 
 def test_what_is_watched_for_comes_from_the_configuration() -> None:
-    assert watch_policy(StandingQueryConfig()) is None
+    info = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=False, codec="", pixel_format="")
+    assert RunPlan.of(Config(), info).schedule.standing_query is None
     given = StandingQueryConfig(
         question="is it?",
         captions=True,
@@ -473,7 +475,8 @@ def test_what_is_watched_for_comes_from_the_configuration() -> None:
         sure=0.9,
         certain=0.3,
     )
-    assert watch_policy(given, holds=True) == StandingQueryOptions(
+    plan = RunPlan.of(Config(answer=AnswerConfig(until=given)), info, holds=True)
+    assert plan.schedule.standing_query == StandingQueryOptions(
         query="is it?",
         triggers=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
         thresholds=VerdictThresholds(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),

@@ -17,7 +17,7 @@ from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.sources.threaded import Handover
 from stream.stages import capture as capture_module
 from stream.stages.base import CAPTURE_TEXTURE
-from stream.stages.capture import CapturePolicy, CaptureStage
+from stream.stages.capture import CaptureStage
 from stream.transport import Link
 from tests.support.network import LIMIT_MS, until
 from tests.support.runs import StageRunner, expect, stage_runner
@@ -60,17 +60,24 @@ def frame(index: int, **fields: object) -> SourceFrame:
 
 class Fixture:
     def __init__(
-        self, runner: StageRunner, source: ListedSource, policy: CapturePolicy, clock: Clock | None = None
+        self,
+        runner: StageRunner,
+        source: ListedSource,
+        *,
+        drop_frames: bool = False,
+        realtime: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self.planes: Slots[FramePlanes] = Slots(8)
         self.link: Link = runner.link(CAPTURE_TEXTURE)
         self.stage = CaptureStage(
-            source,
-            policy,
+            source,  # type: ignore[arg-type]
             self.planes,
             runner.transport,
             runner.control,
-            clock or FakeClock(),  # type: ignore[arg-type]
+            clock or FakeClock(),
+            drop_frames=drop_frames,
+            realtime=realtime,
         )
         runner.start(self.stage)
 
@@ -87,14 +94,14 @@ def runner() -> Iterator[StageRunner]:
 
 def test_nothing_is_read_before_the_first_credit(runner: StageRunner) -> None:
     source = ListedSource([frame(0)])
-    Fixture(runner, source, CapturePolicy())
+    Fixture(runner, source)
     assert not source.exhausted.wait(0.05)
     assert source.asked == 0
 
 
 def test_every_frame_waits_for_its_credit_and_none_is_lost(runner: StageRunner) -> None:
     source = ListedSource([frame(index) for index in range(5)])
-    fixture = Fixture(runner, source, CapturePolicy())
+    fixture = Fixture(runner, source)
     frames = [fixture.next() for _ in range(5)]
     assert [f.frame_index for f in frames] == [0, 1, 2, 3, 4]
     assert [(f.media_ns, f.capture_ns) for f in frames] == [(index * 10 * MS, 1000 + index) for index in range(5)]
@@ -107,7 +114,7 @@ def test_every_frame_waits_for_its_credit_and_none_is_lost(runner: StageRunner) 
 
 def test_it_reads_at_most_one_frame_ahead_of_its_credits(runner: StageRunner) -> None:
     source = ListedSource([frame(index) for index in range(5)])
-    fixture = Fixture(runner, source, CapturePolicy())
+    fixture = Fixture(runner, source)
     fixture.next()
     assert fixture.link.receive(30) is None
     assert source.asked <= 3
@@ -123,7 +130,7 @@ def test_newest_wins_and_what_must_be_told_is_carried_over(runner: StageRunner) 
             frame(3),
         ]
     )
-    fixture = Fixture(runner, source, CapturePolicy(newest=True))
+    fixture = Fixture(runner, source, drop_frames=True)
     assert fixture.next().frame_index == 0
     assert source.exhausted.wait(10)
     newest = fixture.next()
@@ -135,7 +142,7 @@ def test_newest_wins_and_what_must_be_told_is_carried_over(runner: StageRunner) 
 
 def test_the_last_frame_is_sent_however_late_its_credit_comes(runner: StageRunner) -> None:
     source = ListedSource([frame(0), frame(1)])
-    fixture = Fixture(runner, source, CapturePolicy(newest=True))
+    fixture = Fixture(runner, source, drop_frames=True)
     fixture.next()
     assert source.exhausted.wait(10)
     assert fixture.link.receive(30) is None
@@ -155,7 +162,7 @@ class SteppingClock:
 
 def test_a_realtime_file_is_released_at_the_pace_of_its_media_time(runner: StageRunner) -> None:
     source = ListedSource([frame(index, media_ns=70 * MS + index * 10 * MS) for index in range(4)])
-    fixture = Fixture(runner, source, CapturePolicy(realtime=True), SteppingClock())
+    fixture = Fixture(runner, source, realtime=True, clock=SteppingClock())
     fixture.link.send(Credit(count=4))
     released_ns = [expect(fixture.link, FrameCaptured).capture_ns for _ in range(4)]
     assert [(at - released_ns[0]) // MS for at in released_ns] == [0, 10, 20, 30]
@@ -163,7 +170,7 @@ def test_a_realtime_file_is_released_at_the_pace_of_its_media_time(runner: Stage
 
 def test_what_was_lost_after_the_last_frame_comes_with_the_end(runner: StageRunner) -> None:
     lost = (SkippedItem("packets 7-9", "bad", None, 3),)
-    fixture = Fixture(runner, ListedSource([frame(0)], lost), CapturePolicy())
+    fixture = Fixture(runner, ListedSource([frame(0)], lost))
     fixture.next()
     assert expect(fixture.link, End) == End(reason="finished", skipped=lost)
 
@@ -171,14 +178,14 @@ def test_what_was_lost_after_the_last_frame_comes_with_the_end(runner: StageRunn
 def test_repaired_times_are_counted_in_the_end(runner: StageRunner) -> None:
     source = ListedSource([frame(0)])
     source.repaired = (3, 2)
-    fixture = Fixture(runner, source, CapturePolicy())
+    fixture = Fixture(runner, source)
     fixture.next()
     assert expect(fixture.link, End) == End(reason="finished", made_pts=3, clamped_pts=2)
 
 
 def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) -> None:
     source = ListedSource([frame(index) for index in range(100)])
-    fixture = Fixture(runner, source, CapturePolicy())
+    fixture = Fixture(runner, source)
     fixture.next()
     runner.control.end()
     fixture.link.send(Credit(count=100))
@@ -196,14 +203,14 @@ def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) ->
 def test_ending_before_the_first_credit_reads_nothing(runner: StageRunner) -> None:
     source = ListedSource([frame(0)])
     runner.control.end()
-    fixture = Fixture(runner, source, CapturePolicy())
+    fixture = Fixture(runner, source)
     assert expect(fixture.link, End).reason == "interrupted"
     assert source.asked == 0
 
 
 def test_cancelling_ends_it_while_it_waits_for_a_credit(runner: StageRunner) -> None:
     source = ListedSource([frame(0), frame(1), frame(2)])
-    fixture = Fixture(runner, source, CapturePolicy())
+    fixture = Fixture(runner, source)
     fixture.next()
     runner.control.cancel()
     assert runner.join() is None
@@ -218,7 +225,7 @@ def test_a_source_that_fails_is_reported_and_closed(runner: StageRunner) -> None
         raise SourceError("the disk is gone")
 
     source.frames = frames  # type: ignore[method-assign]
-    fixture = Fixture(runner, source, CapturePolicy())
+    fixture = Fixture(runner, source)
     fixture.link.send(Credit(count=2))
     failure = runner.join()
     assert isinstance(failure, SourceError)
@@ -251,7 +258,7 @@ class CameraSource(ListedSource):
 class TestSourcesThatComeInTheirOwnTime:
     def test_a_waiting_frame_goes_out_with_its_credit_though_no_other_frame_comes(self, runner: StageRunner) -> None:
         source = CameraSource()
-        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture = Fixture(runner, source, drop_frames=True)
         source.handover.put(frame(0))
         assert fixture.next().frame_index == 0
         source.handover.put(frame(1))
@@ -265,7 +272,7 @@ class TestSourcesThatComeInTheirOwnTime:
         """A stage that slept through its turn would not be heard within the limit of this test."""
         monkeypatch.setattr(capture_module, "WAIT_MS", 2 * LIMIT_MS)
         source = CameraSource()
-        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture = Fixture(runner, source, drop_frames=True)
         fixture.link.send(Credit(count=6))
         for index in range(5):
             assert fixture.link.receive(20) is None
@@ -276,7 +283,7 @@ class TestSourcesThatComeInTheirOwnTime:
 
     def test_outages_are_told_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
         source = CameraSource()
-        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture = Fixture(runner, source, drop_frames=True)
         source.handover.put(frame(0))
         assert fixture.next().frame_index == 0
         source.handover.put(SourceOutage(0, 5, "gone"))
@@ -290,7 +297,7 @@ class TestSourcesThatComeInTheirOwnTime:
 
     def test_what_was_dropped_is_counted_by_its_cause(self, runner: StageRunner) -> None:
         source = CameraSource()
-        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture = Fixture(runner, source, drop_frames=True)
         for index in range(6):
             source.handover.put(frame(index))
         source.handover.finish()
@@ -302,13 +309,13 @@ class TestSourcesThatComeInTheirOwnTime:
 
     def test_nothing_is_asked_for_before_the_first_credit(self, runner: StageRunner) -> None:
         source = CameraSource()
-        Fixture(runner, source, CapturePolicy(newest=True))
+        Fixture(runner, source, drop_frames=True)
         assert not source.handover.wait(0.03)
         assert source.asked == 0
 
     def test_ending_ends_it_while_nothing_comes(self, runner: StageRunner) -> None:
         source = CameraSource()
-        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture = Fixture(runner, source, drop_frames=True)
         fixture.link.send(Credit())
         until(lambda: source.asked)
         runner.control.end()
@@ -316,7 +323,7 @@ class TestSourcesThatComeInTheirOwnTime:
 
     def test_a_failure_is_reported(self, runner: StageRunner) -> None:
         source = CameraSource()
-        fixture = Fixture(runner, source, CapturePolicy(newest=True))
+        fixture = Fixture(runner, source, drop_frames=True)
         source.handover.finish(SourceError("the camera is gone"))
         fixture.link.send(Credit())
         failure = runner.join()

@@ -1,0 +1,163 @@
+"""Plan of a run: everything that is decided once, from the configuration and what the source says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.layer import deserialize_realiser
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
+from arr_coc.video.texture_updater import TextureOptions
+from stream.answer.latency import LatencyController, target_off
+from stream.answer.model_world import shows_scenes
+from stream.answer.request import ClientOptions
+from stream.answer.scheduler import SchedulePolicy, cancel_off
+from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
+from stream.config import Config, StandingQueryConfig
+from stream.events import Notice
+from stream.media import SourceInfo
+from stream.protocol.messages import ServerHello
+from stream.recording.journal import Journal
+from stream.stages.allocate import AllocatePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Options of the stages of one run.
+
+    `realtime`: capture releases frames at the pace of their media time, as a camera would. `drop_frames`: a frame that
+    a stage has no time for is replaced by the next one; else the stage before it waits. `restart`: a process that dies
+    or hangs is started again. `target_ms` is the latency that is held; None where none is asked for or it cannot be.
+    `notices` say what was asked for and has no effect in this run. `client` lacks what depends on the answer server's
+    endpoint, `allocator` what depends on its model.
+    """
+
+    realtime: bool
+    drop_frames: bool
+    restart: bool
+    texture: TextureOptions
+    allocator: AllocatorOptions
+    allocate: AllocatePolicy
+    schedule: SchedulePolicy
+    client: ClientOptions
+    target_ms: float | None
+    notices: tuple[Notice, ...]
+
+    @classmethod
+    def of(
+        cls, config: Config, info: SourceInfo, *, journal: Journal | None = None, holds: bool | None = None
+    ) -> RunPlan:
+        """Decides what follows from the configuration and the source.
+
+        `journal` holds the answers of a run that this one continues, `holds` is the answer to its standing query.
+        """
+        pipeline, answer = config.pipeline, config.answer
+        paced = info.live or config.capture.realtime
+        lockstep = not paced and pipeline.answers == "lockstep"
+        restart = info.live if pipeline.restart is None else pipeline.restart
+        waits_for_server = answer.server is not None and pipeline.restart is None
+        no_target, no_cancel = answer.target_ms is not None and lockstep, answer.on_cut == "cancel" and lockstep
+        return cls(
+            realtime=config.capture.realtime and not info.live,
+            drop_frames=paced or pipeline.frames == "newest",
+            restart=restart,
+            texture=_texture_options(config),
+            allocator=_allocator_options(config, paced=paced),
+            allocate=_allocate_policy(config, live=info.live),
+            schedule=_schedule_policy(config, lockstep=lockstep, holds=holds),
+            client=ClientOptions(
+                encode=answer.encode,
+                standing_query=answer.until.question,
+                reconnect=paced or pipeline.answers == "lockstep" if waits_for_server else restart,
+                resend_after_loss=lockstep,
+                journal=journal,
+            ),
+            target_ms=None if no_target else answer.target_ms,
+            notices=(*([target_off()] if no_target else []), *([cancel_off()] if no_cancel else [])),
+        )
+
+    def make_latency_controller(self) -> LatencyController | None:
+        """Returns what holds `target_ms`; None where none is held."""
+        return None if self.target_ms is None else LatencyController(self.target_ms, self.allocator.budget)
+
+    def make_allocator(self, hello: ServerHello) -> StreamAllocator:
+        """Returns the allocator for a model; the strategy `auto` depends on whether that knows coarse tokens.
+
+        Raises ModelError where the weights that came with the hello do not fit.
+        """
+        options = replace(self.allocator, levels=hello.knows_levels)
+        return StreamAllocator(options, deserialize_realiser(hello.allocator, hello.model_id))
+
+
+def _texture_options(config: Config) -> TextureOptions:
+    texture = config.texture
+    return TextureOptions(
+        backend=texture.backend,
+        thresholds=Thresholds(texture.mean_threshold, texture.max_threshold),
+        lease_timeout_ms=texture.lease_timeout_ms,
+        cuts=texture.cut.enabled,
+    )
+
+
+def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
+    """Only frames at a pace of their own are scored on the texture's device: a file gives the same on every backend."""
+    allocate = config.allocate
+    return AllocatorOptions(
+        strategy=allocate.strategy,
+        budget=allocate.budget,
+        explore=allocate.explore,
+        coverage=allocate.coverage,
+        tau_ms=allocate.tau_ms,
+        seed=allocate.seed,
+        on_device=paced,
+    )
+
+
+def _allocate_policy(config: Config, *, live: bool) -> AllocatePolicy:
+    return AllocatePolicy(
+        live=live,
+        whole_frames=config.answer.encode not in NEEDS_TOKENS_ONLY,
+        all_tiles=config.answer.encode in SHOWS_ALL_TILES,
+        with_maps=config.output.publish is not None,
+        with_reasons=config.output.why is not None,
+        learns=config.answer.feedback,
+    )
+
+
+def _schedule_policy(config: Config, *, lockstep: bool, holds: bool | None) -> SchedulePolicy:
+    answer = config.answer
+    return SchedulePolicy(
+        triggers=AnswerTriggerOptions(_ns(answer.every_s), answer.on_change, answer.on_cut is not False),
+        query=answer.asked,
+        lockstep=lockstep,
+        source_is_drawn=shows_scenes(config),
+        silence_limit_s=config.pipeline.timeout_s,
+        connect_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
+        shadow_every=answer.shadow_every,
+        cancel_on_cut=answer.on_cut == "cancel",
+        standing_query=_standing_query(answer.until, holds),
+    )
+
+
+def _standing_query(until: StandingQueryConfig, holds: bool | None) -> StandingQueryOptions | None:
+    if until.question is None:
+        return None
+    return StandingQueryOptions(
+        query=until.question,
+        triggers=YesNoTriggerOptions(
+            every_ns=_ns(until.every_s),
+            on_change=until.on_change,
+            on_cut=until.on_cut,
+            least_ns=round(until.least_s * NS_PER_S),
+        ),
+        thresholds=VerdictThresholds(until.yes_above, until.no_below, until.sure, until.certain),
+        only_query=until.alone,
+        stop_on_yes=not until.go_on,
+        initial_verdict=holds,
+        force=until.force,
+    )
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * NS_PER_S)
