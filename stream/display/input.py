@@ -27,7 +27,7 @@ WAITING_MAX = 100
 JOIN_LIMIT_S = 1.0
 
 
-def refusal(text: str) -> str | None:
+def refusal_reason(text: str) -> str | None:
     """Why `text` is no question to ask, None where it is one."""
     if not text.strip():
         return "an empty line is no question"
@@ -56,7 +56,7 @@ class PendingQuestions:
     def put(self, line: str, tell: Callable[[str], None]) -> None:
         """Asks what was typed, or tells why not."""
         question = printable(line)
-        reason = refusal(question)
+        reason = refusal_reason(question)
         if reason is not None:
             tell(f"not asked: {reason}")
             return

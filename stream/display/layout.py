@@ -38,7 +38,7 @@ def compose(view: ViewSnapshot, message: str, width: int, height: int) -> list[R
     bottom = [status] if height > 2 and (status or height >= 13) else []
     rules = 0 if height < 7 else 1 if height < 13 else 2
     room = height - len(header) - len(bottom) - rules
-    figures = figure_lines(view.figures, width)[: max(0, room - max(3, (height + 1) // 4))]
+    figures = figure_lines(view.statistics, width)[: max(0, room - max(3, (height + 1) // 4))]
     text = _transcript(view, width, room - len(figures))
     rule: Row = [("class:dim", "─" * width)]
     return [*header, *[rule] * (rules > 1), *text, *[rule] * (rules > 0), *figures, *bottom]
@@ -155,7 +155,7 @@ def _header(view: ViewSnapshot, width: int) -> list[Row]:
 
 def _running(view: ViewSnapshot) -> str:
     """Of a file, where it is and how long it is; of a live source, how long the run has been going on."""
-    info, figures = view.info, view.figures
+    info, figures = view.info, view.statistics
     if info.live:
         return f"running {seconds_text(figures.uptime_s)}"
     at = seconds_text(figures.media_s or 0.0)
@@ -163,33 +163,33 @@ def _running(view: ViewSnapshot) -> str:
 
 
 def _status(view: ViewSnapshot, message: str) -> Row:
-    outage = view.figures.outage
+    outage = view.statistics.outage
     if message:
         return [("class:note", f" {message}")]
     if outage is not None:
         return [("class:alarm", f" source lost, {duration_text(outage.lasted_s)} by now: {printable(outage.reason)}")]
-    said = [view.waiting] if view.waiting else []
+    parts = [view.waiting] if view.waiting else []
     if view.pending:
-        said.append(f"asking: {view.pending}")
-    return [("class:note", f" {SEPARATOR.join(said)}")] if said else []
+        parts.append(f"asking: {view.pending}")
+    return [("class:note", f" {SEPARATOR.join(parts)}")] if parts else []
 
 
 def _transcript(view: ViewSnapshot, width: int, height: int) -> list[Row]:
     """The newest lines that fit; where there are fewer, empty ones below them."""
     rows: list[Row] = []
-    for entry in reversed([*view.entries, *([] if view.spoken is None else [view.spoken])]):
+    for entry in reversed([*view.entries, *([] if view.partial is None else [view.partial])]):
         if len(rows) >= height:
             break
-        rows = [*_entry_rows(entry, width, spoken=entry is view.spoken), *rows]
+        rows = [*_entry_rows(entry, width, partial=entry is view.partial), *rows]
     rows = rows[-height:] if height > 0 else []
     return [*rows, *[[] for _ in range(height - len(rows))]]
 
 
-def _entry_rows(entry: TranscriptEntry, width: int, *, spoken: bool) -> list[Row]:
+def _entry_rows(entry: TranscriptEntry, width: int, *, partial: bool) -> list[Row]:
     indent = TIME_CELLS + 3 if width >= 40 else 1
-    style = "class:note" if entry.remark else "class:spoken" if spoken else ""
+    style = "class:note" if entry.is_message else "class:partial" if partial else ""
     at = f" {entry.at:>{TIME_CELLS}}  " if width >= 40 else " "
-    lines = wrap(entry.shown, max(1, width - indent - 1))
+    lines = wrap(entry.display_text, max(1, width - indent - 1))
     return [[("class:time", " " * indent if number else at), (style, text)] for number, text in enumerate(lines)]
 
 

@@ -13,7 +13,7 @@ from stream.clock import Clock, MonotonicClock, clock_text, duration_text
 from stream.display.input import QuestionReader
 from stream.display.layout import SEPARATOR, megabytes
 from stream.display.state import TranscriptEntry, ViewModel
-from stream.display.text import print_answer, summary_text, turned_text
+from stream.display.text import print_answer, summary_text, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     Answer,
@@ -52,7 +52,7 @@ class LinesDisplay(Display):
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._reader: QuestionReader | None = None
-        self._said = Said()
+        self._answers = AnswerPrinter()
         self._run: RunHandle | None = None
 
     def attach(self, run: RunHandle, frames: int | None) -> None:
@@ -61,7 +61,7 @@ class LinesDisplay(Display):
             self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
             self._thread.start()
         if self._questions is not None:
-            self._reader = QuestionReader(self._questions, self._state.questions, _say)
+            self._reader = QuestionReader(self._questions, self._state.questions, logs.say)
 
     def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
@@ -72,28 +72,27 @@ class LinesDisplay(Display):
         entries = self._state.add(event)
         if isinstance(event, Answer):
             for entry in entries:
-                self._said.say(entry)
+                self._answers.print(entry)
         elif isinstance(event, VerdictChanged):
-            self._said.close()
+            self._answers.finish()
             for entry in entries:
                 print_answer(entry.at, entry.text)
         elif entries:
             if isinstance(event, QueryChanged) and event.error is None:
-                self._said.close()
+                self._answers.finish()
             for entry in entries:
-                _say(entry.text)
+                logs.say(entry.text)
         elif isinstance(event, Notice):
-            _say(f"{printable(event.message)} …")  # the only one without an entry tells that a model is being loaded
+            logs.say(f"{printable(event.message)} …")  # only that a model is being loaded has no entry
         elif isinstance(event, Summary):
-            self._said.close()
+            self._answers.finish()
             self.close()
-            if event.frames or event.error is None:
-                pace = None if event.timing is None else event.timing.get("fps")
-                _say(summary_text(event, pace or None))
+            if text := summary_text(event):
+                logs.say(text)
 
     def close(self) -> None:
         with suppress(ReaderGone, OutputFailed):
-            self._said.close()
+            self._answers.finish()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._closing.set()
@@ -104,36 +103,36 @@ class LinesDisplay(Display):
     def _report(self, every_s: float) -> None:
         assert self._state is not None
         while not self._closing.wait(every_s):
-            figures = self._state.figures()
+            figures = self._state.statistics()
             if figures.frames or figures.outage is not None:
-                _say(figures_text(figures, self._state.position(figures)))
+                logs.say(figures_text(figures, self._state.position(figures)))
 
     def _ask(self, question: str) -> None:
         """Asks; says so where the answer cannot come yet."""
         assert self._state is not None
         assert self._run is not None
         if self._state.loading:
-            _say(f"asking, once the model is loaded: {question}")
+            logs.say(f"asking, once the model is loaded: {question}")
         self._run.ask(question)
 
 
-class Said:
+class AnswerPrinter:
     """Answers on stdout, a line each; of those that are the same as the one before, one line for all of them."""
 
     def __init__(self) -> None:
         self._text: str | None = None
         self._again: TranscriptEntry | None = None
 
-    def say(self, entry: TranscriptEntry) -> None:
+    def print(self, entry: TranscriptEntry) -> None:
         """Prints an answer, or counts it where the last one was the same."""
         if entry.text == self._text:
-            self._again = entry if self._again is None else self._again.again(entry.at)
+            self._again = entry if self._again is None else self._again.repeated(entry.at)
             return
-        self.close()
+        self.finish()
         self._text = entry.text
         print_answer(entry.at, entry.text)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Prints how long the last answer went on; whatever comes next is printed whole."""
         again, self._text, self._again = self._again, None, None
         if again is not None and again.count == 1:
@@ -170,11 +169,6 @@ def figures_text(figures: StatisticsSnapshot, at: str) -> str:
     return SEPARATOR.join(parts)
 
 
-def _say(line: str) -> None:
-    """Nobody has to read it."""
-    logs.say(line)
-
-
 QUIET_NOTICES = {"loading"}
 """Codes of notices that tell of nothing unusual."""
 
@@ -192,9 +186,9 @@ class JsonDisplay(Display):
         if isinstance(event, (FrameReady, AnswerDeltaEvent, Explanation)):
             return
         fields = msgspec.to_builtins(event)
-        write_line(json_line(level_of(event), {"event": fields.pop("type"), **fields}))
+        write_line(json_line(log_level(event), {"event": fields.pop("type"), **fields}))
         if self._captions and isinstance(event, VerdictChanged):
-            print_answer(clock_text(event.pts_s), turned_text(event))
+            print_answer(clock_text(event.pts_s), verdict_text(event))
         if self._captions and isinstance(event, Answer):
             text = printable(event.text)
             if text:
@@ -204,7 +198,7 @@ class JsonDisplay(Display):
         """Every line is written already."""
 
 
-def level_of(event: Event) -> str:
+def log_level(event: Event) -> str:
     """How much it matters, in the words of `logging`."""
     if isinstance(event, Summary):
         return "info" if event.error is None else "error"

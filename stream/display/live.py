@@ -76,7 +76,7 @@ STYLE = Style.from_dict(
         "dim": "dim",
         "label": "ansicyan",
         "time": "ansicyan",
-        "spoken": "italic",
+        "partial": "italic",
         "note": "ansiyellow",
         "alarm": "bold ansired",
     }
@@ -249,7 +249,7 @@ class LiveView:
     def _compose(self) -> list[Row]:
         now_s = time.monotonic()
         if self._figures is None or now_s - self._figures_s >= FIGURES_S:
-            self._figures, self._figures_s = self._model.figures(), now_s
+            self._figures, self._figures_s = self._model.statistics(), now_s
         message = self._urgent or (self._message if now_s < self._message_until_s else "")
         size = self._app.output.get_size()
         return compose(self._model.snapshot(self._figures), message, size.columns, size.rows - 1)
@@ -293,9 +293,9 @@ class LiveDisplay(Display):
         self._view = LiveView(self._out, self._keys, self._modes, self._model)
         self._stderr = sys.stderr
         if self._stderr.isatty():
-            sys.stderr = LineWriter(self._model.note)
+            sys.stderr = LineWriter(self._model.add_message)
         if self._questions is not None:
-            self._reader = QuestionReader(self._questions, self._model.questions, self._model.note)
+            self._reader = QuestionReader(self._questions, self._model.questions, self._model.add_message)
 
     def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
@@ -311,9 +311,8 @@ class LiveDisplay(Display):
             self._view.show("")
         elif isinstance(event, Summary):
             self.close()
-            if event.frames or event.error is None:
-                pace = None if event.timing is None else event.timing.get("fps")
-                logs.show("\n".join(wrap(summary_text(event, pace or None), self._columns)))
+            if text := summary_text(event):
+                logs.show("\n".join(wrap(text, self._columns)))
 
     def close(self) -> None:
         """Gives the terminal back, with the last answers and messages on it."""
@@ -337,12 +336,13 @@ class LiveDisplay(Display):
 
     def _leave_last_entries(self) -> None:
         assert self._model is not None
+        columns = self._columns
         for entry in self._model.entries[-LAST_ENTRIES:]:
             indent = len(entry.at) + 2
-            if entry.remark:
-                logs.show("\n".join(wrap(entry.text, self._columns)))
+            if entry.is_message:
+                logs.show("\n".join(wrap(entry.text, columns)))
             else:
-                print_answer(entry.at, f"\n{'':{indent}}".join(wrap(entry.shown, max(1, self._columns - indent))))
+                print_answer(entry.at, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent))))
 
     def _end_waiting(self) -> None:
         if self._waiting:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from stream.clock import clock_text
 from stream.control import leave_gone_terminal
-from stream.display.text import EventText, breaks_off, print_answer, summary_text, turned_text
+from stream.display.text import EventText, discards_partial_answer, print_answer, summary_text, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     Answer,
@@ -33,8 +33,8 @@ from stream.monitor.health import RunHandle
 from stream.sinks.base import Display
 from stream.untrusted import printable, printable_lines
 
-SPOKEN_LINES = 2
-"""Lines for the answer that is being spoken."""
+PARTIAL_LINES = 2
+"""Lines for the answer that is being generated."""
 
 
 class ProgressDisplay(Display):
@@ -54,12 +54,11 @@ class ProgressDisplay(Display):
             expand=True,
         )
         self._task = self._progress.add_task("starting", total=None, counts="")
-        self._spoken = ""
-        self._remark = ""
-        self._remarks = EventText()
-        self._ready_ns: tuple[int, int] | None = None
+        self._partial = ""
+        self._message = ""
+        self._event_text = EventText()
         if self._err.is_terminal:
-            self._live = Live(console=self._err, get_renderable=self._view, refresh_per_second=8, transient=True)
+            self._live = Live(console=self._err, get_renderable=self._render, refresh_per_second=8, transient=True)
             self._live.start()
 
     def attach(self, run: RunHandle, frames: int | None) -> None:
@@ -68,7 +67,7 @@ class ProgressDisplay(Display):
     def show_message(self, message: str) -> None:
         """Shows a message at once. Safe in a signal handler: takes no lock, uses no buffer."""
         if self._live is not None:
-            self._remark = message
+            self._message = message
         else:
             write_now(message)
 
@@ -76,19 +75,18 @@ class ProgressDisplay(Display):
         if isinstance(event, FrameReady):
             self._advance(event)
         elif isinstance(event, AnswerDeltaEvent):
-            self._spoken += event.text
+            self._partial += event.text
         elif isinstance(event, Answer):
-            self._spoken = ""
-            self._caption(event.pts_s, printable(event.text))
+            self._partial = ""
+            self._print_answer(event.pts_s, printable(event.text))
         elif isinstance(event, VerdictChanged):
-            self._turned(event)
+            self._print_verdict(event)
         elif isinstance(event, Summary):
             self.close()
-            if event.frames or event.error is None:
-                text = summary_text(event, self._pace(event))
+            if text := summary_text(event):
                 self._err.print(Text(text), soft_wrap=not self._err.is_terminal)
         else:
-            self._say(event)
+            self._print_event(event)
 
     def close(self) -> None:
         live, self._live = self._live, None
@@ -97,18 +95,12 @@ class ProgressDisplay(Display):
                 live.stop()
 
     def _advance(self, event: FrameReady) -> None:
-        self._ready_ns = (self._ready_ns or (event.ready_ns, 0))[0], event.ready_ns
         speed = self._progress.tasks[0].speed
         pace = f" · {speed:.0f}/s" if speed else ""
         counts = f"frame {event.frame_index + 1}{pace}"
         self._progress.update(self._task, description="", completed=event.frame_index + 1, counts=counts)
 
-    def _pace(self, summary: Summary) -> float | None:
-        """Frames a second from the first allocation to the last, so without the time that loading took."""
-        first_ns, last_ns = self._ready_ns or (0, 0)
-        return (summary.frames - 1) * 1e9 / (last_ns - first_ns) if last_ns > first_ns else None
-
-    def _caption(self, pts_s: float, text: str) -> None:
+    def _print_answer(self, pts_s: float, text: str) -> None:
         if not self._captions or not text:
             return
         if not sys.stdout.isatty():
@@ -124,31 +116,31 @@ class ProgressDisplay(Display):
             if not leave_gone_terminal():
                 raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
 
-    def _turned(self, event: VerdictChanged) -> None:
-        """What a run was watched for is told in any case."""
+    def _print_verdict(self, event: VerdictChanged) -> None:
+        """Prints a verdict in any case: it is what the run was started for."""
         if self._captions:
-            self._caption(event.pts_s, turned_text(event))
+            self._print_answer(event.pts_s, verdict_text(event))
         else:
-            line = f"{clock_text(event.pts_s)}  {turned_text(event)}"
+            line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
             self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
 
-    def _say(self, event: Event) -> None:
+    def _print_event(self, event: Event) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=printable(event.message))
-        elif breaks_off(event):
-            self._spoken = ""
-        remark = self._remarks.of(event)
-        if remark is not None:
-            self._err.print(Text(remark, style="yellow"), soft_wrap=not self._err.is_terminal)
+        elif discards_partial_answer(event):
+            self._partial = ""
+        line = self._event_text.line(event)
+        if line is not None:
+            self._err.print(Text(line, style="yellow"), soft_wrap=not self._err.is_terminal)
 
-    def _view(self) -> RenderableType:
+    def _render(self) -> RenderableType:
         parts: list[RenderableType] = []
-        if self._spoken:
-            room = SPOKEN_LINES * max(20, self._err.width - 4)
-            spoken = printable(self._spoken)
-            parts.append(Padding(Text(spoken[-room:], style="italic"), (0, 2)))
-        if self._remark:
-            parts.append(Text(self._remark, style="bold yellow"))
+        if self._partial:
+            room = PARTIAL_LINES * max(20, self._err.width - 4)
+            partial = printable(self._partial)
+            parts.append(Padding(Text(partial[-room:], style="italic"), (0, 2)))
+        if self._message:
+            parts.append(Text(self._message, style="bold yellow"))
         return Group(*parts, self._progress)
 
 

@@ -1,4 +1,4 @@
-"""State that a live display shows: transcript, figures and the memory of the run's processes."""
+"""State that a live display shows: transcript, statistics, the question, and the memory of the run's processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, clock_text
 from stream.display.input import PendingQuestions
-from stream.display.text import EventText, breaks_off, turned_text
+from stream.display.text import EventText, discards_partial_answer, verdict_text
 from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Notice, QueryChanged, Started, VerdictChanged
 from stream.monitor.health import RunHandle
 from stream.monitor.memory import resident_bytes
@@ -23,20 +23,20 @@ ENTRIES_KEPT = 200
 
 
 class DisplayClock:
-    """When something was seen, for people: media time, or for a live source the time of day."""
+    """Times of frames for people: media time, or for a live source the time of day."""
 
     def __init__(self, live: bool, wall_s: Callable[[], float] = time.time) -> None:
         self._live = live
         self._wall_s = wall_s
         self._offset_s: float | None = None
 
-    def see(self, frame: FrameReady) -> None:
-        """Learns from a frame that is ready about now how media time and time of day go together."""
+    def sync(self, frame: FrameReady) -> None:
+        """Learns from a frame that is ready about now the offset between media time and time of day."""
         if self._live:
             captured_s = self._wall_s() - (frame.ready_ns - frame.capture_ns) / NS_PER_S
             self._offset_s = captured_s - frame.pts_s
 
-    def of(self, pts_s: float) -> str:
+    def text(self, pts_s: float) -> str:
         if self._offset_s is None:
             return clock_text(pts_s)
         return time.strftime("%H:%M:%S", time.localtime(pts_s + self._offset_s))
@@ -44,40 +44,40 @@ class DisplayClock:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEntry:
-    """An answer, or a remark on the run, and the time that it speaks of.
+    """An answer or a message, and the media time of the answer for people.
 
     `count` answers in a row were the same, the last one at `until`.
     """
 
     at: str
     text: str
-    remark: bool = False
+    is_message: bool = False
     count: int = 1
     until: str = ""
 
     @property
-    def shown(self) -> str:
+    def display_text(self) -> str:
         """The text, and how often it was the answer."""
         return self.text if self.count == 1 else f"{self.text} (×{self.count}, to {self.until})"
 
-    def again(self, at: str) -> TranscriptEntry:
+    def repeated(self, at: str) -> TranscriptEntry:
         """This entry, for another answer that is the same."""
         return replace(self, count=self.count + 1, until=at)
 
 
 class Transcript:
-    """The last answers and remarks, the newest last, and the answer that is being spoken.
+    """The last answers and messages of a run, the newest last, and the answer that is being generated.
 
-    `cuts`: whether scene cuts are remarks too.
+    `cuts`: whether scene cuts are messages too.
     """
 
     def __init__(self, times: DisplayClock, *, cuts: bool = False) -> None:
-        self.times = times
-        self._remarks = EventText(times.of, cuts=cuts)
+        self.clock = times
+        self._event_text = EventText(times.text, cuts=cuts)
         self._entries: deque[TranscriptEntry] = deque(maxlen=ENTRIES_KEPT)
-        self._spoken: list[str] = []
-        self._spoken_at = ""
-        self._speaking: int | None = None
+        self._partial: list[str] = []
+        self._partial_at = ""
+        self._partial_answer: int | None = None
         self._newest_is_answer = False
 
     @property
@@ -85,10 +85,10 @@ class Transcript:
         return tuple(self._entries)
 
     @property
-    def spoken(self) -> TranscriptEntry | None:
-        """What has been said of the answer that is not finished; None as long as it repeats the one before."""
-        text = printable("".join(self._spoken))
-        return TranscriptEntry(self._spoken_at, text) if self._spoken and not self._repeats(text) else None
+    def partial(self) -> TranscriptEntry | None:
+        """The answer that is being generated; None as long as it repeats the one before."""
+        text = printable("".join(self._partial))
+        return TranscriptEntry(self._partial_at, text) if self._partial and not self._repeats(text) else None
 
     def add(self, event: Event) -> TranscriptEntry | None:
         """Takes an event; returns what it adds, where that is more than another piece of text.
@@ -96,36 +96,36 @@ class Transcript:
         An answer that is the same as the entry before it makes no new one: that one is extended.
         """
         if isinstance(event, FrameReady):
-            self.times.see(event)
+            self.clock.sync(event)
             return None
         if isinstance(event, AnswerDeltaEvent):
-            self._piece(event)
+            self._add_delta(event)
             return None
         entry = None
         if isinstance(event, Answer):
-            self._hush()
+            self._drop_partial()
             text = printable(event.text)
-            entry = TranscriptEntry(self.times.of(event.pts_s), text) if text else None
+            entry = TranscriptEntry(self.clock.text(event.pts_s), text) if text else None
         elif isinstance(event, VerdictChanged):
-            entry = TranscriptEntry(self.times.of(event.pts_s), turned_text(event))
+            entry = TranscriptEntry(self.clock.text(event.pts_s), verdict_text(event))
         else:
-            if breaks_off(event):
-                self._hush()
-            remark = self._remarks.of(event)
-            entry = None if remark is None else TranscriptEntry("", remark, remark=True)
+            if discards_partial_answer(event):
+                self._drop_partial()
+            line = self._event_text.line(event)
+            entry = None if line is None else TranscriptEntry("", line, is_message=True)
         if entry is None:
             return None
         if isinstance(event, Answer) and self._newest is not None and self._newest.text == entry.text:
-            self._entries[-1] = self._newest.again(entry.at)
+            self._entries[-1] = self._newest.repeated(entry.at)
         else:
             self._entries.append(entry)
         self._newest_is_answer = isinstance(event, Answer)
         return entry
 
-    def note(self, remark: str) -> TranscriptEntry:
-        """Adds a remark."""
+    def add_message(self, message: str) -> TranscriptEntry:
+        """Adds a message."""
         self._newest_is_answer = False
-        self._entries.append(TranscriptEntry("", printable(remark), remark=True))
+        self._entries.append(TranscriptEntry("", printable(message), is_message=True))
         return self._entries[-1]
 
     @property
@@ -136,16 +136,16 @@ class Transcript:
     def _repeats(self, text: str) -> bool:
         return self._newest is not None and self._newest.text.startswith(text)
 
-    def _piece(self, event: AnswerDeltaEvent) -> None:
-        if event.answer != self._speaking:
-            self._hush()
-            self._speaking = event.answer
-            self._spoken_at = "" if event.pts_s is None else self.times.of(event.pts_s)
-        self._spoken.append(event.text)
+    def _add_delta(self, event: AnswerDeltaEvent) -> None:
+        if event.answer != self._partial_answer:
+            self._drop_partial()
+            self._partial_answer = event.answer
+            self._partial_at = "" if event.pts_s is None else self.clock.text(event.pts_s)
+        self._partial.append(event.text)
 
-    def _hush(self) -> None:
-        self._speaking = None
-        self._spoken.clear()
+    def _drop_partial(self) -> None:
+        self._partial_answer = None
+        self._partial.clear()
 
 
 MEMORY_NS = NS_PER_S
@@ -164,9 +164,9 @@ class ViewSnapshot:
     query: str
     waiting: str
     pending: str
-    figures: StatisticsSnapshot
+    statistics: StatisticsSnapshot
     entries: tuple[TranscriptEntry, ...]
-    spoken: TranscriptEntry | None
+    partial: TranscriptEntry | None
 
 
 class ViewModel:
@@ -194,7 +194,7 @@ class ViewModel:
         """Takes an event; returns what it adds to the transcript."""
         passed = self.questions.taken(event) if isinstance(event, QueryChanged) else []
         with self._lock:
-            added = [self._transcript.note(remark) for remark in passed]
+            added = [self._transcript.add_message(line) for line in passed]
             if isinstance(event, FrameReady):
                 self._waiting = ""
             elif isinstance(event, Started):
@@ -206,18 +206,18 @@ class ViewModel:
             entry = self._transcript.add(event)
             return added if entry is None else [*added, entry]
 
-    def note(self, remark: str) -> None:
-        """Adds a remark to the transcript; for any thread."""
+    def add_message(self, message: str) -> None:
+        """Adds a message to the transcript; for any thread."""
         with self._lock:
-            self._transcript.note(remark)
+            self._transcript.add_message(message)
 
     @property
     def entries(self) -> tuple[TranscriptEntry, ...]:
-        """The last answers and remarks."""
+        """The last answers and messages."""
         with self._lock:
             return self._transcript.entries
 
-    def figures(self) -> StatisticsSnapshot:
+    def statistics(self) -> StatisticsSnapshot:
         """The figures now; for one thread."""
         now_ns = self._clock.now_ns()
         if self._memory_ns is None or now_ns - self._memory_ns >= MEMORY_NS:
@@ -234,7 +234,7 @@ class ViewModel:
         if figures.media_s is None:
             return clock_text(0.0)
         with self._lock:
-            at = self._transcript.times.of(figures.media_s)
+            at = self._transcript.clock.text(figures.media_s)
         length_ns = self._info.duration_ns
         return at if self._info.live or length_ns is None else f"{at} / {clock_text(length_ns / NS_PER_S)}"
 
@@ -247,7 +247,7 @@ class ViewModel:
                 query=self._query,
                 waiting=self._waiting,
                 pending=self.questions.newest,
-                figures=figures,
+                statistics=figures,
                 entries=self._transcript.entries,
-                spoken=self._transcript.spoken,
+                partial=self._transcript.partial,
             )

@@ -61,33 +61,33 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 LEAST_RATIO = 1.05
-"""Below this, less work is not worth a word."""
+"""Smaller savings are not named."""
 
 SKIPS_SHOWN = 3
-"""Losses that are told one by one; the others are counted in the summary."""
+"""Losses that get a line each; the others are counted in the summary."""
 
 CHANGES_SHOWN = 3
-"""Changes of the picture's size or format that are told one by one: a folder may hold a thousand pictures of different
+"""Changes of the picture's size or format that get a line each: a folder may hold a thousand pictures of different
 sizes."""
 
 
-def turned_text(event: VerdictChanged) -> str:
-    """The turn of a standing answer, with how probable that is: `yes (97 %): is there a red car?`; and its warning."""
+def verdict_text(event: VerdictChanged) -> str:
+    """A changed verdict, with its probability: `yes (97 %): is there a red car?`; and its warning."""
     warning = "" if event.warning is None else f" ({event.warning})"
     chance = event.yes if event.to == "yes" else 1 - event.yes
     return printable(f"{event.to} ({chance:.0%}): {event.question}".replace("%", " %", 1) + warning)
 
 
-def breaks_off(event: Event) -> bool:
-    """Whether what was being spoken comes to nothing: it was cancelled, or the process that spoke is gone."""
+def discards_partial_answer(event: Event) -> bool:
+    """Whether the answer that was being generated comes to nothing: it was cancelled, or its process is gone."""
     lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
     return lost or isinstance(event, (Restarted, AnswerCancelled))
 
 
 class EventText:
-    """Makes the lines; where many parts of a source are broken, they do not flood.
+    """One line for each event that a person should know about. Many losses in a row are summed up.
 
-    `clock` makes a time for people of media time; `cuts` says whether scene cuts are told.
+    `clock` writes media time for people; `cuts` says whether scene cuts have lines.
     """
 
     def __init__(self, clock: Callable[[float], str] = clock_text, *, cuts: bool = False) -> None:
@@ -96,12 +96,12 @@ class EventText:
         self._skips = 0
         self._changes = 0
 
-    def of(self, event: Event) -> str | None:
+    def line(self, event: Event) -> str | None:
         """The line for an event that a person should know about, None for any other."""
-        line = self._line(event)
+        line = self._text(event)
         return None if line is None else printable(line)
 
-    def _line(self, event: Event) -> str | None:
+    def _text(self, event: Event) -> str | None:
         if isinstance(event, Notice):
             return None if event.code == "loading" else f"note: {event.message}"
         if isinstance(event, Skipped):
@@ -151,8 +151,10 @@ def print_answer(at: str, text: str) -> None:
     print_line(f"{at}  {text}")
 
 
-def summary_text(summary: Summary, pace: float | None) -> str:
-    """The run in one or two lines; `pace` is in frames a second."""
+def summary_text(summary: Summary) -> str:
+    """The run in one or two lines; none where it failed before its first frame."""
+    if summary.error is not None and not summary.frames:
+        return ""
     parts = [
         f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
         counted(summary.answers, "answer"),
@@ -162,8 +164,8 @@ def summary_text(summary: Summary, pace: float | None) -> str:
     if summary.skipped:
         parts.append(f"{summary.skipped} skipped")
     parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
-    if pace is not None:
-        parts.append(f"{counted(round(pace), 'frame')} a second")
+    if summary.timing and summary.timing["fps"]:
+        parts.append(f"{counted(round(summary.timing['fps']), 'frame')} a second")
     parts.append(f"{summary.backend} texture")
     if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)

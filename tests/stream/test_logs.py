@@ -16,7 +16,7 @@ import pytest
 from stream import logs
 from stream.commands.outcome import report_error, report_note, report_written
 from stream.display import open_display
-from stream.display.lines import JsonDisplay, LinesDisplay, level_of
+from stream.display.lines import JsonDisplay, LinesDisplay, log_level
 from stream.display.progress import ProgressDisplay
 from stream.events import (
     AnswerDeltaEvent,
@@ -159,5 +159,5 @@ def test_stderr_that_is_no_file_is_written_too(machine: None, capsys: pytest.Cap
     ],
 )
 def test_levels(event: Event, level: str) -> None:
-    assert level_of(event) == level
+    assert log_level(event) == level
     assert isinstance(event, Summary) or level != "error"

@@ -87,7 +87,7 @@ def of(events: Sequence[Any], kind: type) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_a_cut_cancels_the_answer_that_is_being_spoken(cut_video: str) -> None:
+def test_a_cut_cancels_the_answer_that_is_being_partial(cut_video: str) -> None:
     events = run(cut_video, on_cut="cancel")
     (cancelled,) = of(events, AnswerCancelled)
     assert (cancelled.answer, cancelled.trigger, cancelled.text, cancelled.by) == (0, "start", "stale", "cut")
@@ -172,14 +172,14 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
 
 
 def test_people_are_told_and_the_partial_text_goes() -> None:
-    assert EventText().of(STALE) == "answer cancelled by the cut at 0:00.7"
+    assert EventText().line(STALE) == "answer cancelled by the cut at 0:00.7"
     transcript = Transcript(DisplayClock(live=False))
     transcript.add(AnswerDeltaEvent(answer=4, text="a red", pts_s=0.2))
-    assert transcript.spoken is not None
+    assert transcript.partial is not None
     entry = transcript.add(STALE)
-    assert transcript.spoken is None
+    assert transcript.partial is None
     assert entry is not None
-    assert entry.remark
+    assert entry.is_message
 
 
 def test_it_is_a_line_of_its_own_in_json() -> None:

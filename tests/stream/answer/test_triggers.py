@@ -24,7 +24,7 @@ from stream.answer.triggers import (
     YesNoTriggers,
 )
 from stream.config import AnswerConfig, Config, StandingQueryConfig
-from stream.display.text import turned_text
+from stream.display.text import verdict_text
 from stream.events import Notice, VerdictChanged, YesNoResult, encode_event
 from stream.media import SourceInfo
 from stream.runtime.plan import RunPlan
@@ -395,7 +395,7 @@ def test_a_warning_stands_beside_every_look_and_turn() -> None:
     assert isinstance(first, YesNoResult)
     assert isinstance(turned, VerdictChanged)
     assert first.warning == turned.warning == "means nothing"
-    assert turned_text(turned) == "yes (97 %): is it here? (means nothing)"
+    assert verdict_text(turned) == "yes (97 %): is it here? (means nothing)"
     assert '"warning":"means nothing"' in encode_event(turned)
     assert "warning" not in encode_event(look(0.5, 0.97, None))
 

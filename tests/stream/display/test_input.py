@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stream import logs
 from stream.commands import watch
 from stream.config import QUERY_LIMIT_CHARS
-from stream.display.input import KEPT_CHARS, AskingDisplay, PendingQuestions, QuestionReader, refusal
+from stream.display.input import KEPT_CHARS, AskingDisplay, PendingQuestions, QuestionReader, refusal_reason
 from stream.events import Event, QueryChanged
 from stream.sinks.base import Display
 from tests.support.events import summary
@@ -77,7 +77,7 @@ def test_a_descriptor_that_cannot_be_read_ends_it() -> None:
 
 
 def test_the_longest_question_is_one() -> None:
-    assert refusal("x" * QUERY_LIMIT_CHARS) is None
+    assert refusal_reason("x" * QUERY_LIMIT_CHARS) is None
 
 
 def test_characters_may_come_in_pieces(piped: Piped) -> None:

@@ -52,13 +52,13 @@ VIEW = ViewSnapshot(
     query="What happens?",
     waiting="",
     pending="",
-    figures=FIGURES,
+    statistics=FIGURES,
     entries=(
         TranscriptEntry("0:02.0", "a red circle"),
-        TranscriptEntry("", "asked: Who?", remark=True),
+        TranscriptEntry("", "asked: Who?", is_message=True),
         TranscriptEntry("0:04.0", "a blue square"),
     ),
-    spoken=TranscriptEntry("0:06.0", "a gre"),
+    partial=TranscriptEntry("0:06.0", "a gre"),
 )
 
 
@@ -128,9 +128,9 @@ def test_what_was_asked_is_shown_until_it_is_taken() -> None:
 
 
 def test_the_same_answer_again_is_counted() -> None:
-    entry = TranscriptEntry("0:02.0", "a red circle").again("0:04.0").again("0:06.0")
+    entry = TranscriptEntry("0:02.0", "a red circle").repeated("0:04.0").repeated("0:06.0")
     assert (
-        shown(dataclasses.replace(VIEW, entries=(entry,), spoken=None))[3] == "   0:02.0  a red circle (×3, to 0:06.0)"
+        shown(dataclasses.replace(VIEW, entries=(entry,), partial=None))[3] == "   0:02.0  a red circle (×3, to 0:06.0)"
     )
 
 
@@ -176,7 +176,7 @@ def test_the_newest_text_is_shown_where_there_is_no_room_for_all() -> None:
 
 
 def test_the_status_is_what_matters_most_now() -> None:
-    lost = dataclasses.replace(VIEW, figures=dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 63.0)))
+    lost = dataclasses.replace(VIEW, statistics=dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 63.0)))
     assert shown(dataclasses.replace(VIEW, waiting="loading a model"))[-1] == " loading a model"
     assert shown(lost)[-1] == " source lost, 1:03 by now: no route"
     assert shown(lost, message="stopping now")[-1] == " stopping now"
@@ -194,5 +194,5 @@ def test_before_anything_was_measured_there_are_dashes() -> None:
         tiles=0,
         dropped={},
     )
-    lines = shown(dataclasses.replace(VIEW, figures=nothing))
+    lines = shown(dataclasses.replace(VIEW, statistics=nothing))
     assert lines[15:20] == [" latency  –", " answers  0", " jitter   –", " tokens   –", " dropped  nothing"]

@@ -146,7 +146,7 @@ def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_a_remark_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_message_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     LinesDisplay(None).show_message("finishing soon")
     assert capfd.readouterr().err == "finishing soon\n"
 

@@ -47,7 +47,7 @@ def terminal() -> Iterator[Terminal]:
     made.pty.close()
 
 
-def test_text_is_shown_as_it_is_spoken(terminal: Terminal) -> None:
+def test_text_is_shown_as_it_is_partial(terminal: Terminal) -> None:
     terminal.begin(frame(0, 0.0), AnswerDeltaEvent(answer=0, text="a red ", pts_s=2.0))
     terminal.pty.shows("0:02.0  a red")
     terminal.sink.write(AnswerDeltaEvent(answer=0, text="circle", pts_s=2.0))
@@ -160,7 +160,7 @@ def test_lines_that_are_piped_in_are_asked_too() -> None:
     os.close(writer)
 
 
-def test_a_remark_of_a_signal_stays(terminal: Terminal, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_message_of_a_signal_stays(terminal: Terminal, capfd: pytest.CaptureFixture[str]) -> None:
     terminal.sink.show_message("before the view")
     terminal.begin()
     terminal.sink.show_message("finishing soon")
@@ -204,7 +204,7 @@ def test_a_run_that_failed_before_its_first_frame_has_no_summary(
     assert capsys.readouterr().err == ""
 
 
-def test_what_others_write_to_stderr_becomes_a_remark(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_write_to_stderr_becomes_a_message(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = os.fdopen(os.dup(terminal.pty.program), "w", encoding="utf-8")
     monkeypatch.setattr(sys, "stderr", screen)
     terminal.begin()
@@ -228,7 +228,7 @@ def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytes
     pty.close()
 
 
-def test_remark_lines_are_whole() -> None:
+def test_lines_of_a_writer_are_whole() -> None:
     told: list[str] = []
     lines = LineWriter(told.append)
     assert lines.writable()

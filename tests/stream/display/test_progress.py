@@ -66,7 +66,7 @@ def test_captions_that_go_to_files_are_not_printed(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def test_remarks_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:
     sink = ProgressDisplay(captions=True)
     sink.write(Notice(code="loading", message="loading a model"))
     sink.write(Notice(code="other", message="mind the [gap]"))
@@ -101,7 +101,7 @@ def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
     sink = ProgressDisplay(captions=True)
     sink.write(AnswerDeltaEvent(answer=0, text="half a sen"))
     sink.write(Restarted(process="answers", cause="it hung", count=1))
-    assert sink._spoken == ""
+    assert sink._partial == ""
 
 
 def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,15 +121,14 @@ def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.
 
 
 def test_the_summary_names_losses_and_how_it_ended() -> None:
-    text = summary_text(summary(frames=1, skipped=2, dropped={"answer.busy": 3}, ended="interrupted"), None)
+    text = summary_text(summary(frames=1, skipped=2, dropped={"answer.busy": 3}, ended="interrupted"))
     assert text == (
         "interrupted · 1 frame (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work"
-        " · 2 skipped · 3 dropped at answer.busy"
-        " · cpu texture"
+        " · 2 skipped · 3 dropped at answer.busy · 2 frames a second · cpu texture"
     )
 
 
-def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, out = Screen(), Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", out)
@@ -150,7 +149,7 @@ def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_spoken(monkeypa
     assert "after the display" in out.getvalue()
 
 
-def test_a_remark_without_a_terminal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_message_without_a_terminal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     ProgressDisplay(captions=True).show_message("finishing soon")
     assert capfd.readouterr().err == "finishing soon\n"
 

@@ -20,15 +20,15 @@ S = 1_000_000_000
 def test_a_snapshot_holds_what_the_run_has_told() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = ViewModel(run, clock)
-    assert state.snapshot(state.figures()).waiting == "starting"
+    assert state.snapshot(state.statistics()).waiting == "starting"
     state.add(Started(source="a", model="tiny", query="What\n?", backend="cpu"))
     state.add(Notice(code="loading", message="loading tiny"))
-    view = state.snapshot(state.figures())
+    view = state.snapshot(state.statistics())
     assert (view.model, view.query, view.waiting) == ("tiny", "What ?", "loading tiny")
     state.add(frame(0, 0.0))
     state.add(answer(0.0, "hello"))
-    state.note("mind the gap")
-    view = state.snapshot(state.figures())
+    state.add_message("mind the gap")
+    view = state.snapshot(state.statistics())
     assert (view.waiting, view.info) == ("", run.source_info)
     assert [entry.text for entry in view.entries] == ["hello", "mind the gap"]
     assert state.entries == view.entries
@@ -38,26 +38,26 @@ def test_the_question_changes_only_where_it_was_not_refused() -> None:
     state = ViewModel(ScriptedRun([]), FakeClock())
     state.add(QueryChanged(query="Who?"))
     state.add(QueryChanged(query="What?", error="too long"))
-    assert state.snapshot(state.figures()).query == "Who?"
+    assert state.snapshot(state.statistics()).query == "Who?"
 
 
 def test_the_position_is_told_as_answers_are() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = ViewModel(run, clock)
     assert state.loading
-    assert state.position(state.figures()) == "0:00.0"
+    assert state.position(state.statistics()) == "0:00.0"
     run.statistics.add(frame(0, 12.0))
     state.add(frame(0, 12.0))
     assert not state.loading
-    assert state.position(state.figures()) == "0:12.0 / 0:02.0"
+    assert state.position(state.statistics()) == "0:12.0 / 0:02.0"
     run.source_info = replace(run.source_info, duration_ns=None)
     state = ViewModel(run, clock)
     state.add(frame(0, 12.0))
-    assert state.position(state.figures()) == "0:12.0"
+    assert state.position(state.statistics()) == "0:12.0"
     run.source_info = replace(run.source_info, live=True)
     state = ViewModel(run, clock)
     state.add(frame(0, 12.0))
-    assert state.position(state.figures()).count(":") == 2, "the time of day"
+    assert state.position(state.statistics()).count(":") == 2, "the time of day"
 
 
 def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:
@@ -65,13 +65,13 @@ def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:
     looks = []
     run.processes = lambda: looks.append(1) or {"frames": os.getpid()}  # type: ignore[method-assign, func-returns-value]
     state = ViewModel(run, clock)
-    assert state.figures().memory_bytes["frames"] > 1_000_000
+    assert state.statistics().memory_bytes["frames"] > 1_000_000
     run.dropped["answer.busy"] = 4
     clock.advance(S - 1)
-    assert state.figures().dropped == {"answer.busy": 4}
+    assert state.statistics().dropped == {"answer.busy": 4}
     assert len(looks) == 1
     clock.advance(1)
-    state.figures()
+    state.statistics()
     assert len(looks) == 2
 
 
@@ -85,12 +85,12 @@ def piece(text: str, number: int = 0) -> AnswerDeltaEvent:
 
 
 def test_an_answer_grows_and_is_then_an_entry(transcript: Transcript) -> None:
-    assert transcript.spoken is None
+    assert transcript.partial is None
     assert transcript.add(piece("a red ")) is None
     transcript.add(piece("circle\x1b"))
-    assert transcript.spoken == TranscriptEntry("0:02.0", "a red circle")
+    assert transcript.partial == TranscriptEntry("0:02.0", "a red circle")
     assert transcript.add(answer(2.0, " a red circle. ")) == TranscriptEntry("0:02.0", "a red circle.")
-    assert transcript.spoken is None
+    assert transcript.partial is None
     assert transcript.entries == (TranscriptEntry("0:02.0", "a red circle."),)
 
 
@@ -102,14 +102,14 @@ def test_a_turn_is_an_entry_and_a_look_is_none(transcript: Transcript) -> None:
 
 def test_text_without_a_time_has_none(transcript: Transcript) -> None:
     transcript.add(AnswerDeltaEvent(answer=0, text="a"))
-    assert transcript.spoken == TranscriptEntry("", "a")
+    assert transcript.partial == TranscriptEntry("", "a")
 
 
 @pytest.mark.parametrize("event", [piece("b", 1), Restarted(process="answers", cause="killed", count=1)])
 def test_an_answer_that_was_broken_off_is_forgotten(transcript: Transcript, event: Event) -> None:
     transcript.add(piece("a"))
     transcript.add(event)
-    assert transcript.spoken is None or transcript.spoken.text == "b"
+    assert transcript.partial is None or transcript.partial.text == "b"
 
 
 def test_an_empty_answer_is_no_entry(transcript: Transcript) -> None:
@@ -121,10 +121,10 @@ def test_an_answer_that_is_the_same_extends_the_one_before(transcript: Transcrip
     for at_s in (1.0, 2.0, 3.0):
         assert transcript.add(answer(at_s, "a")) == TranscriptEntry(f"0:0{at_s:.1f}", "a"), "told as any other"
     assert transcript.entries == (TranscriptEntry("0:01.0", "a", count=3, until="0:03.0"),)
-    assert transcript.entries[0].shown == "a (×3, to 0:03.0)"
+    assert transcript.entries[0].display_text == "a (×3, to 0:03.0)"
     transcript.add(answer(4.0, "b"))
     transcript.add(answer(5.0, "a"))
-    assert [entry.shown for entry in transcript.entries] == ["a (×3, to 0:03.0)", "b", "a"]
+    assert [entry.display_text for entry in transcript.entries] == ["a (×3, to 0:03.0)", "b", "a"]
 
 
 @pytest.mark.parametrize("event", [QueryChanged(query="Who?"), turned(1.5)])
@@ -132,24 +132,24 @@ def test_after_something_else_the_same_answer_is_told_again(transcript: Transcri
     transcript.add(answer(1.0, "a"))
     transcript.add(event)
     transcript.add(answer(2.0, "a"))
-    transcript.note("a")
+    transcript.add_message("a")
     transcript.add(answer(3.0, "a"))
     assert [entry.count for entry in transcript.entries] == [1, 1, 1, 1, 1]
 
 
-def test_what_repeats_the_answer_before_is_not_shown_while_it_is_spoken(transcript: Transcript) -> None:
+def test_what_repeats_the_answer_before_is_not_shown_while_it_is_partial(transcript: Transcript) -> None:
     transcript.add(answer(1.0, "a red circle"))
     transcript.add(piece("a red"))
-    assert transcript.spoken is None
+    assert transcript.partial is None
     transcript.add(piece(" square"))
-    assert transcript.spoken == TranscriptEntry("0:02.0", "a red square")
+    assert transcript.partial == TranscriptEntry("0:02.0", "a red square")
 
 
-def test_remarks_stand_between_answers(transcript: Transcript) -> None:
+def test_messages_stand_between_answers(transcript: Transcript) -> None:
     transcript.add(answer(1.0, "a"))
-    assert transcript.add(QueryChanged(query="Who\n?")) == TranscriptEntry("", "asked: Who ?", remark=True)
-    transcript.note("mind the gap")
-    assert [entry.remark for entry in transcript.entries] == [False, True, True]
+    assert transcript.add(QueryChanged(query="Who\n?")) == TranscriptEntry("", "asked: Who ?", is_message=True)
+    transcript.add_message("mind the gap")
+    assert [entry.is_message for entry in transcript.entries] == [False, True, True]
 
 
 def test_only_the_last_entries_are_kept(transcript: Transcript) -> None:
@@ -162,7 +162,7 @@ def test_only_the_last_entries_are_kept(transcript: Transcript) -> None:
 def test_a_live_source_is_told_by_the_time_of_day() -> None:
     noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
     times = DisplayClock(live=True, wall_s=lambda: noon + 0.5)
-    assert times.of(7.0) == "0:07.0"
-    times.see(frame(3, 7.0, capture_ns=0, ready_ns=500_000_000))
-    assert times.of(7.0) == "12:00:00"
-    assert times.of(3.0) == "11:59:56"
+    assert times.text(7.0) == "0:07.0"
+    times.sync(frame(3, 7.0, capture_ns=0, ready_ns=500_000_000))
+    assert times.text(7.0) == "12:00:00"
+    assert times.text(3.0) == "11:59:56"

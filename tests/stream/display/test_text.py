@@ -83,22 +83,22 @@ def test_a_path_fits(text: str, width: int) -> None:
     ],
 )
 def test_each_event_has_its_line(event: Event, line: str | None) -> None:
-    assert EventText().of(event) == line
+    assert EventText().line(event) == line
 
 
 def test_losses_do_not_flood() -> None:
-    remarks = EventText()
+    texts = EventText()
     skipped = Skipped(frame_index=7, pts_s=1.0, what="packet 7", reason="broken")
-    lines = [remarks.of(skipped) for _ in range(SKIPS_SHOWN + 3)]
+    lines = [texts.line(skipped) for _ in range(SKIPS_SHOWN + 3)]
     assert lines[:2] == ["skipped packet 7 before 0:01.0: broken"] * 2
     assert lines[SKIPS_SHOWN:] == ["skipped more; the summary counts them", None, None]
 
 
 def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
-    remarks = EventText()
+    texts = EventText()
     sizes = PictureChanged(frame_index=7, pts_s=1.0, reason="resolution", width_px=424, height_px=232)
     formats = PictureChanged(frame_index=7, pts_s=2.0, reason="format", width_px=424, height_px=232)
-    lines = [remarks.of(event) for event in (sizes, formats, *[sizes] * CHANGES_SHOWN)]
+    lines = [texts.line(event) for event in (sizes, formats, *[sizes] * CHANGES_SHOWN)]
     assert lines[:2] == [
         "the picture changes its size at 0:01.0; from here on it is worked on at 424x232",
         "the picture changes its format at 0:02.0; from here on it is worked on at 424x232",
@@ -107,13 +107,13 @@ def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
 
 
 def test_cuts_are_told_where_that_is_wanted() -> None:
-    assert EventText(cuts=True).of(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
+    assert EventText(cuts=True).line(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
 
 
 def test_times_are_written_as_the_display_writes_them() -> None:
-    remarks = EventText(lambda at_s: f"{at_s:.0f} o'clock", cuts=True)
-    assert remarks.of(Cut(frame_index=1, pts_s=3.0, score=0.5)) == "cut at 3 o'clock"
-    assert remarks.of(Outage(frame_index=1, pts_s=4.0, reason="x")) == "source lost at 4 o'clock: x"
+    texts = EventText(lambda at_s: f"{at_s:.0f} o'clock", cuts=True)
+    assert texts.line(Cut(frame_index=1, pts_s=3.0, score=0.5)) == "cut at 3 o'clock"
+    assert texts.line(Outage(frame_index=1, pts_s=4.0, reason="x")) == "source lost at 4 o'clock: x"
 
 
 @pytest.mark.parametrize(
