@@ -41,10 +41,6 @@ class PublishSink(Sink):
         """Address at which it can be reached: the one asked for, with the number of a port that was left open."""
         return self._publisher.endpoint
 
-    @property
-    def dropped(self) -> int:
-        return self._publisher.dropped
-
     def write(self, event: Event) -> None:
         status = self._monitor.status()
         if status != self._status and not isinstance(event, Notice):
