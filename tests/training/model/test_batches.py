@@ -113,7 +113,7 @@ def test_a_background_process_that_stops_is_named(monkeypatch: pytest.MonkeyPatc
 def test_processes_that_draw_end_with_their_trainer() -> None:
     code = """
 import os, signal, sys
-from training.batches import BackgroundBatches
+from training.model.batches import BackgroundBatches
 if __name__ == "__main__":
     batches = BackgroundBatches(1)
     batches.next()
