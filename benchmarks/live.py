@@ -37,7 +37,7 @@ from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import RunControl
 from stream.display.progress import ProgressDisplay
 from stream.monitor.metrics import interval_std_ms, slope_per_hour
-from stream.protocol.buffers import Slots
+from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured
 from stream.scenes import load_scene
 from stream.sources.factory import open_source
@@ -127,7 +127,7 @@ def worst_frames(record: RunRecord) -> list[dict[str, float]]:
 def measure_release(scene: str, frames: int) -> dict[str, Any]:
     """How evenly the capture stage releases a paced scene where it only has to hand frames on."""
     clock, transport, control = MonotonicClock(), Transport(), RunControl()
-    slots: Slots[FramePlanes] = Slots(8)
+    slots: SlotTable[FramePlanes] = SlotTable(8)
     source = open_source(f"scene:{scene}", CaptureConfig(max_frames=frames, realtime=True), clock)
     stage = CaptureStage(source, slots, transport, control, clock, drop_frames=True, realtime=True)
     thread = threading.Thread(target=stage.run)

@@ -30,10 +30,10 @@ import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.bench.report import machine
-from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_message, frame_packet, token_message, token_packet
 from stream.protocol.messages import Cancel, Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
-from stream.transport import Link, Received, Transport, ipc_endpoint, private_directory
+from stream.transport import Envelope, Link, Transport, ipc_endpoint, private_directory
 
 RESULTS = Path(__file__).parent / "results" / "transport.json"
 PERIOD_S = 0.005
@@ -46,7 +46,9 @@ TARGETS_US = {"descriptor inproc": ("p99", 300), "descriptor ipc": ("p99", 600),
 def answer_hops(transport: Transport, endpoint: str, snapshot: int | None) -> None:
     """The receiving end: says of every message how long it was on its way, in the media time of a Frame."""
     link = transport.link(endpoint)
-    reader = None if snapshot is None else SnapshotReader(os.open(f"/proc/{os.getppid()}/fd/{snapshot}", os.O_RDONLY))
+    reader = (
+        None if snapshot is None else SharedFrameReader(os.open(f"/proc/{os.getppid()}/fd/{snapshot}", os.O_RDONLY))
+    )
     link.send(Credit())
     while (received := link.receive(LIMIT_MS)) is not None and not isinstance(received.message, Cancel):
         sent_ns = open_message(received, reader)
@@ -55,7 +57,7 @@ def answer_hops(transport: Transport, endpoint: str, snapshot: int | None) -> No
     link.close()
 
 
-def open_message(received: Received, reader: SnapshotReader | None) -> int:
+def open_message(received: Envelope, reader: SharedFrameReader | None) -> int:
     """Reads the message as the answer stage would; when it was sent."""
     message = received.message
     if isinstance(message, TokenPacketMessage):
@@ -98,7 +100,7 @@ def decoding_beside() -> Iterator[None]:
 
 
 @contextmanager
-def linked_threads() -> Iterator[tuple[Link, SnapshotWriter | None]]:
+def linked_threads() -> Iterator[tuple[Link, SharedFrameWriter | None]]:
     transport = Transport()
     link = transport.link("inproc://hops", bind=True)
     thread = threading.Thread(target=answer_hops, args=(transport, "inproc://hops", None))
@@ -112,8 +114,8 @@ def linked_threads() -> Iterator[tuple[Link, SnapshotWriter | None]]:
 
 
 @contextmanager
-def linked_processes() -> Iterator[tuple[Link, SnapshotWriter | None]]:
-    transport, snapshot = Transport(), SnapshotWriter()
+def linked_processes() -> Iterator[tuple[Link, SharedFrameWriter | None]]:
+    transport, snapshot = Transport(), SharedFrameWriter()
     with private_directory() as directory:
         endpoint = ipc_endpoint(directory)
         link = transport.link(endpoint, bind=True)
@@ -159,7 +161,7 @@ def median_of(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return medians | {"p99_of_rounds": [measured["hop"]["p99"] for measured in rounds]}
 
 
-def senders(link: Link, snapshot: SnapshotWriter | None) -> dict[str, Callable[[int], None]]:
+def senders(link: Link, snapshot: SharedFrameWriter | None) -> dict[str, Callable[[int], None]]:
     """What is sent: a frame's descriptor, 273 tokens of 3 KB, and a whole 1080p frame."""
     random = np.random.default_rng(0)
     regions, relevance = np.zeros((TOKENS, 3), np.int32), np.ones(TOKENS, np.float32)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import FramePacket, FramePlanes, FrameStamp, TileGrid, TokenPacket
-from stream.protocol.buffers import Mailbox, Slots, SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import Mailbox, SharedFrameReader, SharedFrameWriter, SlotTable
 from stream.protocol.codec import frame_message, frame_packet, token_message, token_packet
 from stream.protocol.messages import Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage
 from stream.transport import Link, Transport
@@ -149,7 +149,7 @@ class OwnThreads:
     name: str = "this project, capture to texture"
     carries: str = "4:2:0 planes, left in place, and a descriptor"
     transport: Transport = field(default_factory=Transport)
-    slots: Slots[FramePlanes] = field(default_factory=lambda: Slots(4))
+    slots: SlotTable[FramePlanes] = field(default_factory=lambda: SlotTable(4))
 
     def sender(self) -> Sender:
         slots = self.slots
@@ -224,7 +224,7 @@ class OwnWholeFrames:
     descriptor: int = -1
 
     def sender(self) -> Sender:
-        snapshot = SnapshotWriter()
+        snapshot = SharedFrameWriter()
         self.descriptor = snapshot.descriptor
         tokens = _token_packet()
         relevance = np.ones(GRID.shape, np.float32)
@@ -242,7 +242,7 @@ class OwnWholeFrames:
         return FrameSender(transport.link(self.endpoint, bind=True), transport)
 
     def receiver(self) -> Receiver:
-        reader = SnapshotReader(os.open(f"/proc/{os.getppid()}/fd/{self.descriptor}", os.O_RDONLY))
+        reader = SharedFrameReader(os.open(f"/proc/{os.getppid()}/fd/{self.descriptor}", os.O_RDONLY))
 
         class FrameReceiver(OwnReceiver):
             def number_of(self, message: FramePacketMessage, parts: Any) -> int:

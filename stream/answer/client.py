@@ -29,7 +29,7 @@ from stream.protocol.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.transport import Link, Received
+from stream.transport import Envelope, Link
 from stream.untrusted import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
 FAILURES_MAX = 5
@@ -313,7 +313,7 @@ class AnswerClient:
             self._pending_events.append(notice)
         return True, event
 
-    def _dispatch(self, received: Received) -> Event | None:
+    def _dispatch(self, received: Envelope) -> Event | None:
         """Take one message in. Raises TransportError for one that a server may not send."""
         message = received.message
         if isinstance(message, TurnGrant):
@@ -355,7 +355,7 @@ class AnswerClient:
         self.requests.drop()
         self._release_turn()
 
-    def _on_answer(self, message: AnswerReply, received: Received) -> Event | None:
+    def _on_answer(self, message: AnswerReply, received: Envelope) -> Event | None:
         if message.query not in self._known_queries:
             error = TransportError("it answers a question that was not asked")
             if self.requests.is_open(message.answer):
@@ -366,7 +366,7 @@ class AnswerClient:
         self._on_success(request)
         return answer
 
-    def _on_yes_no(self, message: YesNoReply, received: Received) -> Event | None:
+    def _on_yes_no(self, message: YesNoReply, received: Envelope) -> Event | None:
         request = self.requests.request
         result = self.requests.on_yes_no(message, received)
         self._on_success(request)
@@ -379,7 +379,7 @@ class AnswerClient:
         if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not answered:
             self.phase = ClientPhase.READY
 
-    def _on_query_accepted(self, message: QueryAccepted, received: Received) -> Event | None:
+    def _on_query_accepted(self, message: QueryAccepted, received: Envelope) -> Event | None:
         """Take the query that is in force now: the first one, or one that was set meanwhile."""
         if not self._query_replies_due or message.query not in self._known_queries:
             raise TransportError("it speaks of a question that was not asked")

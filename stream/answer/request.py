@@ -20,11 +20,11 @@ from stream.events import (
     YesNoResult,
     YesNoTiming,
 )
-from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import check_taught, feedback_of
 from stream.protocol.messages import AnswerDelta, AnswerReply, YesNoReply
 from stream.recording.journal import Journal
-from stream.transport import Received
+from stream.transport import Envelope
 from stream.untrusted import ANSWER_CHARS_MAX, PIECES_MAX
 
 NS_PER_MS = 1_000_000
@@ -48,7 +48,7 @@ class ClientOptions:
     reconnect: bool = False
     resend_after_loss: bool = False
     supervised: bool = True
-    snapshot: SnapshotWriter | None = None
+    snapshot: SharedFrameWriter | None = None
     journal: Journal | None = None
 
 
@@ -272,7 +272,7 @@ class RequestTracker:
         request.first_text_ns = request.first_text_ns or self._clock.now_ns()
         return AnswerDeltaEvent(answer=delta.answer, text=delta.text, pts_s=request.stamp.media_ns / NS_PER_S)
 
-    def on_yes_no(self, reply: YesNoReply, received: Received) -> YesNoResult | None:
+    def on_yes_no(self, reply: YesNoReply, received: Envelope) -> YesNoResult | None:
         """Take the result of the standing query, emitted once: a request that is sent again is evaluated again."""
         request = self._request_of(reply.answer)
         if request is None:
@@ -287,7 +287,7 @@ class RequestTracker:
             return None
         return request.to_yes_no_event(reply, self._options.standing_query, self._clock.now_ns())
 
-    def on_answer(self, reply: AnswerReply, received: Received) -> Answer | ShadowCheck | None:
+    def on_answer(self, reply: AnswerReply, received: Envelope) -> Answer | ShadowCheck | None:
         """Take the whole answer. Where it is to be verified, a request with the same frame, whole, is open then."""
         request = self._request_of(reply.answer)
         if request is None:
@@ -310,7 +310,7 @@ class RequestTracker:
         return self.request is not None and self.request.number == number
 
     def _feedback_from(
-        self, request: AnswerRequest, reply: AnswerReply | YesNoReply, received: Received
+        self, request: AnswerRequest, reply: AnswerReply | YesNoReply, received: Envelope
     ) -> Feedback | None:
         """Return a reply's feedback; None where it is unusable, which makes the answer no worse."""
         try:

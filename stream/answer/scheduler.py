@@ -15,9 +15,9 @@ from stream.clock import Clock
 from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Event, Notice, QueryChanged, YesNoResult
-from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.messages import ServerHello
-from stream.transport import Link, Tap, Transport
+from stream.transport import Link, LinkObserver, Transport
 from stream.transport.security import ClientCurve
 
 MS_PER_S = 1000
@@ -66,15 +66,17 @@ class AnswerEndpoint:
 
     endpoint: str
     curve: ClientCurve | None = None
-    snapshot: SnapshotWriter | None = None
+    snapshot: SharedFrameWriter | None = None
     supervised: bool = True
     on_timeout: Callable[[], None] = lambda: None
-    observer: Tap | None = None
+    observer: LinkObserver | None = None
 
     def connect(self, transport: Transport, control: RunControl) -> Link:
         """Return a new link; for the thread that calls this."""
         watched = not self.endpoint.startswith("inproc://")
-        return transport.link(self.endpoint, check=control.check, curve=self.curve, watched=watched, tap=self.observer)
+        return transport.link(
+            self.endpoint, check=control.check, curve=self.curve, watched=watched, observer=self.observer
+        )
 
 
 class AnswerObserver(Protocol):

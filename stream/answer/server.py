@@ -19,7 +19,7 @@ from stream.answer.model import AnswerModel, AnswerStats, Packet
 from stream.config import CLIENTS_MAX
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import StreamError, TransportError
-from stream.protocol.buffers import SnapshotReader
+from stream.protocol.buffers import SharedFrameReader
 from stream.protocol.codec import feedback_arrays, frame_packet, specs_of, token_packet
 from stream.protocol.messages import (
     AnswerDelta,
@@ -39,7 +39,7 @@ from stream.protocol.messages import (
     TurnRequest,
     YesNoReply,
 )
-from stream.transport import Client, Received, Transport
+from stream.transport import Client, Envelope, Transport
 from stream.untrusted import (
     ANSWER_CHARS_MAX,
     DETAILS_CHARS_MAX,
@@ -76,7 +76,7 @@ class AnswerServer:
         options: ServerOptions,
         transport: Transport,
         control: RunControl,
-        snapshot: SnapshotReader | None = None,
+        snapshot: SharedFrameReader | None = None,
     ) -> None:
         self._load_model = load_model
         self._options = options
@@ -88,7 +88,7 @@ class AnswerServer:
         self._granted: tuple[Client, int] | None = None
         self._granted_ns = 0
         self._keep_alive_ns = 0
-        self._packet: Received | None = None
+        self._packet: Envelope | None = None
         self._serving: Client | None = None
         self._unwanted = False
         self._queries_taken: Counter[Client] = Counter()
@@ -101,7 +101,7 @@ class AnswerServer:
 
     def run(self) -> None:
         """Load the model, and serve clients until the run is cancelled."""
-        with closing(self._transport.port(self._options.endpoint, self._options.curve)) as self._link:
+        with closing(self._transport.server_link(self._options.endpoint, self._options.curve)) as self._link:
             try:
                 self._model = self._load_model()
             except Exception as error:
@@ -158,7 +158,7 @@ class AnswerServer:
             for client in self._clients:
                 self._send(client, KeepAlive())
 
-    def _dispatch(self, client: Client, received: Received) -> None:
+    def _dispatch(self, client: Client, received: Envelope) -> None:
         message = received.message
         state = self._clients.get(client)
         if isinstance(message, Connect) or (isinstance(message, SetQuery) and state is not None):
@@ -278,7 +278,7 @@ class AnswerServer:
             self._drop_client(client)
         return there
 
-    def _serve(self, client: Client, received: Received) -> None:
+    def _serve(self, client: Client, received: Envelope) -> None:
         """Answer one packet. What fails is reported to its sender, and ends a server that is not shared."""
         state = self._clients.get(client)
         if state is None:
@@ -298,7 +298,7 @@ class AnswerServer:
         finally:
             self._serving = None
 
-    def _answer(self, client: Client, state: ClientState, received: Received) -> None:
+    def _answer(self, client: Client, state: ClientState, received: Envelope) -> None:
         number, packet, wants_answer = self._packet_of(received)
         query = state.query
         if state.standing_query is not None:
@@ -336,7 +336,7 @@ class AnswerServer:
             with_feedback = standing_query == state.query
             self._send(client, *_yes_no_reply(number, score, self._model.last_stats, with_feedback=with_feedback))
 
-    def _packet_of(self, received: Received) -> tuple[int, Packet, bool]:
+    def _packet_of(self, received: Envelope) -> tuple[int, Packet, bool]:
         """Return the number of the answer, its packet, and whether an answer is wanted."""
         message, parts = received.message, received.parts
         if isinstance(message, TokenPacketMessage):
@@ -363,7 +363,7 @@ class AnswerServer:
             received = self._link.receive(WAIT_MS)
             while received is not None:
                 client, message = received
-                if isinstance(message, Received) and isinstance(message.message, Connect):
+                if isinstance(message, Envelope) and isinstance(message.message, Connect):
                     reported = self._link.send(client, reply) or reported
                 received = self._link.receive()
 

@@ -81,7 +81,7 @@ class Mailbox(Generic[T]):
         return self._items.pop()
 
 
-class Slots(Generic[T]):
+class SlotTable(Generic[T]):
     """A bounded table of slot number → object, shared by threads."""
 
     def __init__(self, capacity: int) -> None:
@@ -122,7 +122,7 @@ class Slots(Generic[T]):
 Image = npt.NDArray[np.uint8]
 
 
-class SnapshotWriter:
+class SharedFrameWriter:
     """The frame process's end; of memory that its parent made, where it inherited a descriptor."""
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -146,7 +146,7 @@ class SnapshotWriter:
         os.close(self._descriptor)
 
 
-class SnapshotReader:
+class SharedFrameReader:
     """The answer process's end."""
 
     def __init__(self, descriptor: int) -> None:

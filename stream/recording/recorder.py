@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from stream.events import AnswerDeltaEvent, AnyEvent, Event, FrameReady, Notice
-from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerDelta,
@@ -39,7 +39,7 @@ from stream.recording.format import (
     encode_record,
     open_part,
 )
-from stream.transport import Received
+from stream.transport import Envelope
 
 WAITING_BYTES = 64 << 20
 """What may wait for the disk, ten whole frames of 1080p: a recording that falls further behind ends."""
@@ -169,16 +169,16 @@ class Recorder:
 
 
 class LinkRecorder:
-    """Hears along on the link to an answer stage. `snapshot` is where whole frames are laid, if there is such memory.
+    """Observer of the link to the answer server that records its messages; for the link's thread.
 
-    For the thread that the link belongs to.
+    `snapshot` is where whole frames are laid, if there is such memory.
     """
 
-    def __init__(self, recorder: Recorder, snapshot: SnapshotWriter | None = None) -> None:
+    def __init__(self, recorder: Recorder, snapshot: SharedFrameWriter | None = None) -> None:
         self._recorder = recorder
-        self._snapshot = None if snapshot is None else SnapshotReader(snapshot.descriptor)
+        self._snapshot = None if snapshot is None else SharedFrameReader(snapshot.descriptor)
 
-    def said(self, message: Message, arrays: Arrays) -> None:
+    def sent(self, message: Message, arrays: Arrays) -> None:
         """A message was sent. The image in the snapshot is copied, because the next one will take its place."""
         if isinstance(message, WITHOUT_NEWS):
             return
@@ -190,11 +190,11 @@ class LinkRecorder:
             message = replace(message, in_snapshot=False, arrays=specs_of(*arrays))
         self._recorder.sent(message, arrays)
 
-    def heard(self, received: Received) -> None:
+    def received(self, envelope: Envelope) -> None:
         """A message was received. Weights of an allocator are left out: a replay chooses no tokens."""
-        message = received.message
+        message = envelope.message
         if isinstance(message, WITHOUT_NEWS):
             return
         if isinstance(message, ServerHello):
             message = replace(message, allocator=b"")
-        self._recorder.received(message, [np.asarray(part) for part in received.parts])
+        self._recorder.received(message, [np.asarray(part) for part in envelope.parts])

@@ -20,7 +20,7 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
-from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.recording.identity import answer_provenance
 from stream.runtime.child import ChildProcess, Heartbeat, ProcessSupervisor, RestartPolicy
 from stream.runtime.worker_messages import AnswerWorkerConfig
@@ -45,7 +45,7 @@ class AnswerWorker:
         self._supervisor: ProcessSupervisor | None = None
         with ExitStack() as stack:
             self._directory = stack.enter_context(private_directory())
-            self.snapshot = stack.enter_context(closing(SnapshotWriter()))
+            self.snapshot = stack.enter_context(closing(SharedFrameWriter()))
             self.address = ipc_endpoint(self._directory)
             self._stack = stack.pop_all()
 
@@ -125,7 +125,7 @@ def main() -> int:
         ServerOptions(worker.endpoint, on_ready=heartbeat.ready, provenance=lambda: answer_provenance(config)),
         transport,
         RunControl(),
-        SnapshotReader(worker.snapshot),
+        SharedFrameReader(worker.snapshot),
     )
     try:
         stage.run()

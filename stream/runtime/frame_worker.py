@@ -20,7 +20,7 @@ from stream.answer.scheduler import AnswerEndpoint
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.control import describe
-from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.buffers import SharedFrameWriter
 from stream.runtime.child import Heartbeat
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.worker_messages import (
@@ -35,7 +35,7 @@ from stream.runtime.worker_messages import (
     WorkerFinished,
     pack_report,
 )
-from stream.transport import EventSink, SocketDirectory, Transport
+from stream.transport import EventSender, SocketDirectory, Transport
 
 DROPS_EVERY_S = 0.5
 """How often the parent is told what has been dropped."""
@@ -48,7 +48,7 @@ class ReportSender:
     """The child's way to its parent; belongs to the thread that made it."""
 
     def __init__(self, transport: Transport, endpoint: str) -> None:
-        self._sink: EventSink = transport.event_sink(endpoint)
+        self._sink: EventSender = transport.event_sender(endpoint)
 
     def send(self, report: Report) -> None:
         """Waits until the parent takes it: without a parent this process ends anyway."""
@@ -159,7 +159,7 @@ def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerE
         with closing(ReportSender(transport, worker.reports_to)) as own:
             own.send(AnswerTimeout())
 
-    return AnswerEndpoint(worker.answers, snapshot=SnapshotWriter(worker.snapshot), on_timeout=hung)
+    return AnswerEndpoint(worker.answers, snapshot=SharedFrameWriter(worker.snapshot), on_timeout=hung)
 
 
 if __name__ == "__main__":

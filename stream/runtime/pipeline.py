@@ -27,7 +27,7 @@ from stream.control import RunControl
 from stream.errors import StageDied
 from stream.events import Event, FrameReady, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
 from stream.media import Overlay
-from stream.protocol.buffers import Slots
+from stream.protocol.buffers import SlotTable
 from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
@@ -40,7 +40,7 @@ from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
-from stream.transport import EventSource, Transport
+from stream.transport import EventReceiver, Transport
 
 POLL_MS = 50
 """How long the main thread waits for an event before it looks after the stages."""
@@ -146,7 +146,7 @@ class Pipeline(BaseRun):
             info = self._source.describe()
             self._set_source(info)
             stack.pop_all()
-        self._overlays: Slots[Overlay] = Slots(OVERLAYS)
+        self._overlays: SlotTable[Overlay] = SlotTable(OVERLAYS)
         self._plan = RunPlan.of(config, info, journal=journal, holds=holds)
         self._updater = TextureUpdater(replace(self._plan.texture, backend=store))
         self._group = StageGroup(self._control)
@@ -237,7 +237,7 @@ class Pipeline(BaseRun):
             if not self._config.pipeline.single_process:
                 stack.enter_context(_one_thread_each())
             transport = Transport()
-            events = transport.event_source(EVENTS)
+            events = transport.event_receiver(EVENTS)
             try:
                 self._start_frame_stages(transport, self._start_answer(stack, transport))
                 yield self._received(events)
@@ -248,7 +248,7 @@ class Pipeline(BaseRun):
                 if ended:
                     transport.close()
 
-    def _received(self, events: EventSource) -> Iterator[bytes]:
+    def _received(self, events: EventReceiver) -> Iterator[bytes]:
         """Events until the allocate stage has ended and nothing of it is left."""
         while True:
             yield from map(pack_event, self._group.poll())
@@ -280,7 +280,7 @@ class Pipeline(BaseRun):
 
     def _start_frame_stages(self, transport: Transport, endpoint: AnswerEndpoint) -> None:
         plan, control, clock = self._plan, self._control, self._clock
-        planes: Slots[FramePlanes] = Slots(PLANES)
+        planes: SlotTable[FramePlanes] = SlotTable(PLANES)
         if self._recorder is not None:
             endpoint = replace(endpoint, observer=LinkRecorder(self._recorder, endpoint.snapshot))
         context = AllocateContext(

@@ -69,7 +69,7 @@ class SupervisedRun(BaseRun):
             endpoint = ipc_endpoint(directory, "reports")
             transport = Transport()
             stack.callback(transport.close)
-            self._reports = transport.event_source(endpoint)
+            self._reports = transport.event_receiver(endpoint)
             stack.callback(self._reports.close)
             self._answers = self._answer_worker(stack)
             self._workers = FrameWorkers(self._continuity, self._answers, speaker, endpoint, directory)

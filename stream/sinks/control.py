@@ -14,7 +14,7 @@ from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, VERSION, envelope
 from stream.sinks.base import Sink
 from stream.transport.security import server_curve
-from stream.transport.services import ControlServer
+from stream.transport.services import RequestServer
 
 EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
 
@@ -113,7 +113,7 @@ class ControlSink(Sink):
     def __init__(self, config: Config, monitor: RunMonitor) -> None:
         endpoint = config.output.control
         assert endpoint is not None
-        self._server = ControlServer(endpoint, server_curve(config.network, endpoint), ControlHandler(monitor).handle)
+        self._server = RequestServer(endpoint, server_curve(config.network, endpoint), ControlHandler(monitor).handle)
 
     @property
     def endpoint(self) -> str:

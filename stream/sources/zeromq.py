@@ -28,7 +28,7 @@ from stream.sources.limits import decoder_options
 from stream.sources.planes import planes_of, rgb_of
 from stream.sources.threaded import Handover, ThreadedSource
 from stream.sources.timing import LiveTimeline
-from stream.transport.links import FrameSocket
+from stream.transport.links import FrameSubscriber
 from stream.transport.security import client_curve
 from stream.untrusted import SEQUENCE_GAP_MAX, SIDE_PX_MAX, Count, TimeNs
 
@@ -249,7 +249,7 @@ class _Receiver(threading.Thread):
 
     def _receive(self) -> None:
         address = self._address
-        with closing(FrameSocket(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
+        with closing(FrameSubscriber(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
             self.timeline.connected(Fraction(1, NS_PER_S), None)
             while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
                 parts, passed = socket.receive(WAIT_MS)

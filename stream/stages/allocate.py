@@ -39,11 +39,11 @@ from stream.events import (
     store_lost,
 )
 from stream.media import Overlay, SkippedItem
-from stream.protocol.buffers import Slots
+from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
 from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
-from stream.transport import Transport, Waiter
+from stream.transport import LinkPoller, Transport
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class AllocateContext:
     endpoint: AnswerEndpoint
     schedule: SchedulePolicy
     client: ClientOptions
-    overlays: Slots[Overlay] | None
+    overlays: SlotTable[Overlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
     make_allocator: Callable[[ServerHello], StreamAllocator]
     latency: LatencyController | None = None
@@ -116,7 +116,7 @@ class AllocateStage:
         transport = self._context.transport
         with ExitStack() as stack:
             self._texture = stack.enter_context(closing(transport.link(TEXTURE_ALLOCATE, check=self._control.check)))
-            self._events = stack.enter_context(closing(transport.event_sink(EVENTS)))
+            self._events = stack.enter_context(closing(transport.event_sender(EVENTS)))
             self._scheduler.connect(transport)
             client = stack.enter_context(closing(self._scheduler.client))
             try:
@@ -168,10 +168,10 @@ class AllocateStage:
         """Process frames and replies until the last frame; returns what came after it."""
         client = self._scheduler.client
         self._texture.offer(Credit())
-        link, either = client.link, Waiter(self._texture, client.link)
+        link, either = client.link, LinkPoller(self._texture, client.link)
         while True:
             if link is not client.link:
-                link, either = client.link, Waiter(self._texture, client.link)
+                link, either = client.link, LinkPoller(self._texture, client.link)
             either.wait(WAIT_MS)
             self._scheduler.process_replies(0)
             self._scheduler.check_timeout()

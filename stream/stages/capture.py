@@ -10,10 +10,10 @@ from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.media import ArrivingSource, Source, SourceFrame, SourceOutage, merged
-from stream.protocol.buffers import Mailbox, Slots
+from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.stages.base import CAPTURE_TEXTURE
-from stream.transport import Link, Transport, Waiter
+from stream.transport import Link, LinkPoller, Transport
 
 NS_PER_MS = 1_000_000
 
@@ -33,7 +33,7 @@ class CaptureStage:
     def __init__(
         self,
         source: Source,
-        planes: Slots[FramePlanes],
+        planes: SlotTable[FramePlanes],
         transport: Transport,
         control: RunControl,
         clock: Clock,
@@ -94,7 +94,7 @@ class CaptureStage:
 
     def _read_pollable(self, source: ArrivingSource, link: Link) -> None:
         """Reads a pollable source: waits for frames and for credits, whichever comes first."""
-        poller = Waiter(link, descriptors=[source.fileno()])
+        poller = LinkPoller(link, descriptors=[source.fileno()])
         while not self._control.ending and (items := source.arrived()) is not None:
             for item in items:
                 self._enqueue(item, link)

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import PendingUpdate, TextureUpdater
 from stream.control import WAIT_MS, RunControl
-from stream.protocol.buffers import Mailbox, Slots
+from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, Discontinuity, End, FrameCaptured, SourceLost, TextureUpdated
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
-from stream.transport import Link, Transport, Waiter
+from stream.transport import Link, LinkPoller, Transport
 
 LOSSLESS_CREDITS = 2
 """Frames on their way from capture: one that waits here while the next one is being decoded."""
@@ -47,7 +47,7 @@ class TextureStage:
     def __init__(
         self,
         updater: TextureUpdater,
-        planes: Slots[FramePlanes],
+        planes: SlotTable[FramePlanes],
         transport: Transport,
         control: RunControl,
         *,
@@ -79,14 +79,14 @@ class TextureStage:
         """Serves both links, from the first credit to the last frame."""
         while not self._process_credits(allocate, WAIT_MS):
             self._control.check()
-        poller = Waiter(capture, allocate)
+        poller = LinkPoller(capture, allocate)
         capture.offer(Credit(count=1 if self._drop_frames else LOSSLESS_CREDITS))
         while self._end is None or self._outbox.full:
             self._control.check()
             self._step(capture, allocate, poller)
         allocate.send(self._end)
 
-    def _step(self, capture: Link, allocate: Link, poller: Waiter) -> None:
+    def _step(self, capture: Link, allocate: Link, poller: LinkPoller) -> None:
         """Waits for frames and credits, and writes the frame that they allow."""
         if self._outbox.full and (self._end or not self._drop_frames):
             self._process_credits(allocate, WAIT_MS)

@@ -6,21 +6,21 @@ Backpressure is not left to ZeroMQ: senders hold a `Mailbox` and wait for credit
 
 from __future__ import annotations
 
-from stream.transport.context import EventSink, EventSource, Transport
+from stream.transport.context import EventReceiver, EventSender, Transport
 from stream.transport.directory import SocketDirectory, ipc_endpoint, private_directory
-from stream.transport.links import Client, Link, Port, Received, Tap, Waiter
+from stream.transport.links import Client, Envelope, Link, LinkObserver, LinkPoller, ServerLink
 
 __all__ = [
     "Client",
-    "EventSink",
-    "EventSource",
+    "Envelope",
+    "EventReceiver",
+    "EventSender",
     "Link",
-    "Port",
-    "Received",
+    "LinkObserver",
+    "LinkPoller",
+    "ServerLink",
     "SocketDirectory",
-    "Tap",
     "Transport",
-    "Waiter",
     "ipc_endpoint",
     "private_directory",
 ]

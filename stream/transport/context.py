@@ -7,7 +7,7 @@ from collections.abc import Callable
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from stream.transport.links import Link, Port, Tap
+from stream.transport.links import Link, LinkObserver, ServerLink
 from stream.transport.security import ClientCurve, ServerCurve
 
 EVENT_QUEUE = 256
@@ -17,7 +17,7 @@ LINGER_MS = 1000
 """How long a closing end still tries to hand over what it was told to send."""
 
 
-class EventSource:
+class EventReceiver:
     """The main thread's end of the event bus."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
@@ -35,7 +35,7 @@ class EventSource:
         self._socket.close(linger=0)
 
 
-class EventSink:
+class EventSender:
     """A stage's end of the event bus; belongs to the thread that made it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
@@ -68,7 +68,7 @@ class Transport:
         """For the other sockets of this package."""
         return self._context
 
-    def guard(self, curve: ServerCurve) -> None:
+    def require_curve(self, curve: ServerCurve) -> None:
         """From here on sockets with CURVE take only clients whose public key is in `curve.clients`."""
         if self._authenticator is None:
             self._authenticator = ThreadAuthenticator(self._context)
@@ -83,22 +83,22 @@ class Transport:
         check: Callable[[], None] | None = None,
         curve: ClientCurve | None = None,
         watched: bool = False,
-        tap: Tap | None = None,
+        observer: LinkObserver | None = None,
     ) -> Link:
         """One end of the channel at `endpoint`; make it in the thread that uses it."""
-        return Link(self._context, endpoint, bind=bind, check=check, curve=curve, watched=watched, tap=tap)
+        return Link(self._context, endpoint, bind=bind, check=check, curve=curve, watched=watched, observer=observer)
 
-    def port(self, endpoint: str, curve: ServerCurve | None = None) -> Port:
+    def server_link(self, endpoint: str, curve: ServerCurve | None = None) -> ServerLink:
         """The end of a channel that many links may reach; make it in the thread that uses it."""
         if curve is not None:
-            self.guard(curve)
-        return Port(self._context, endpoint, curve=curve)
+            self.require_curve(curve)
+        return ServerLink(self._context, endpoint, curve=curve)
 
-    def event_source(self, endpoint: str) -> EventSource:
-        return EventSource(self._context, endpoint)
+    def event_receiver(self, endpoint: str) -> EventReceiver:
+        return EventReceiver(self._context, endpoint)
 
-    def event_sink(self, endpoint: str) -> EventSink:
-        return EventSink(self._context, endpoint)
+    def event_sender(self, endpoint: str) -> EventSender:
+        return EventSender(self._context, endpoint)
 
     def close(self) -> None:
         """Ends the context; every socket must have been closed."""

@@ -14,7 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from stream.errors import ConnectionRefused, OutputError, TransportError
 from stream.protocol.messages import AnyMessage, Message, decode, encode
-from stream.transport.security import ClientCurve, ServerCurve, bind_output
+from stream.transport.security import ClientCurve, ServerCurve, bind_endpoint
 from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX, REPLY_PART_BYTES_MAX
 
 SEND_SLICE_MS = 50
@@ -47,19 +47,23 @@ PARTS_READ = ARRAYS_MAX + 2
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class Envelope:
     """A message and the raw array parts that came with it."""
 
     message: AnyMessage
     parts: tuple[memoryview, ...] = ()
 
 
-class Tap(Protocol):
-    """Learns what goes over a link, in the thread of the link, which it must not keep."""
+class LinkObserver(Protocol):
+    """Observer of a link's messages, called in the thread of the link, which it must not hold up."""
 
-    def said(self, message: Message, arrays: Sequence[npt.NDArray[Any]]) -> None: ...
+    def sent(self, message: Message, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        """A message was sent."""
+        ...
 
-    def heard(self, received: Received) -> None: ...
+    def received(self, envelope: Envelope) -> None:
+        """A message was received."""
+        ...
 
 
 def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -99,7 +103,7 @@ class Link:
     """One end of a two-way channel between two stages; belongs to the thread that made it.
 
     `check` is called again and again while a message waits for room; it raises to end the wait. A link with `watched`
-    reaches another process, and `lost` tells when that one is gone. `tap` learns of every message that was sent or
+    reaches another process, and `lost` tells when that one is gone. `observer` learns of every message that was sent or
     received.
     """
 
@@ -112,11 +116,11 @@ class Link:
         check: Callable[[], None] | None = None,
         curve: ClientCurve | None = None,
         watched: bool = False,
-        tap: Tap | None = None,
+        observer: LinkObserver | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._check = check
-        self._tap = tap
+        self._observer = observer
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
@@ -124,7 +128,7 @@ class Link:
         if watched:
             self._socket.setsockopt(zmq.RCVHWM, REPLIES_WAITING)
             self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
-        self._watch = _PeerWatch(self._socket) if watched else None
+        self._watch = _PeerMonitor(self._socket) if watched else None
         if curve is not None:
             curve.apply(self._socket)
         try:
@@ -183,11 +187,11 @@ class Link:
         except zmq.Again:
             return False
         send_arrays(self._socket, arrays)
-        if self._tap is not None:
-            self._tap.said(message, arrays)
+        if self._observer is not None:
+            self._observer.sent(message, arrays)
         return True
 
-    def receive(self, timeout_ms: int = 0) -> Received | None:
+    def receive(self, timeout_ms: int = 0) -> Envelope | None:
         """The next message, or None within the time limit. Raises TransportError for one that cannot be read."""
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
@@ -196,9 +200,9 @@ class Link:
         except zmq.Again:
             return None
         parts = rest_of(self._socket)
-        received = Received(decode(head), parts)
-        if self._tap is not None:
-            self._tap.heard(received)
+        received = Envelope(decode(head), parts)
+        if self._observer is not None:
+            self._observer.received(received)
         return received
 
     def close(self) -> None:
@@ -211,7 +215,7 @@ class Link:
         self._socket.close(linger=0 if gone else None)
 
 
-class _PeerWatch:
+class _PeerMonitor:
     """Follows a socket's connection: whether its peer was met, is gone, or refused it."""
 
     def __init__(self, watched: zmq.Socket[bytes]) -> None:
@@ -245,7 +249,7 @@ class _PeerWatch:
         self._events.close(linger=0)
 
 
-class Waiter:
+class LinkPoller:
     """Waits for any of several links and file descriptors; belongs to their thread."""
 
     def __init__(self, *links: Link, descriptors: Sequence[int] = ()) -> None:
@@ -267,7 +271,7 @@ DRAIN_LIMIT = 64
 """Messages taken out at once at most, so that a flood cannot hold the reader."""
 
 
-class FrameSocket:
+class FrameSubscriber:
     """The end that connects to a sender of frames. Belongs to the thread that made it.
 
     It subscribes to a PUB socket, and `receive` gives the newest message: what came before it is counted. (ZMQ_CONFLATE
@@ -281,7 +285,7 @@ class FrameSocket:
         self._socket = self._context.socket(zmq.PULL if pull else zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, FRAME_QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
-        self._watch = _PeerWatch(self._socket)
+        self._watch = _PeerMonitor(self._socket)
         if curve is not None:
             curve.apply(self._socket)
         try:
@@ -343,7 +347,7 @@ SEND_WAIT_MS = 2000
 """How long a client whose queue is full may take to read; it counts as gone then."""
 
 
-class Port:
+class ServerLink:
     """Takes messages from any client, and sends to one that is named. Belongs to the thread that made it."""
 
     def __init__(
@@ -364,13 +368,13 @@ class Port:
             curve.apply(self._socket)
         self._named: set[str] = set()
         try:
-            bind_output(self._socket, endpoint)
+            bind_endpoint(self._socket, endpoint)
         except OutputError as error:
             self._socket.close(linger=0)
             raise TransportError(str(error)) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def receive(self, timeout_ms: int = 0) -> tuple[Client, Received | TransportError] | None:
+    def receive(self, timeout_ms: int = 0) -> tuple[Client, Envelope | TransportError] | None:
         """Return the next message and its sender, or None within the time limit.
 
         For one that cannot be read, the error stands in its place; its sender is named once in the log.
@@ -383,7 +387,7 @@ class Port:
             return None
         parts = rest_of(self._socket)
         try:
-            return name.bytes, Received(decode(parts[0] if parts else b""), parts[1:])
+            return name.bytes, Envelope(decode(parts[0] if parts else b""), parts[1:])
         except TransportError as error:
             self._tell_of(name, error)
             return name.bytes, error

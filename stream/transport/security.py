@@ -45,7 +45,7 @@ REASONS = {
 }
 
 
-def bind_output(bound: zmq.Socket[bytes], endpoint: str) -> None:
+def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> None:
     """Binds `endpoint`. Raises OutputError where that cannot be, or would take a path from somebody else."""
     scheme, _, path = endpoint.partition("://")
     if scheme == "ipc" and not path.startswith("@"):

@@ -20,7 +20,7 @@ import zmq
 
 from stream.errors import OutputError, TransportError
 from stream.transport.context import Transport
-from stream.transport.security import ClientCurve, ServerCurve, bind_output
+from stream.transport.security import ClientCurve, ServerCurve, bind_endpoint
 
 LINGER_MS = 500
 """How long the last messages may take at the end."""
@@ -30,7 +30,7 @@ RELEASE_POLL_S = 0.01
 STOP_LIMIT_S = 5.0
 
 
-class ServedSocket(ABC):
+class SocketThread(ABC):
     """A bound socket and its thread. Whoever calls `start` calls `finish`, also where `start` fails."""
 
     def __init__(self, name: str, kind: int, endpoint: str, curve: ServerCurve | None) -> None:
@@ -47,7 +47,7 @@ class ServedSocket(ABC):
         Raises OutputError where the endpoint cannot be bound.
         """
         if self._curve is not None:
-            self._transport.guard(self._curve)
+            self._transport.require_curve(self._curve)
         self._thread.start()
         try:
             return self._bound.result(START_LIMIT_S)
@@ -107,7 +107,7 @@ class ServedSocket(ABC):
                 public.setsockopt(option, value)
             if self._curve is not None:
                 self._curve.apply(public)
-            bind_output(public, endpoint)
+            bind_endpoint(public, endpoint)
         except BaseException:
             public.close(linger=0)
             raise
@@ -126,7 +126,7 @@ REPLY_LIMIT_S = 3.0
 """How long a client waits for its reply."""
 
 
-class ControlServer(ServedSocket):
+class RequestServer(SocketThread):
     """Answers each request at `endpoint` with what `reply` makes of it, in a thread of its own.
 
     `reply` must return soon and raise nothing. Raises OutputError where the endpoint cannot be bound.
@@ -267,7 +267,7 @@ class Publisher:
         self._socket.finish()
 
 
-class _PublicSocket(ServedSocket):
+class _PublicSocket(SocketThread):
     """The publisher's thread: what is handed over goes out, and newcomers are told the last state."""
 
     def __init__(

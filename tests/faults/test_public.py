@@ -19,7 +19,7 @@ from stream.config import Config
 from stream.monitor.health import RunMonitor
 from stream.sinks.control import ControlHandler, ask_request
 from stream.sources.zeromq import FrameReader, MessageError
-from stream.transport.services import REQUEST_BYTES_MAX, ControlServer, Publisher, request
+from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.faults import many
 from tests.support.network import listening
 from tests.support.runs import WatchedRun
@@ -72,7 +72,7 @@ def test_every_request_gets_a_reply(replies: ControlHandler, count: int) -> None
 def test_a_garbage_client_does_not_disturb_requests(
     replies: ControlHandler, context: zmq.Context[zmq.Socket[bytes]], count: int
 ) -> None:
-    with closing(ControlServer(ANYWHERE, None, replies.handle)) as server, ExitStack() as stack:
+    with closing(RequestServer(ANYWHERE, None, replies.handle)) as server, ExitStack() as stack:
         bad = context.socket(zmq.DEALER)
         stack.callback(bad.close, linger=0)
         bad.setsockopt(zmq.SNDTIMEO, 10_000)

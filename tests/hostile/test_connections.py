@@ -15,7 +15,7 @@ import zmq
 
 from stream.protocol.messages import Connect, QueryAccepted
 from stream.sinks.metrics import HttpServer, Page
-from stream.transport.services import ControlServer, Publisher, request
+from stream.transport.services import Publisher, RequestServer, request
 from tests.faults.test_messages import Served, answered
 from tests.faults.test_messages import until as until_message
 from tests.hostile.crowd import half_open, room_for_a_crowd
@@ -51,7 +51,7 @@ def test_the_answer_port_serves_whoever_speaks(first: bytes) -> None:
 
 @pytest.mark.parametrize("first", [b"", ZMTP_GREETING])
 def test_the_control_port_serves_whoever_speaks(first: bytes) -> None:
-    with closing(ControlServer(ANYWHERE, None, lambda body: body[::-1])) as server, half_open(server.endpoint, first):
+    with closing(RequestServer(ANYWHERE, None, lambda body: body[::-1])) as server, half_open(server.endpoint, first):
         assert request(server.endpoint, None, b"abc", LIMIT_S) == b"cba"
 
 
@@ -125,7 +125,7 @@ class _Context:
 @pytest.mark.parametrize("parts", [1, 3, 500])
 def test_a_request_of_many_parts_gets_one_reply(parts: int) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(closing(ControlServer(ANYWHERE, None, lambda body: body[::-1])))
+        server = stack.enter_context(closing(RequestServer(ANYWHERE, None, lambda body: body[::-1])))
         context = stack.enter_context(closing(_Context())).context
         asking = context.socket(zmq.DEALER)
         stack.callback(asking.close, 0)

@@ -22,7 +22,7 @@ from stream.protocol.messages import Message
 from stream.runtime.supervised import SupervisedRun
 from stream.sources import SourceInfo
 from stream.stages.base import Stage, StageThread
-from stream.transport import EventSource, Link, Port, Received, Transport
+from stream.transport import Envelope, EventReceiver, Link, ServerLink, Transport
 from tests.support.events import summary
 from tests.support.network import LIMIT_MS, LIMIT_S
 
@@ -201,7 +201,7 @@ class StageRunner:
     def __init__(self) -> None:
         self.transport = Transport()
         self.control = RunControl()
-        self._links: list[Link | EventSource | Port] = []
+        self._links: list[Link | EventReceiver | ServerLink] = []
         self._thread: StageThread | None = None
 
     def link(self, endpoint: str, *, bind: bool = False) -> Link:
@@ -209,7 +209,7 @@ class StageRunner:
         self._links.append(link)
         return link
 
-    def closing(self, end: EventSource | Port) -> None:
+    def closing(self, end: EventReceiver | ServerLink) -> None:
         """Closes `end` with the links."""
         self._links.append(end)
 
@@ -247,7 +247,7 @@ def expect(link: Link, kind: type[M]) -> M:
     return expect_whole(link, kind)[0]
 
 
-def expect_whole(link: Link, kind: type[M]) -> tuple[M, Received]:
+def expect_whole(link: Link, kind: type[M]) -> tuple[M, Envelope]:
     """The next message, which must be of this kind, and what came with it."""
     received = link.receive(LIMIT_MS)
     assert received is not None, f"no {kind.__name__} came"

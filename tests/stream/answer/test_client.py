@@ -17,7 +17,7 @@ from stream.answer.request import ClientOptions
 from stream.clock import FakeClock
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
-from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet, specs_of, token_packet
 from stream.protocol.messages import (
     AnswerDelta,
@@ -385,13 +385,13 @@ def test_without_a_snapshot_a_frame_travels_as_a_copy(opened: Opener) -> None:
 
 
 def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None:
-    writer = SnapshotWriter()
+    writer = SharedFrameWriter()
     try:
         talk = opened(snapshot=writer)
         talk.grant()
         talk.client.send_request(whole_frame(), "start")
         message, received = expect_whole(talk.peer, FramePacketMessage)
-        image = SnapshotReader(writer.descriptor).read(64, 64)
+        image = SharedFrameReader(writer.descriptor).read(64, 64)
         assert (frame_packet(message, received.parts, image).image == 7).all()
         assert len(received.parts) == 2
     finally:

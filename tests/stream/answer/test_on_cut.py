@@ -27,7 +27,7 @@ from stream.protocol.messages import Cancel, Connect, Message, TurnGrant, TurnRe
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
-from stream.transport.links import Received
+from stream.transport.links import Envelope
 from tests.support.answer_models import FakeSpeaker
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square
@@ -133,12 +133,12 @@ def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count
 class ScriptedPort:
     """A port that hears what it is given, step by step, and then ends the run."""
 
-    def __init__(self, *steps: Sequence[tuple[bytes, Received]]) -> None:
+    def __init__(self, *steps: Sequence[tuple[bytes, Envelope]]) -> None:
         self._steps = list(steps)
-        self._now: list[tuple[bytes, Received]] = []
+        self._now: list[tuple[bytes, Envelope]] = []
         self.sent: list[Message] = []
 
-    def receive(self, timeout_ms: int = 0) -> tuple[bytes, Received] | None:
+    def receive(self, timeout_ms: int = 0) -> tuple[bytes, Envelope] | None:
         if timeout_ms:
             if not self._steps:
                 raise CancelledError
@@ -156,11 +156,11 @@ class ScriptedPort:
 def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
     arrays = np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros((1, 3, 32, 32), np.uint8)
     message, parts = token_message(0, 1, TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 64), *arrays))
-    packet = Received(message, tuple(memoryview(part.tobytes()) for part in parts))
+    packet = Envelope(message, tuple(memoryview(part.tobytes()) for part in parts))
     client = b"one"
     port = ScriptedPort(
-        [(client, Received(Connect(query="?"))), (client, Received(TurnRequest()))],
-        [(client, packet), (client, Received(Cancel())), (client, Received(TurnRequest()))],
+        [(client, Envelope(Connect(query="?"))), (client, Envelope(TurnRequest()))],
+        [(client, packet), (client, Envelope(Cancel())), (client, Envelope(TurnRequest()))],
         [],
     )
     transport: Any = type("Ports", (), {"port": lambda *_: port})()

@@ -34,7 +34,7 @@ from stream.protocol.messages import (
     YesNoReply,
 )
 from stream.stages.base import ALLOCATE_ANSWER
-from stream.transport import Port, Transport, ipc_endpoint, private_directory
+from stream.transport import ServerLink, Transport, ipc_endpoint, private_directory
 
 S = 1_000_000_000
 GRID = TileGrid.of(64, 64)
@@ -60,7 +60,7 @@ class Stepping(RunControl):
 class Peer:
     """An answer stage that answers at once, or as far as it is told to."""
 
-    port: Port
+    port: ServerLink
     answers: bool = True
     grants: bool = True
     greets: bool = True
@@ -130,7 +130,7 @@ class Talk:
         self.begun = False
         self.there = True
         self._newest = 0
-        self.peer = Peer(transport.port(ALLOCATE_ANSWER), looks="standing_query" in policy)
+        self.peer = Peer(transport.server_link(ALLOCATE_ANSWER), looks="standing_query" in policy)
         self.control.step = self._step
         values = {
             "triggers": AnswerTriggerOptions(every_ns=2 * S),
@@ -608,7 +608,7 @@ def test_an_answer_stage_that_was_reached_may_load_its_model_for_longer() -> Non
         endpoint = ipc_endpoint(directory)
         with (
             closing(Transport()) as transport,
-            closing(transport.port(endpoint)) as port,
+            closing(transport.server_link(endpoint)) as port,
             elsewhere(transport, endpoint) as scheduler,
         ):
             waits = iter(range(5))

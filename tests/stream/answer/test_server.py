@@ -21,7 +21,7 @@ from stream.answer.model import AnswerModel, Packet, load_answer_model
 from stream.answer.server import AnswerServer
 from stream.config import Config
 from stream.errors import ConfigError, StageDied
-from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import embedding_of, feedback_of, frame_message, token_message
 from stream.protocol.messages import (
     PROTOCOL,
@@ -43,7 +43,7 @@ from stream.protocol.messages import (
     YesNoReply,
 )
 from stream.stages.base import ALLOCATE_ANSWER
-from stream.transport import Link, Received
+from stream.transport import Envelope, Link
 from tests.support import answer_models as fake_speaker
 from tests.support.answer_models import BrokenSpeaker, FakeSpeaker, PatientSpeaker, SilentSpeaker
 from tests.support.network import LIMIT_MS
@@ -72,7 +72,7 @@ def _heard_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve(
     runner: StageRunner,
     speaker: Callable[[Config], AnswerModel] = FakeSpeaker,
-    snapshot: SnapshotReader | None = None,
+    snapshot: SharedFrameReader | None = None,
     **place: Any,
 ) -> None:
     runner.start(
@@ -94,7 +94,7 @@ class Client:
         if join:
             self.link.send(Connect(query=query, **said))
 
-    def expect_whole(self, kind: type[M]) -> tuple[M, Received]:
+    def expect_whole(self, kind: type[M]) -> tuple[M, Envelope]:
         """The next message but for signs of life, which must be of this kind."""
         until_s = time.monotonic() + LIMIT_MS / 1000
         while time.monotonic() < until_s and (received := self.link.receive(LIMIT_MS)) is not None:
@@ -714,8 +714,8 @@ def test_a_whole_frame_in_the_message_reaches_the_speaker(runner: StageRunner) -
 
 
 def test_a_whole_frame_in_the_snapshot_reaches_the_speaker(runner: StageRunner) -> None:
-    with closing(SnapshotWriter()) as writer:
-        serve(runner, snapshot=SnapshotReader(writer.descriptor))
+    with closing(SharedFrameWriter()) as writer:
+        serve(runner, snapshot=SharedFrameReader(writer.descriptor))
         client = Client(runner).greeted()
         writer.write(whole_frame().image)
         client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.errors import TransportError
-from stream.protocol.buffers import Mailbox, Slots, SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import Mailbox, SharedFrameReader, SharedFrameWriter, SlotTable
 
 
 def test_an_item_waits_until_a_credit_comes() -> None:
@@ -95,7 +95,7 @@ def test_every_item_is_taken_replaced_or_waiting_and_the_taken_ones_are_the_newe
 
 
 def test_an_object_is_taken_once() -> None:
-    slots: Slots[str] = Slots(2)
+    slots: SlotTable[str] = SlotTable(2)
     number = slots.put("planes")
     assert number is not None
     assert len(slots) == 1
@@ -106,7 +106,7 @@ def test_an_object_is_taken_once() -> None:
 
 
 def test_a_full_table_takes_nothing() -> None:
-    slots: Slots[str] = Slots(1)
+    slots: SlotTable[str] = SlotTable(1)
     first = slots.put("a")
     assert first is not None
     assert slots.put("b") is None
@@ -115,7 +115,7 @@ def test_a_full_table_takes_nothing() -> None:
 
 
 def test_a_full_table_takes_the_next_object_as_soon_as_a_slot_is_free() -> None:
-    slots: Slots[str] = Slots(1)
+    slots: SlotTable[str] = SlotTable(1)
     first = slots.put("a")
     assert first is not None
     waiting = threading.Thread(target=lambda: slots.put("b", timeout_s=10))
@@ -127,7 +127,7 @@ def test_a_full_table_takes_the_next_object_as_soon_as_a_slot_is_free() -> None:
 
 
 def test_discarding_a_slot_that_is_empty_is_no_mistake() -> None:
-    slots: Slots[str] = Slots(1)
+    slots: SlotTable[str] = SlotTable(1)
     number = slots.put("a")
     assert number is not None
     slots.discard(number)
@@ -136,7 +136,7 @@ def test_discarding_a_slot_that_is_empty_is_no_mistake() -> None:
 
 
 def test_numbers_are_never_used_again() -> None:
-    slots: Slots[str] = Slots(1)
+    slots: SlotTable[str] = SlotTable(1)
     numbers = []
     for _ in range(5):
         number = slots.put("a")
@@ -148,7 +148,7 @@ def test_numbers_are_never_used_again() -> None:
 
 def test_a_table_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one object"):
-        Slots(0)
+        SlotTable(0)
 
 
 def picture(height_px: int, width_px: int, seed: int = 0) -> np.ndarray:
@@ -156,8 +156,8 @@ def picture(height_px: int, width_px: int, seed: int = 0) -> np.ndarray:
 
 
 def test_what_is_written_is_read_and_a_larger_frame_makes_room() -> None:
-    writer = SnapshotWriter()
-    reader = SnapshotReader(os.dup(writer.descriptor))
+    writer = SharedFrameWriter()
+    reader = SharedFrameReader(os.dup(writer.descriptor))
     for height_px, width_px in ((32, 64), (96, 64), (64, 32)):
         image = picture(height_px, width_px)
         writer.write(image)
@@ -167,8 +167,8 @@ def test_what_is_written_is_read_and_a_larger_frame_makes_room() -> None:
 
 
 def test_rows_of_a_wider_picture_are_written_packed() -> None:
-    writer = SnapshotWriter()
-    reader = SnapshotReader(os.dup(writer.descriptor))
+    writer = SharedFrameWriter()
+    reader = SharedFrameReader(os.dup(writer.descriptor))
     wide = picture(32, 128)
     writer.write(wide[:, 10:74])
     np.testing.assert_array_equal(reader.read(32, 64), wide[:, 10:74])
@@ -177,8 +177,8 @@ def test_rows_of_a_wider_picture_are_written_packed() -> None:
 
 
 def test_the_reader_shares_the_memory_and_cannot_write() -> None:
-    writer = SnapshotWriter()
-    reader = SnapshotReader(os.dup(writer.descriptor))
+    writer = SharedFrameWriter()
+    reader = SharedFrameReader(os.dup(writer.descriptor))
     writer.write(picture(32, 32, 0))
     seen = reader.read(32, 32)
     writer.write(picture(32, 32, 1))
@@ -190,8 +190,8 @@ def test_the_reader_shares_the_memory_and_cannot_write() -> None:
 
 
 def test_a_frame_larger_than_what_was_written_is_refused() -> None:
-    writer = SnapshotWriter()
-    reader = SnapshotReader(os.dup(writer.descriptor))
+    writer = SharedFrameWriter()
+    reader = SharedFrameReader(os.dup(writer.descriptor))
     writer.write(picture(32, 32))
     with pytest.raises(TransportError, match="holds 3072 bytes, a frame of 64x64 has 12288"):
         reader.read(64, 64)
@@ -200,7 +200,7 @@ def test_a_frame_larger_than_what_was_written_is_refused() -> None:
 
 
 def test_the_memory_has_no_name() -> None:
-    writer = SnapshotWriter()
+    writer = SharedFrameWriter()
     assert os.fstat(writer.descriptor).st_nlink == 0
     writer.close()
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.events import AnswerDeltaEvent, FrameMap, Notice
-from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import frame_message, frame_packet, specs_of, token_message
 from stream.protocol.messages import (
     AnswerDelta,
@@ -40,7 +40,7 @@ from stream.recording.format import (
 )
 from stream.recording.log import RecordLog
 from stream.recording.recorder import RECORDING_ENDED, LinkRecorder, Recorder
-from stream.transport import Received
+from stream.transport import Envelope
 from tests.support.events import frame
 from tests.support.network import until
 
@@ -230,30 +230,30 @@ def test_a_fault_of_its_own_ends_the_recording_and_not_the_run(tmp_path: Path, m
     assert recorded(tmp_path) == []
 
 
-def talk(folder: Path, snapshot: SnapshotWriter | None = None) -> tuple[Recorder, LinkRecorder]:
+def talk(folder: Path, snapshot: SharedFrameWriter | None = None) -> tuple[Recorder, LinkRecorder]:
     recorder = met(folder)
     return recorder, LinkRecorder(recorder, snapshot)
 
 
 def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None:
-    recorder, tap = talk(tmp_path)
+    recorder, observer = talk(tmp_path)
     for message in (TurnRequest(), SetQuery(query="x")):
-        tap.said(message, [])
+        observer.sent(message, [])
     for heard in (
         TurnGrant(turn=1),
         AnswerDelta(answer=0, text="a"),
         KeepAlive(),
         replace(HELLO, allocator=b"weights"),
     ):
-        tap.heard(Received(heard))
+        observer.received(Envelope(heard))
     recorder.close()
     assert recorded(tmp_path) == [SentMessage(SetQuery(query="x")), ReceivedMessage(HELLO)]
 
 
 def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
-    recorder, tap = talk(tmp_path)
+    recorder, observer = talk(tmp_path)
     array = np.arange(6, dtype=np.float32)
-    tap.heard(Received(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
+    observer.received(Envelope(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
     recorder.close()
     (heard,) = recorded(tmp_path)
     assert isinstance(heard, ReceivedMessage)
@@ -261,13 +261,13 @@ def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
 
 
 def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path: Path, stuck: threading.Event) -> None:
-    snapshot = SnapshotWriter()
-    recorder, tap = talk(tmp_path, snapshot)
+    snapshot = SharedFrameWriter()
+    recorder, observer = talk(tmp_path, snapshot)
     grid = TileGrid.of(64, 96)
     image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     packet = FramePacket(FrameStamp(5, 0, 0), grid, np.zeros((1, 3), np.int32), np.ones((2, 3), np.float32), image)
     snapshot.write(image)
-    tap.said(*frame_message(0, 1, packet, in_snapshot=True))
+    observer.sent(*frame_message(0, 1, packet, in_snapshot=True))
     snapshot.write(np.zeros_like(image))
     stuck.set()
     recorder.close()

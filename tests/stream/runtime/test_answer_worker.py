@@ -19,7 +19,7 @@ from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, Ou
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
-from stream.protocol.buffers import SnapshotWriter
+from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.messages import Connect, QueryAccepted, ServerHello
 from stream.recording.format import Recording
 from stream.runtime import answer_worker as answer_process
@@ -43,7 +43,7 @@ class Fixture:
         transport = Transport()
         stack.callback(transport.close)
         self.link: Link = stack.enter_context(closing(transport.link(endpoint, watched=True)))
-        snapshot = stack.enter_context(closing(SnapshotWriter()))
+        snapshot = stack.enter_context(closing(SharedFrameWriter()))
         name = f"tests.support.answer_models:{speaker}"
         self.child: ChildProcess = start_answer_process(Config(), name, endpoint, self.directory, snapshot.descriptor)
         stack.callback(self.child.stop)

@@ -18,7 +18,7 @@ from stream.display.lines import figures_text
 from stream.errors import ConfigError, ResumeError
 from stream.events import Answer, AnswerDeltaEvent, ShadowCheck
 from stream.monitor.statistics import RunStatistics
-from stream.protocol.buffers import SnapshotReader, SnapshotWriter
+from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet
 from stream.protocol.messages import (
     AnswerDelta,
@@ -79,7 +79,7 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
 
 
 def test_the_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None:
-    writer = SnapshotWriter()
+    writer = SharedFrameWriter()
     try:
         talk = opened(snapshot=writer)
         shadow = asked_with_shadow(talk)
@@ -87,7 +87,7 @@ def test_the_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> No
         talk.expect(TurnRequest)
         talk.hear(TurnGrant(turn=2))
         assert expect_whole(talk.peer, FramePacketMessage)[0].in_snapshot
-        np.testing.assert_array_equal(SnapshotReader(writer.descriptor).read(64, 64), shadow.image)
+        np.testing.assert_array_equal(SharedFrameReader(writer.descriptor).read(64, 64), shadow.image)
     finally:
         writer.close()
 

@@ -33,7 +33,7 @@ from stream.events import (
     unpack_event,
 )
 from stream.media import Overlay, SkippedItem
-from stream.protocol.buffers import Slots
+from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import frame_packet, specs_of, token_packet
 from stream.protocol.messages import (
     AnswerReply,
@@ -56,7 +56,7 @@ from stream.protocol.messages import (
 )
 from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
-from stream.transport import Received
+from stream.transport import Envelope
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect, stage_runner
 
@@ -86,7 +86,7 @@ class Fixture:
         schedule: SchedulePolicy = SCHEDULE,
         client: ClientOptions = RESEND,
         *,
-        overlays: Slots[Overlay] | None = None,
+        overlays: SlotTable[Overlay] | None = None,
         target: LatencyController | None = None,
     ) -> None:
         self.updater = TextureUpdater()
@@ -94,9 +94,9 @@ class Fixture:
         self.queries: list[str] = []
         self.turn = 0
         self.texture = runner.link(TEXTURE_ALLOCATE, bind=True)
-        self.answers = runner.transport.port(ALLOCATE_ANSWER)
+        self.answers = runner.transport.server_link(ALLOCATE_ANSWER)
         runner.closing(self.answers)
-        self.events = runner.transport.event_source(EVENTS)
+        self.events = runner.transport.event_receiver(EVENTS)
         runner.closing(self.events)
         context = AllocateContext(
             transport=runner.transport,
@@ -124,7 +124,7 @@ class Fixture:
         allocator.set_query = noting  # type: ignore[method-assign]
         return allocator
 
-    def heard_whole(self, kind: type[M], timeout_ms: int = LIMIT_MS) -> tuple[M, Received]:
+    def heard_whole(self, kind: type[M], timeout_ms: int = LIMIT_MS) -> tuple[M, Envelope]:
         """What the answer stage hears next, which must be of this kind."""
         heard = self.answers.receive(timeout_ms)
         assert heard is not None, f"no {kind.__name__} came"
@@ -158,7 +158,7 @@ class Fixture:
         self.turn += 1
         self.say(TurnGrant(turn=self.turn))
 
-    def packet(self, kind: type[M]) -> tuple[M, Received]:
+    def packet(self, kind: type[M]) -> tuple[M, Envelope]:
         """The packet that is sent for the next turn."""
         self.grant()
         return self.heard_whole(kind)
@@ -333,7 +333,7 @@ def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner)
 
 
 def test_a_picture_goes_with_each_frame_where_somebody_draws_it(runner: StageRunner) -> None:
-    overlays: Slots[Overlay] = Slots(1)
+    overlays: SlotTable[Overlay] = SlotTable(1)
     fixture = Fixture(runner, schedule=NEWEST, overlays=overlays)
     fixture.begin()
     fixture.show(0)

@@ -12,7 +12,7 @@ from arr_coc.types import FramePlanes
 from stream.clock import Clock, FakeClock
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame, SourceOutage
-from stream.protocol.buffers import Slots
+from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.sources.threaded import Handover
 from stream.stages import capture as capture_module
@@ -68,7 +68,7 @@ class Fixture:
         realtime: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self.planes: Slots[FramePlanes] = Slots(8)
+        self.planes: SlotTable[FramePlanes] = SlotTable(8)
         self.link: Link = runner.link(CAPTURE_TEXTURE)
         self.stage = CaptureStage(
             source,  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.errors import StageDied, TransportError
 from stream.media import SkippedItem
-from stream.protocol.buffers import Slots
+from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, TextureUpdated
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.stages.texture import LOSSLESS_CREDITS, TextureStage
@@ -28,7 +28,7 @@ def runner() -> Iterator[StageRunner]:
 
 class Fixture:
     def __init__(self, runner: StageRunner, *, newest: bool = False) -> None:
-        self.planes: Slots[FramePlanes] = Slots(8)
+        self.planes: SlotTable[FramePlanes] = SlotTable(8)
         self.capture = runner.link(CAPTURE_TEXTURE, bind=True)
         self.allocate = runner.link(TEXTURE_ALLOCATE)
         self.updater = TextureUpdater()

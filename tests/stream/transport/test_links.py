@@ -35,11 +35,11 @@ from stream.protocol.messages import (
     TurnRequest,
     encode,
 )
-from stream.transport import Client, Link, Port, Received, Transport, Waiter, ipc_endpoint, private_directory
+from stream.transport import Client, Envelope, Link, LinkPoller, ServerLink, Transport, ipc_endpoint, private_directory
 from stream.transport import context as bus_module
 from stream.transport import links as link_module
 from stream.transport import links as port_module
-from stream.transport.links import FRAME_QUEUE_MESSAGES, FrameSocket
+from stream.transport.links import FRAME_QUEUE_MESSAGES, FrameSubscriber
 from stream.transport.security import ClientCurve, client_curve, make_keys, server_curve
 from tests.support.network import LIMIT_MS
 
@@ -79,22 +79,22 @@ def test_messages_go_both_ways_in_order(ends: tuple[Link, Link]) -> None:
 
 
 class Notes:
-    """A tap that notes kinds of messages and the sizes of their arrays."""
+    """An observer that notes kinds of messages and the sizes of their arrays."""
 
     def __init__(self) -> None:
         self.said_to: list[tuple[object, list[int]]] = []
         self.heard_from: list[tuple[object, list[int]]] = []
 
-    def said(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
+    def sent(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
         self.said_to.append((message, [array.nbytes for array in arrays]))
 
-    def heard(self, received: Received) -> None:
-        self.heard_from.append((received.message, [part.nbytes for part in received.parts]))
+    def received(self, envelope: Envelope) -> None:
+        self.heard_from.append((envelope.message, [part.nbytes for part in envelope.parts]))
 
 
-def test_a_tap_learns_what_was_sent_and_received_and_nothing_else() -> None:
+def test_an_observer_learns_what_was_sent_and_received_and_nothing_else() -> None:
     transport, notes = Transport(), Notes()
-    lonely = transport.link("inproc://test", bind=True, tap=notes)
+    lonely = transport.link("inproc://test", bind=True, observer=notes)
     assert not lonely.offer(Cancel()), "nobody is there to take it"
     other = transport.link("inproc://test")
     lonely.send(Credit(), [np.zeros(3, np.float32)])
@@ -143,7 +143,7 @@ def test_receiving_waits_no_longer_than_its_limit() -> None:
 
 def test_waiting_for_any_of_several_links() -> None:
     with linked("inproc://one") as (first, _), linked("inproc://two") as (second, sender):
-        waiter = Waiter(first, second)
+        waiter = LinkPoller(first, second)
         assert not waiter.wait(1)
         sender.send(Cancel())
         assert waiter.wait(LIMIT_MS)
@@ -235,7 +235,7 @@ def test_an_address_that_is_taken_is_refused() -> None:
 
 def test_events_arrive_in_order_and_the_sender_waits_for_room() -> None:
     transport = Transport()
-    source, sink = transport.event_source("inproc://events"), transport.event_sink("inproc://events")
+    source, sink = transport.event_receiver("inproc://events"), transport.event_sender("inproc://events")
     sent = 0
     while sink.send(str(sent).encode(), 1):
         sent += 1
@@ -277,15 +277,15 @@ def bound(kind: int) -> Iterator[tuple[zmq.Socket[bytes], str]]:
 
 
 @contextmanager
-def frame_socket(endpoint: str, *, pull: bool = False, curve: ClientCurve | None = None) -> Iterator[FrameSocket]:
-    socket = FrameSocket(endpoint, pull=pull, curve=curve)
+def frame_socket(endpoint: str, *, pull: bool = False, curve: ClientCurve | None = None) -> Iterator[FrameSubscriber]:
+    socket = FrameSubscriber(endpoint, pull=pull, curve=curve)
     try:
         yield socket
     finally:
         socket.close()
 
 
-def await_subscriber(publisher: zmq.Socket[bytes], subscriber: FrameSocket) -> None:
+def await_subscriber(publisher: zmq.Socket[bytes], subscriber: FrameSubscriber) -> None:
     for _ in range(500):
         publisher.send(b"hello")
         if subscriber.receive(10)[0] is not None:
@@ -293,7 +293,7 @@ def await_subscriber(publisher: zmq.Socket[bytes], subscriber: FrameSocket) -> N
     pytest.fail("the subscriber never heard anything")
 
 
-def received(socket: FrameSocket) -> tuple[list[bytes], int]:
+def received(socket: FrameSubscriber) -> tuple[list[bytes], int]:
     for _ in range(100):
         parts, passed = socket.receive(50)
         if parts is not None:
@@ -337,7 +337,7 @@ def test_nobody_there_is_no_error_yet() -> None:
 
 def test_an_address_that_is_none_is_an_error() -> None:
     with pytest.raises(TransportError, match=r"cannot connect to tcp://no host:5: Invalid argument; check the address"):
-        FrameSocket("tcp://no host:5")
+        FrameSubscriber("tcp://no host:5")
 
 
 def test_keys_that_the_sender_has_no_use_for_are_a_refusal(tmp_path: Path) -> None:
@@ -365,9 +365,9 @@ class Places:
         stack.callback(self.transport.close)
         self.ipc = ipc_endpoint(directory)
 
-    def port(self, endpoint: str, keys: Path | None = None) -> Port:
+    def port(self, endpoint: str, keys: Path | None = None) -> ServerLink:
         curve = None if keys is None else server_curve(NetworkConfig(keys=str(keys)), endpoint)
-        return self._stack.enter_context(closing(self.transport.port(endpoint, curve)))
+        return self._stack.enter_context(closing(self.transport.server_link(endpoint, curve)))
 
     def link(self, endpoint: str, curve: ClientCurve | None = None, *, watched: bool = True) -> Link:
         return self._stack.enter_context(closing(self.transport.link(endpoint, curve=curve, watched=watched)))
@@ -394,13 +394,13 @@ def until(done: Callable[[], bool], link: Link) -> None:
     raise AssertionError("it never came to that")
 
 
-def heard(port: Port) -> tuple[Client, AnyMessage]:
+def heard(port: ServerLink) -> tuple[Client, AnyMessage]:
     received = port.receive(LIMIT_MS)
     assert received is not None
     return received[0], received[1].message
 
 
-def met(port: Port, link: Link) -> Client:
+def met(port: ServerLink, link: Link) -> Client:
     """What the port calls this link."""
     link.send(TurnRequest())
     return heard(port)[0]
@@ -493,20 +493,20 @@ def test_a_message_that_is_too_large_closes_its_senders_connection_only(
 def test_an_address_that_is_taken_is_refused_port(places: Places, endpoint: str) -> None:
     taken = places.port(endpoint).endpoint
     with pytest.raises(TransportError, match=f"cannot open {taken}: another program uses it"):
-        places.transport.port(taken)
+        places.transport.server_link(taken)
 
 
 def test_a_socket_of_another_program_is_not_taken_from_it(places: Places) -> None:
     port = places.port(places.ipc)
     with pytest.raises(TransportError, match="another program uses it"):
-        places.transport.port(places.ipc)
+        places.transport.server_link(places.ipc)
     met(port, places.link(places.ipc))
 
 
 def test_a_file_that_lies_at_the_address_is_left_there(places: Places, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine", encoding="utf-8")
     with pytest.raises(TransportError, match="there is something else at that path"):
-        places.transport.port(f"ipc://{tmp_path / 'notes'}")
+        places.transport.server_link(f"ipc://{tmp_path / 'notes'}")
     assert (tmp_path / "notes").read_text(encoding="utf-8") == "mine"
 
 
@@ -522,11 +522,11 @@ def test_the_socket_of_a_process_that_died_is_taken_over(places: Places) -> None
 @pytest.mark.parametrize("endpoint", ["tcp://203.0.113.7:5555", "ipc:///nowhere/at/all", "tcp://127.0.0.1:99999"])
 def test_an_address_that_cannot_be_is_refused(places: Places, endpoint: str) -> None:
     with pytest.raises(TransportError, match=f"cannot open {endpoint}: "):
-        places.transport.port(endpoint)
+        places.transport.server_link(endpoint)
 
 
 def test_errors_that_do_not_say_that_a_client_is_gone_are_not_hidden(places: Places) -> None:
-    port = places.transport.port("inproc://answers")
+    port = places.transport.server_link("inproc://answers")
     port.close()
     with pytest.raises(zmq.ZMQError):
         port.send(b"x", KeepAlive())
@@ -544,7 +544,7 @@ def test_a_link_is_connected_once_it_has_met_its_peer_which_may_come_later(place
 
 
 def test_a_link_is_lost_when_its_peer_closes_and_stays_so(places: Places) -> None:
-    port = places.transport.port(places.ipc)
+    port = places.transport.server_link(places.ipc)
     link = places.link(places.ipc)
     met(port, link)
     until(lambda: link.connected, link)
@@ -556,7 +556,7 @@ def test_a_link_is_lost_when_its_peer_closes_and_stays_so(places: Places) -> Non
 
 
 def test_a_link_within_the_process_is_connected_and_never_lost(places: Places) -> None:
-    port = places.transport.port("inproc://answers")
+    port = places.transport.server_link("inproc://answers")
     link = places.link("inproc://answers", watched=False)
     port.close()
     assert link.connected
@@ -570,7 +570,7 @@ import time, zmq
 from stream.transport import Transport, ipc_endpoint, private_directory
 with private_directory() as directory:
     transport = Transport()
-    port = transport.port(ipc_endpoint(directory, "answers"))
+    port = transport.server_link(ipc_endpoint(directory, "answers"))
     with transport.context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
         peer.setsockopt(zmq.SNDTIMEO, 200)
@@ -588,7 +588,7 @@ with private_directory() as directory:
 
 
 def test_a_host_that_is_gone_is_noticed(places: Places) -> None:
-    port, link = places.transport.port(places.ipc), places.link(places.ipc)
+    port, link = places.transport.server_link(places.ipc), places.link(places.ipc)
     for end in (port._socket, link._socket):
         assert end.getsockopt(zmq.TCP_KEEPALIVE) == 1
         assert end.getsockopt(zmq.TCP_MAXRT) == 5000
@@ -683,7 +683,7 @@ def test_a_waiter_wakes_for_descriptors_too(places: Places) -> None:
     link = places.link("inproc://answers", watched=False)
     reader, writer = os.pipe()
     try:
-        waiter = Waiter(link, descriptors=(reader,))
+        waiter = LinkPoller(link, descriptors=(reader,))
         assert not waiter.wait(1)
         os.write(writer, b"x")
         assert waiter.wait(LIMIT_MS)

@@ -18,7 +18,7 @@ from stream.errors import OutputError, TransportError
 from stream.transport import services as publisher_module
 from stream.transport import services as served_module
 from stream.transport.security import client_curve, make_keys, server_curve
-from stream.transport.services import REQUEST_BYTES_MAX, ControlServer, Publisher, request
+from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.network import LIMIT_MS, listening
 
 ANYWHERE = "tcp://127.0.0.1:*"
@@ -29,8 +29,8 @@ def shouting(body: bytes) -> bytes:
 
 
 @pytest.fixture
-def server() -> Iterator[ControlServer]:
-    with closing(ControlServer(ANYWHERE, None, shouting)) as made:
+def server() -> Iterator[RequestServer]:
+    with closing(RequestServer(ANYWHERE, None, shouting)) as made:
         yield made
 
 
@@ -46,36 +46,36 @@ def client(kind: int, endpoint: str) -> Iterator[zmq.Socket[bytes]]:
         context.term()
 
 
-def test_requests_are_answered_one_after_the_other(server: ControlServer) -> None:
+def test_requests_are_answered_one_after_the_other(server: RequestServer) -> None:
     assert request(server.endpoint, None, b"one") == b"ONE"
     assert request(server.endpoint, None, b"two") == b"TWO"
 
 
-def test_a_client_without_an_envelope_is_answered_too(server: ControlServer) -> None:
+def test_a_client_without_an_envelope_is_answered_too(server: RequestServer) -> None:
     with client(zmq.DEALER, server.endpoint) as dealer:
         dealer.send(b"bare")
         assert dealer.poll(LIMIT_MS)
         assert dealer.recv_multipart() == [b"BARE"]
 
 
-def test_a_client_that_dies_in_the_middle_holds_up_nobody(server: ControlServer) -> None:
+def test_a_client_that_dies_in_the_middle_holds_up_nobody(server: RequestServer) -> None:
     with client(zmq.REQ, server.endpoint) as dying:
         dying.send(b"never mind")
     assert request(server.endpoint, None, b"next") == b"NEXT"
 
 
-def test_a_request_that_is_too_large_closes_only_its_senders_connection(server: ControlServer) -> None:
+def test_a_request_that_is_too_large_closes_only_its_senders_connection(server: RequestServer) -> None:
     with pytest.raises(TransportError, match="no reply from"):
         request(server.endpoint, None, bytes(REQUEST_BYTES_MAX + 1), limit_s=0.2)
     assert request(server.endpoint, None, b"next") == b"NEXT"
 
 
-def test_a_port_in_use_is_said_in_one_line(server: ControlServer) -> None:
+def test_a_port_in_use_is_said_in_one_line(server: RequestServer) -> None:
     with pytest.raises(OutputError, match="another program uses it"):
-        ControlServer(server.endpoint, None, shouting)
+        RequestServer(server.endpoint, None, shouting)
 
 
-def test_closing_twice_is_once(server: ControlServer) -> None:
+def test_closing_twice_is_once(server: RequestServer) -> None:
     server.close()
     server.close()
     with pytest.raises(TransportError, match=r"no reply from .* within 0.1 s; check that a run with --control"):
@@ -90,7 +90,7 @@ def test_an_address_that_is_none() -> None:
 def test_only_who_has_the_key_is_answered(tmp_path: Path) -> None:
     make_keys(tmp_path)
     network = NetworkConfig(keys=str(tmp_path))
-    with closing(ControlServer(ANYWHERE, server_curve(network, ANYWHERE), shouting)) as guarded:
+    with closing(RequestServer(ANYWHERE, server_curve(network, ANYWHERE), shouting)) as guarded:
         assert request(guarded.endpoint, client_curve(network, guarded.endpoint), b"friend") == b"FRIEND"
         with pytest.raises(TransportError, match="no reply from"):
             request(guarded.endpoint, None, b"stranger", limit_s=0.2)
@@ -201,11 +201,11 @@ def test_an_address_that_is_none_here(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_does_not_start_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slowly(self: served_module.ServedSocket, endpoint: str) -> zmq.Socket[bytes]:
+    def slowly(self: served_module.SocketThread, endpoint: str) -> zmq.Socket[bytes]:
         time.sleep(0.2)
         return self._transport.context.socket(self._kind)
 
-    monkeypatch.setattr(served_module.ServedSocket, "_opened", slowly)
+    monkeypatch.setattr(served_module.SocketThread, "_opened", slowly)
     monkeypatch.setattr(served_module, "START_LIMIT_S", 0.01)
     with pytest.raises(OutputError, match="nothing happens"):
         Publisher(PUBLISHER_ANYWHERE, None)
