@@ -29,14 +29,14 @@ else:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ConfigLayer:
     """Values for some dotted keys, and where they were written, for messages."""
 
     origin: str
     values: Mapping[str, object]
 
 
-def build_config(layers: Sequence[Layer]) -> Config:
+def build_config(layers: Sequence[ConfigLayer]) -> Config:
     """The configuration that the layers give, the last one winning. Raises ConfigError."""
     fields = known_keys()
     tree: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"{needs}; leave --until out"
 
 
-def file_layer(name: str) -> Layer:
+def layer_from_file(name: str) -> ConfigLayer:
     """The layer of a TOML file, or of a preset when `name` is a bare word such as `webcam`. Raises ConfigError."""
     path = Path(name)
     if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
@@ -97,7 +97,7 @@ def file_layer(name: str) -> Layer:
         raise ConfigError(f"{name}: not a configuration: it is nested too deeply") from error
     except ValueError as error:  # of TOML, or a number with thousands of digits
         raise ConfigError(f"{name}: not valid TOML: {error}") from error
-    return Layer(name, values)
+    return ConfigLayer(name, values)
 
 
 def _text_of(path: Path) -> str:
@@ -109,17 +109,17 @@ def _text_of(path: Path) -> str:
     return data.decode("utf-8")
 
 
-def set_layer(assignment: str, option: str = "--set") -> Layer:
+def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer:
     """The layer of one `--set section.key=value`, or of another such option. Raises ConfigError where `=` or the key is
     missing."""
     key, equals, text = assignment.partition("=")
     key = key.strip()
     if not equals or not key:
         raise ConfigError(f"{option} needs KEY=VALUE, such as allocate.budget=128; got {assignment!r}")
-    return option_layer(option, key, text.strip())
+    return layer_from_option(option, key, text.strip())
 
 
-def option_layer(option: str, key: str, text: str) -> Layer:
+def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
     """The layer of one option's text: a TOML value where it is one, the bare text otherwise."""
     field = known_keys().get(key)
     value: object = text
@@ -129,7 +129,7 @@ def option_layer(option: str, key: str, text: str) -> Layer:
         parsed = {}
     if set(parsed) == {"value"} and (isinstance(parsed["value"], str) or not _is_text(field)):
         value = parsed["value"]
-    return Layer(option, {key: value})
+    return ConfigLayer(option, {key: value})
 
 
 def presets() -> list[str]:

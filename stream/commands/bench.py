@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import RunOptions, count_of, seconds_of, takes_run_options
+from stream.commands.options import RunOptions, parse_count, parse_duration, takes_run_options
 from stream.commands.outcome import INTERRUPTED, also_written, report_note, report_written
-from stream.config_loading import Layer, file_layer, set_layer
+from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
 from stream.errors import ConfigError
 from stream.runtime.preflight import check_run
 from stream.sinks.output_file import check_distinct, check_suffix, check_writable, output_files
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stream.config import Config
     from stream.sinks.output_file import OutputFile
 
-AS_FAST_AS_IT_GOES = Layer("bench", {"pipeline.answers": "newest"})
+AS_FAST_AS_IT_GOES = ConfigLayer("bench", {"pipeline.answers": "newest"})
 """No frame waits for an answer."""
 
 PICTURE_SUFFIXES = (".png",)
@@ -85,10 +85,10 @@ def bench(
     With --against or --against-set: compare two configurations, run by run.
     """
     configs = _configurations(run, source, against or (), against_set or ())
-    count = (RUNS_TO_COMPARE if len(configs) > 1 else 1) if runs is None else count_of("--runs", runs)
+    count = (RUNS_TO_COMPARE if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
     _check_source(configs["A"], count * len(configs))
-    limit_s = None if limit is None else seconds_of("--for", limit)
-    warmup_s = None if warmup is None else seconds_of("--warmup", warmup)
+    limit_s = None if limit is None else parse_duration("--for", limit)
+    warmup_s = None if warmup is None else parse_duration("--warmup", warmup)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in output_files(config.output)})
     check_distinct([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
@@ -114,8 +114,11 @@ def _configurations(
     run: RunOptions, source: str | None, against: Sequence[str], against_set: Sequence[str]
 ) -> dict[str, Config]:
     """The configuration to measure, "A", and where there is one to compare with, "B"."""
-    top = [] if source is None else [Layer("SOURCE", {"source": source})]
-    other = [*map(file_layer, against), *(set_layer(assignment, "--against-set") for assignment in against_set)]
+    top = [] if source is None else [ConfigLayer("SOURCE", {"source": source})]
+    other = [
+        *map(layer_from_file, against),
+        *(layer_from_assignment(assignment, "--against-set") for assignment in against_set),
+    ]
     configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
     if other:
         configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arr_coc.errors import counted
-from stream.commands.options import ConfigKey, RunOptions, key_layers, takes_run_options
+from stream.commands.options import ConfigKey, RunOptions, layers_from_options, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_note, report_written
 from stream.commands.several import configs_of, run_each
-from stream.config_loading import Layer, file_layer
+from stream.config_loading import ConfigLayer, layer_from_file
 from stream.errors import ConfigError, OutputError
 from stream.runtime.preflight import check_run
 
@@ -60,8 +60,8 @@ def caption(
     run: RunOptions,
 ) -> int:
     """Say what happens in a video, while it runs."""
-    top = [Layer("FILE", {"source": source[0]})] if source else []
-    top += key_layers(caption, output=output, timing=timing)
+    top = [ConfigLayer("FILE", {"source": source[0]})] if source else []
+    top += layers_from_options(caption, output=output, timing=timing)
     config = run.configuration(top=top)
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
@@ -159,8 +159,8 @@ def demo(
     """Caption a drawn clip, and draw what the model looked at."""
     captions = tuple(os.path.join(folder, name) for name in ("captions.vtt", "captions.jsonl"))
     summary_path, heatmap = os.path.join(folder, "summary.json"), os.path.join(folder, "heatmap.mp4")
-    outputs = Layer("demo", {"output.paths": captions, "output.heatmap": heatmap})
-    config = run.configuration(base=[file_layer("demo"), outputs])
+    outputs = ConfigLayer("demo", {"output.paths": captions, "output.heatmap": heatmap})
+    config = run.configuration(base=[layer_from_file("demo"), outputs])
     _claim(folder, [*captions, summary_path, heatmap])
 
     from stream.display import open_display

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import Backend, ConfigKey, Device, Dtype, Encode, count_of, key_layers, text_option
+from stream.commands.options import (
+    Backend,
+    ConfigKey,
+    Device,
+    Dtype,
+    Encode,
+    layers_from_options,
+    parse_count,
+    text_option,
+)
 from stream.commands.outcome import FAILED
 from stream.config import CLIENTS_MAX
 from stream.config_loading import build_config
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stream.config import Config
-    from stream.doctor import Check
+    from stream.doctor import DiagnosticCheck
     from stream.sources.cameras import Camera, CameraMode
 
 
@@ -103,8 +112,8 @@ def doctor(
 ) -> int:
     """Check this machine, and say how to fix what does not work."""
     options = {"model": model, "budget": budget, "dtype": dtype, "window": window, "encode": encode}
-    config = build_config(key_layers(doctor, **options, backend=backend, device=device))
-    count = count_of("--streams", streams, CLIENTS_MAX)
+    config = build_config(layers_from_options(doctor, **options, backend=backend, device=device))
+    count = parse_count("--streams", streams, CLIENTS_MAX)
     show = _checks_as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED
 
@@ -147,12 +156,12 @@ def _at_terminal(config: Config, streams: int) -> bool:
     return all_needed_work(checks)
 
 
-def _line(check: Check) -> str:
+def _line(check: DiagnosticCheck) -> str:
     remedy = f"; do: {check.remedy}" if check.remedy else ""
     return f"{check.state:<{STATE_WIDTH}}  {check.part:<{PART_WIDTH}}  {check.found}{remedy}"
 
 
-def _row(check: Check) -> Table:
+def _row(check: DiagnosticCheck) -> Table:
     from rich.table import Table
     from rich.text import Text
 

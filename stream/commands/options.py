@@ -15,14 +15,21 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from stream.config import DEFAULT_QUERY, Config
-from stream.config_loading import Layer, build_config, file_layer, option_layer, presets, set_layer
+from stream.config_loading import (
+    ConfigLayer,
+    build_config,
+    layer_from_assignment,
+    layer_from_file,
+    layer_from_option,
+    presets,
+)
 from stream.errors import ConfigError
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|$)")
 
 
-def seconds_of(option: str, text: str) -> float:
+def parse_duration(option: str, text: str) -> float:
     """Seconds, more than 0; a number without a unit is seconds. Raises ConfigError, which names the option."""
     written = "".join(text.split()).lower()
     seconds, at = 0.0, 0
@@ -37,8 +44,8 @@ def seconds_of(option: str, text: str) -> float:
 _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:\.\d*)?)")
 
 
-def media_time_of(option: str, text: str) -> float:
-    """A media time or a length of it in seconds, 0 or more: `90`, `1:30`, `0:01:30.5`, or as `seconds_of` takes it.
+def parse_media_time(option: str, text: str) -> float:
+    """A media time or a length of it in seconds, 0 or more: `90`, `1:30`, `0:01:30.5`, or as `parse_duration` takes it.
 
     Raises ConfigError, which names the option.
     """
@@ -51,7 +58,7 @@ def media_time_of(option: str, text: str) -> float:
         return 0.0
     else:
         with suppress(ConfigError):
-            return seconds_of(option, written)
+            return parse_duration(option, written)
     raise ConfigError(f"{option} needs seconds or h:mm:ss, such as 90, 1:30 or 0:01:30.5; got {text!r}")
 
 
@@ -66,7 +73,7 @@ class ConfigKey:
     read: Callable[[str, str], object] | None = None
 
 
-def key_layers(owner: Callable[..., object], **given: object) -> list[Layer]:
+def layers_from_options(owner: Callable[..., object], **given: object) -> list[ConfigLayer]:
     """A layer for each option of `owner` that was given and carries a key. Raises ConfigError.
 
     `given` has the options' values by their names: None, or False for a flag that only switches on, where nothing was
@@ -81,11 +88,11 @@ def key_layers(owner: Callable[..., object], **given: object) -> list[Layer]:
             continue
         option = f"--{name.replace('_', '-')}"
         if not isinstance(value, str):
-            layers.append(Layer(option, {key.name: value}))
+            layers.append(ConfigLayer(option, {key.name: value}))
         elif key.read is not None:
-            layers.append(Layer(option, {key.name: key.read(option, value)}))
+            layers.append(ConfigLayer(option, {key.name: key.read(option, value)}))
         else:
-            layers.append(option_layer(option, key.name, value))
+            layers.append(layer_from_option(option, key.name, value))
     return layers
 
 
@@ -146,7 +153,7 @@ Assignments = Annotated[
 CUES = (".vtt", ".srt")
 
 
-def check_watching(config: Config, *, go_on: bool, force: bool) -> None:
+def check_standing_query_options(config: Config, *, go_on: bool, force: bool) -> None:
     """Raises ConfigError where `--go-on` or `--force` has nothing to act on, and for captions, or how soon they are to
     begin, where nothing is said."""
     until = config.answer.until
@@ -229,12 +236,12 @@ class RunOptions:
     start: Annotated[
         str | None,
         text_option("--start", metavar="TIME", help="Start of the part to read: 90, 1:30, 0:01:30.5. [0]"),
-        ConfigKey("capture.start_s", media_time_of),
+        ConfigKey("capture.start_s", parse_media_time),
     ] = None
     duration: Annotated[
         str | None,
         text_option("--duration", metavar="TIME", help="Length of the part to read. [to the end]"),
-        ConfigKey("capture.duration_s", media_time_of),
+        ConfigKey("capture.duration_s", parse_media_time),
     ] = None
     stream: Annotated[
         str | None,
@@ -325,15 +332,15 @@ class RunOptions:
     ] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False
 
-    def configuration(self, base: Sequence[Layer] = (), top: Sequence[Layer] = ()) -> Config:
+    def configuration(self, base: Sequence[ConfigLayer] = (), top: Sequence[ConfigLayer] = ()) -> Config:
         """The configuration: `base`, then the files in their order, `--set`, options and `top`. Raises ConfigError."""
-        layers = [*base, *(file_layer(name) for name in self.config or ())]
-        layers += [set_layer(assignment) for assignment in self.set or ()]
-        layers += key_layers(RunOptions, **vars(self))
+        layers = [*base, *(layer_from_file(name) for name in self.config or ())]
+        layers += [layer_from_assignment(assignment) for assignment in self.set or ()]
+        layers += layers_from_options(RunOptions, **vars(self))
         if self.until is not None and self.query is not None:
-            layers.append(Layer("--query", {"answer.until.captions": True}))
+            layers.append(ConfigLayer("--query", {"answer.until.captions": True}))
         config = build_config([*layers, *top])
-        check_watching(config, go_on=self.go_on, force=self.force)
+        check_standing_query_options(config, go_on=self.go_on, force=self.force)
         self._check_server(config)
         return config
 
@@ -393,7 +400,7 @@ def _hidden(annotation: Any) -> Any:
     return Annotated[kind, option]
 
 
-def count_of(option: str, text: str, most: int | None = None) -> int:
+def parse_count(option: str, text: str, most: int | None = None) -> int:
     """The whole number, from 1 to `most`. Raises ConfigError, which names the option."""
     try:
         count = int(text)

@@ -13,7 +13,7 @@ from stream.commands.options import text_option
 from stream.commands.outcome import FAILED, report_note
 from stream.errors import RecordingError
 from stream.events import Event, Explanation, FrameReady, encode_event
-from stream.runtime.replay import LookedAgain, Replayed, ReplaySummary
+from stream.runtime.replay import ReplayedAnswer, ReplayedYesNo, ReplaySummary
 from stream.untrusted import printable
 
 
@@ -72,15 +72,15 @@ def text_lines(event: Event) -> list[str]:
     """An answer or a look, with the recorded one where that was another, or the summary; nothing else."""
     if isinstance(event, ReplaySummary):
         return [_total(event)]
-    if isinstance(event, Replayed):
+    if isinstance(event, ReplayedAnswer):
         return _compared(event, printable(event.text), printable(event.recorded))
-    if isinstance(event, LookedAgain):
+    if isinstance(event, ReplayedYesNo):
         question = printable(event.question)
         return _compared(event, *(f"yes {100 * yes:.1f} %: {question}" for yes in (event.yes, event.recorded_yes)))
     return []
 
 
-def _compared(event: Replayed | LookedAgain, now: str, recorded: str) -> list[str]:
+def _compared(event: ReplayedAnswer | ReplayedYesNo, now: str, recorded: str) -> list[str]:
     at = clock_text(event.pts_s)
     if event.same:
         return [f"{at}  same      {now}"]

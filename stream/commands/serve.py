@@ -16,11 +16,11 @@ from stream.commands.options import (
     Dtype,
     Encode,
     Model,
-    key_layers,
+    layers_from_options,
     text_option,
 )
 from stream.commands.outcome import INTERRUPTED
-from stream.config_loading import Layer, build_config, file_layer, set_layer
+from stream.config_loading import ConfigLayer, build_config, layer_from_assignment, layer_from_file
 from stream.errors import TransportError
 
 ASKED, REFUSED = 0, 2
@@ -47,8 +47,8 @@ def ask(
 
     Nothing is restarted; the next answer is about the new question.
     """
-    layers = key_layers(ask, keys=keys, plain_tcp=plain_tcp)
-    network = build_config([Layer("ask", {"answer.query": question}), *layers]).network
+    layers = layers_from_options(ask, keys=keys, plain_tcp=plain_tcp)
+    network = build_config([ConfigLayer("ask", {"answer.query": question}), *layers]).network
 
     from stream.commands.outcome import report_error
     from stream.sinks.control import ask_request, read_reply
@@ -113,10 +113,10 @@ def serve_answers(
 
     They are given this address with --server.
     """
-    layers = [file_layer(name) for name in config or ()]
-    layers += [set_layer(assignment) for assignment in set_ or ()]
+    layers = [layer_from_file(name) for name in config or ()]
+    layers += [layer_from_assignment(assignment) for assignment in set_ or ()]
     options = {"model": model, "encode": encode, "max_tokens": max_tokens, "device": device, "dtype": dtype}
-    layers += key_layers(serve_answers, **options, keys=keys, plain_tcp=plain_tcp)
+    layers += layers_from_options(serve_answers, **options, keys=keys, plain_tcp=plain_tcp)
     made = build_config(layers)
 
     from stream.answer.model import model_name

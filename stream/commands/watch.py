@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import ConfigKey, RunOptions, key_layers, seconds_of, takes_run_options
+from stream.commands.options import ConfigKey, RunOptions, layers_from_options, parse_duration, takes_run_options
 from stream.commands.outcome import also_written, exit_status, report_written
 from stream.commands.several import configs_of, run_each
 from stream.config import STDOUT
-from stream.config_loading import Layer
+from stream.config_loading import ConfigLayer
 from stream.errors import ConfigError
 from stream.runtime.preflight import check_run
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stream.runtime.answer_worker import AnswerWorker
     from stream.sinks.base import Display
 
-AT_ITS_OWN_PACE = Layer("watch", {"capture.realtime": True})
+AT_ITS_OWN_PACE = ConfigLayer("watch", {"capture.realtime": True})
 """A file is played as a camera would give it."""
 
 STDIN = 0
@@ -77,10 +77,10 @@ def watch(
     At a terminal: text, figures, and questions typed while it runs. A file plays at its own pace, so frames that come
     too late are dropped, and counted.
     """
-    top = [Layer("SOURCE", {"source": source[0]})] if source else []
-    top += key_layers(watch, output=output)
-    limit_s = None if for_time is None else seconds_of("--for", for_time)
-    every_s = None if stats_every == "none" else seconds_of("--stats-every", stats_every)
+    top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
+    top += layers_from_options(watch, output=output)
+    limit_s = None if for_time is None else parse_duration("--for", for_time)
+    every_s = None if stats_every == "none" else parse_duration("--stats-every", stats_every)
     config = run.configuration(base=[AT_ITS_OWN_PACE], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")

@@ -11,9 +11,9 @@ from stream.doctor import model_fit as cards
 from stream.doctor import model_fit as fitness
 from stream.doctor import system as hardware
 from stream.doctor import system as software
-from stream.doctor.system import Check
+from stream.doctor.system import DiagnosticCheck
 
-__all__ = ["Check", "all_needed_work", "examine"]
+__all__ = ["DiagnosticCheck", "all_needed_work", "examine"]
 
 
 STORES = ("cpu", "gl", "cuda")
@@ -22,13 +22,13 @@ STORES = ("cpu", "gl", "cuda")
 log = logging.getLogger(__name__)
 
 
-def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | None = None) -> Iterator[Check]:
+def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | None = None) -> Iterator[DiagnosticCheck]:
     """Yield every check as soon as it is made, in the order in which they are shown.
 
     `begin` is told the part that is checked next. Loads no model and holds nothing; takes seconds, most of them for
     torch and for the texture stores. The memory is that of an answer stage for so many `streams`.
     """
-    checks: tuple[tuple[str, Callable[[], Check]], ...] = (
+    checks: tuple[tuple[str, Callable[[], DiagnosticCheck]], ...] = (
         ("python", software.python),
         ("libraries", software.libraries),
         ("torch", partial(software.library, "torch", "torch")),
@@ -54,15 +54,17 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         yield _checked(part, check)
 
 
-def all_needed_work(checks: Sequence[Check]) -> bool:
+def all_needed_work(checks: Sequence[DiagnosticCheck]) -> bool:
     return not any(check.state == "broken" for check in checks)
 
 
-def _checked(part: str, check: Callable[[], Check]) -> Check:
+def _checked(part: str, check: Callable[[], DiagnosticCheck]) -> DiagnosticCheck:
     """The check, or that it failed by itself: one that breaks must not hide the others."""
     try:
         return check()
     except Exception as error:
         log.debug("checking %s failed", part, exc_info=True)
         text = " ".join(str(error).split()) or type(error).__name__
-        return Check(part, "broken", f"cannot be used: {text}", "pip install --force-reinstall arr-coc-stream")
+        return DiagnosticCheck(
+            part, "broken", f"cannot be used: {text}", "pip install --force-reinstall arr-coc-stream"
+        )

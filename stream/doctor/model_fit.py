@@ -14,7 +14,7 @@ from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TileGrid
 from stream.config import Config
-from stream.doctor.system import Check
+from stream.doctor.system import DiagnosticCheck
 
 FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
 """What the two processes take at 1080p without a model: Python, torch and the frames; measured."""
@@ -27,14 +27,14 @@ PROMPT_TOKENS = 64
 """About what the chat template and a short question take."""
 
 
-def model(config: Config) -> Check:
+def model(config: Config) -> DiagnosticCheck:
     """Whether it is there and whole, and its context long enough."""
     try:
         facts, name = facts_of(config)
     except ArrCocError as error:
-        return Check("model", "broken", error.problem, error.remedy)
+        return DiagnosticCheck("model", "broken", error.problem, error.remedy)
     if facts is None:
-        return Check("model", "absent", f"{name} is not on this machine yet", "the first run downloads it")
+        return DiagnosticCheck("model", "absent", f"{name} is not on this machine yet", "the first run downloads it")
     load = load_of(config)
     visual, needed = load.visual_tokens, load.prompt_tokens
     known = f"; only knows {facts.known_world}" if facts.known_world else ""
@@ -45,11 +45,11 @@ def model(config: Config) -> Check:
     if needed > facts.context_tokens:
         found = f"{said}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"
-        return Check("model", "broken", found, remedy)
-    return Check("model", "works", said)
+        return DiagnosticCheck("model", "broken", found, remedy)
+    return DiagnosticCheck("model", "works", said)
 
 
-def memory(config: Config, free: Callable[[], int] | None = None, streams: int = 1) -> Check:
+def memory(config: Config, free: Callable[[], int] | None = None, streams: int = 1) -> DiagnosticCheck:
     """What a run needs against what is free; on a CUDA device the model lies there. It answers so many streams."""
     free_bytes = (free or free_memory_bytes)()
     processes = FRAME_PROCESS_BYTES + (0 if config.pipeline.single_process else ANSWER_PROCESS_BYTES)
@@ -115,10 +115,10 @@ def tiles_of(config: Config) -> int:
     return min(tiles, config.capture.max_tiles or tiles)
 
 
-def _fits(said: str, needed: int, free: int) -> Check:
+def _fits(said: str, needed: int, free: int) -> DiagnosticCheck:
     if needed <= free:
-        return Check("memory", "works", said)
-    return Check("memory", "broken", said, REMEDY)
+        return DiagnosticCheck("memory", "works", said)
+    return DiagnosticCheck("memory", "broken", said, REMEDY)
 
 
 def tokens_of(config: Config) -> tuple[int, int]:
@@ -150,15 +150,15 @@ OVERHEAD_BYTES = 1 << 30
 """Left for CUDA's context, its libraries' work space, the texture and a screen: an allowance, not a measurement."""
 
 
-def cards(config: Config, streams: int = 1) -> Check:
+def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
     """What is needed for so many streams, and for each card whether it fits, and the most frames that a window may show
     there. Cards of which the same is true share one entry."""
     try:
         facts, name = facts_of(config)
     except ArrCocError:
-        return Check("cards", "absent", "no estimate, because the model cannot be used")
+        return DiagnosticCheck("cards", "absent", "no estimate, because the model cannot be used")
     if facts is None:
-        return Check("cards", "absent", f"{name} is not on this machine, so there is no estimate")
+        return DiagnosticCheck("cards", "absent", f"{name} is not on this machine, so there is no estimate")
     load, dtype = load_of(config, streams), config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(
@@ -167,7 +167,7 @@ def cards(config: Config, streams: int = 1) -> Check:
     frames = "" if load.window == 1 else f" in each of {counted(load.window, 'frame')}"
     of = "" if streams == 1 else f", {counted(streams, 'stream')}"
     asked = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{frames}{of}"
-    return Check("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
+    return DiagnosticCheck("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
 
 
 def most_frames(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:

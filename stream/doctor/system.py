@@ -22,7 +22,7 @@ State = Literal["works", "absent", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DiagnosticCheck:
     """One thing: whether it `works`, is `absent` (runs go without it), or `broken` (runs need it), and the remedy."""
 
     part: str
@@ -38,15 +38,15 @@ SMALL_LIBRARIES = ("numpy", "pyzmq", "msgspec", "pydantic", "rich", "typer", "pi
 WHEELS = "install PyAV from PyPI, whose wheels have all of it: pip install --force-reinstall --only-binary av av"
 
 
-def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
+def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> DiagnosticCheck:
     cores = counted(os.cpu_count() or 1, "core")
     said = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}, {cores}"
     if found[:2] < OLDEST_PYTHON:
-        return Check("python", "broken", said, f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
-    return Check("python", "works", said)
+        return DiagnosticCheck("python", "broken", said, f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
+    return DiagnosticCheck("python", "works", said)
 
 
-def library(module: str, distribution: str, *, part: str | None = None, imported: bool = True) -> Check:
+def library(module: str, distribution: str, *, part: str | None = None, imported: bool = True) -> DiagnosticCheck:
     """A library's version; `imported`: it must also import, which finds broken installations."""
     part, remedy = part or module, f"pip install {distribution}"
     try:
@@ -55,14 +55,14 @@ def library(module: str, distribution: str, *, part: str | None = None, imported
             __import__(module)
     except PackageNotFoundError:
         if not imported or find_spec(module) is None:
-            return Check(part, "broken", "not installed", remedy)
+            return DiagnosticCheck(part, "broken", "not installed", remedy)
         said = str(getattr(__import__(module), "__version__", "of unknown version"))
     except (ImportError, OSError) as error:
-        return Check(part, "broken", f"cannot be imported: {error}", f"{remedy} --force-reinstall")
-    return Check(part, "works", said)
+        return DiagnosticCheck(part, "broken", f"cannot be imported: {error}", f"{remedy} --force-reinstall")
+    return DiagnosticCheck(part, "works", said)
 
 
-def libraries() -> Check:
+def libraries() -> DiagnosticCheck:
     """The small ones, in one row."""
     found, missing = [], []
     for name in SMALL_LIBRARIES:
@@ -71,17 +71,19 @@ def libraries() -> Check:
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Check("libraries", "broken", f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
-    return Check("libraries", "works", ", ".join(found))
+        return DiagnosticCheck(
+            "libraries", "broken", f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}"
+        )
+    return DiagnosticCheck("libraries", "works", ", ".join(found))
 
 
-def ffmpeg() -> Check:
+def ffmpeg() -> DiagnosticCheck:
     from stream.sources import decoder as abilities
 
-    return Check("ffmpeg", "works", f"PyAV {abilities.ffmpeg_version()}")
+    return DiagnosticCheck("ffmpeg", "works", f"PyAV {abilities.ffmpeg_version()}")
 
 
-def decoders(found: dict[str, bool] | None = None) -> Check:
+def decoders(found: dict[str, bool] | None = None) -> DiagnosticCheck:
     if found is None:
         from stream.sources.decoder import decodable
 
@@ -89,17 +91,17 @@ def decoders(found: dict[str, bool] | None = None) -> Check:
     return _each("decoders", found, "absent" if found.get("H.264", True) else "broken")
 
 
-def heatmaps(works: bool | None = None) -> Check:
+def heatmaps(works: bool | None = None) -> DiagnosticCheck:
     if works is None:
         from stream.sources.decoder import encodes_heatmaps
 
         works = encodes_heatmaps()
     if works:
-        return Check("heat maps", "works", "libx264")
-    return Check("heat maps", "absent", "no libx264, so no --heatmap and no demo", WHEELS)
+        return DiagnosticCheck("heat maps", "works", "libx264")
+    return DiagnosticCheck("heat maps", "absent", "no libx264, so no --heatmap and no demo", WHEELS)
 
 
-def network(found: dict[str, bool] | None = None) -> Check:
+def network(found: dict[str, bool] | None = None) -> DiagnosticCheck:
     if found is None:
         from stream.sources.decoder import protocols
 
@@ -107,22 +109,22 @@ def network(found: dict[str, bool] | None = None) -> Check:
     return _each("network", found, "absent")
 
 
-def _each(what: str, found: dict[str, bool], lacking: State) -> Check:
+def _each(what: str, found: dict[str, bool], lacking: State) -> DiagnosticCheck:
     """One check of several abilities: `lacking` where FFmpeg has not all of them."""
     missing = [name for name, works in found.items() if not works]
     there = ", ".join(name for name, works in found.items() if works) or "none"
     if not missing:
-        return Check(what, "works", there)
-    return Check(what, lacking, f"{there}; not {', '.join(missing)}", WHEELS)
+        return DiagnosticCheck(what, "works", there)
+    return DiagnosticCheck(what, lacking, f"{there}; not {', '.join(missing)}", WHEELS)
 
 
-def plots() -> Check:
+def plots() -> DiagnosticCheck:
     if find_spec("matplotlib") is None:
-        return Check("plots", "absent", "no matplotlib, so no bench --png", "pip install matplotlib")
-    return Check("plots", "works", f"matplotlib {version('matplotlib')}")
+        return DiagnosticCheck("plots", "absent", "no matplotlib, so no bench --png", "pip install matplotlib")
+    return DiagnosticCheck("plots", "works", f"matplotlib {version('matplotlib')}")
 
 
-def sockets() -> Check:
+def sockets() -> DiagnosticCheck:
     """Between the processes: a folder for their sockets, whose name is short enough, and ports on loopback."""
     from stream.transport import private_directory
 
@@ -132,17 +134,17 @@ def sockets() -> Check:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
     except TransportError as error:
-        return Check("sockets", "broken", error.problem, error.remedy)
+        return DiagnosticCheck("sockets", "broken", error.problem, error.remedy)
     except OSError as error:
-        return Check(
+        return DiagnosticCheck(
             "sockets", "broken", f"cannot be made: {error.strerror}", "set TMPDIR to a folder that can be written"
         )
-    return Check("sockets", "works", f"in {where}, and on loopback")
+    return DiagnosticCheck("sockets", "works", f"in {where}, and on loopback")
 
 
-def shared_frames(has_memfd: bool = hasattr(os, "memfd_create")) -> Check:
+def shared_frames(has_memfd: bool = hasattr(os, "memfd_create")) -> DiagnosticCheck:
     """How whole frames reach the answer process."""
-    return Check("frames", "works", "shared in memory (memfd)" if has_memfd else "shared in a temporary file")
+    return DiagnosticCheck("frames", "works", "shared in memory (memfd)" if has_memfd else "shared in a temporary file")
 
 
 TRIAL_LIMIT_S = 30.0
@@ -153,24 +155,26 @@ NEWER_DRIVER = "install a newer driver of the graphics card"
 TORCH_FOR_CUDA = "pip install torch --index-url https://download.pytorch.org/whl/cu128"
 
 
-def cameras() -> Check:
+def cameras() -> DiagnosticCheck:
     from stream.sources.cameras import list_cameras, none_found
     from stream.sources.decoder import reads_cameras
 
     if not reads_cameras():
-        return Check("cameras", "absent", "this FFmpeg has no V4L2", WHEELS)
+        return DiagnosticCheck("cameras", "absent", "this FFmpeg has no V4L2", WHEELS)
     found = list_cameras()
     usable = [camera for camera in found if camera.problem is None]
     if usable:
-        return Check("cameras", "works", ", ".join(f"{camera.address} ({camera.name})" for camera in usable))
+        return DiagnosticCheck("cameras", "works", ", ".join(f"{camera.address} ({camera.name})" for camera in usable))
     if found:
         problem, _, remedy = (found[0].problem or "").partition("; ")
-        return Check("cameras", "absent", f"{found[0].device} {problem}", remedy or None)
+        return DiagnosticCheck("cameras", "absent", f"{found[0].device} {problem}", remedy or None)
     why, remedy = none_found()
-    return Check("cameras", "absent", why, remedy)
+    return DiagnosticCheck("cameras", "absent", why, remedy)
 
 
-def texture(backend: str, wanted: str, trial: Sequence[str] | None = None, limit_s: float = TRIAL_LIMIT_S) -> Check:
+def texture(
+    backend: str, wanted: str, trial: Sequence[str] | None = None, limit_s: float = TRIAL_LIMIT_S
+) -> DiagnosticCheck:
     """Whether a texture store works, needed only where it is the wanted one.
 
     It is tried in a process of its own: drivers have been known to hang, and to crash.
@@ -188,33 +192,39 @@ def texture(backend: str, wanted: str, trial: Sequence[str] | None = None, limit
             env=python_environment(),
         )
     except subprocess.TimeoutExpired:
-        return Check(part, state, f"did not open within {limit_s:g} s", NEWER_DRIVER)
+        return DiagnosticCheck(part, state, f"did not open within {limit_s:g} s", NEWER_DRIVER)
     if done.returncode == 0:
-        return Check(part, "works", done.stdout.strip())
+        return DiagnosticCheck(part, "works", done.stdout.strip())
     if done.returncode < 0:
-        return Check(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
+        return DiagnosticCheck(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
     said = done.stdout.splitlines() or [(done.stderr.splitlines() or ["failed"])[-1], ""]
-    return Check(part, state, said[0], said[-1] or NEWER_DRIVER)
+    return DiagnosticCheck(part, state, said[0], said[-1] or NEWER_DRIVER)
 
 
-def cuda(device: str, driver: Callable[[], int] | None = None) -> Check:
+def cuda(device: str, driver: Callable[[], int] | None = None) -> DiagnosticCheck:
     """CUDA as torch sees it; needed only where the user asks for it. `driver` counts the driver's devices."""
     import torch
 
     if torch.cuda.is_available() and _usable(device):
         names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
-        return Check("cuda", "works", f"CUDA {torch.version.cuda}: {', '.join(sorted(names))}")
+        return DiagnosticCheck("cuda", "works", f"CUDA {torch.version.cuda}: {', '.join(sorted(names))}")
     state: State = "absent" if _usable(device) else "broken"
     asked = "" if state == "absent" else f"the device {device!r} cannot be used: "
     count = (driver or _driver_devices)()
     if not count:
-        return Check("cuda", state, f"{asked}no NVIDIA driver", "with an NVIDIA card, install its driver; else cpu")
+        return DiagnosticCheck(
+            "cuda", state, f"{asked}no NVIDIA driver", "with an NVIDIA card, install its driver; else cpu"
+        )
     if torch.version.cuda is None:
-        return Check("cuda", state, f"{asked}a driver with {count} device(s), but torch for the CPU", TORCH_FOR_CUDA)
+        return DiagnosticCheck(
+            "cuda", state, f"{asked}a driver with {count} device(s), but torch for the CPU", TORCH_FOR_CUDA
+        )
     if torch.cuda.is_available():
-        return Check("cuda", state, f"{asked}there are {torch.cuda.device_count()}", "give auto, cuda or cuda:0")
+        return DiagnosticCheck(
+            "cuda", state, f"{asked}there are {torch.cuda.device_count()}", "give auto, cuda or cuda:0"
+        )
     found = f"{asked}torch for CUDA {torch.version.cuda} cannot use the driver"
-    return Check("cuda", state, found, "install a newer NVIDIA driver")
+    return DiagnosticCheck("cuda", state, found, "install a newer NVIDIA driver")
 
 
 def _usable(device: str) -> bool:

@@ -42,11 +42,11 @@ ZLIB_LEVEL = 1
 Array: TypeAlias = npt.NDArray[Any]
 
 
-class Record(msgspec.Struct, frozen=True, tag_field="record"):
+class _Record(msgspec.Struct, frozen=True, tag_field="record"):
     """Base of all records."""
 
 
-class SessionStarted(Record, frozen=True, tag="session_started"):
+class SessionStarted(_Record, frozen=True, tag="session_started"):
     """A process begins to record: version of its program and of the messages, its source, when (UTC, ISO 8601).
 
     It counts frames and answers anew, and of a `live` source the time.
@@ -59,21 +59,21 @@ class SessionStarted(Record, frozen=True, tag="session_started"):
     protocol: int = PROTOCOL
 
 
-class SentMessage(Record, frozen=True, tag="sent"):
+class SentMessage(_Record, frozen=True, tag="sent"):
     """A message to the answer stage: a new client, what is asked, a packet."""
 
     message: AnyMessage
     parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
-class ReceivedMessage(Record, frozen=True, tag="received"):
+class ReceivedMessage(_Record, frozen=True, tag="received"):
     """A message from the answer stage: its greeting, the question that holds, an answer or look with what it taught."""
 
     message: AnyMessage
     parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
-class EventRecord(Record, frozen=True, tag="event"):
+class EventRecord(_Record, frozen=True, tag="event"):
     """An event of the run: a frame, a cut, a skipped item, a question, an answer, or the summary."""
 
     event: AnyEvent

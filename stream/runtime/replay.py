@@ -46,7 +46,7 @@ IN_THEIR_PLACE = (Answer, YesNoResult, Summary)
 """Recorded events in whose place a replay has its own."""
 
 
-class Replayed(Event, frozen=True, tag="replayed"):
+class ReplayedAnswer(Event, frozen=True, tag="replayed"):
     """An answer again. `check`: it was not spoken, but compared with the one before, which was about fewer tokens."""
 
     answer: int
@@ -61,7 +61,7 @@ class Replayed(Event, frozen=True, tag="replayed"):
     same: bool
 
 
-class LookedAgain(Event, frozen=True, tag="looked-again"):
+class ReplayedYesNo(Event, frozen=True, tag="looked-again"):
     """A look at the standing question again; probabilities as in `YesNoReply`."""
 
     frame_index: int
@@ -180,13 +180,13 @@ class Replay:
                 "for another; record it again to replay all of it"
             )
 
-    def _look(self, packet: Packet, message: YesNoReply) -> LookedAgain:
+    def _look(self, packet: Packet, message: YesNoReply) -> ReplayedYesNo:
         self._speaker.select_client(GUEST)
         yes, certain = self._speaker.score_yes_no(packet, self._until)
         same = max(abs(yes - message.yes), abs(certain - message.certain)) <= LOOK_TOLERANCE
         if not self._speak:
             self._packet = None
-        return LookedAgain(
+        return ReplayedYesNo(
             frame_index=packet.stamp.frame_index,
             pts_s=packet.stamp.media_ns / NS_PER_S,
             question=self._until,
@@ -197,14 +197,14 @@ class Replay:
             same=same,
         )
 
-    def _answer(self, packet: Packet, message: AnswerReply) -> Replayed:
+    def _answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
         self._speaker.select_client(GUEST)
         text = "".join(self._speaker.answer(packet, message.query, lambda: False))
         tokens = self._speaker.last_stats.text_tokens
         same = (text, tokens) == (message.text, message.text_tokens)
         check, self._last = message.answer == self._last, message.answer
         self._packet = None
-        return Replayed(
+        return ReplayedAnswer(
             answer=message.answer,
             frame_index=packet.stamp.frame_index,
             pts_s=packet.stamp.media_ns / NS_PER_S,
@@ -223,11 +223,11 @@ class Replay:
             self._recorded = event
         elif isinstance(event, FrameReady):
             self._frames += 1
-        elif isinstance(event, Replayed):
+        elif isinstance(event, ReplayedAnswer):
             self._answers += 1
-        elif isinstance(event, LookedAgain):
+        elif isinstance(event, ReplayedYesNo):
             self._looks += 1
-        if isinstance(event, (Replayed, LookedAgain)) and not event.same:
+        if isinstance(event, (ReplayedAnswer, ReplayedYesNo)) and not event.same:
             self._differing += 1
             self._first_s = event.pts_s if self._first_s is None else self._first_s
         return event

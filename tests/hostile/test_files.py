@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from stream.cli import main
-from stream.config_loading import build_config, file_layer
+from stream.config_loading import build_config, layer_from_file
 from stream.errors import ConfigError, RecordingError, ResumeError, TransportError
 from stream.protocol.messages import ArraySpec
 from stream.recording.format import MAGIC, Recording, SessionStarted, decompress_array
@@ -197,4 +197,4 @@ def test_a_damaged_configuration_is_read_or_refused(tmp_path: Path, count: int) 
     for data in many(seeds, count):
         path.write_bytes(data)
         with suppress(ConfigError):
-            build_config([file_layer(str(path))])
+            build_config([layer_from_file(str(path))])

@@ -24,7 +24,7 @@ from stream.display.progress import PlainConsole, ProgressDisplay
 from stream.events import AnswerDeltaEvent, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
 from stream.logs import print_line
 from stream.media import Overlay
-from stream.runtime.replay import Replayed
+from stream.runtime.replay import ReplayedAnswer
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.drawing import draw
@@ -177,7 +177,7 @@ def test_a_picture_holds_a_text_of_any_length() -> None:
 
 
 def test_a_replay_prints_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    event = Replayed(
+    event = ReplayedAnswer(
         answer=0,
         frame_index=0,
         pts_s=0.0,

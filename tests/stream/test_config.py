@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from stream.commands.options import RunOptions, takes_run_options
 from stream.config import QUERY_LIMIT_CHARS, Config
-from stream.config_loading import Layer, build_config, file_layer, known_keys, option_layer, set_layer
+from stream.config_loading import (
+    ConfigLayer,
+    build_config,
+    known_keys,
+    layer_from_assignment,
+    layer_from_file,
+    layer_from_option,
+)
 from stream.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,8 +33,8 @@ def test_without_layers_every_default_stands() -> None:
 
 
 def test_a_later_layer_wins_key_by_key() -> None:
-    first = Layer("one", {"allocate.budget": 10, "allocate.explore": 0.5})
-    second = Layer("two", {"allocate.budget": 20})
+    first = ConfigLayer("one", {"allocate.budget": 10, "allocate.explore": 0.5})
+    second = ConfigLayer("two", {"allocate.budget": 20})
     config = build_config([first, second])
     assert (config.allocate.budget, config.allocate.explore) == (20, 0.5)
 
@@ -49,18 +56,18 @@ def test_a_later_layer_wins_key_by_key() -> None:
     ],
 )
 def test_set_takes_toml_values_and_bare_text(assignment: str, key: str, value: object) -> None:
-    assert set_layer(assignment).values == {key: value}
+    assert layer_from_assignment(assignment).values == {key: value}
 
 
 @pytest.mark.parametrize("assignment", ["allocate.budget", "=3", ""])
 def test_set_without_key_or_equals_sign_says_the_form(assignment: str) -> None:
     with pytest.raises(ConfigError, match=r"--set needs KEY=VALUE.*got"):
-        set_layer(assignment)
+        layer_from_assignment(assignment)
 
 
 def test_none_switches_off_what_may_be_off() -> None:
-    assert build_config([set_layer("answer.every_s=none")]).answer.every_s is None
-    assert build_config([set_layer("answer.query=none")]).answer.query == "none"
+    assert build_config([layer_from_assignment("answer.every_s=none")]).answer.every_s is None
+    assert build_config([layer_from_assignment("answer.query=none")]).answer.query == "none"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_none_switches_off_what_may_be_off() -> None:
 )
 def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_config([Layer("there", {key: 1})])
+        build_config([ConfigLayer("there", {key: 1})])
     assert str(caught.value) == message
 
 
@@ -125,31 +132,31 @@ def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, mess
 )
 def test_a_wrong_value_says_what_is_accepted(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_config([Layer("here", {key: value})])
+        build_config([ConfigLayer("here", {key: value})])
     assert str(caught.value) == f"here: {message}"
 
 
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"be 'auto', .* or 'random', got 'best'"):
-        build_config([option_layer("--strategy", "allocate.strategy", "best")])
+        build_config([layer_from_option("--strategy", "allocate.strategy", "best")])
 
 
 def test_a_long_question_is_refused_without_being_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
-        build_config([option_layer("--query", "answer.query", "x" * 10_000)])
+        build_config([layer_from_option("--query", "answer.query", "x" * 10_000)])
     message = str(caught.value)
     assert message == f"--query: answer.query should have at most {QUERY_LIMIT_CHARS} characters, got 10000 characters"
 
 
 def test_several_wrong_values_are_counted() -> None:
     with pytest.raises(ConfigError, match=r"allocate\.budget should .* \(and 1 more\)$"):
-        build_config([Layer("x", {"allocate.budget": 0, "answer.top_p": 3})])
+        build_config([ConfigLayer("x", {"allocate.budget": 0, "answer.top_p": 3})])
 
 
 def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text('source = "a.mp4"\n[texture.cut]\nenabled = false\n', encoding="utf-8")
-    config = build_config([file_layer(str(path))])
+    config = build_config([layer_from_file(str(path))])
     assert (config.source, config.texture.cut.enabled) == ("a.mp4", False)
 
 
@@ -209,13 +216,13 @@ def test_files_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         ("webcam,gpu", "or give a TOML file; give --config once for each"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            file_layer(name)
+            layer_from_file(name)
 
 
 def refusal(key: str, text: str) -> str:
     """What is wrong with that text as that key's value; empty where nothing is."""
     try:
-        build_config([option_layer("--set", key, text)])
+        build_config([layer_from_option("--set", key, text)])
     except ConfigError as error:
         return str(error)
     return ""

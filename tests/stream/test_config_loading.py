@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arr_coc.resources import preset_folder
-from stream.config_loading import build_config, file_layer, presets
+from stream.config_loading import build_config, layer_from_file, presets
 
 
 def test_the_documented_presets_are_there() -> None:
@@ -16,18 +16,18 @@ def test_the_documented_presets_are_there() -> None:
 
 @pytest.mark.parametrize("name", presets())
 def test_a_preset_builds_a_configuration_and_explains_itself(name: str) -> None:
-    build_config([file_layer(name)])
+    build_config([layer_from_file(name)])
     assert (preset_folder() / f"{name}.toml").read_text(encoding="utf-8").startswith("# ")
 
 
 def test_presets_of_cameras_let_the_newest_frame_win() -> None:
     for name in ("webcam", "robot"):
-        pipeline = build_config([file_layer(name)]).pipeline
+        pipeline = build_config([layer_from_file(name)]).pipeline
         assert (pipeline.frames, pipeline.answers) == ("newest", "newest")
 
 
 def test_the_preset_for_files_loses_nothing() -> None:
-    pipeline = build_config([file_layer("file")]).pipeline
+    pipeline = build_config([layer_from_file("file")]).pipeline
     assert (pipeline.frames, pipeline.answers) == ("lossless", "lockstep")
 
 
@@ -35,4 +35,4 @@ def test_a_folder_of_the_same_name_does_not_hide_a_preset(tmp_path: Path, monkey
     """As the folder `demo` that `make demo` leaves."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()
-    assert file_layer("demo").values
+    assert layer_from_file("demo").values

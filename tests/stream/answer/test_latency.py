@@ -17,7 +17,7 @@ from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_of
 from stream.answer.model import _window_options
 from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
-from stream.config_loading import Layer, build_config, option_layer
+from stream.config_loading import ConfigLayer, build_config, layer_from_option
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
 from stream.doctor import model_fit as fitness
@@ -199,16 +199,16 @@ def test_wrong_targets_name_the_key() -> None:
     wanted = r"answer\.target_ms should be (greater than 0|a finite number|a valid number), or be none"
     for text in ("0", "-5", "nan", "soon", "true"):
         with pytest.raises(ConfigError, match=rf"--target-ms: {wanted}, got"):
-            build_config([option_layer("--target-ms", "answer.target_ms", text)])
-    assert build_config([option_layer("--target-ms", "answer.target_ms", "250")]).answer.target_ms == 250
+            build_config([layer_from_option("--target-ms", "answer.target_ms", text)])
+    assert build_config([layer_from_option("--target-ms", "answer.target_ms", "250")]).answer.target_ms == 250
 
 
 @pytest.mark.parametrize("encode", ["full", "weighted"])
 def test_a_target_needs_an_encoding_that_the_budget_changes(encode: str) -> None:
-    layers = [Layer("--target-ms", {"answer.target_ms": 100}), Layer("--encode", {"answer.encode": encode})]
+    layers = [ConfigLayer("--target-ms", {"answer.target_ms": 100}), ConfigLayer("--encode", {"answer.encode": encode})]
     with pytest.raises(ConfigError, match=rf"--target-ms: .* answer.encode = {encode} pays no heed to"):
         build_config(layers)
-    assert build_config([*layers, Layer("x", {"answer.encode": "prune"})]).answer.encode == "prune"
+    assert build_config([*layers, ConfigLayer("x", {"answer.encode": "prune"})]).answer.encode == "prune"
 
 
 def test_room_is_kept_for_the_most_that_it_may_take() -> None:

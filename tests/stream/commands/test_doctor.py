@@ -19,7 +19,7 @@ import pytest
 from stream import doctor
 from stream.cli import main
 from stream.config import Config
-from stream.doctor import Check
+from stream.doctor import DiagnosticCheck
 from stream.sources import cameras
 from stream.sources.cameras import Camera, CameraMode
 from tests.support.network import LIMIT_S
@@ -84,18 +84,21 @@ def test_no_camera_is_no_error(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 ROOT = Path(__file__).resolve().parents[3]
-CHECKS = [Check("python", "works", "3.11"), Check("plots", "absent", "no matplotlib", "pip install it")]
-BROKEN = Check("model", "broken", "is not there", "give another")
+CHECKS = [
+    DiagnosticCheck("python", "works", "3.11"),
+    DiagnosticCheck("plots", "absent", "no matplotlib", "pip install it"),
+]
+BROKEN = DiagnosticCheck("model", "broken", "is not there", "give another")
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     configs: list[Config] = []
 
-    def examine(config: Config, streams: int, begin: Any = None) -> list[Check]:
+    def examine(config: Config, streams: int, begin: Any = None) -> list[DiagnosticCheck]:
         configs.append(config)
         if streams > 1:
-            return [Check("cards", "works", f"{streams} streams")]
+            return [DiagnosticCheck("cards", "works", f"{streams} streams")]
         return [*CHECKS, BROKEN] if config.answer.model else CHECKS
 
     monkeypatch.setattr(doctor, "examine", examine)
@@ -153,7 +156,7 @@ def test_each_line_is_out_before_the_next_check_begins(monkeypatch: pytest.Monke
     reader, writer = os.pipe()
     seen = []
 
-    def examine(config: Config, streams: int, begin: Any = None) -> Iterator[Check]:
+    def examine(config: Config, streams: int, begin: Any = None) -> Iterator[DiagnosticCheck]:
         for check in CHECKS:
             yield check
             seen.append(os.read(reader, 4096).decode() if select.select([reader], [], [], 0)[0] else "")
@@ -171,7 +174,7 @@ def test_a_reader_that_has_gone_ends_it_quietly(
 ) -> None:
     reader, writer = os.pipe()
 
-    def examine(config: Config, streams: int, begin: Any = None) -> Iterator[Check]:
+    def examine(config: Config, streams: int, begin: Any = None) -> Iterator[DiagnosticCheck]:
         yield CHECKS[0]
         os.close(reader)
         yield from CHECKS
@@ -186,7 +189,7 @@ def test_a_reader_that_has_gone_ends_it_quietly(
 def test_a_terminal_shows_what_is_checked_and_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Pty()
 
-    def examine(config: Config, streams: int, begin: Callable[[str], None]) -> Iterator[Check]:
+    def examine(config: Config, streams: int, begin: Callable[[str], None]) -> Iterator[DiagnosticCheck]:
         for check in [*CHECKS, BROKEN]:
             begin(check.part)
             terminal.until(lambda part=check.part: f"checking {part}" in terminal.written, LIMIT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.commands.options import media_time_of, seconds_of
+from stream.commands.options import parse_duration, parse_media_time
 from stream.errors import ConfigError
 
 
@@ -24,13 +24,13 @@ from stream.errors import ConfigError
     ],
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
-    assert seconds_of("--for", text) == pytest.approx(seconds)
+    assert parse_duration("--for", text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-1", "-5s", "s", "ten", "5x", "5s!", "1e3", "inf", "nan", "1:30"])
 def test_what_is_no_length_of_time_is_told_with_its_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--for needs a length of time above 0, such as 60s"):
-        seconds_of("--for", text)
+        parse_duration("--for", text)
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_what_is_no_length_of_time_is_told_with_its_option(text: str) -> None:
     ],
 )
 def test_media_times(text: str, seconds: float) -> None:
-    assert media_time_of("--start", text) == seconds
+    assert parse_media_time("--start", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1:60", "1:60:00", "1:2:3:4", "soon", "1:", ":30", "nan", "inf"])
 def test_what_is_no_media_time(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--start needs seconds or h:mm:ss, such as 90, 1:30 or 0:01:30\.5; got"):
-        media_time_of("--start", text)
+        parse_media_time("--start", text)

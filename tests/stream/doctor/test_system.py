@@ -13,7 +13,7 @@ import torch
 
 from stream import doctor as examination
 from stream.config import Config
-from stream.doctor import Check, all_needed_work, examine
+from stream.doctor import DiagnosticCheck, all_needed_work, examine
 from stream.doctor import model_fit as fitness
 from stream.doctor import system as hardware
 from stream.doctor import system as software
@@ -47,7 +47,7 @@ def test_a_check_is_told_before_it_is_made_and_given_before_the_next_begins() ->
 
 
 def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> Check:
+    def fail() -> DiagnosticCheck:
         raise RuntimeError("no\nluck")
 
     monkeypatch.setattr(software, "ffmpeg", fail)
@@ -56,7 +56,7 @@ def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.Monkey
     assert checks["ffmpeg"].found == "cannot be used: no luck"
     assert checks["decoders"].state == "works"
     assert not all_needed_work(list(checks.values()))
-    assert examination.all_needed_work([Check("cuda", "absent", "")])
+    assert examination.all_needed_work([DiagnosticCheck("cuda", "absent", "")])
 
 
 class TestSoftware:
@@ -144,16 +144,16 @@ class TestAbilities:
 class TestHardware:
     def test_cameras(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cameras, "list_cameras", lambda: [Camera("/dev/video0", "Cam"), Camera("/dev/video1", "B")])
-        assert hardware.cameras() == Check("cameras", "works", "0 (Cam), 1 (B)")
+        assert hardware.cameras() == DiagnosticCheck("cameras", "works", "0 (Cam), 1 (B)")
         monkeypatch.setattr(cameras, "list_cameras", lambda: [Camera("/dev/video0", "", problem="is busy; end it")])
-        assert hardware.cameras() == Check("cameras", "absent", "/dev/video0 is busy", "end it")
+        assert hardware.cameras() == DiagnosticCheck("cameras", "absent", "/dev/video0 is busy", "end it")
         monkeypatch.setattr(cameras, "list_cameras", list)
         assert hardware.cameras().state == "absent"
         monkeypatch.setattr(abilities, "reads_cameras", lambda: False)
         assert hardware.cameras().found == "this FFmpeg has no V4L2"
 
     def test_the_cpu_store_works_everywhere(self) -> None:
-        assert hardware.texture("cpu", "auto") == Check("texture cpu", "works", "ordinary memory")
+        assert hardware.texture("cpu", "auto") == DiagnosticCheck("texture cpu", "works", "ordinary memory")
 
     @pytest.mark.parametrize(("wanted", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
     @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ class TestHardware:
         check = hardware.texture(
             "gl", wanted, (sys.executable, "-c", program), limit_s=0.2 if "sleep" in program else 30
         )
-        assert check == Check("texture gl", state, found, remedy)
+        assert check == DiagnosticCheck("texture gl", state, found, remedy)
 
     @pytest.mark.parametrize(
         ("device", "devices", "built_for", "state", "found"),

@@ -27,7 +27,7 @@ from stream.runtime import answer_worker as serving
 from stream.runtime.answer_worker import answer_threads, serve_answers, start_answer_process
 from stream.runtime.child import ChildProcess
 from stream.runtime.pipeline import Pipeline
-from stream.runtime.replay import Replay, Replayed, answered_by, replay_config
+from stream.runtime.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from stream.transport.security import make_keys
 from tests.support import answer_models as fake_speaker
@@ -209,7 +209,9 @@ def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: P
     by = answered_by(recording)
     assert replay_config(by, None, None, None).answer.max_tokens == 7
     replay = Replay(FakeSpeaker(Config()), by)
-    again = [event for record in recording.records() for event in replay.take(record) if isinstance(event, Replayed)]
+    again = [
+        event for record in recording.records() for event in replay.take(record) if isinstance(event, ReplayedAnswer)
+    ]
     assert [event.text for event in again] == [event.text for event in events if isinstance(event, Answer)]
     assert all(event.same for event in again)
 

@@ -30,7 +30,7 @@ from stream.recording.format import (
 )
 from stream.recording.identity import AnswerProvenance, answer_provenance, parse_provenance
 from stream.runtime.pipeline import Pipeline
-from stream.runtime.replay import LookedAgain, Replay, Replayed, answered_by, open_recorded, replay_config
+from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedYesNo, answered_by, open_recorded, replay_config
 from tests.support.answer_models import FakeSpeaker
 from tests.support.events import answer, frame
 from tests.support.runs import Seen, open_supervised, watch
@@ -99,7 +99,7 @@ def test_a_recorded_run_gives_the_same_answers_again(video: str, tmp_path: Path,
     told = record(video, tmp_path / "a", encode=encode)
     events, summary = replayed(Recording(tmp_path / "a"))
     answers = [event for event in told if isinstance(event, Answer)]
-    again = [event for event in events if isinstance(event, Replayed)]
+    again = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [(a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in answers] == [
         (a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in again
     ]
@@ -148,11 +148,11 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
     told = record(video, tmp_path / "a", ask, until=until)
     events, summary = replayed(Recording(tmp_path / "a"))
     assert any(isinstance(event, QueryChanged) for event in events)
-    queries = [event.query for event in events if isinstance(event, Replayed)]
+    queries = [event.query for event in events if isinstance(event, ReplayedAnswer)]
     assert queries == [event.query for event in told if isinstance(event, Answer)]
     assert set(queries) == {"Say what happens.", "and now?"}
     looks = [event for event in told if isinstance(event, YesNoResult)]
-    again = [event for event in events if isinstance(event, LookedAgain)]
+    again = [event for event in events if isinstance(event, ReplayedYesNo)]
     assert [(a.frame_index, a.recorded_yes, a.question) for a in again] == [
         (look.frame_index, look.yes, "is it bright?") for look in looks
     ]
@@ -163,7 +163,7 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
 def test_checks_of_answers_are_repeated_and_marked(video: str, tmp_path: Path) -> None:
     record(video, tmp_path / "a", shadow_every=2)
     events, summary = replayed(Recording(tmp_path / "a"))
-    again = [event for event in events if isinstance(event, Replayed)]
+    again = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [(a.answer, a.check) for a in again] == [
         (0, False),
         (1, False),
@@ -188,10 +188,10 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
 
     record(video, tmp_path / "a", until=StandingQueryConfig(question="bright?", captions=True, go_on=True))
     events, summary = replayed(Recording(tmp_path / "a"), Changed(Config()))
-    again = [event for event in events if isinstance(event, Replayed)]
+    again = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [a.same for a in again] == [True, True, False, False]
     assert again[2].text == again[2].recorded + "!"
-    looks = [event for event in events if isinstance(event, LookedAgain)]
+    looks = [event for event in events if isinstance(event, ReplayedYesNo)]
     assert [look.same for look in looks] == [look.frame_index < 20 for look in looks]
     assert summary.first_s == 2.0
     assert summary.differing == 2 + sum(not look.same for look in looks)
@@ -239,7 +239,7 @@ def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
     speaker = Forgetful()
     first = [JOIN, packet_record(1), answered(1, "q 1"), packet_record(2), answered(2, "q 2")]
     events, _ = take(speaker, *first, JOIN, packet_record(3), answered(3, "q 1"))
-    assert [event.same for event in events if isinstance(event, Replayed)] == [True] * 3
+    assert [event.same for event in events if isinstance(event, ReplayedAnswer)] == [True] * 3
     assert list(speaker.seen.values()) == [1]
 
 
@@ -264,7 +264,7 @@ def test_a_packet_that_was_only_looked_at_is_not_asked_for_an_answer() -> None:
     events, replay = take(
         FakeSpeaker(Config()), JOIN, packet_record(1, wants_answer=False), looked(1), answered(1, "x")
     )
-    assert [type(event) for event in events] == [LookedAgain]
+    assert [type(event) for event in events] == [ReplayedYesNo]
     assert replay.summary([]).unanswered == 0
     events, replay = take(FakeSpeaker(Config()), JOIN, packet_record(1), looked(1), answered(1, "frame 1 sum 3072"))
     assert [event.same for event in events] == [True, True]  # type: ignore[attr-defined]
@@ -347,7 +347,7 @@ def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_p
     assert isinstance(summary.recorded, Summary), "the run waited for the end of its recording"
     frames = [event for event in events if isinstance(event, FrameReady)]
     assert summary.frames == len(frames) >= len(seen.of(FrameReady)) - 5
-    again = [event for event in events if isinstance(event, Replayed)]
+    again = [event for event in events if isinstance(event, ReplayedAnswer)]
     for told in (frames, again):
         assert [event.pts_s for event in told] == sorted(event.pts_s for event in told)
         assert [event.frame_index for event in told] == sorted({event.frame_index for event in told})
@@ -372,7 +372,7 @@ def test_a_live_source_that_was_opened_again_goes_on_in_time_and_a_file_has_its_
     events, replay = take(FakeSpeaker(Config()), *records)
     times = [(e.frame_index, round(e.pts_s, 3)) for e in events if isinstance(e, FrameReady)]
     assert times == [(number, round(number % 3 / 10 + (number > 2) * later_s, 3)) for number in range(6)]
-    again = [event for event in events if isinstance(event, Replayed)]
+    again = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [(e.answer, e.frame_index, round(e.pts_s, 3), e.same) for e in again] == [
         (0, 0, 0.0, True),
         (1, 3, later_s, True),

@@ -12,7 +12,7 @@ import pytest
 from arr_coc.types import FramePacket
 from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config
-from stream.config_loading import Layer, build_config
+from stream.config_loading import ConfigLayer, build_config
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
 from stream.errors import ConfigError, ResumeError
@@ -170,11 +170,11 @@ def test_every_so_many_answers_one_is_checked_and_nothing_else_changes(
 )
 def test_what_does_not_go_with_checks_is_refused(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^x: answer.shadow_every compares .*{message}"):
-        build_config([Layer("x", {"answer.shadow_every": 5}), Layer("y", {key: value})])
+        build_config([ConfigLayer("x", {"answer.shadow_every": 5}), ConfigLayer("y", {key: value})])
     with pytest.raises(
         ConfigError, match=r"answer\.shadow_every should be greater than or equal to 1, or be none, got 0"
     ):
-        build_config([Layer("x", {"answer.shadow_every": 0})])
+        build_config([ConfigLayer("x", {"answer.shadow_every": 0})])
 
 
 def test_a_checked_run_cannot_be_continued(tmp_path: Path) -> None:
