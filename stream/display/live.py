@@ -1,4 +1,4 @@
-"""Live view of a run on a whole terminal: drawn by prompt_toolkit, in a thread of its own."""
+"""Live view of a run on a whole terminal, drawn by prompt_toolkit in a thread of its own."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ FIGURES_S = 0.5
 """Between two looks at the figures: numbers that change faster cannot be read."""
 
 MESSAGE_S = 8.0
-"""How long the reply to what was typed is shown."""
+"""A reply to what was typed is shown so long."""
 
 JOIN_LIMIT_S = 1.0
-"""How long the drawing may take to end: a terminal that takes no output any more is left alone."""
+"""The drawing may take so long to end: a terminal that takes no output any more is left alone."""
 
 LAST_ENTRIES = 12
-"""So many of the last answers and messages stay on the terminal when the view has gone."""
+"""The last answers and messages, so many of them, stay on the terminal when the view has gone."""
 
 PLAIN_FORMS = str.maketrans({"·": "|", "─": "-", "…": "~", "›": ">", "–": "-", "×": "x"})
 """For terminals whose encoding is not Unicode."""
@@ -165,7 +165,7 @@ class LiveView:
         """Shows a message for some seconds."""
         self._message, self._message_until_s = message, time.monotonic() + MESSAGE_S
 
-    def insist(self, message: str) -> None:
+    def show_until_end(self, message: str) -> None:
         """Shows a message from now on. Takes no lock and uses no buffer, for signal handlers."""
         self._urgent = message
 
@@ -300,7 +300,7 @@ class LiveDisplay(Display):
     def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
         if self._view is not None:
-            self._view.insist(message)
+            self._view.show_until_end(message)
         else:
             write_now(message)
 

@@ -20,8 +20,8 @@ from tests.support.runs import ScriptedRun
 
 
 def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LinesDisplay(None, clock=FakeClock())
-    sink.attach(ScriptedRun([]), None)
+    display = LinesDisplay(None, clock=FakeClock())
+    display.attach(ScriptedRun([]), None)
     for event in (
         frame(0, 0.0),
         answer(0.0, "hello\nworld"),
@@ -34,8 +34,8 @@ def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureF
         answer(2.0, "bye"),
         summary(ended="elapsed"),
     ):
-        sink.write(event)
-    sink.close()
+        display.write(event)
+    display.close()
     out, err = capsys.readouterr()
     assert out == "0:00.0  hello world\n0:02.0  bye\n"
     assert err.splitlines() == [
@@ -50,20 +50,20 @@ def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureF
 
 
 def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LinesDisplay(None)
-    sink.attach(ScriptedRun([]), None)
-    sink.write(summary(frames=0, ended="error", error="no model"))
+    display = LinesDisplay(None)
+    display.attach(ScriptedRun([]), None)
+    display.write(summary(frames=0, ended="error", error="no model"))
     assert capsys.readouterr().err == ""
 
 
 def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.CaptureFixture[str]) -> None:
     run, looked = ScriptedRun([]), threading.Semaphore(0)
     run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
-    sink = LinesDisplay(0.01)
-    sink.attach(run, None)
+    display = LinesDisplay(0.01)
+    display.attach(run, None)
     run.statistics.add(frame(0, 1.5))
     assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
-    sink.close()
+    display.close()
     assert "figures" not in {thread.name for thread in threading.enumerate()}
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) >= 2
@@ -87,12 +87,12 @@ def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
     run, asked = ScriptedRun([]), threading.Event()
     run.ask = lambda query: (run.asked.append(query), asked.set())  # type: ignore[method-assign, assignment, return-value]
     reader, writer = os.pipe()
-    sink = LinesDisplay(None, reader)
-    sink.attach(run, None)
-    sink.write(frame(0, 0.0))
+    display = LinesDisplay(None, reader)
+    display.attach(run, None)
+    display.write(frame(0, 0.0))
     os.write(writer, b"\nWho?\n")
     assert asked.wait(LIMIT_S)
-    sink.close()
+    display.close()
     assert run.asked == ["Who?"]
     assert capfd.readouterr().err == "not asked: an empty line is no question\n"
     os.close(reader)
@@ -104,21 +104,21 @@ def test_while_a_model_is_loaded_that_is_said_once_and_a_question_waits(capfd: p
     run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
     run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
     reader, writer = os.pipe()
-    sink = LinesDisplay(0.01, reader)
-    sink.attach(run, None)
-    sink.write(Notice(code="loading", message="loading tiny"))
+    display = LinesDisplay(0.01, reader)
+    display.attach(run, None)
+    display.write(Notice(code="loading", message="loading tiny"))
     os.write(writer, b"Who?\n")
     assert asked.wait(LIMIT_S)
     assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
-    sink.close()
+    display.close()
     assert capfd.readouterr().err == "loading tiny …\nasking, once the model is loaded: Who?\n"
     os.close(reader)
     os.close(writer)
 
 
 def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LinesDisplay(None, clock=FakeClock())
-    sink.attach(ScriptedRun([]), None)
+    display = LinesDisplay(None, clock=FakeClock())
+    display.attach(ScriptedRun([]), None)
     for event in (
         *(answer(at_s, "a cat") for at_s in (0.0, 2.0, 4.0, 6.0)),
         answer(8.0, "a dog"),
@@ -131,8 +131,8 @@ def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[st
         answer(18.0, "a cat"),
         summary(),
     ):
-        sink.write(event)
-    sink.close()
+        display.write(event)
+    display.close()
     assert capsys.readouterr().out.splitlines() == [
         "0:00.0  a cat",
         "0:02.0 to 0:06.0  the same, 3 times",
@@ -156,8 +156,8 @@ def test_nobody_has_to_read_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(reader)
     with os.fdopen(writer, "w", closefd=True) as gone:
         monkeypatch.setattr(sys, "stderr", gone)
-        sink = LinesDisplay(None)
-        sink.attach(ScriptedRun([]), None)
-        sink.write(QueryChanged(query="Who?"))
+        display = LinesDisplay(None)
+        display.attach(ScriptedRun([]), None)
+        display.write(QueryChanged(query="Who?"))
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)

@@ -32,16 +32,16 @@ def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = ProgressDisplay(captions=True)
-    sink.attach(ScriptedRun([]), 10)
+    display = ProgressDisplay(captions=True)
+    display.attach(ScriptedRun([]), 10)
     for event in (
         frame(0, 0.0),
         AnswerDeltaEvent(answer=0, text="a"),
         answer(62.04, "a [bold]\nline " * 20),
         answer(63, " "),
     ):
-        sink.write(event)
-    sink.close()
+        display.write(event)
+    display.close()
     out, err = capsys.readouterr()
     assert out == "1:02.0  " + " ".join(["a", "[bold]", "line"] * 20) + "\n"
     assert err == ""
@@ -51,28 +51,28 @@ def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.Captur
 def test_a_turn_is_told_on_stdout_or_where_captions_go_to_files_on_stderr(
     captions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sink = ProgressDisplay(captions=captions)
-    sink.write(turned(62.04))
-    sink.write(turned(63, "no", 0.04))
-    sink.close()
+    display = ProgressDisplay(captions=captions)
+    display.write(turned(62.04))
+    display.write(turned(63, "no", 0.04))
+    display.close()
     told = "1:02.0  yes (97 %): is it here?\n1:03.0  no (96 %): is it here?\n"
     assert tuple(capsys.readouterr()) == ((told, "") if captions else ("", told))
 
 
 def test_captions_that_go_to_files_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = ProgressDisplay(captions=False)
-    sink.write(answer(0, "text"))
-    sink.close()
+    display = ProgressDisplay(captions=False)
+    display.write(answer(0, "text"))
+    display.close()
     assert capsys.readouterr().out == ""
 
 
 def test_messages_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = ProgressDisplay(captions=True)
-    sink.write(Notice(code="loading", message="loading a model"))
-    sink.write(Notice(code="other", message="mind the [gap]"))
+    display = ProgressDisplay(captions=True)
+    display.write(Notice(code="loading", message="loading a model"))
+    display.write(Notice(code="other", message="mind the [gap]"))
     for number in range(9):
-        sink.write(Skipped(frame_index=number, pts_s=1.0, what=f"packet {number}", reason="broken"))
-    sink.close()
+        display.write(Skipped(frame_index=number, pts_s=1.0, what=f"packet {number}", reason="broken"))
+    display.close()
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "note: mind the [gap]"
     assert lines[1] == "skipped packet 0 before 0:01.0: broken"
@@ -81,14 +81,14 @@ def test_messages_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.Captur
 
 
 def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = ProgressDisplay(captions=True)
+    display = ProgressDisplay(captions=True)
     for event in (
         Outage(frame_index=9, pts_s=2.0, reason="connection refused"),
         Outage(frame_index=9, pts_s=2.0, reason="connection refused", lasted_s=10.2, attempts=4),
         Restarted(process="answers", cause="killed by SIGKILL", count=1),
         QueryChanged(query="Who?"),
     ):
-        sink.write(event)
+        display.write(event)
     assert capsys.readouterr().err.splitlines() == [
         "source lost at 0:02.0: connection refused",
         "source back after 0:10 and 4 attempts",
@@ -98,17 +98,17 @@ def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[s
 
 
 def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
-    sink = ProgressDisplay(captions=True)
-    sink.write(AnswerDeltaEvent(answer=0, text="half a sen"))
-    sink.write(Restarted(process="answers", cause="it hung", count=1))
-    assert sink._partial == ""
+    display = ProgressDisplay(captions=True)
+    display.write(AnswerDeltaEvent(answer=0, text="half a sen"))
+    display.write(Restarted(process="answers", cause="it hung", count=1))
+    assert display._partial == ""
 
 
 def test_the_summary_is_one_line_and_leaves_loading_out_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = ProgressDisplay(captions=True)
+    display = ProgressDisplay(captions=True)
     for index, ready_ms in enumerate((5000, 5500, 6000)):
-        sink.write(frame(index, index / 10, ready_ns=ready_ms * 1_000_000))
-    sink.write(summary())
+        display.write(frame(index, index / 10, ready_ns=ready_ms * 1_000_000))
+    display.write(summary())
     assert capsys.readouterr().err == (
         "3 frames (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work · "
         "2 frames a second · cpu texture\n"
@@ -132,19 +132,19 @@ def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_generated(monke
     screen, out = Screen(), Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", out)
-    sink = ProgressDisplay(captions=True)
-    sink.attach(ScriptedRun([]), 10)
-    sink.write(frame(4, 0.4))
-    sink.write(AnswerDeltaEvent(answer=0, text="half a sen"))
-    sink.show_message("finishing soon")
-    assert sink._live is not None
-    sink._live.refresh()
+    display = ProgressDisplay(captions=True)
+    display.attach(ScriptedRun([]), 10)
+    display.write(frame(4, 0.4))
+    display.write(AnswerDeltaEvent(answer=0, text="half a sen"))
+    display.show_message("finishing soon")
+    assert display._live is not None
+    display._live.refresh()
     shown = screen.getvalue()
     assert all(part in shown for part in ("half a sen", "finishing soon", "frame 5"))
-    sink.write(answer(0.4, "half a sentence"))
-    sink._live.refresh()
-    sink.close()
-    sink.write(answer(0.5, "after the display"))
+    display.write(answer(0.4, "half a sentence"))
+    display._live.refresh()
+    display.close()
+    display.write(answer(0.5, "after the display"))
     assert "half a sentence" in screen.getvalue()
     assert "after the display" in out.getvalue()
 
