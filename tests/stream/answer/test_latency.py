@@ -206,7 +206,7 @@ def test_wrong_targets_name_the_key() -> None:
 @pytest.mark.parametrize("encode", ["full", "weighted"])
 def test_a_target_needs_an_encoding_that_the_budget_changes(encode: str) -> None:
     layers = [ConfigLayer("--target-ms", {"answer.target_ms": 100}), ConfigLayer("--encode", {"answer.encode": encode})]
-    with pytest.raises(ConfigError, match=rf"--target-ms: .* answer.encode = {encode} pays no heed to"):
+    with pytest.raises(ConfigError, match=rf"--target-ms: .* answer.encode = {encode} ignores"):
         build_config(layers)
     assert build_config([*layers, ConfigLayer("x", {"answer.encode": "prune"})]).answer.encode == "prune"
 
