@@ -140,7 +140,7 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
 
 
 def _in_foreground(descriptor: int) -> bool:
-    """Whether this is a terminal that belongs to this program, not to the shell that put it in the background."""
+    """Return whether this is a terminal of this program, and not of a shell that put it in the background."""
     import os
 
     try:

@@ -28,7 +28,7 @@ JOIN_LIMIT_S = 1.0
 
 
 def refusal_reason(text: str) -> str | None:
-    """Why `text` is no question to ask, None where it is one."""
+    """The reason why `text` is no question to ask, None where it is one."""
     if not text.strip():
         return "an empty line is no question"
     if len(text) > QUERY_LIMIT_CHARS:
@@ -37,9 +37,9 @@ def refusal_reason(text: str) -> str | None:
 
 
 class PendingQuestions:
-    """Questions that were put to a run, until it takes them. For any thread.
+    """Questions that were put to a run with `ask` and wait until it takes them. For any thread.
 
-    A run takes the newest of several that were put between two of its looks; `ask` gives it one.
+    A run takes the newest of several that came between two of its looks, and passes over the others.
     """
 
     def __init__(self, ask: Callable[[str], None]) -> None:
@@ -53,18 +53,18 @@ class PendingQuestions:
         with self._lock:
             return self._waiting[-1] if self._waiting else ""
 
-    def put(self, line: str, tell: Callable[[str], None]) -> None:
-        """Asks what was typed, or tells why not."""
+    def put(self, line: str, refuse: Callable[[str], None]) -> None:
+        """Asks what was typed; `refuse` gets a line where it is no question."""
         question = printable(line)
         reason = refusal_reason(question)
         if reason is not None:
-            tell(f"not asked: {reason}")
+            refuse(f"not asked: {reason}")
             return
         with self._lock:
             self._waiting.append(question)
         self._ask(question)
 
-    def taken(self, event: QueryChanged) -> list[str]:
+    def settle(self, event: QueryChanged) -> list[str]:
         """This question waits no longer. Returns a line on each that waited before it: it will not be asked."""
         passed: list[str] = []
         with self._lock:
@@ -78,14 +78,14 @@ class PendingQuestions:
 class QuestionReader:
     """Reads lines from a descriptor in a thread of its own, and puts each as a question.
 
-    `tell` gets the reason for each line that is none. It ends at the end of what is read, or with `close`; the
+    `refuse` gets a line for each that is none. It ends at the end of what is read, or with `close`; the
     descriptor stays open.
     """
 
-    def __init__(self, descriptor: int, questions: PendingQuestions, tell: Callable[[str], None]) -> None:
+    def __init__(self, descriptor: int, questions: PendingQuestions, refuse: Callable[[str], None]) -> None:
         self._descriptor = descriptor
         self._questions = questions
-        self._tell = tell
+        self._refuse = refuse
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._line = ""
         self._woken, self._wake = os.pipe()
@@ -118,38 +118,38 @@ class QuestionReader:
         *lines, rest = (self._line + self._decoder.decode(data)).split("\n")
         self._line = rest[:KEPT_CHARS]
         for line in lines:
-            self._questions.put(line, self._tell)
+            self._questions.put(line, self._refuse)
 
 
 class AskingDisplay(Display):
-    """Shows a run on `shown`, and asks each line that is read from `descriptor` until the run ends."""
+    """Shows a run on `display`, and asks each line that is read from `descriptor` until the run ends."""
 
-    def __init__(self, shown: Display, descriptor: int) -> None:
-        self._shown = shown
+    def __init__(self, display: Display, descriptor: int) -> None:
+        self._display = display
         self._descriptor = descriptor
         self._questions: PendingQuestions | None = None
         self._reader: QuestionReader | None = None
 
     def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._shown.attach(run, frames)
+        self._display.attach(run, frames)
         self._questions = PendingQuestions(run.ask)
         self._reader = QuestionReader(self._descriptor, self._questions, logs.say)
 
     def show_message(self, message: str) -> None:
-        """Safe in a signal handler where `shown` is."""
-        self._shown.show_message(message)
+        """Safe in a signal handler where `display` is."""
+        self._display.show_message(message)
 
     def write(self, event: Event) -> None:
         if isinstance(event, Summary):
             self._stop_asking()
         elif isinstance(event, QueryChanged) and self._questions is not None:
-            for line in self._questions.taken(event):
+            for line in self._questions.settle(event):
                 logs.say(line)
-        self._shown.write(event)
+        self._display.write(event)
 
     def close(self) -> None:
         self._stop_asking()
-        self._shown.close()
+        self._display.close()
 
     def _stop_asking(self) -> None:
         if self._reader is not None:

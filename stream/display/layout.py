@@ -28,8 +28,7 @@ SEPARATOR = " · "
 
 
 def compose(view: ViewSnapshot, message: str, width: int, height: int) -> list[Row]:
-    """The whole view but its last line, which is for input: at most `height` rows. What is too wide for a row is cut
-    where it is drawn.
+    """The whole view but its last line, which is for input: `height` rows. The terminal cuts what is too wide.
 
     `message` is shown in the place of what the run is waiting for.
     """
@@ -87,7 +86,7 @@ def _answers(figures: StatisticsSnapshot) -> list[str]:
 
 
 def _target(figures: StatisticsSnapshot) -> list[str]:
-    """What of the first token is held, and how far it is from that."""
+    """The target for the first token, the present p95, and the budget."""
     now = [] if figures.ttft_p95_ms is None else [f"first token p95 {figures.ttft_p95_ms:.0f} ms"]
     return [f"{figures.target_ms:.0f} ms", *now, f"budget {figures.budget}"]
 

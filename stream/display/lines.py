@@ -39,7 +39,7 @@ JOIN_LIMIT_S = 1.0
 
 
 class LinesDisplay(Display):
-    """Prints a run; the figures every `every_s` seconds, never where that is None.
+    """Prints a run as lines; the figures every `every_s` seconds, never where that is None.
 
     `questions` is a descriptor that lines to ask are read from.
     """
@@ -170,7 +170,7 @@ def figures_text(figures: StatisticsSnapshot, at: str) -> str:
 
 
 QUIET_NOTICES = {"loading"}
-"""Codes of notices that tell of nothing unusual."""
+"""Codes of notices of usual things."""
 
 
 class JsonDisplay(Display):
@@ -199,7 +199,7 @@ class JsonDisplay(Display):
 
 
 def log_level(event: Event) -> str:
-    """How much it matters, in the words of `logging`."""
+    """The level of an event in the words of `logging`."""
     if isinstance(event, Summary):
         return "info" if event.error is None else "error"
     if isinstance(event, Notice):

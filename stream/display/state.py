@@ -149,7 +149,7 @@ class Transcript:
 
 
 MEMORY_NS = NS_PER_S
-"""How often the memory of the run's processes is looked up."""
+"""Between two looks at the memory of the run's processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class ViewModel:
 
     def add(self, event: Event) -> list[TranscriptEntry]:
         """Takes an event; returns what it adds to the transcript."""
-        passed = self.questions.taken(event) if isinstance(event, QueryChanged) else []
+        passed = self.questions.settle(event) if isinstance(event, QueryChanged) else []
         with self._lock:
             added = [self._transcript.add_message(line) for line in passed]
             if isinstance(event, FrameReady):
@@ -226,7 +226,7 @@ class ViewModel:
 
     @property
     def loading(self) -> bool:
-        """Whether no frame has come yet."""
+        """True until the first frame."""
         return bool(self._waiting)
 
     def position(self, figures: StatisticsSnapshot) -> str:
@@ -239,7 +239,7 @@ class ViewModel:
         return at if self._info.live or length_ns is None else f"{at} / {clock_text(length_ns / NS_PER_S)}"
 
     def snapshot(self, figures: StatisticsSnapshot) -> ViewSnapshot:
-        """What is to be shown now, beside these figures."""
+        """All that is to be shown now, with these figures."""
         with self._lock:
             return ViewSnapshot(
                 info=self._info,

@@ -79,7 +79,7 @@ def verdict_text(event: VerdictChanged) -> str:
 
 
 def discards_partial_answer(event: Event) -> bool:
-    """Whether the answer that was being generated comes to nothing: it was cancelled, or its process is gone."""
+    """Return whether the answer that was being generated comes to nothing: cancelled, or its process is gone."""
     lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
     return lost or isinstance(event, (Restarted, AnswerCancelled))
 

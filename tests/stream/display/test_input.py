@@ -107,9 +107,9 @@ def test_a_question_waits_until_it_is_taken() -> None:
     assert questions.newest == ""
     questions.put("who?", print)
     assert questions.newest == "who?"
-    assert questions.taken(QueryChanged(query="another one")) == []
+    assert questions.settle(QueryChanged(query="another one")) == []
     assert questions.newest == "who?"
-    assert questions.taken(QueryChanged(query="who?", error="too long")) == []
+    assert questions.settle(QueryChanged(query="who?", error="too long")) == []
     assert questions.newest == ""
 
 
@@ -117,7 +117,7 @@ def test_questions_that_a_later_one_replaced_are_named() -> None:
     questions = PendingQuestions(lambda question: None)
     for line in ("who?", "where?", "who?", "why?", "when?"):
         questions.put(line, print)
-    assert questions.taken(QueryChanged(query="why?")) == [
+    assert questions.settle(QueryChanged(query="why?")) == [
         f"not asked, because another question followed: {line}" for line in ("who?", "where?", "who?")
     ]
     assert questions.newest == "when?"

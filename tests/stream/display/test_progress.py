@@ -1,4 +1,4 @@
-"""What a person sees, with and without a terminal."""
+"""A person sees progress and captions, with and without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a display knows of its run."""
+"""A display knows its run from events and statistics."""
 
 from __future__ import annotations
 
