@@ -30,7 +30,7 @@ from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.picture_allocator import FrameAllocator
 from stream.bench.report import machine
-from stream.scenes.drawing import COLOURS, RGB, SHAPES, Thing, draw_thing, gradient, page
+from stream.scenes.drawing import COLOURS, RGB, SHAPES, SceneObject, draw_object, gradient, page
 from stream.scenes.textures import grained, plain
 from training.clips.scenes import clip_rng, random_clip
 
@@ -100,7 +100,9 @@ def _small_thing(rng: Rng, width_px: int, height_px: int) -> Image:
     x, y = float(rng.uniform(size, width_px - size)), float(rng.uniform(size, height_px - size))
     under = image[int(y), int(x)].astype(int)
     far = [name for name, rgb in COLOURS.items() if np.abs(np.array(rgb) - under).max() > 70]
-    draw_thing(image, Thing(str(rng.choice([s for s in SHAPES if s != "number"])), str(rng.choice(far)), x, y, size))  # type: ignore[arg-type]
+    draw_object(
+        image, SceneObject(str(rng.choice([s for s in SHAPES if s != "number"])), str(rng.choice(far)), x, y, size)
+    )  # type: ignore[arg-type]
     return grained(rng, image, float(rng.uniform(0, 3)))
 
 

@@ -14,7 +14,7 @@ from arr_coc.types import FramePlanes
 
 
 @dataclass(frozen=True, slots=True)
-class Overlay:
+class AllocationOverlay:
     """One frame and its allocation.
 
     `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (level, row, col) on the tile grid; `relevance`
@@ -60,7 +60,7 @@ class SourceFrame:
     duration_ns: int | None = None
 
 
-def merged(old: SourceFrame, new: SourceFrame) -> SourceFrame:
+def merge_metadata(old: SourceFrame, new: SourceFrame) -> SourceFrame:
     """The newer frame, with what must be told of the older one that it replaces."""
     return replace(new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped)
 
@@ -100,7 +100,7 @@ class SourceInfo:
     rotation: int = 0
 
 
-def never() -> bool:
+def never_stop() -> bool:
     """Nobody wants the frames to end."""
     return False
 
@@ -112,7 +112,7 @@ class Source(Protocol):
         """What is known before the first frame."""
         ...
 
-    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame | SourceOutage]:
+    def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame | SourceOutage]:
         """The frames in the order in which they are shown, and the outages of a live source between them.
 
         A live source looks at `should_stop` at least every 100 ms while it waits, and ends when that says so. Raises
@@ -140,14 +140,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class ArrivingSource(Protocol):
+class PollableSource(Protocol):
     """A source that can be waited for beside other things: its frames come in their own time, whoever reads them."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `arrived` has something to give."""
+        """A descriptor that is readable when `poll` has something to give."""
         ...
 
-    def arrived(self) -> list[SourceFrame | SourceOutage] | None:
+    def poll(self) -> list[SourceFrame | SourceOutage] | None:
         """What has come since the last call, without waiting; None after the end. Raises as `Source.frames`."""
         ...
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from arr_coc.types import FramePlanes
 from stream.scenes.catalogue import MOSS, SAND, SLATE
-from stream.scenes.drawing import RGB, Facts, Movement, Thing, gradient
+from stream.scenes.drawing import RGB, GroundTruth, Movement, SceneObject, gradient
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
 from training.clips.demo_worlds import Kind, Question, ask, random_facts
 
@@ -63,7 +63,7 @@ class Reel:
         scene, frame = self._place(index)
         return scene.planes(frame)
 
-    def facts(self, index: int) -> Facts:
+    def facts(self, index: int) -> GroundTruth:
         """What is true of it."""
         scene, frame = self._place(index)
         return scene.facts(frame)
@@ -78,14 +78,14 @@ class Reel:
         return self.scenes[number], index % REEL_FRAMES - starts[number]
 
 
-def _facts(rng: np.random.Generator) -> Facts:
+def _facts(rng: np.random.Generator) -> GroundTruth:
     """A world of one to three things, none of them a number."""
     while not (facts := random_facts(rng, (WIDTH_PX, HEIGHT_PX), number_share=0.0)).things:
         pass
     return facts
 
 
-def _scene(facts: Facts, number: int, frames: int) -> Scene:
+def _scene(facts: GroundTruth, number: int, frames: int) -> Scene:
     seconds = frames / FPS
     actors = tuple(_actor(thing, seconds) for thing in facts.things)
     shot = Shot(seconds, _backdrop(GROUNDS[number % len(GROUNDS)]), actors)
@@ -93,7 +93,7 @@ def _scene(facts: Facts, number: int, frames: int) -> Scene:
     return Scene(f"reel-{number}", WIDTH_PX, HEIGHT_PX, FPS, (shot,), noise)
 
 
-def _actor(thing: Thing, seconds: float) -> Actor:
+def _actor(thing: SceneObject, seconds: float) -> Actor:
     """The thing, which is where it was drawn when half of the shot is over."""
     right, down = STEPS.get(thing.movement, (0, 0))
     path = tuple(

@@ -28,12 +28,12 @@ from stream.events import (
     Summary,
     YesNoResult,
 )
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.monitor.memory import resident_bytes
 from stream.monitor.schema import StatsMessage, StatusMessage
 from stream.monitor.statistics import RunStatistics
 from stream.sources import SourceInfo
-from stream.sources.fit import Fit
+from stream.sources.fit import FrameFitter
 
 STALL_MIN_S = 2.0
 """A stream is not called stalled before this."""
@@ -65,7 +65,7 @@ class RunHandle(Protocol):
 
     def drops(self) -> dict[str, int]: ...
 
-    def take_overlay(self, slot: int) -> Overlay: ...
+    def take_overlay(self, slot: int) -> AllocationOverlay: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class RunMonitor:
         self._lock = threading.Lock()
         self._start_ns = self._clock.now_ns()
         self._statistics = RunStatistics(self._clock)
-        self._fit = Fit.of(config.capture)
+        self._fit = FrameFitter.of(config.capture)
         self._paced = config.capture.realtime
         self._stall_limit_s = max(STALL_MIN_S, config.capture.stall_s)
         self._silence_limit_s = config.pipeline.timeout_s
@@ -134,7 +134,7 @@ class RunMonitor:
         with self._lock:
             state, reason = self._state()
             info, (rows, cols) = None if self._run is None else self._run.source_info, self._grid or (None, None)
-            work = None if info is None else self._fit.work_size(info.height_px, info.width_px)
+            work = None if info is None else self._fit.processing_resolution(info.height_px, info.width_px)
             return StatusMessage(
                 state=state,
                 reason=reason,

@@ -26,7 +26,7 @@ from stream.config import Config
 from stream.control import RunControl
 from stream.errors import StageDied
 from stream.events import Event, FrameReady, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.protocol.buffers import SlotTable
 from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
@@ -146,7 +146,7 @@ class Pipeline(BaseRun):
             info = self._source.describe()
             self._set_source(info)
             stack.pop_all()
-        self._overlays: SlotTable[Overlay] = SlotTable(OVERLAYS)
+        self._overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
         self._plan = RunPlan.of(config, info, journal=journal, holds=holds)
         self._updater = TextureUpdater(replace(self._plan.texture, backend=store))
         self._group = StageGroup(self._control)
@@ -181,7 +181,7 @@ class Pipeline(BaseRun):
         """Whether the stages show signs of life."""
         return self._control.is_alive(self._config.pipeline.heartbeat_s)
 
-    def take_overlay(self, slot: int) -> Overlay:
+    def take_overlay(self, slot: int) -> AllocationOverlay:
         """The picture that a FrameReady names; there until the next event is asked for.
 
         Raises TransportError where it has been taken before or is gone.

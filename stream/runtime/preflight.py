@@ -24,7 +24,7 @@ from stream.sources.address import (
     redacted,
     scheme_of,
 )
-from stream.sources.checks import check_address, check_file, is_pattern, pictures_of, refuse_part
+from stream.sources.checks import check_address, check_file, is_pattern, pictures_of, refuse_time_range
 
 
 def check_run(config: Config) -> None:
@@ -54,7 +54,7 @@ def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -
     """Raises SourceError, or ConfigError for an endpoint of ZeroMQ, where there cannot be such a source."""
     device = camera_of(address)
     if is_live_address(address) and scheme_of(address) not in ("http", "https"):  # HLS may have an end
-        refuse_part(capture, redacted(address))
+        refuse_time_range(capture, redacted(address))
     if address == STDIN or address.startswith(SCENE_PREFIX):
         return
     if device is not None:

@@ -20,7 +20,7 @@ from stream.config import Config
 from stream.control import FOUND, is_user_fixable, remote_error
 from stream.errors import SourceError, SourceOver, StageDied, TransportError
 from stream.events import Event, FrameReady, Restarted, VerdictChanged, unpack_event
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker
 from stream.runtime.child import ProcessSupervisor, RestartPolicy
 from stream.runtime.frame_processes import FrameWorkers, RunContinuity
@@ -95,7 +95,7 @@ class SupervisedRun(BaseRun):
         """What has been dropped so far, by queue and cause; for any thread."""
         return self._continuity.drops()
 
-    def take_overlay(self, slot: int) -> Overlay:
+    def take_overlay(self, slot: int) -> AllocationOverlay:
         """Pictures stay in the frame process. Raises TransportError."""
         raise TransportError(f"the picture {slot} lies in another process")
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from stream.scenes.catalogue import SCENE_NAMES, load_scene, open_scene
-from stream.scenes.drawing import Facts, Thing
+from stream.scenes.drawing import GroundTruth, SceneObject
 from stream.scenes.scene import PACED_SCENES, PacedScene, Scene
 
-__all__ = ["PACED_SCENES", "SCENE_NAMES", "Facts", "PacedScene", "Scene", "Thing", "load_scene", "open_scene"]
+__all__ = [
+    "PACED_SCENES",
+    "SCENE_NAMES",
+    "GroundTruth",
+    "PacedScene",
+    "Scene",
+    "SceneObject",
+    "load_scene",
+    "open_scene",
+]

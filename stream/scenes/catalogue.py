@@ -11,7 +11,7 @@ import numpy as np
 from stream.errors import SourceNotFound
 from stream.scenes.drawing import RGB, Box, Image, fill, gradient, page, placed
 from stream.scenes.scene import PACED_SCENES, Actor, Backdrop, PacedScene, Scene, Shot
-from stream.scenes.textures import Lettering, clouds, clutter, grained, muted, opencv_face, set_text, shadow, stamp
+from stream.scenes.textures import TextMask, clouds, clutter, grained, muted, opencv_face, set_text, shadow, stamp
 
 SIGNS: tuple[tuple[str, float, RGB], ...] = (
     ("CAFE", 0.09, (214, 32, 38)),
@@ -85,7 +85,7 @@ def _sign(image: Image, word: str, ink: RGB) -> None:
     stamp(image, _lettering(word, height_px).mask, int(left), int(top), ink)
 
 
-def _lettering(word: str, height_px: int) -> Lettering:
+def _lettering(word: str, height_px: int) -> TextMask:
     font = _FONTS[len(word) % len(_FONTS)]
     return set_text(opencv_face(font), word, round(_CAPITALS * height_px), spacing_px=1)
 

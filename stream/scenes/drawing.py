@@ -151,7 +151,7 @@ COUNT_WORDS = ("nothing", "one", "two", "three")
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class SceneObject:
     """One thing as it stands in one frame: centre, size (its height) and streak in pixels of that frame."""
 
     shape: Shape
@@ -189,7 +189,7 @@ class Thing:
         verb = "stays still" if self.movement == "still" else f"moves {self.movement}"
         return f"{self.colour} {self.noun} {verb}"
 
-    def shifted(self, dx_px: float, dy_px: float) -> Thing:
+    def shifted(self, dx_px: float, dy_px: float) -> SceneObject:
         return replace(self, x_px=self.x_px + dx_px, y_px=self.y_px + dy_px)
 
     def box_px(self, streak: bool = False) -> tuple[float, float, float, float]:
@@ -219,15 +219,15 @@ class Thing:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class GroundTruth:
     """What is true of one frame: its size and the things in it, from left to right."""
 
     width_px: int
     height_px: int
-    things: tuple[Thing, ...]
+    things: tuple[SceneObject, ...]
 
     @classmethod
-    def of(cls, width_px: int, height_px: int, things: list[Thing], least_visible: float = 0.5) -> Facts:
+    def of(cls, width_px: int, height_px: int, things: list[SceneObject], least_visible: float = 0.5) -> GroundTruth:
         """The facts about a frame; things of which less than `least_visible` shows are left out."""
         seen = [thing for thing in things if thing.visible_share(width_px, height_px) >= least_visible]
         return cls(width_px, height_px, tuple(sorted(seen, key=lambda thing: (thing.x_px, thing.y_px))))
@@ -270,7 +270,7 @@ def page(width_px: int, height_px: int, paper: RGB, ink: RGB, line_px: int, rng:
     return image
 
 
-def draw_thing(image: Image, thing: Thing) -> None:
+def draw_object(image: Image, thing: SceneObject) -> None:
     """Draws a thing, and behind it its streak, into `image`; what lies outside is cut off."""
     rgb = thing.rgb or COLOURS[thing.colour]
     if thing.movement != "still":
@@ -288,7 +288,7 @@ def draw_thing(image: Image, thing: Thing) -> None:
         cv2.fillPoly(image, [fixed], rgb, cv2.LINE_AA, _SUBPIXEL_BITS)
 
 
-def _draw_streak(image: Image, thing: Thing, rgb: RGB) -> None:
+def _draw_streak(image: Image, thing: SceneObject, rgb: RGB) -> None:
     """A band that begins behind the thing and fades with distance."""
     dx, dy = _DIRECTIONS[thing.movement]
     half_px = _STREAK_WIDTH * thing.size_px / 2
@@ -309,7 +309,7 @@ def _draw_streak(image: Image, thing: Thing, rgb: RGB) -> None:
     image[y0:y1, x0:x1] = (below + opacity * (np.asarray(rgb, np.float32) - below) + 0.5).astype(np.uint8)
 
 
-def _draw_number(image: Image, thing: Thing, rgb: RGB) -> None:
+def _draw_number(image: Image, thing: SceneObject, rgb: RGB) -> None:
     font, text = cv2.FONT_HERSHEY_SIMPLEX, f"{thing.number:02d}"
     thickness = max(2, round(thing.size_px / 8))
     (width_px, height_px), _ = cv2.getTextSize(text, font, 1.0, 2)
@@ -319,7 +319,7 @@ def _draw_number(image: Image, thing: Thing, rgb: RGB) -> None:
     cv2.putText(image, text, origin, font, scale, rgb, thickness, cv2.LINE_AA)
 
 
-def _draw_round(image: Image, thing: Thing, rgb: RGB) -> None:
+def _draw_round(image: Image, thing: SceneObject, rgb: RGB) -> None:
     unit = 2**_SUBPIXEL_BITS
     centre = (round(thing.x_px * unit), round(thing.y_px * unit))
     if thing.shape == "circle":

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import Colour, FramePlanes
-from stream.scenes.drawing import RGB, Facts, Image, Movement, Shape, Thing, draw_thing, gradient
+from stream.scenes.drawing import RGB, GroundTruth, Image, Movement, SceneObject, Shape, draw_object, gradient
 
 HEIGHTS_PX = (720, 1080, 2160)
 RATES = (30, 60)
@@ -74,7 +74,7 @@ class PacedScene:
     def _still(self) -> tuple[Plane, Plane, Plane]:
         picture = self._ground()
         size_px = 0.18 * self.height_px
-        draw_thing(picture, Thing("square", "blue", 0.76 * self.width_px, 0.78 * self.height_px, size_px))
+        draw_object(picture, SceneObject("square", "blue", 0.76 * self.width_px, 0.78 * self.height_px, size_px))
         return _i420(picture)
 
     @cached_property
@@ -83,7 +83,7 @@ class PacedScene:
         picture = self._ground()
         size_px = 0.24 * self.height_px
         centre_y = self._top_px + self._box_px[0] / 2
-        draw_thing(picture, Thing("circle", "red", self._box_px[1] - 0.55 * size_px, centre_y, size_px, "right"))
+        draw_object(picture, SceneObject("circle", "red", self._box_px[1] - 0.55 * size_px, centre_y, size_px, "right"))
         rows, cols = slice(self._top_px, self._top_px + self._box_px[0]), slice(0, self._box_px[1])
         return _i420(np.ascontiguousarray(picture[rows, cols]))
 
@@ -143,7 +143,7 @@ class Actor:
     path: tuple[tuple[float, float, float], ...]
     number: int | None = None
 
-    def thing(self, seconds: float, width_px: int, height_px: int) -> Thing:
+    def thing(self, seconds: float, width_px: int, height_px: int) -> SceneObject:
         """The thing as it stands `seconds` into the shot."""
         times = [entry[0] for entry in self.path]
         after = bisect.bisect_right(times, seconds)
@@ -156,7 +156,7 @@ class Actor:
             share = (seconds - start_s) / (end_s - start_s)
             x, y = x + share * (next_x - x), y + share * (next_y - y)
         size_px = self.size * height_px
-        return Thing(self.shape, self.colour, x * width_px, y * height_px, size_px, movement, self.number)
+        return SceneObject(self.shape, self.colour, x * width_px, y * height_px, size_px, movement, self.number)
 
 
 def _movement(dx: float, dy: float) -> Movement:
@@ -209,17 +209,17 @@ class Scene:
         """The frame's picture as a source gives it: new RGB planes. Raises IndexError outside the scene."""
         return FramePlanes("rgb", (self.render(frame_index),))
 
-    def facts(self, frame_index: int) -> Facts:
+    def facts(self, frame_index: int) -> GroundTruth:
         """What is true of a frame. Raises IndexError outside the scene."""
         _, _, things = self._things(frame_index)
-        return Facts.of(self.width_px, self.height_px, things)
+        return GroundTruth.of(self.width_px, self.height_px, things)
 
     def render(self, frame_index: int) -> Image:
         """The frame's picture: a new uint8 RGB [height_px, width_px, 3]. Raises IndexError outside the scene."""
         shot_index, frame_of_shot, things = self._things(frame_index)
         image = self._background(shot_index, frame_of_shot)
         for thing in things:
-            draw_thing(image, thing)
+            draw_object(image, thing)
         if self.noise_sigma:
             image = self._noisy(image, frame_index)
         return image
@@ -234,7 +234,7 @@ class Scene:
         window = self._fields[0][y0 : y0 + self.height_px, x0 : x0 + self.width_px]
         return cv2.add(image, window, dtype=cv2.CV_8U)
 
-    def _things(self, frame_index: int) -> tuple[int, int, list[Thing]]:
+    def _things(self, frame_index: int) -> tuple[int, int, list[SceneObject]]:
         if not 0 <= frame_index < self.frames:
             raise IndexError(f"scene {self.name} has frames 0..{self.frames - 1}, got {frame_index}")
         starts = (0, *self.cuts)

@@ -37,7 +37,7 @@ Face = Callable[[str, int], Glyph]
 
 
 @dataclass(frozen=True, slots=True)
-class Lettering:
+class TextMask:
     """A text as one mask, cut to its ink; `boxes` are those of its characters within the mask."""
 
     mask: Mask
@@ -49,7 +49,7 @@ class Lettering:
         return self.mask.shape[1], self.mask.shape[0]
 
 
-def set_text(face: Face, text: str, height_px: int, spacing_px: float = 0.0) -> Lettering:
+def set_text(face: Face, text: str, height_px: int, spacing_px: float = 0.0) -> TextMask:
     """The text in one line, capitals `height_px` high, `spacing_px` between characters beyond the face's own."""
     pen_px = 0.0
     spots: list[tuple[Glyph, int]] = []
@@ -69,7 +69,7 @@ def set_text(face: Face, text: str, height_px: int, spacing_px: float = 0.0) -> 
         window = mask[y0 : y0 + height, x0 : x0 + width]
         np.maximum(window, glyph.mask, out=window)
         boxes.append((float(x0), float(y0), float(x0 + width), float(y0 + height)))
-    return Lettering(mask, tuple(boxes))
+    return TextMask(mask, tuple(boxes))
 
 
 def stamp(image: Image, mask: Mask, left_px: int, top_px: int, rgb: RGB, opacity: float = 1.0) -> None:
@@ -288,7 +288,7 @@ _UNIT = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Light:
+class Lighting:
     """Light on a scene: its brightness, how much less reaches each corner, and how it grows from frame to frame."""
 
     level: float = 1.0
@@ -296,7 +296,7 @@ class Light:
     step: float = 0.0
 
     @classmethod
-    def random(cls, rng: np.random.Generator, frames: int) -> Light:
+    def random(cls, rng: np.random.Generator, frames: int) -> Lighting:
         """Uneven light, which in some clips grows or falls by up to a quarter."""
         corners = rng.uniform(0.75, 1.1, 4)
         change = float(rng.uniform(-0.25, 0.25)) if frames > 1 and rng.random() < 0.4 else 0.0
@@ -312,7 +312,7 @@ class Light:
 
 
 @dataclass(frozen=True, slots=True)
-class Wear:
+class Degradation:
     """What lens, sensor and compression add: blur (pixels), grain (levels), JPEG quality; 0 for none of it."""
 
     blur_px: float = 0.0
@@ -320,7 +320,7 @@ class Wear:
     jpeg_quality: int = 0
 
     @classmethod
-    def random(cls, rng: np.random.Generator) -> Wear:
+    def random(cls, rng: np.random.Generator) -> Degradation:
         """Grain more often than not, blur in a quarter of the clips, compression in a seventh."""
         blur_px = float(rng.uniform(0.4, 0.9)) if rng.random() < 0.25 else 0.0
         grain = float(rng.uniform(1, 6)) if rng.random() < 0.6 else 0.0

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from arr_coc.ops.regions import level_map
 from arr_coc.types import TILE_PX
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.sinks.fonts import TextRenderer
 from stream.untrusted import printable
 
@@ -59,7 +59,7 @@ KEY = (
 )
 
 
-def draw(overlay: Overlay, caption: str, note: str) -> Picture:
+def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
     """The frame with its allocation, and below it a strip with a key, `note` and `caption`: uint8 RGB, even sides."""
     picture = draw_allocation(overlay)
     beside = max(0, LEAST_WIDTH_PX - picture.shape[1])
@@ -69,7 +69,7 @@ def draw(overlay: Overlay, caption: str, note: str) -> Picture:
     return np.concatenate([picture, draw_strip(picture.shape[1], caption, note, KEY)])
 
 
-def draw_allocation(overlay: Overlay) -> Picture:
+def draw_allocation(overlay: AllocationOverlay) -> Picture:
     """The frame with its allocation: uint8 RGB, of `drawn_size`."""
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     rows, cols = overlay.relevance.shape

@@ -15,13 +15,13 @@ from arr_coc.errors import of_counted
 from stream.clock import clock_text
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
 from stream.untrusted import printable
 
-TakeOverlay = Callable[[int], Overlay]
+TakeOverlay = Callable[[int], AllocationOverlay]
 """Gives the picture in a slot of the run, once."""
 
 CLOCK_HZ = 90_000
@@ -45,7 +45,7 @@ class HeatmapSink(Sink):
     def __init__(self, path: str, take_overlay: TakeOverlay) -> None:
         self._claim = OutputFile(path)
         self._take_overlay = take_overlay
-        self._held: tuple[FrameReady, Overlay] | None = None
+        self._held: tuple[FrameReady, AllocationOverlay] | None = None
         self._caption = ""
         self._video: _Video | None = None
         self._last_pts = -1

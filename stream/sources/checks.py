@@ -203,14 +203,14 @@ NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimeRange:
     """From `start_ns` on, up to and without `end_ns`; None is the end of the file."""
 
     start_ns: int
     end_ns: int | None
 
     @classmethod
-    def of(cls, config: CaptureConfig) -> Part:
+    def of(cls, config: CaptureConfig) -> TimeRange:
         start_ns = round(config.start_s * NS_PER_S)
         return cls(start_ns, None if config.duration_s is None else start_ns + round(config.duration_s * NS_PER_S))
 
@@ -232,7 +232,7 @@ class Part:
         return (self.end_ns - self.start_ns) / NS_PER_S
 
 
-def refuse_part(config: CaptureConfig, name: str) -> None:
+def refuse_time_range(config: CaptureConfig, name: str) -> None:
     """Raises ConfigError where a part is asked of what has no beginning and no end."""
     for key, value in (("start_s", config.start_s), ("duration_s", config.duration_s)):
         if value:

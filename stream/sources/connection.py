@@ -18,7 +18,7 @@ from stream.sources.limits import address_options
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureAdvice:
     """Why something live cannot be had, and what to do about it."""
 
     reason: str
@@ -28,31 +28,40 @@ class Failure:
 TOO_SLOW = 0.9
 """Of a time limit: an error that comes this late is the limit's doing, whatever FFmpeg calls it."""
 
-_CREDENTIALS = Failure(
+_CREDENTIALS = FailureAdvice(
     "rejects the user name or password",
     "write them in front of the host name, as USER:PASSWORD@HOST, with %40 for an @ in them",
 )
-_MISSING = Failure("has no such stream", "check the path after the host name")
-_REFUSED = Failure("refuses the connection: nothing listens there", "check host and port, and that the server runs")
-_UNREACHABLE = Failure("cannot be reached from here", "check the address and the network")
-_UNKNOWN_HOST = Failure(
+_MISSING = FailureAdvice("has no such stream", "check the path after the host name")
+_REFUSED = FailureAdvice(
+    "refuses the connection: nothing listens there", "check host and port, and that the server runs"
+)
+_UNREACHABLE = FailureAdvice("cannot be reached from here", "check the address and the network")
+_UNKNOWN_HOST = FailureAdvice(
     "cannot be reached: the host name is unknown, or the connection broke", "check the address and the network"
 )
-_NO_VIDEO = Failure("sends nothing that FFmpeg can read as video", "check that the address is that of a stream")
-_TRANSPORT = Failure(
+_NO_VIDEO = FailureAdvice("sends nothing that FFmpeg can read as video", "check that the address is that of a stream")
+_TRANSPORT = FailureAdvice(
     "does not offer this transport", 'set capture.rtsp_transport to "tcp", or "udp", the one that it was not'
 )
-_PORT_TAKEN = Failure("is an address that another program on this machine uses", "end that program, or use another")
-_UNSUPPORTED = Failure("needs a protocol that this FFmpeg lacks", "use rtsp://, http://, udp:// or rtmp:// instead")
+_PORT_TAKEN = FailureAdvice(
+    "is an address that another program on this machine uses", "end that program, or use another"
+)
+_UNSUPPORTED = FailureAdvice(
+    "needs a protocol that this FFmpeg lacks", "use rtsp://, http://, udp:// or rtmp:// instead"
+)
 
-_NETWORK: tuple[tuple[type[Exception], Failure], ...] = (
+_NETWORK: tuple[tuple[type[Exception], FailureAdvice], ...] = (
     (av.error.HTTPUnauthorizedError, _CREDENTIALS),
     (av.error.HTTPForbiddenError, _CREDENTIALS),
     (av.error.HTTPNotFoundError, _MISSING),
-    (av.error.HTTPServerError, Failure("reports a server error (HTTP 5xx)", "check the server, or try again later")),
-    (av.error.HTTPClientError, Failure("refuses the request (HTTP 4xx)", "check the address")),
+    (
+        av.error.HTTPServerError,
+        FailureAdvice("reports a server error (HTTP 5xx)", "check the server, or try again later"),
+    ),
+    (av.error.HTTPClientError, FailureAdvice("refuses the request (HTTP 4xx)", "check the address")),
     (av.error.ConnectionRefusedError, _REFUSED),
-    (av.error.ConnectionResetError, Failure("broke the connection", "check the server, or try again later")),
+    (av.error.ConnectionResetError, FailureAdvice("broke the connection", "check the server, or try again later")),
     (av.error.ProtocolNotFoundError, _UNSUPPORTED),
     (av.error.InvalidDataError, _NO_VIDEO),
 )
@@ -65,49 +74,55 @@ _NETWORK_NUMBERS = {
     errno.EIO: _UNKNOWN_HOST,
 }
 
-_NO_CAMERA = Failure("is not there", "plug the camera in, or choose one that `devices` lists")
-_NOT_A_CAMERA = Failure("is not a camera that gives pictures", "choose one that `devices` lists")
+_NO_CAMERA = FailureAdvice("is not there", "plug the camera in, or choose one that `devices` lists")
+_NOT_A_CAMERA = FailureAdvice("is not a camera that gives pictures", "choose one that `devices` lists")
 _CAMERA_NUMBERS = {
     errno.ENOENT: _NO_CAMERA,
     errno.ENODEV: _NO_CAMERA,
     errno.ENXIO: _NO_CAMERA,
-    errno.EBUSY: Failure("is in use by another program", "end that program, or choose another camera"),
-    errno.EACCES: Failure(
+    errno.EBUSY: FailureAdvice("is in use by another program", "end that program, or choose another camera"),
+    errno.EACCES: FailureAdvice(
         "may not be opened by this user", "add the user to the group that owns it: sudo usermod -aG video $USER"
     ),
-    errno.EPERM: Failure("may not be opened by this user", "give this program access to the camera"),
+    errno.EPERM: FailureAdvice("may not be opened by this user", "give this program access to the camera"),
     errno.ENOTTY: _NOT_A_CAMERA,
-    errno.EINVAL: Failure(
+    errno.EINVAL: FailureAdvice(
         "does not support this mode", "choose capture.camera_mode and capture.fps among those that `devices` lists"
     ),
 }
 
 
-def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Failure:
+def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
     """Why an address on a network could not be opened."""
     if isinstance(error, (av.error.ExitError, av.error.TimeoutError)) or took_s >= TOO_SLOW * limit_s:
         return too_slow(limit_s)
     for kind, failure in _NETWORK:
         if isinstance(error, kind):
             return failure
-    return _NETWORK_NUMBERS.get(error.errno) or Failure(f"cannot be opened: {reason_of(error)}", "check the address")
+    return _NETWORK_NUMBERS.get(error.errno) or FailureAdvice(
+        f"cannot be opened: {reason_of(error)}", "check the address"
+    )
 
 
-def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Failure:
+def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
     """Why a camera could not be opened."""
     if isinstance(error, av.error.ExitError):
         return camera_too_slow(limit_s)
-    return _CAMERA_NUMBERS.get(error.errno) or Failure(f"cannot be opened: {reason_of(error)}", "try another camera")
+    return _CAMERA_NUMBERS.get(error.errno) or FailureAdvice(
+        f"cannot be opened: {reason_of(error)}", "try another camera"
+    )
 
 
-def camera_too_slow(limit_s: float) -> Failure:
+def camera_too_slow(limit_s: float) -> FailureAdvice:
     """No picture came within the time limit."""
-    return Failure(f"gives no picture within {limit_s:g} s", "unplug it and plug it in again, or choose another camera")
+    return FailureAdvice(
+        f"gives no picture within {limit_s:g} s", "unplug it and plug it in again, or choose another camera"
+    )
 
 
-def too_slow(limit_s: float) -> Failure:
+def too_slow(limit_s: float) -> FailureAdvice:
     """Nothing, or nothing of use, came within the time limit."""
-    return Failure(
+    return FailureAdvice(
         f"does not answer within {limit_s:g} s",
         "check the address, the network and that something sends there; capture.open_timeout_s sets how long to wait",
     )
@@ -171,7 +186,7 @@ Open = Callable[[float], av.container.InputContainer]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LiveTarget:
     """Something live that can be opened, and opened again.
 
     `name` holds no secrets, `too_slow` says why nothing came within a time limit, and `paced` that pictures come in
@@ -180,11 +195,11 @@ class Target:
 
     name: str
     open: Open
-    too_slow: Callable[[float], Failure] = too_slow
+    too_slow: Callable[[float], FailureAdvice] = too_slow
     paced: bool = False
 
 
-def network_target(address: str, config: CaptureConfig) -> Target:
+def network_target(address: str, config: CaptureConfig) -> LiveTarget:
     """An address on a network."""
     name = redacted(address)
 
@@ -200,13 +215,13 @@ def network_target(address: str, config: CaptureConfig) -> Target:
         except av.FFmpegError as error:
             failure = network_failure(error, time.monotonic() - start_s, limit_s)
         except ValueError as error:
-            failure = Failure(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
+            failure = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
         raise cannot(name, failure)
 
-    return Target(name, open_it)
+    return LiveTarget(name, open_it)
 
 
-def camera_target(device: str, config: CaptureConfig) -> Target:
+def camera_target(device: str, config: CaptureConfig) -> LiveTarget:
     """A camera of this machine, through V4L2."""
 
     def open_it(limit_s: float) -> av.container.InputContainer:
@@ -217,10 +232,10 @@ def camera_target(device: str, config: CaptureConfig) -> Target:
         except av.FFmpegError as error:
             failure = camera_failure(error, time.monotonic() - start_s, limit_s)
         except ValueError:
-            failure = Failure("cannot be opened: FFmpeg was built without V4L2", "use Linux, or a network camera")
+            failure = FailureAdvice("cannot be opened: FFmpeg was built without V4L2", "use Linux, or a network camera")
         raise cannot(device, failure)
 
-    return Target(device, open_it, camera_too_slow)
+    return LiveTarget(device, open_it, camera_too_slow)
 
 
 def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
@@ -261,7 +276,7 @@ def is_endless(container: av.container.InputContainer) -> bool:
     return container.duration is None and container.size <= 0
 
 
-def opened_within(target: Target, limit_s: float) -> av.container.InputContainer:
+def opened_within(target: LiveTarget, limit_s: float) -> av.container.InputContainer:
     """Opens in a thread of its own, so that nothing that FFmpeg waits for can hold the caller beyond the limit.
 
     Raises SourceError. What opens after that is closed at once.
@@ -271,14 +286,14 @@ def opened_within(target: Target, limit_s: float) -> av.container.InputContainer
     return opening.result(limit_s + GRACE_S)
 
 
-def cannot(name: str, failure: Failure) -> SourceError:
+def cannot(name: str, failure: FailureAdvice) -> SourceError:
     return SourceError(f"{name} {failure.reason}; {failure.remedy}")
 
 
 class _Opening(threading.Thread):
     """One attempt to open a target."""
 
-    def __init__(self, target: Target, limit_s: float) -> None:
+    def __init__(self, target: LiveTarget, limit_s: float) -> None:
         super().__init__(name="open source", daemon=True)
         self._target = target
         self._limit_s = limit_s

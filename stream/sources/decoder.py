@@ -220,7 +220,7 @@ class _Loss:
         return SkippedItem(span if self.exact else f"{span} or one just before", self.reason, self.media_ns, count)
 
 
-class LossLedger:
+class LossTracker:
     """Packets that failed, in file order, given out in the order in which they would have been shown.
 
     A decoder meets packets before it shows their pictures, so a failure is known a few frames too early. Neighbouring
@@ -274,7 +274,7 @@ class VideoDecoder:
         self._stream = stream
         self._timeline = timeline
         self._packets = 0
-        self._losses = LossLedger()
+        self._losses = LossTracker()
         self._max_pixels = max_pixels
         context = stream.codec_context
         self._one_thread = context.width * context.height <= ONE_THREAD_MAX_PX

@@ -19,7 +19,7 @@ from stream.sources.file import ContainerSource, FileSource, StdinSource
 from stream.sources.folder import FolderSource
 from stream.sources.live import LiveSource
 from stream.sources.scene import SceneSource
-from stream.sources.threaded import ReadAhead
+from stream.sources.threaded import PrefetchSource
 from stream.sources.zeromq import ZmqSource
 
 _MAYBE_FILES = frozenset({"http", "https"})
@@ -52,7 +52,7 @@ def open_network(address: str, config: CaptureConfig, clock: Clock) -> Source:
     container = opened_within(target, config.open_timeout_s)
     took_s = time.monotonic() - start_s
     if scheme_of(address) in _MAYBE_FILES and not is_endless(container):
-        return ReadAhead(WebFileSource(container, target.name, config, clock))
+        return PrefetchSource(WebFileSource(container, target.name, config, clock))
     return LiveSource(replace(target, paced=container.format.name == "hls"), config, clock, container, took_s)
 
 

@@ -20,8 +20,8 @@ from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.media import SkippedItem, SourceFrame, SourceInfo, never
-from stream.sources.checks import SCALE_DOWN, Part
+from stream.media import SkippedItem, SourceFrame, SourceInfo, never_stop
+from stream.sources.checks import SCALE_DOWN, TimeRange
 from stream.sources.decoder import (
     TEXT_DEMUXERS,
     VideoDecoder,
@@ -33,9 +33,9 @@ from stream.sources.decoder import (
     timeline_of,
     video_stream,
 )
-from stream.sources.fit import Fit
+from stream.sources.fit import FrameFitter
 from stream.sources.limits import file_options, too_large
-from stream.sources.planes import Form, prepared, quarter_turns
+from stream.sources.planes import FrameFormat, quarter_turns, to_planes
 from stream.sources.timing import MediaTimeline
 
 END_TOLERANCE_NS = NS_PER_S // 2
@@ -62,11 +62,11 @@ class ContainerSource:
         self._name = name
         self._max_frames = config.max_frames
         self._max_pixels = config.max_pixels
-        self._part = Part.of(config)
+        self._part = TimeRange.of(config)
         self._clock = clock
         self._trailing: tuple[SkippedItem, ...] = ()
         try:
-            self._fit = Fit.of(config)
+            self._fit = FrameFitter.of(config)
             self._stream = video_stream(self._container, self._name, config.stream)
             self._timeline = timeline_of(self._container, self._stream)
             self._declared_ns = declared_end_ns(self._container, self._stream)
@@ -87,7 +87,7 @@ class ContainerSource:
         """What the container declares, and what the first frame shows."""
         return self._info
 
-    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
+    def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """The frames in the order in which they are shown; to be called once.
 
         Raises SourceError where a frame has a pixel format that cannot be converted, or a shape that cannot be scaled
@@ -101,8 +101,8 @@ class ContainerSource:
             media_ns = self._timeline.next_ns(frame.pts)
             if self._part.ended_by(media_ns):
                 return
-            planes = prepared(frame, self._fit, self._name)
-            form = Form.of(frame, planes)
+            planes = to_planes(frame, self._fit, self._name)
+            form = FrameFormat.of(frame, planes)
             duration_ns = self._duration_ns(frame, media_ns)
             yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped, duration_ns)
             previous = form
@@ -260,7 +260,7 @@ class StdinSource(ContainerSource):
             raise _unreadable(self._reader, "it looks like text")
         super().__init__(container, NAME, config, clock)
 
-    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
+    def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """As for a file; where `should_stop` says so, a wait for the writer counts as the end."""
         self._reader.should_stop = should_stop
         return super().frames(should_stop)
@@ -277,7 +277,7 @@ class PipeReader:
         self._descriptor = descriptor
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
-        self.should_stop: Callable[[], bool] = never
+        self.should_stop: Callable[[], bool] = never_stop
         self.stopped = False
         self.bytes_read = 0
 

@@ -27,7 +27,7 @@ MAX_SIDE_PX = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FrameFitter:
     """What `capture.fit`, `capture.size` and `capture.max_tiles` ask of every frame.
 
     `size` alone scales the planes as they are: fast. With `resize`, and with `pad` where the padded frame would have
@@ -40,7 +40,7 @@ class Fit:
     max_tiles: int | None = None
 
     @classmethod
-    def of(cls, config: CaptureConfig) -> Fit:
+    def of(cls, config: CaptureConfig) -> FrameFitter:
         """Reads the configuration. Raises ConfigError on a size of more than `MAX_SIDE_PX`."""
         size = None if config.size is None else _parse_size(config.size)
         return cls(config.fit == "resize", size, config.max_tiles)
@@ -48,22 +48,22 @@ class Fit:
     def apply(self, planes: FramePlanes, rgb: Callable[[], Image]) -> FramePlanes:
         """The frame at its work size; `rgb` converts it where that is needed. Raises SourceError as `smart_resize`."""
         native = planes.height_px, planes.width_px
-        wanted = self.work_size(*native)
-        if self.is_qwens(*native):
+        wanted = self.processing_resolution(*native)
+        if self.resizes_like_qwen(*native):
             picture = rgb()
             return FramePlanes("rgb", (picture if wanted == native else resize_rgb(picture, wanted),))
         return planes if wanted == native else resize_planes(planes, wanted)
 
-    def is_qwens(self, height_px: int, width_px: int) -> bool:
+    def resizes_like_qwen(self, height_px: int, width_px: int) -> bool:
         """Whether a frame of the given size is prepared as Qwen's processor would."""
         height, width = self.size or (height_px, width_px)
         return self.resize or (self.max_tiles is not None and TileGrid.of(height, width).tiles > self.max_tiles)
 
-    def work_size(self, height_px: int, width_px: int) -> tuple[int, int]:
+    def processing_resolution(self, height_px: int, width_px: int) -> tuple[int, int]:
         """(height, width) in pixels that a frame of the given size is scaled to. Raises SourceError as
         `smart_resize`."""
         height, width = self.size or (height_px, width_px)
-        if not self.is_qwens(height_px, width_px):
+        if not self.resizes_like_qwen(height_px, width_px):
             return height, width
         if self.max_tiles is None:
             return smart_resize(height, width, QWEN_MIN_PIXELS, QWEN_MAX_PIXELS)

@@ -22,9 +22,9 @@ from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.media import SkippedItem, SourceFrame, SourceInfo, never
-from stream.sources.checks import Part, pictures_of, root_of
-from stream.sources.fit import Fit
+from stream.media import SkippedItem, SourceFrame, SourceInfo, never_stop
+from stream.sources.checks import TimeRange, pictures_of, root_of
+from stream.sources.fit import FrameFitter
 from stream.sources.timing import DEFAULT_RATE
 
 WHITE = (255, 255, 255, 255)
@@ -89,7 +89,7 @@ class FolderSource:
 
     def __init__(self, address: str, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
-        self._fit = Fit.of(config)
+        self._fit = FrameFitter.of(config)
         self._fps = DEFAULT_RATE if config.fps is None else Fraction(str(config.fps))
         self._max_frames = config.max_frames
         self._max_pixels = config.max_pixels
@@ -98,13 +98,13 @@ class FolderSource:
         self._paths = pictures_of(address)
         self._root = root_of(address).resolve()
         self._trailing: tuple[SkippedItem, ...] = ()
-        part, places = Part.of(config), range(len(self._paths))
+        part, places = TimeRange.of(config), range(len(self._paths))
         begin = bisect_left(places, part.start_ns, key=self._media_ns)
         if part.end_ns is not None:
             self._paths = self._paths[: bisect_left(places, part.end_ns, key=self._media_ns)]
         if begin >= len(self._paths):
             raise part.empty(address, self._media_ns(len(places)))
-        first = next(self._read(begin, never), None)
+        first = next(self._read(begin, never_stop), None)
         if first is None:
             raise SourceError(f"no picture of {address} can be read ({self._first_loss()}); check the files")
         self._first = first
@@ -124,7 +124,7 @@ class FolderSource:
             pixel_format="rgb24",
         )
 
-    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
+    def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """The pictures that can be read, each at its place's time; to be called once."""
         rest = self._read(self._first.place + 1, should_stop)
         size: tuple[int, ...] | None = None
@@ -158,7 +158,7 @@ class FolderSource:
     ) -> None:
         self.close()
 
-    def _read(self, begin: int, should_stop: Callable[[], bool]) -> Iterator[_Picture]:
+    def _read(self, begin: int, should_stop: Callable[[], bool]) -> Iterator[_FolderPicture]:
         """Every picture from place `begin` on, with those before it that cannot be read; what is left is `trailing`."""
         skipped: list[SkippedItem] = []
         for place, path in enumerate(self._paths[begin:], begin):
@@ -169,7 +169,7 @@ class FolderSource:
             except PictureError as error:
                 skipped.append(SkippedItem(str(path), str(error), self._media_ns(place)))
                 continue
-            yield _Picture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
+            yield _FolderPicture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
             skipped = []
         self._trailing = _in_few_words(skipped)
 
@@ -188,7 +188,7 @@ class FolderSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture:
+class _FolderPicture:
     place: int
     path: Path
     rgb: npt.NDArray[np.uint8]

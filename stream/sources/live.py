@@ -15,14 +15,14 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame, SourceInfo, SourceOutage
-from stream.sources.checks import refuse_part
-from stream.sources.connection import Target, cannot, opened_within, reading_failure, silent
-from stream.sources.decoder import ONE_THREAD_MAX_PX, LossLedger, rate_of, video_stream
-from stream.sources.fit import Fit
+from stream.sources.checks import refuse_time_range
+from stream.sources.connection import LiveTarget, cannot, opened_within, reading_failure, silent
+from stream.sources.decoder import ONE_THREAD_MAX_PX, LossTracker, rate_of, video_stream
+from stream.sources.fit import FrameFitter
 from stream.sources.limits import decoder_options, decoding_failure
-from stream.sources.planes import Form, prepared, quarter_turns
-from stream.sources.threaded import Handover, ThreadedSource
-from stream.sources.timing import LiveTimeline, Pace, Waits
+from stream.sources.planes import FrameFormat, quarter_turns, to_planes
+from stream.sources.threaded import FrameQueue, ThreadedSource
+from stream.sources.timing import Backoff, LiveTimeline, Pacer
 
 CAMERA_POLL_S = 0.002
 """How often a camera that does not block is asked for its next picture."""
@@ -34,7 +34,7 @@ SILENCE = 0.9
 """Of `stall_s`: an end that follows a wait as long as this is not the other end's doing."""
 
 
-class LostError(Exception):
+class ConnectionLost(Exception):
     """A live source gives nothing any more; its text says why."""
 
 
@@ -57,7 +57,7 @@ class LiveDecoder:
         self._stop = stop
         self._packets = 0
         self._waited_ns = 0
-        self._losses = LossLedger()
+        self._losses = LossTracker()
         context = stream.codec_context
         context.options = decoder_options(config.max_pixels)
         context.thread_type = "SLICE"
@@ -66,8 +66,8 @@ class LiveDecoder:
     def frames(self, first_within_s: float) -> Iterator[av.VideoFrame]:
         """Pictures as they come; ends when `stop` is set.
 
-        Raises LostError where the connection ends, breaks, or gives no picture for `stall_s` (before the first one:
-        for `first_within_s`).
+        Raises ConnectionLost where the connection ends, breaks, or gives no picture for `stall_s` (`first_within_s`
+        before the first one).
         """
         limit_s, since_ns = first_within_s, self._clock.now_ns()
         while not self._stop.is_set():
@@ -87,7 +87,7 @@ class LiveDecoder:
 
     def _check(self, since_ns: int, limit_s: float) -> None:
         if self._clock.now_ns() - since_ns > limit_s * NS_PER_S:
-            raise LostError(silent(limit_s))
+            raise ConnectionLost(silent(limit_s))
 
     def _waiting_packets(self) -> Iterator[av.Packet]:
         """Packets until there are none at the moment.
@@ -109,9 +109,9 @@ class LiveDecoder:
             self._waited_ns = self._clock.now_ns() - asked_ns
             return
         except av.FFmpegError as error:
-            raise LostError(reading_failure(error)) from error
+            raise ConnectionLost(reading_failure(error)) from error
         silence = self._waited_ns >= SILENCE * self._stall_s * NS_PER_S
-        raise LostError(silent(self._stall_s) if silence else "the other end closed the stream")
+        raise ConnectionLost(silent(self._stall_s) if silence else "the other end closed the stream")
 
     def _decode(self, packet: av.Packet) -> list[av.VideoFrame]:
         try:
@@ -132,14 +132,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Outage:
+class _LostConnection:
     reason: str
     since_ns: int
     attempts: int = 0
 
 
-class LiveReader(threading.Thread):
-    """Reads a live source, from an open container on, into `handover`, until `stop` is set.
+class ReconnectingReader(threading.Thread):
+    """Reads a live source, from an open container on, into `queue`, until `stop` is set.
 
     All that FFmpeg waits for happens in this thread, under PyAV's time limits, so it ends by itself; nobody has to wait
     for it. Frames are discarded until `begin` is called, so that the first one that is handed over is fresh; `ready` is
@@ -148,14 +148,14 @@ class LiveReader(threading.Thread):
 
     def __init__(
         self,
-        target: Target,
+        target: LiveTarget,
         container: av.container.InputContainer,
         opening_s: float,
         config: CaptureConfig,
         clock: Clock,
     ) -> None:
         super().__init__(name=f"read {target.name}", daemon=True)
-        self.handover = Handover()
+        self.queue = FrameQueue()
         self.timeline = LiveTimeline()
         self.ready = threading.Event()
         self.info: SourceInfo | None = None
@@ -164,15 +164,15 @@ class LiveReader(threading.Thread):
         self._container: av.container.InputContainer | None = container
         self._config = config
         self._clock = clock
-        self._fit = Fit.of(config)
+        self._fit = FrameFitter.of(config)
         self._retry_s = min(config.open_timeout_s, max(RETRY_S, 2 * opening_s))
         self._first_within_s = max(config.open_timeout_s - opening_s, 1.0)
         self._stopping = threading.Event()
         self._begun = False
-        self._waits = Waits()
-        self._pace = Pace() if target.paced else None
-        self._outage: _Outage | None = None
-        self._form: Form | None = None
+        self._waits = Backoff()
+        self._pace = Pacer() if target.paced else None
+        self._outage: _LostConnection | None = None
+        self._form: FrameFormat | None = None
         self._index = -1
         self._media_ns = 0
         self._seen_ns: int | None = None
@@ -193,7 +193,7 @@ class LiveReader(threading.Thread):
             log.debug("reading %s failed", self._target.name, exc_info=True)
             error = caught
         self.failure = error
-        self.handover.finish(error)
+        self.queue.finish(error)
         self.ready.set()
 
     def _keep(self) -> None:
@@ -230,7 +230,7 @@ class LiveReader(threading.Thread):
                 self._hand_over(frame, decoder)
                 if self._stopping.is_set() or self._index + 1 == self._config.max_frames:
                     return None
-        except LostError as lost:
+        except ConnectionLost as lost:
             if self._clock.now_ns() - begin_ns >= STEADY_NS:
                 self._waits.reset()
             return str(lost)
@@ -264,8 +264,8 @@ class LiveReader(threading.Thread):
             skipped = ()
         media_ns = self.timeline.media_ns(frame.pts, now_ns)
         now_ns = self._wait_until_due(media_ns, now_ns)
-        planes = prepared(frame, self._fit, self._target.name)
-        form = Form.of(frame, planes)
+        planes = to_planes(frame, self._fit, self._target.name)
+        form = FrameFormat.of(frame, planes)
         discontinuity = form.change_since(self._form)
         if self._outage is not None:
             self._tell_return(self._outage, now_ns)
@@ -273,7 +273,7 @@ class LiveReader(threading.Thread):
             self._outage = None
         self._form, self._seen_ns, self._media_ns = form, now_ns, media_ns
         self._index += 1
-        self.handover.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, skipped))
+        self.queue.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, skipped))
 
     def _wait_until_due(self, media_ns: int, now_ns: int) -> int:
         """Holds a frame of a source that comes in bursts until its time; the time then."""
@@ -289,12 +289,12 @@ class LiveReader(threading.Thread):
         """The first loss of a connection begins an outage; attempts that fail are part of it."""
         if self._outage is None:
             now_ns = self._clock.now_ns()
-            self._outage = _Outage(reason, self._seen_ns or now_ns)
-            self.handover.put(SourceOutage(max(self._index, 0), self._media_ns, reason))
+            self._outage = _LostConnection(reason, self._seen_ns or now_ns)
+            self.queue.put(SourceOutage(max(self._index, 0), self._media_ns, reason))
 
-    def _tell_return(self, outage: _Outage, now_ns: int) -> None:
+    def _tell_return(self, outage: _LostConnection, now_ns: int) -> None:
         lasted_s = (now_ns - outage.since_ns) / NS_PER_S
-        self.handover.put(SourceOutage(max(self._index, 0), self._media_ns, outage.reason, lasted_s, outage.attempts))
+        self.queue.put(SourceOutage(max(self._index, 0), self._media_ns, outage.reason, lasted_s, outage.attempts))
 
     def _reopened(self) -> av.container.InputContainer | None:
         """Tries again with growing waits until it works; None where no more is wanted."""
@@ -309,17 +309,17 @@ class LiveReader(threading.Thread):
 
 
 class LiveSource(ThreadedSource):
-    """A source that never ends by itself, and comes in its own time.
+    """Source that never ends by itself and delivers frames in real time.
 
-    A thread (`LiveReader`) opens, reads and decodes, because FFmpeg may block; it stamps each frame as it leaves the
-    decoder and hands it over through a bounded queue that drops its oldest frame, counted, when nobody takes them. A
-    loss is told as a `SourceOutage`, and the source is tried again until it is back; its frames go on counting, and
-    media time goes on by the time that has passed.
+    A thread (`ReconnectingReader`) opens, reads and decodes, because FFmpeg may block. It stamps each frame as it
+    leaves the decoder and puts it into a bounded queue, which drops its oldest frame, counted, when nobody takes them.
+    A loss is reported as a `SourceOutage`, and the source is opened again until it is back; its frame numbers go on,
+    and media time goes on by the time that has passed.
     """
 
     def __init__(
         self,
-        target: Target,
+        target: LiveTarget,
         config: CaptureConfig,
         clock: Clock,
         container: av.container.InputContainer | None = None,
@@ -330,13 +330,13 @@ class LiveSource(ThreadedSource):
         Raises SourceError where there is none within `capture.open_timeout_s`, or ConfigError for a `capture.size`
         beyond measure or a `capture.start_s`.
         """
-        refuse_part(config, target.name)
+        refuse_time_range(config, target.name)
         if container is None:
             start_s = time.monotonic()
             container = opened_within(target, config.open_timeout_s)
             took_s = time.monotonic() - start_s
         super().__init__(
-            LiveReader(target, container, took_s, config, clock),
+            ReconnectingReader(target, container, took_s, config, clock),
             max(config.open_timeout_s - took_s, 0),
             lambda: cannot(target.name, target.too_slow(config.open_timeout_s)),
         )

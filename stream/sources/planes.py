@@ -14,7 +14,7 @@ from av.video.reformatter import ColorRange, Colorspace
 
 from arr_coc.types import Colour, FramePlanes, Matrix
 from stream.errors import SourceError
-from stream.sources.fit import Fit
+from stream.sources.fit import FrameFitter
 
 Plane = npt.NDArray[np.uint8]
 
@@ -193,7 +193,7 @@ def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
     return view
 
 
-def prepared(frame: av.VideoFrame, fit: Fit, name: str) -> FramePlanes:
+def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
     """The frame's planes at their work size. Raises SourceError where its format or shape cannot be converted."""
     try:
         return fit.apply(planes_of(frame), partial(rgb_of, frame))
@@ -205,7 +205,7 @@ def prepared(frame: av.VideoFrame, fit: Fit, name: str) -> FramePlanes:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FrameFormat:
     """Size, planes and colour encoding of a frame."""
 
     coded_size: tuple[int, int]
@@ -213,10 +213,10 @@ class Form:
     colour: Colour
 
     @classmethod
-    def of(cls, frame: av.VideoFrame, planes: FramePlanes) -> Form:
+    def of(cls, frame: av.VideoFrame, planes: FramePlanes) -> FrameFormat:
         return cls((frame.height, frame.width), tuple(plane.shape for plane in planes.planes), planes.colour)
 
-    def change_since(self, previous: Form | None) -> str | None:
+    def change_since(self, previous: FrameFormat | None) -> str | None:
         """The `discontinuity` of a frame of this form after one of the `previous` form."""
         if previous is None:
             return "start"

@@ -10,10 +10,10 @@ from types import TracebackType
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.media import SkippedItem, SourceFrame, SourceInfo, never
+from stream.media import SkippedItem, SourceFrame, SourceInfo, never_stop
 from stream.scenes import open_scene
-from stream.sources.checks import Part
-from stream.sources.fit import Fit
+from stream.sources.checks import TimeRange
+from stream.sources.fit import FrameFitter
 
 
 class SceneSource:
@@ -23,8 +23,8 @@ class SceneSource:
         """Raises SourceNotFound for a name that no scene has, or ConfigError for a `capture.size` beyond measure."""
         self._scene = open_scene(name)
         self._name = name
-        self._fit = Fit.of(config)
-        part, frames = Part.of(config), range(self._scene.frames)
+        self._fit = FrameFitter.of(config)
+        part, frames = TimeRange.of(config), range(self._scene.frames)
         wanted = range(*(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part)))
         if not wanted:
             raise part.empty(f"scene:{name}", self._media_ns(len(frames)))
@@ -46,7 +46,7 @@ class SceneSource:
             pixel_format=scene.pixel_format,
         )
 
-    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame]:
+    def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """The frames, frame n at n / fps seconds."""
         for number, index in enumerate(self._indices):
             drawn = self._scene.planes(index)
@@ -75,7 +75,7 @@ class SceneSource:
     ) -> None:
         self.close()
 
-    def _bounds_ns(self, part: Part) -> tuple[int, int]:
+    def _bounds_ns(self, part: TimeRange) -> tuple[int, int]:
         end_ns = self._media_ns(self._scene.frames)
         return part.start_ns, end_ns if part.end_ns is None else part.end_ns
 

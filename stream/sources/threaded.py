@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
-from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, SourceOutage, merged, never
+from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, SourceOutage, merge_metadata, never_stop
 from stream.sources.timing import LiveTimeline
 
 CAPACITY = 4
@@ -23,11 +23,11 @@ ITEMS_MAX = 64
 Item = SourceFrame | SourceOutage
 
 
-class Handover:
-    """A bounded queue between one giver and one taker; `fileno` is readable when `take` has something to say.
+class FrameQueue:
+    """A bounded queue between one giver and one taker; `fileno` is readable when `drain` has something to say.
 
     `put` drops the oldest frame where there is no room, and counts it in `dropped`; what that frame had to tell (a
-    discontinuity, what was skipped) goes over to the next one. `put_when_free` waits instead.
+    discontinuity, what was skipped) goes over to the next one. `put_wait` waits instead.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -55,7 +55,7 @@ class Handover:
                 self._drop_oldest()
             self._signal()
 
-    def put_when_free(self, item: Item, timeout_s: float) -> bool:
+    def put_wait(self, item: Item, timeout_s: float) -> bool:
         """Hands an item over once there is room; whether there was some within the time limit."""
         with self._changed:
             room = self._changed.wait_for(lambda: self._closed or self._frames() < self._capacity, timeout_s)
@@ -70,7 +70,7 @@ class Handover:
             self._ended, self._error = True, error
             self._signal()
 
-    def take(self) -> list[Item] | None:
+    def drain(self) -> list[Item] | None:
         """What has come since, without waiting; None after the last. Raises the error that ended it."""
         with self._changed:
             if self._closed:
@@ -89,7 +89,7 @@ class Handover:
             return None
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether `take` has something to say within the time limit."""
+        """Whether `drain` has something to say within the time limit."""
         poll = select.poll()
         poll.register(self._readable, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
@@ -120,7 +120,7 @@ class Handover:
         self.dropped += 1
         for at, item in enumerate(self._items):
             if at >= index and isinstance(item, SourceFrame):
-                self._items[at] = merged(old, item)
+                self._items[at] = merge_metadata(old, item)
                 return
 
     def _signal(self) -> None:
@@ -136,10 +136,10 @@ CLOSE_S = 0.3
 """How long closing waits for the reading thread, which mostly ends with the next packet; it needs no help to end."""
 
 
-class Reader(Protocol):
+class ReaderThread(Protocol):
     """The thread that reads: `ready` is set once `info` or `failure` is; it hands over after `begin`, until `stop`."""
 
-    handover: Handover
+    queue: FrameQueue
     timeline: LiveTimeline
     ready: threading.Event
     info: SourceInfo | None
@@ -157,11 +157,11 @@ class Reader(Protocol):
 class ThreadedSource:
     """What comes in its own time, through a bounded queue.
 
-    Whoever reads the source waits on `fileno` beside other things and calls `arrived`, or iterates over `frames`;
+    Whoever reads the source waits on `fileno` beside other things and calls `poll`, or iterates over `frames`;
     neither is ever held up.
     """
 
-    def __init__(self, reader: Reader, limit_s: float, nothing: Callable[[], Exception]) -> None:
+    def __init__(self, reader: ReaderThread, limit_s: float, nothing: Callable[[], Exception]) -> None:
         """Starts the reader and waits for the first frame. Raises what it failed of, or `nothing()` after `limit_s`."""
         self._closed = False
         self._reader = reader
@@ -181,34 +181,34 @@ class ThreadedSource:
         """What the first frame shows."""
         return self._info
 
-    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame | SourceOutage]:
+    def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame | SourceOutage]:
         """Frames and outages as they come; ends when `should_stop` says so, or after `capture.max_frames`.
 
         Raises SourceError where the source is lost and `capture.reconnect` is off.
         """
         while not should_stop():
-            items = self.arrived()
+            items = self.poll()
             if items is None:
                 return
             for item in items:
                 yield item
                 if should_stop():
                     return
-            self._reader.handover.wait(WAIT_S)
+            self._reader.queue.wait(WAIT_S)
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `arrived` has something to give."""
-        return self._reader.handover.fileno()
+        """A descriptor that is readable when `poll` has something to give."""
+        return self._reader.queue.fileno()
 
-    def arrived(self) -> list[SourceFrame | SourceOutage] | None:
+    def poll(self) -> list[SourceFrame | SourceOutage] | None:
         """What has come since the last call, without waiting; None after the end. Raises as `frames`."""
         self._reader.begin()
-        return self._reader.handover.take()
+        return self._reader.queue.drain()
 
     @property
     def dropped(self) -> int:
         """Frames that nobody took in time."""
-        return self._reader.handover.dropped
+        return self._reader.queue.dropped
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """Nothing: what is live has no end to be missed."""
@@ -224,7 +224,7 @@ class ThreadedSource:
             self._closed = True
             self._reader.stop()
             self._reader.join(CLOSE_S)
-            self._reader.handover.close()
+            self._reader.queue.close()
 
     def __enter__(self) -> ThreadedSource:
         return self
@@ -239,7 +239,7 @@ AHEAD = 2
 """Frames that may have been decoded and not yet been taken."""
 
 
-class ReadAhead:
+class PrefetchSource:
     """A file that comes over a network: every frame in order, and a reader that can stop while the network is silent.
 
     The source is read, and closed, by one thread, which waits where it is `AHEAD` frames ahead.
@@ -247,22 +247,22 @@ class ReadAhead:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._handover = Handover(AHEAD)
+        self._queue = FrameQueue(AHEAD)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="read ahead", daemon=True)
 
     def describe(self) -> SourceInfo:
         return self._source.describe()
 
-    def frames(self, should_stop: Callable[[], bool] = never) -> Iterator[SourceFrame | SourceOutage]:
+    def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame | SourceOutage]:
         """The frames of the source; to be called once. Raises what the source raises."""
         self._thread.start()
         while not should_stop():
-            items = self._handover.take()
+            items = self._queue.drain()
             if items is None:
                 return
             yield from items
-            self._handover.wait(WAIT_S)
+            self._queue.wait(WAIT_S)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         return self._source.trailing_skipped()
@@ -277,9 +277,9 @@ class ReadAhead:
             self._source.close()
         else:
             self._thread.join(CLOSE_S)
-        self._handover.close()
+        self._queue.close()
 
-    def __enter__(self) -> ReadAhead:
+    def __enter__(self) -> PrefetchSource:
         return self
 
     def __exit__(
@@ -292,7 +292,7 @@ class ReadAhead:
         try:
             with self._source:
                 for item in self._source.frames(self._stop.is_set):
-                    while not self._handover.put_when_free(item, WAIT_S):
+                    while not self._queue.put_wait(item, WAIT_S):
                         if self._stop.is_set():
                             return
                     if self._stop.is_set():
@@ -300,4 +300,4 @@ class ReadAhead:
         except Exception as caught:
             error = caught
         finally:
-            self._handover.finish(error)
+            self._queue.finish(error)

@@ -136,7 +136,7 @@ class LiveTimeline:
         return last_media_ns + (elapsed_ns if elapsed_ns > 0 else self._period_ns)
 
 
-class Waits:
+class Backoff:
     """The waits between attempts to reach a lost source: growing, and short again after a steady connection."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Waits:
         self._count = 0
 
 
-class Pace:
+class Pacer:
     """When a frame of a source that comes in bursts (HLS: a segment at a time) is due, by its media time.
 
     The first frame is due at once; a late one moves all that follow.

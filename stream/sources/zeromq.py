@@ -22,11 +22,11 @@ from stream.config import CaptureConfig, NetworkConfig, is_local
 from stream.errors import SourceError, TransportError
 from stream.media import SkippedItem, SourceFrame, SourceInfo, SourceOutage
 from stream.sources.address import PULL, ZMQ_PREFIX
-from stream.sources.checks import refuse_part
-from stream.sources.fit import Fit
+from stream.sources.checks import refuse_time_range
+from stream.sources.fit import FrameFitter
 from stream.sources.limits import decoder_options
 from stream.sources.planes import planes_of, rgb_of
-from stream.sources.threaded import Handover, ThreadedSource
+from stream.sources.threaded import FrameQueue, ThreadedSource
 from stream.sources.timing import LiveTimeline
 from stream.transport.links import FrameSubscriber
 from stream.transport.security import client_curve
@@ -49,11 +49,11 @@ class FrameHeader(msgspec.Struct, frozen=True):
     seq: Count | None = None
 
 
-class MessageError(Exception):
+class InvalidFrameMessage(Exception):
     """A message that holds no frame; says why."""
 
 
-class FrameReader:
+class FrameDecoder:
     """Turns messages into frames. Keeps a JPEG decoder; belongs to one thread."""
 
     def __init__(self, max_pixels: int = SIDE_PX_MAX**2) -> None:
@@ -64,13 +64,13 @@ class FrameReader:
     def read(self, parts: Sequence[memoryview]) -> tuple[FrameHeader, FramePlanes, Callable[[], Image]]:
         """The header, the planes (views on the message where the format allows), and the picture as RGB when called.
 
-        Raises MessageError.
+        Raises InvalidFrameMessage.
         """
         if len(parts) != 2:
-            raise MessageError(f"a frame has 2 parts, header and bytes; this has {len(parts)}")
+            raise InvalidFrameMessage(f"a frame has 2 parts, header and bytes; this has {len(parts)}")
         header = _header(parts[0])
         if header.width * header.height > self._max_pixels:
-            raise MessageError(
+            raise InvalidFrameMessage(
                 f"{header.width}x{header.height} is more than capture.max_pixels = {self._max_pixels} allows"
             )
         if header.format == "jpeg":
@@ -84,12 +84,12 @@ class FrameReader:
             frames = self._jpeg.decode(av.Packet(bytes(data))) if len(data) else []
         except av.FFmpegError as error:
             self._jpeg = _jpeg_decoder(self._max_pixels)
-            raise MessageError(f"its JPEG cannot be decoded: {error.strerror}") from error
+            raise InvalidFrameMessage(f"its JPEG cannot be decoded: {error.strerror}") from error
         if not frames:
-            raise MessageError("it is not a JPEG")
+            raise InvalidFrameMessage("it is not a JPEG")
         (frame,) = frames
         if (frame.width, frame.height) != (header.width, header.height):
-            raise MessageError(
+            raise InvalidFrameMessage(
                 f"its JPEG has {frame.width}x{frame.height} pixels, its header says {header.width}x{header.height}"
             )
         return frame
@@ -106,11 +106,11 @@ def _header(data: memoryview) -> FrameHeader:
     try:
         header = msgspec.msgpack.decode(data, type=FrameHeader)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageError(f"its header is wrong: {error}") from error
+        raise InvalidFrameMessage(f"its header is wrong: {error}") from error
     if header.v != VERSION:
-        raise MessageError(f"it has version {header.v}; this program reads version {VERSION}")
+        raise InvalidFrameMessage(f"it has version {header.v}; this program reads version {VERSION}")
     if header.format == "yuv420p" and (header.width % 2 or header.height % 2):
-        raise MessageError(f"yuv420p needs even sides, got {header.width}x{header.height}")
+        raise InvalidFrameMessage(f"yuv420p needs even sides, got {header.width}x{header.height}")
     return header
 
 
@@ -119,7 +119,7 @@ def _raw_planes(header: FrameHeader, data: Image) -> FramePlanes:
     samples = {"rgb24": 3 * height * width, "bgr24": 3 * height * width, "gray": height * width}
     expected = samples.get(header.format, 3 * height * width // 2)
     if data.size != expected:
-        raise MessageError(f"{header.format} of {width}x{height} has {expected} bytes, got {data.size}")
+        raise InvalidFrameMessage(f"{header.format} of {width}x{height} has {expected} bytes, got {data.size}")
     if header.format == "yuv420p":
         luma, chroma = data[: height * width], data[height * width :].reshape(2, height // 2, width // 2)
         return FramePlanes("yuv", (luma.reshape(height, width), chroma[0], chroma[1]))
@@ -172,7 +172,7 @@ class ZmqSource(ThreadedSource):
     def __init__(self, address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
         """Waits for the first frame. Raises SourceError where none comes within `capture.open_timeout_s`, or
         ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
-        refuse_part(config, address)
+        refuse_time_range(config, address)
         receiver = _Receiver(FrameAddress.of(address), config, clock, network)
         super().__init__(receiver, config.open_timeout_s, lambda: receiver.nothing_came(config.open_timeout_s))
 
@@ -181,7 +181,7 @@ _Form: TypeAlias = tuple[tuple[int, int], tuple[tuple[int, ...], ...], Colour]
 
 
 class _Receiver(threading.Thread):
-    """Receives and reads frames into `handover` until `stop` is set; makes, uses and closes the socket.
+    """Receives and reads frames into `queue` until `stop` is set; makes, uses and closes the socket.
 
     Frames are discarded until `begin` is called (pulled ones are left with their sender), so that the first one that is
     handed over is fresh; `ready` is set once the first one was read, and `info` describes it.
@@ -189,20 +189,20 @@ class _Receiver(threading.Thread):
 
     def __init__(self, address: FrameAddress, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
         super().__init__(name=f"receive {address.name}", daemon=True)
-        self._fit = Fit.of(config)
+        self._fit = FrameFitter.of(config)
         self._curve = client_curve(network, address.endpoint)
         self._address = address
         self._config = config
         self._clock = clock
         self._same_clock = is_local(address.endpoint)
-        self.handover = Handover()
+        self.queue = FrameQueue()
         self.timeline = LiveTimeline()
         self.ready = threading.Event()
         self.info: SourceInfo | None = None
         self.failure: Exception | None = None
         self._begun = threading.Event()
         self._stopping = threading.Event()
-        self._frames = FrameReader(config.max_pixels)
+        self._frames = FrameDecoder(config.max_pixels)
         self._met = self._refused = False
         self._problem: str | None = None
         self._unreadable: list[SkippedItem] = []
@@ -232,7 +232,7 @@ class _Receiver(threading.Thread):
             log.debug("receiving from %s failed", self._address.name, exc_info=True)
             error = caught
         self.failure = error
-        self.handover.finish(error)
+        self.queue.finish(error)
         self.ready.set()
 
     def nothing_came(self, limit_s: float) -> SourceError:
@@ -264,7 +264,7 @@ class _Receiver(threading.Thread):
         """Reads one message; `passed` is how many that came before it were passed over."""
         try:
             header, planes, rgb = self._frames.read(parts)
-        except MessageError as error:
+        except InvalidFrameMessage as error:
             self._note_unreadable(str(error))
             self._look_for_loss()
             return
@@ -276,7 +276,7 @@ class _Receiver(threading.Thread):
         if not self._begun.is_set() or self._stopping.is_set():
             self._seen_ns, self._unreadable = now_ns, []
             return
-        self.handover.dropped += self._passed_over(header, passed)
+        self.queue.dropped += self._passed_over(header, passed)
         native, planes = (planes.height_px, planes.width_px), self._fit.apply(planes, rgb)
         self._hand_over(header, planes, self._change(native, planes), now_ns)
 
@@ -291,9 +291,9 @@ class _Receiver(threading.Thread):
         frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, skipped)
         self._problem, self._seen_ns, self._media_ns = None, now_ns, media_ns
         if not self._address.pull:
-            self.handover.put(frame)
+            self.queue.put(frame)
             return
-        while not self.handover.put_when_free(frame, WAIT_MS / 1000) and not self._stopping.is_set():
+        while not self.queue.put_wait(frame, WAIT_MS / 1000) and not self._stopping.is_set():
             pass
 
     def _describe(self, header: FrameHeader) -> None:
@@ -364,9 +364,9 @@ class _Receiver(threading.Thread):
         self._outage = SourceOutage(max(self._index, 0), self._media_ns, reason)
         self._sequence = None
         self.timeline.connected(Fraction(1, NS_PER_S), None)
-        self.handover.put(self._outage)
+        self.queue.put(self._outage)
 
     def _tell_return(self, outage: SourceOutage, now_ns: int) -> None:
         lasted_s = (now_ns - self._seen_ns) / NS_PER_S
-        self.handover.put(SourceOutage(outage.frame_index, outage.media_ns, outage.reason, lasted_s))
+        self.queue.put(SourceOutage(outage.frame_index, outage.media_ns, outage.reason, lasted_s))
         self._outage = None

@@ -38,7 +38,7 @@ from stream.events import (
     pack_event,
     store_lost,
 )
-from stream.media import Overlay, SkippedItem
+from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
 from stream.recording.recorder import Recorder
@@ -83,7 +83,7 @@ class AllocateContext:
     endpoint: AnswerEndpoint
     schedule: SchedulePolicy
     client: ClientOptions
-    overlays: SlotTable[Overlay] | None
+    overlays: SlotTable[AllocationOverlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
     make_allocator: Callable[[ServerHello], StreamAllocator]
     latency: LatencyController | None = None
@@ -226,7 +226,7 @@ class AllocateStage:
 
     def _allocate_view(
         self, view: TextureView, update: TextureUpdated
-    ) -> tuple[FrameAllocation, TileGrid, int, Overlay | None]:
+    ) -> tuple[FrameAllocation, TileGrid, int, AllocationOverlay | None]:
         """Return the frame's allocation and grid, when it was ready, and a picture of it where a sink draws one."""
         frame = self._allocate(view, update)
         return frame, view.grid, self._clock.now_ns(), self._overlay(view, frame)
@@ -290,14 +290,14 @@ class AllocateStage:
                 Skipped(frame_index=frame_index, pts_s=pts_s, what=item.what, reason=item.reason, count=item.count)
             )
 
-    def _overlay(self, view: TextureView, frame: FrameAllocation) -> Overlay | None:
+    def _overlay(self, view: TextureView, frame: FrameAllocation) -> AllocationOverlay | None:
         """Return a copy of what a picture of this allocation is drawn from, where a sink draws it."""
         if self._context.overlays is None:
             return None
         image = view.read(0)[: view.grid.height_px, : view.grid.width_px].copy()
-        return Overlay(image, frame.allocation.regions.numpy(), frame.relevance.numpy())
+        return AllocationOverlay(image, frame.allocation.regions.numpy(), frame.relevance.numpy())
 
-    def _put_overlay(self, overlay: Overlay) -> int:
+    def _put_overlay(self, overlay: AllocationOverlay) -> int:
         """Return the slot of the overlay; waits until the sinks have room for it."""
         assert self._context.overlays is not None
         while (slot := self._context.overlays.put(overlay, WAIT_MS / 1000)) is None:

@@ -9,7 +9,7 @@ from contextlib import closing
 from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
-from stream.media import ArrivingSource, Source, SourceFrame, SourceOutage, merged
+from stream.media import PollableSource, Source, SourceFrame, SourceOutage, merge_metadata
 from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.stages.base import CAPTURE_TEXTURE
@@ -48,13 +48,13 @@ class CaptureStage:
         self._clock = clock
         self._drop_frames = drop_frames
         self._realtime = realtime
-        self._outbox: Mailbox[SourceFrame] = Mailbox(merged)
+        self._outbox: Mailbox[SourceFrame] = Mailbox(merge_metadata)
         self._start_ns: int | None = None
 
     @property
     def drops(self) -> dict[str, int]:
         """Frames that were replaced before the texture stage took them, and frames that this stage took too late."""
-        late = {"capture.late": self._source.dropped} if isinstance(self._source, ArrivingSource) else {}
+        late = {"capture.late": self._source.dropped} if isinstance(self._source, PollableSource) else {}
         return {"capture.replaced": self._outbox.replaced, **late}
 
     def run(self) -> None:
@@ -83,7 +83,7 @@ class CaptureStage:
     def _read(self, link: Link) -> None:
         if self._control.ending:
             return
-        if isinstance(self._source, ArrivingSource):
+        if isinstance(self._source, PollableSource):
             self._read_pollable(self._source, link)
             return
         for item in self._source.frames(lambda: self._control.ending):
@@ -92,10 +92,10 @@ class CaptureStage:
             self._enqueue(item, link)
             self._process_credits(link, 0)
 
-    def _read_pollable(self, source: ArrivingSource, link: Link) -> None:
+    def _read_pollable(self, source: PollableSource, link: Link) -> None:
         """Reads a pollable source: waits for frames and for credits, whichever comes first."""
         poller = LinkPoller(link, descriptors=[source.fileno()])
-        while not self._control.ending and (items := source.arrived()) is not None:
+        while not self._control.ending and (items := source.poll()) is not None:
             for item in items:
                 self._enqueue(item, link)
             self._process_credits(link, 0)

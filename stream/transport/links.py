@@ -128,7 +128,7 @@ class Link:
         if watched:
             self._socket.setsockopt(zmq.RCVHWM, REPLIES_WAITING)
             self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
-        self._watch = _PeerMonitor(self._socket) if watched else None
+        self._peer = _PeerMonitor(self._socket) if watched else None
         if curve is not None:
             curve.apply(self._socket)
         try:
@@ -148,23 +148,23 @@ class Link:
 
         Raises ConnectionRefused where the peer does not accept this end's key.
         """
-        if self._watch is None:
+        if self._peer is None:
             return False
-        self._watch.look()
-        if self._watch.refused:
+        self._peer.update()
+        if self._peer.refused:
             raise ConnectionRefused(
                 f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it, or "
                 "none where it has none, and check that it is an answer stage"
             )
-        return self._watch.lost
+        return self._peer.lost
 
     @property
     def connected(self) -> bool:
         """The peer has been met; always so for a link within the process."""
-        if self._watch is None:
+        if self._peer is None:
             return True
-        self._watch.look()
-        return self._watch.met
+        self._peer.update()
+        return self._peer.met
 
     def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         """Hands over a message and its arrays, which must not change afterwards: large ones are not copied.
@@ -208,10 +208,10 @@ class Link:
     def close(self) -> None:
         """Closes the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""
         gone = False
-        if self._watch is not None:
-            self._watch.look()
-            gone = self._watch.lost or not self._watch.met
-            self._watch.close()
+        if self._peer is not None:
+            self._peer.update()
+            gone = self._peer.lost or not self._peer.met
+            self._peer.close()
         self._socket.close(linger=0 if gone else None)
 
 
@@ -232,7 +232,7 @@ class _PeerMonitor:
             | zmq.EVENT_DISCONNECTED
         )
 
-    def look(self) -> None:
+    def update(self) -> None:
         while self._events.poll(0):
             event = recv_monitor_message(self._events, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -285,7 +285,7 @@ class FrameSubscriber:
         self._socket = self._context.socket(zmq.PULL if pull else zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, FRAME_QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
-        self._watch = _PeerMonitor(self._socket)
+        self._peer = _PeerMonitor(self._socket)
         if curve is not None:
             curve.apply(self._socket)
         try:
@@ -300,7 +300,7 @@ class FrameSubscriber:
 
     def receive(self, timeout_ms: int) -> tuple[list[memoryview] | None, int]:
         """The parts of the newest message, None without one within the time limit; and how many came before it."""
-        self._watch.look()
+        self._peer.update()
         if not self._socket.poll(timeout_ms):
             return None, 0
         newest, passed = None, -1
@@ -315,16 +315,16 @@ class FrameSubscriber:
     @property
     def met(self) -> bool:
         """A sender has been reached, and it accepted this end."""
-        return self._watch.met
+        return self._peer.met
 
     @property
     def refused(self) -> bool:
         """The sender did not accept this end's keys, or wants some."""
-        return self._watch.refused
+        return self._peer.refused
 
     def close(self) -> None:
         """Closes the socket at once."""
-        self._watch.close()
+        self._peer.close()
         self._socket.close(linger=0)
         self._context.term()
 

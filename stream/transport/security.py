@@ -105,7 +105,7 @@ class ServerCurve:
     clients: Path
 
     def apply(self, bound: zmq.Socket[bytes]) -> None:
-        """Makes a socket that is about to be bound take only clients with a known key (with `Transport.guard`)."""
+        """Prepare a socket, before it binds, to accept known keys only; needs `Transport.require_curve`."""
         bound.curve_secretkey, bound.curve_publickey, bound.curve_server = self.secret, self.public, True
 
 

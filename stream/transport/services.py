@@ -351,18 +351,18 @@ class _PublicSocket(SocketThread):
         wanted: dict[bytes, None] = {}
         for _ in range(NEWCOMERS_AT_ONCE):
             try:
-                said = public.recv(zmq.NOBLOCK)
+                sent = public.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            if len(said) - 1 > TOPIC_BYTES_MAX or not self._is_known(said[1:]):
+            if len(sent) - 1 > TOPIC_BYTES_MAX or not self._is_known(sent[1:]):
                 self._unknown += 1
                 continue
-            # XPUB_MANUAL: the socket remembers what it is told to, for whoever has just been heard.
-            if said[:1] == b"\x00":
-                public.setsockopt(zmq.UNSUBSCRIBE, said[1:])
-            if said[:1] == b"\x01":
-                public.setsockopt(zmq.SUBSCRIBE, said[1:])
-                wanted |= dict.fromkeys(topic for topic in self._last if topic.startswith(said[1:]))
+            # XPUB_MANUAL: the socket remembers what it is told to, for whoever has just sent it.
+            if sent[:1] == b"\x00":
+                public.setsockopt(zmq.UNSUBSCRIBE, sent[1:])
+            if sent[:1] == b"\x01":
+                public.setsockopt(zmq.SUBSCRIBE, sent[1:])
+                wanted |= dict.fromkeys(topic for topic in self._last if topic.startswith(sent[1:]))
         for topic in wanted:
             body = self._last[topic]
             if body is not None:

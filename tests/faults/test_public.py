@@ -18,7 +18,7 @@ import zmq
 from stream.config import Config
 from stream.monitor.health import RunMonitor
 from stream.sinks.control import ControlHandler, ask_request
-from stream.sources.zeromq import FrameReader, MessageError
+from stream.sources.zeromq import FrameDecoder, InvalidFrameMessage
 from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.faults import many
 from tests.support.network import listening
@@ -120,13 +120,13 @@ def frame_messages() -> list[list[bytes]]:
 @pytest.mark.parametrize("count", COUNTS)
 def test_frames_are_read_or_refused(count: int) -> None:
     rng = random.Random(6)
-    reader = FrameReader()
+    reader = FrameDecoder()
     whole = frame_messages()
     read = 0
     for data in many([part for parts in whole for part in parts], count):
         parts = list(rng.choice(whole))
         parts[rng.randrange(2)] = data
-        with suppress(MessageError):
+        with suppress(InvalidFrameMessage):
             _, planes, picture = reader.read([memoryview(part) for part in parts])
             assert picture().shape == (planes.height_px, planes.width_px, 3)
             read += 1

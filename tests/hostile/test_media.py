@@ -23,7 +23,7 @@ from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
 from stream.sources import SourceFrame
 from stream.sources.factory import open_source
-from stream.sources.zeromq import FrameReader, MessageError
+from stream.sources.zeromq import FrameDecoder, InvalidFrameMessage
 from tests.support.senders import Server
 from tests.support.video import make_video, moving_square
 
@@ -216,10 +216,10 @@ class TestBombs:
         assert lost.reason == "more than capture.max_pixels = 16384, or damaged"
 
     def test_frames_over_zeromq_have_the_same_limit(self, tmp_path: Path) -> None:
-        reader = FrameReader(64 * 64)
+        reader = FrameDecoder(64 * 64)
         for kind, width, data in (("gray", 65, bytes(65 * 64)), ("jpeg", 64, jpeg(tmp_path, 65_500))):
             header = msgspec.msgpack.encode({"v": 1, "width": width, "height": 64, "format": kind})
-            with pytest.raises(MessageError, match=r"max_pixels = 4096 allows|its JPEG cannot be decoded"):
+            with pytest.raises(InvalidFrameMessage, match=r"max_pixels = 4096 allows|its JPEG cannot be decoded"):
                 reader.read([memoryview(header), memoryview(data)])
 
 

@@ -23,7 +23,7 @@ from stream.display.live import LiveDisplay
 from stream.display.progress import PlainConsole, ProgressDisplay
 from stream.events import AnswerDeltaEvent, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
 from stream.logs import print_line
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.runtime.replay import ReplayedAnswer
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
@@ -171,7 +171,9 @@ def test_lines_of_json_keep_the_text_as_data(tmp_path: Path) -> None:
 
 
 def test_a_picture_holds_a_text_of_any_length() -> None:
-    overlay = Overlay(np.zeros((64, 64, 3), np.uint8), np.zeros((0, 3), np.int32), np.zeros((2, 2), np.float32))
+    overlay = AllocationOverlay(
+        np.zeros((64, 64, 3), np.uint8), np.zeros((0, 3), np.int32), np.zeros((2, 2), np.float32)
+    )
     for text in (NASTY, "word " * 20_000, "x" * 100_000):
         assert draw(overlay, text, "note").shape == draw(overlay, "short", "note").shape
 

@@ -16,7 +16,7 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.control import INTERRUPTED, RunControl
 from stream.events import Event, FrameReady, Restarted, Summary
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.messages import Message
 from stream.runtime.supervised import SupervisedRun
@@ -52,7 +52,7 @@ class ScriptedRun:
         finally:
             self.closed = True
 
-    def take_overlay(self, slot: int) -> Overlay:
+    def take_overlay(self, slot: int) -> AllocationOverlay:
         raise AssertionError("no overlays here")
 
     def ask(self, query: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Contour, box_of, fill, placed
-from stream.scenes.textures import Lettering, set_text, stamp
+from stream.scenes.textures import TextMask, set_text, stamp
 from training.clips.fonts import Split, random_face, random_number, random_word
 from training.clips.truth import Box, Image, Seen
 
@@ -39,7 +39,7 @@ class Player:
     what: str
     colour: str
     rgb: RGB
-    body: tuple[Contour, ...] | Lettering
+    body: tuple[Contour, ...] | TextMask
     x_px: float
     y_px: float
     text: str = ""
@@ -71,7 +71,7 @@ class Player:
     def box_px(self, frame: int, camera_px: tuple[float, float] = (0.0, 0.0)) -> Box:
         """Its box in a frame, seen by a camera that has moved by so much; what lies outside is not cut off."""
         x, y = self._middle(frame, camera_px)
-        if isinstance(self.body, Lettering):
+        if isinstance(self.body, TextMask):
             low = _corner(self.body, x, y)
             width, height = self.body.size_px
             return float(low[0]), float(low[1]), float(low[0] + width), float(low[1] + height)
@@ -92,7 +92,7 @@ class Player:
         if not self.there(frame) or not whole:
             return None
         letters: tuple[Box, ...] = ()
-        if isinstance(self.body, Lettering):
+        if isinstance(self.body, TextMask):
             left, top = box[:2]
             letters = tuple((left + b[0], top + b[1], left + b[2], top + b[3]) for b in self.body.boxes)
         colour = self.second[0] if frame >= self.turns_at else self.colour
@@ -104,7 +104,7 @@ class Player:
             return
         rgb = self.second[1] if frame >= self.turns_at else self.rgb
         x, y = self._middle(frame, camera_px)
-        if isinstance(self.body, Lettering):
+        if isinstance(self.body, TextMask):
             self._write(image, self.body, _corner(self.body, x, y), rgb)
         else:
             fill(image, tuple(points + np.array([x, y]) for points in self.body), rgb)
@@ -115,7 +115,7 @@ class Player:
             self.y_px + self.step_px[1] * frame - camera_px[1],
         )
 
-    def _write(self, image: Image, lettering: Lettering, corner_px: tuple[int, int], rgb: RGB) -> None:
+    def _write(self, image: Image, lettering: TextMask, corner_px: tuple[int, int], rgb: RGB) -> None:
         left, top = corner_px
         width, height = lettering.size_px
         ground = _mean(image[max(0, top) : top + height, max(0, left) : left + width])
@@ -154,7 +154,7 @@ def _offset(ground: npt.NDArray[np.float64], contrast: int) -> RGB:
     return red, green, blue
 
 
-def _corner(lettering: Lettering, x_px: float, y_px: float) -> tuple[int, int]:
+def _corner(lettering: TextMask, x_px: float, y_px: float) -> tuple[int, int]:
     width, height = lettering.size_px
     return round(x_px - width / 2), round(y_px - height / 2)
 

@@ -18,10 +18,10 @@ from stream.scenes.drawing import (
     MOVEMENTS,
     RGB,
     SHAPES,
-    Facts,
+    GroundTruth,
     Image,
-    Thing,
-    draw_thing,
+    SceneObject,
+    draw_object,
     gradient,
     page,
 )
@@ -58,7 +58,7 @@ class World:
     """One picture, uint8 RGB [H, W, 3], and what is true of it."""
 
     image: Image
-    facts: Facts
+    facts: GroundTruth
 
 
 def random_world(rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3) -> World:
@@ -66,16 +66,16 @@ def random_world(rng: np.random.Generator, size_px: tuple[int, int], most_things
     facts = random_facts(rng, size_px, most_things, NUMBER_SHARE)
     image = _background(rng, *size_px)
     for thing in facts.things:
-        draw_thing(image, thing)
+        draw_object(image, thing)
     return World(_worn(rng, image), facts)
 
 
 def random_facts(
     rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3, number_share: float = 0.25
-) -> Facts:
+) -> GroundTruth:
     """What such a world holds, without drawing it."""
     things = _things(rng, *size_px, int(rng.integers(1, most_things + 1)), number_share)
-    return Facts.of(*size_px, things)
+    return GroundTruth.of(*size_px, things)
 
 
 def _background(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
@@ -96,9 +96,11 @@ def _grey(rng: np.random.Generator) -> RGB:
     return red, green, blue
 
 
-def _things(rng: np.random.Generator, width_px: int, height_px: int, count: int, number_share: float) -> list[Thing]:
+def _things(
+    rng: np.random.Generator, width_px: int, height_px: int, count: int, number_share: float
+) -> list[SceneObject]:
     """Things whose boxes, streaks included, do not meet, and whose order from left to right is plain."""
-    things: list[Thing] = []
+    things: list[SceneObject] = []
     for _ in range(60):
         if len(things) == count:
             break
@@ -108,14 +110,14 @@ def _things(rng: np.random.Generator, width_px: int, height_px: int, count: int,
     return things
 
 
-def _thing(rng: np.random.Generator, width_px: int, height_px: int, number_share: float) -> Thing:
+def _thing(rng: np.random.Generator, width_px: int, height_px: int, number_share: float) -> SceneObject:
     others = len(SHAPES) - 1
     shape = SHAPES[int(rng.choice(len(SHAPES), p=[(1 - number_share) / others] * others + [number_share]))]
     colour = str(rng.choice(list(COLOURS)))
     least_px = max(36.0, 0.11 * height_px) if shape != "number" else max(44.0, 0.13 * height_px)
     size_px = float(rng.uniform(least_px, max(least_px + 8, 0.32 * height_px)))
     red, green, blue = (int(np.clip(c + rng.integers(-14, 15), 0, 255)) for c in COLOURS[colour])
-    return Thing(
+    return SceneObject(
         shape,
         colour,
         float(rng.uniform(0, width_px)),
@@ -132,7 +134,7 @@ NUMBER_SHARE = 0.4
 """Of all things; the shapes share the rest. Two digits take longer to learn than six shapes."""
 
 
-def _fits(thing: Thing, others: list[Thing], width_px: int, height_px: int) -> bool:
+def _fits(thing: SceneObject, others: list[SceneObject], width_px: int, height_px: int) -> bool:
     least_visible = 0.98 if thing.shape == "number" else 0.7
     if thing.visible_share(width_px, height_px) < least_visible:
         return False
@@ -166,7 +168,7 @@ def _worn(rng: np.random.Generator, image: Image) -> Image:
     return image
 
 
-def ask(rng: np.random.Generator, facts: Facts, kind: Kind) -> Question:
+def ask(rng: np.random.Generator, facts: GroundTruth, kind: Kind) -> Question:
     """A question of the given kind about a frame, in one of its wordings."""
     text, answer = _ASKERS[kind](rng, facts)
     if rng.random() < 0.1:
@@ -178,7 +180,7 @@ def _pick(rng: np.random.Generator, wordings: tuple[str, ...]) -> str:
     return wordings[int(rng.integers(len(wordings)))]
 
 
-def _caption(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
+def _caption(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
     wordings = (
         "Say what happens.",
         "Say what happens.",
@@ -196,7 +198,7 @@ def _caption(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
     return _pick(rng, wordings), facts.caption
 
 
-def _unique(facts: Facts, thing: Thing) -> str:
+def _unique(facts: GroundTruth, thing: SceneObject) -> str:
     """A name that fits this thing alone; "" if none does."""
     same_shape = [other for other in facts.things if other.shape == thing.shape]
     if len(same_shape) == 1:
@@ -205,7 +207,7 @@ def _unique(facts: Facts, thing: Thing) -> str:
     return f"{thing.colour} {thing.shape}" if len(same) == 1 else ""
 
 
-def _named(rng: np.random.Generator, facts: Facts) -> tuple[Thing, str] | None:
+def _named(rng: np.random.Generator, facts: GroundTruth) -> tuple[SceneObject, str] | None:
     """A thing and a name that fits it alone, sometimes with its colour though the shape would do."""
     thing = facts.things[int(rng.integers(len(facts.things)))]
     name = _unique(facts, thing)
@@ -216,7 +218,7 @@ def _named(rng: np.random.Generator, facts: Facts) -> tuple[Thing, str] | None:
     return thing, name
 
 
-def _absent(rng: np.random.Generator, facts: Facts) -> str:
+def _absent(rng: np.random.Generator, facts: GroundTruth) -> str:
     """A shape that is not there, with a colour now and then."""
     here = {thing.shape for thing in facts.things}
     shape = _pick(rng, tuple(shape for shape in SHAPES if shape not in here))
@@ -224,11 +226,11 @@ def _absent(rng: np.random.Generator, facts: Facts) -> str:
 
 
 def _about(
-    wordings: tuple[str, ...], answer: Callable[[Facts, Thing], str], with_colour: bool = True
-) -> Callable[[np.random.Generator, Facts], tuple[str, str]]:
+    wordings: tuple[str, ...], answer: Callable[[GroundTruth, SceneObject], str], with_colour: bool = True
+) -> Callable[[np.random.Generator, GroundTruth], tuple[str, str]]:
     """Questions about one named thing; now and then about one that is not there."""
 
-    def asker(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
+    def asker(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
         named = _named(rng, facts)
         if named is None or rng.random() < 0.08:
             name = _absent(rng, facts)
@@ -244,7 +246,7 @@ def _about(
     return asker
 
 
-def _shape(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
+def _shape(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
     thing = facts.things[int(rng.integers(len(facts.things)))]
     wordings = ("What is the {} thing?", "What shape is {}?", "Which thing is {}?", "What is {}?")
     if len([other for other in facts.things if other.colour == thing.colour]) > 1 or rng.random() < 0.08:
@@ -254,7 +256,7 @@ def _shape(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
     return _pick(rng, wordings).format(thing.colour), f"a {thing.noun}."
 
 
-def _number(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
+def _number(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
     numbers = [thing for thing in facts.things if thing.number is not None]
     plain = ("What number is shown?", "Which number is it?", "What is the number?", "Read the number.")
     if not numbers:
@@ -269,12 +271,12 @@ def _number(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
     return f"What number is on the {'left' if leftmost else 'right'}?", f"{thing.number}."
 
 
-def _count(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
+def _count(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
     wordings = ("How many things are there?", "How many things do you see?", "Count the things.")
     return _pick(rng, wordings), f"{COUNT_WORDS[len(facts.things)]}."
 
 
-def _exists(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
+def _exists(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
     wordings = ("Is there a {}?", "Do you see a {}?")
     if rng.random() < 0.5:
         thing = facts.things[int(rng.integers(len(facts.things)))]
@@ -286,7 +288,7 @@ def _exists(rng: np.random.Generator, facts: Facts) -> tuple[str, str]:
     return _pick(rng, wordings).format(f"{colour} {shape}"), "yes." if (colour, shape) in here else "no."
 
 
-_ASKERS: dict[Kind, Callable[[np.random.Generator, Facts], tuple[str, str]]] = {
+_ASKERS: dict[Kind, Callable[[np.random.Generator, GroundTruth], tuple[str, str]]] = {
     "caption": _caption,
     "colour": _about(
         ("What colour is the {}?", "What color is the {}?", "Which colour is the {}?", "What is the colour of the {}?"),

@@ -13,7 +13,18 @@ import numpy as np
 
 from arr_coc.errors import OptionError
 from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Image
-from stream.scenes.textures import CALM_GROUNDS, GROUNDS, Field, Light, Wear, clutter, grained, mixed, octaves, shadow
+from stream.scenes.textures import (
+    CALM_GROUNDS,
+    GROUNDS,
+    Degradation,
+    Field,
+    Lighting,
+    clutter,
+    grained,
+    mixed,
+    octaves,
+    shadow,
+)
 from training.clips.cast import (
     COLOUR_NAMES,
     ClipOptions,
@@ -128,8 +139,8 @@ class Plan:
         last = len(self.times_s) - 1
         around = abs(self.drift_px[0]) * last, abs(self.drift_px[1]) * last
         ground = self._ground(rng, around)
-        light = Light.random(rng, last + 1) if self.options.worn else Light()
-        wear = Wear.random(rng) if self.options.worn else Wear()
+        light = Lighting.random(rng, last + 1) if self.options.worn else Lighting()
+        wear = Degradation.random(rng) if self.options.worn else Degradation()
         shaded = rng.random() < _SHADOW_SHARE
         frames = []
         for frame in range(last + 1):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arr_coc.types import TileGrid
-from stream.scenes.drawing import Facts
+from stream.scenes.drawing import GroundTruth
 from training.clips import demo_worlds
 from training.clips.cast import ClipOptions, one
 from training.clips.scenes import random_crowd
@@ -211,7 +211,7 @@ def _demo_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
     return Lesson(clip, tuple((question.text, question.answer) for question in asked))
 
 
-def seen_in(facts: Facts) -> tuple[Seen, ...]:
+def seen_in(facts: GroundTruth) -> tuple[Seen, ...]:
     """The things of a demo world, streaks included."""
     found = []
     for thing in facts.things:

@@ -163,12 +163,14 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
         [(client, packet), (client, Envelope(Cancel())), (client, Envelope(TurnRequest()))],
         [],
     )
-    transport: Any = type("Ports", (), {"port": lambda *_: port})()
+    transport: Any = type("Ports", (), {"server_link": lambda *_: port})()
     stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), transport, RunControl())
     with pytest.raises(CancelledError):
         stage.run()
     assert [message.turn for message in port.sent if isinstance(message, TurnGrant)] == [1, 2]
-    assert not [message for message in port.sent if type(message).__name__ in ("Text", "Answered", "Lapsed")]
+    assert not [
+        message for message in port.sent if type(message).__name__ in ("AnswerDelta", "AnswerReply", "TurnExpired")
+    ]
 
 
 def test_people_are_told_and_the_partial_text_goes() -> None:

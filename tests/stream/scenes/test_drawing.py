@@ -13,9 +13,9 @@ from stream.scenes.textures import (
     CALM_GROUNDS,
     GRAINS,
     GROUNDS,
+    Degradation,
     Glyph,
-    Light,
-    Wear,
+    Lighting,
     clutter,
     grained,
     opencv_face,
@@ -129,13 +129,13 @@ def test_clutter_leaves_the_taken_boxes_alone() -> None:
 
 
 def test_light_differs_between_corners_and_grows_with_frames() -> None:
-    light = Light(1.0, (0.5, 1.0, 1.0, 1.0), 0.1)
+    light = Lighting(1.0, (0.5, 1.0, 1.0, 1.0), 0.1)
     first, later = light.on(grey(), 0), light.on(grey(), 2)
     assert first[0, 0, 0] < 80
     assert first[-1, -1, 0] == pytest.approx(GREY, abs=2)
     assert later[-1, -1, 0] == pytest.approx(1.2 * GREY, abs=3)
-    np.testing.assert_array_equal(Light().on(grey(), 3), grey())
-    lights = [Light.random(np.random.default_rng(seed), 15) for seed in range(40)]
+    np.testing.assert_array_equal(Lighting().on(grey(), 3), grey())
+    lights = [Lighting.random(np.random.default_rng(seed), 15) for seed in range(40)]
     assert all(0.5 < light.level * (1 + 14 * light.step) < 1.5 for light in lights)
     assert len({light.step for light in lights}) > 10
 
@@ -144,11 +144,11 @@ def test_wear_is_none_by_default_and_blurs_speckles_and_compresses() -> None:
     rng = np.random.default_rng(0)
     image = grey()
     image[:, 60:] = 220
-    np.testing.assert_array_equal(Wear().of(rng, image), image)
-    assert 130 < Wear(blur_px=0.9).of(rng, image)[60, 60, 0] < 215
-    assert Wear(grain=4).of(rng, image)[:, :50].std() > 3
-    assert (Wear(jpeg_quality=20).of(rng, image) != image).any()
-    assert len({Wear.random(np.random.default_rng(seed)) for seed in range(30)}) > 10
+    np.testing.assert_array_equal(Degradation().of(rng, image), image)
+    assert 130 < Degradation(blur_px=0.9).of(rng, image)[60, 60, 0] < 215
+    assert Degradation(grain=4).of(rng, image)[:, :50].std() > 3
+    assert (Degradation(jpeg_quality=20).of(rng, image) != image).any()
+    assert len({Degradation.random(np.random.default_rng(seed)) for seed in range(30)}) > 10
 
 
 def test_a_shadow_is_soft_and_near_its_box() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceNotFound
-from stream.scenes import PACED_SCENES, SCENE_NAMES, Facts, PacedScene, Scene, Thing, load_scene, open_scene
-from stream.scenes.drawing import COLOURS, MOVEMENTS, PLACES, SHAPES, Movement, Shape, draw_thing, gradient, page
+from stream.scenes import PACED_SCENES, SCENE_NAMES, GroundTruth, PacedScene, Scene, SceneObject, load_scene, open_scene
+from stream.scenes.drawing import COLOURS, MOVEMENTS, PLACES, SHAPES, Movement, Shape, draw_object, gradient, page
 from stream.sources.factory import open_source
 
 TILE_PX = 32
@@ -102,7 +102,7 @@ def test_something_moves_in_every_frame_of_moving() -> None:
 
 @given(st.floats(0, 0.999), st.floats(0, 0.999))
 def test_the_nine_places_are_thirds_by_thirds(x_share: float, y_share: float) -> None:
-    thing = Thing("circle", "red", x_share * 600, y_share * 300, 10)
+    thing = SceneObject("circle", "red", x_share * 600, y_share * 300, 10)
     row, col = divmod(PLACES.index(thing.place(600, 300)), 3)
     assert row == int(y_share * 300 * 3 / 300)
     assert col == int(x_share * 600 * 3 / 600)
@@ -110,21 +110,21 @@ def test_the_nine_places_are_thirds_by_thirds(x_share: float, y_share: float) ->
 
 def test_facts_name_what_is_seen_from_left_to_right() -> None:
     things = [
-        Thing("ring", "orange", 300, 50, 40, "up"),
-        Thing("number", "blue", 100, 50, 40, number=17),
-        Thing("star", "red", -30, 50, 40),
+        SceneObject("ring", "orange", 300, 50, 40, "up"),
+        SceneObject("number", "blue", 100, 50, 40, number=17),
+        SceneObject("star", "red", -30, 50, 40),
     ]
-    facts = Facts.of(400, 100, things)
+    facts = GroundTruth.of(400, 100, things)
     assert facts.caption == "a blue number 17 stays still and an orange ring moves up."
-    assert Facts.of(400, 100, []).caption == "nothing is there."
+    assert GroundTruth.of(400, 100, []).caption == "nothing is there."
 
 
 @pytest.mark.parametrize("movement", MOVEMENTS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_thing_is_drawn_inside_its_box_with_its_streak_behind_it(shape: Shape, movement: Movement) -> None:
-    thing = Thing(shape, "red", 200, 200, 80, movement, 42 if shape == "number" else None)
+    thing = SceneObject(shape, "red", 200, 200, 80, movement, 42 if shape == "number" else None)
     image = gradient(400, 400, (128, 128, 128), (128, 128, 128))
-    draw_thing(image, thing)
+    draw_object(image, thing)
     rows, cols = np.nonzero((image != 128).any(axis=2))
     left, top, right, bottom = thing.box_px(streak=True)
     assert min(cols.min() - left, right - cols.max(), rows.min() - top, bottom - rows.max()) >= -2
@@ -136,15 +136,15 @@ def test_a_thing_is_drawn_inside_its_box_with_its_streak_behind_it(shape: Shape,
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_thing_has_its_colour(colour: str) -> None:
     image = gradient(64, 64, (128, 128, 128), (128, 128, 128))
-    draw_thing(image, Thing("square", colour, 32, 32, 40))
+    draw_object(image, SceneObject("square", colour, 32, 32, 40))
     assert tuple(image[32, 32]) == COLOURS[colour]
 
 
 def test_things_across_the_edge_are_cut_off() -> None:
     image = gradient(64, 64, (128, 128, 128), (128, 128, 128))
     for shape in SHAPES:
-        draw_thing(image, Thing(shape, "red", 0, 64, 40, "up", 10 if shape == "number" else None))
-        draw_thing(image, Thing(shape, "red", 500, 500, 40, "left", 10 if shape == "number" else None))
+        draw_object(image, SceneObject(shape, "red", 0, 64, 40, "up", 10 if shape == "number" else None))
+        draw_object(image, SceneObject(shape, "red", 500, 500, 40, "left", 10 if shape == "number" else None))
     assert (image[30, 30] == 128).all()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.sinks import output_file
 from stream.sinks.captions import CaptionSink
 from stream.sinks.control import ControlSink, ask_request, read_reply
@@ -74,7 +74,7 @@ def test_where_one_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
         sink.close()
 
 
-def no_overlay(slot: int) -> Overlay:
+def no_overlay(slot: int) -> AllocationOverlay:
     raise AssertionError("nothing is drawn here")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stream.errors import OutputError
-from stream.media import Overlay
+from stream.media import AllocationOverlay
 from stream.sinks.drawing import LEAST_WIDTH_PX, draw, draw_allocation, drawn_size, strip_height
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
 from tests.support.events import answer, frame
@@ -18,10 +18,10 @@ from tests.support.events import answer, frame
 GREY = 128
 
 
-def overlay(height: int = 96, width: int = 128, regions: list[tuple[int, int, int]] | None = None) -> Overlay:
+def overlay(height: int = 96, width: int = 128, regions: list[tuple[int, int, int]] | None = None) -> AllocationOverlay:
     rows, cols = -(-height // 32), -(-width // 32)
     usual = [(0, 0, 0), (1, 0, 1)] if cols > 2 else [(0, 0, 0)]
-    return Overlay(
+    return AllocationOverlay(
         image=np.full((height, width, 3), GREY, dtype=np.uint8),
         regions=np.array(usual if regions is None else regions, dtype=np.int32).reshape(-1, 3),
         relevance=np.zeros((rows, cols), dtype=np.float32),
@@ -32,13 +32,13 @@ class Slots:
     """Overlays by slot, each of which can be taken once."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, Overlay] = {}
+        self.waiting: dict[int, AllocationOverlay] = {}
 
-    def put(self, item: Overlay) -> int:
+    def put(self, item: AllocationOverlay) -> int:
         self.waiting[len(self.waiting)] = item
         return len(self.waiting) - 1
 
-    def take(self, slot: int) -> Overlay:
+    def take(self, slot: int) -> AllocationOverlay:
         return self.waiting.pop(slot)
 
 
@@ -55,7 +55,9 @@ def test_relevance_is_tinted_where_it_is_high() -> None:
     plain = overlay(regions=[(3, 0, 0)])
     relevance = plain.relevance.copy()
     relevance[0, 3] = 0.2
-    drawn, untinted = (draw(Overlay(plain.image, plain.regions, r), "", "") for r in (relevance, plain.relevance))
+    drawn, untinted = (
+        draw(AllocationOverlay(plain.image, plain.regions, r), "", "") for r in (relevance, plain.relevance)
+    )
     changed = np.abs(drawn.astype(int) - untinted).max(axis=2)
     assert changed[40, -40] > 20
     assert changed[-40, 40] == 0
@@ -74,7 +76,7 @@ def test_caption_and_note_stand_below_the_picture_and_cover_nothing_of_it() -> N
 def test_outlines_are_seen_on_any_picture(grey: int) -> None:
     """Where a sharp tile meets its neighbour, a line differs from what it is drawn on."""
     plain = overlay(regions=[(0, 1, 1), (0, 1, 2)])
-    drawn = draw_allocation(Overlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
+    drawn = draw_allocation(AllocationOverlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
     tile = 32 * drawn.shape[1] // 128
     across = drawn[tile + tile // 2, 2 * tile - 6 : 2 * tile + 6].astype(int)
     assert np.abs(across - grey).max() > 70

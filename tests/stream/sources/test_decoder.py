@@ -20,7 +20,7 @@ from stream.sources import decoder
 from stream.sources.decoder import (
     LARGE_PICTURE_THREADS,
     MAX_READ_ERRORS,
-    LossLedger,
+    LossTracker,
     VideoDecoder,
     declared_end_ns,
     duration_ns_of,
@@ -234,7 +234,7 @@ def test_with_threads_damage_near_the_end_is_noted(clip: Path) -> None:
 
 
 def test_a_loss_waits_for_the_frame_that_is_shown_after_it() -> None:
-    ledger = LossLedger()
+    ledger = LossTracker()
     ledger.lost(31, "bad", 300, 3_000)
     assert ledger.before(290) == ()
     assert ledger.before(300) == ()
@@ -243,7 +243,7 @@ def test_a_loss_waits_for_the_frame_that_is_shown_after_it() -> None:
 
 
 def test_neighbours_are_one_item_with_the_first_ones_time() -> None:
-    ledger = LossLedger()
+    ledger = LossTracker()
     for number in (4, 5, 6, 9):
         ledger.lost(number, f"reason {number}", number * 10, number)
     assert ledger.rest() == (SkippedItem("packets 4-6", "reason 4", 4, 3), SkippedItem("packet 9", "reason 9", 9))
@@ -251,14 +251,14 @@ def test_neighbours_are_one_item_with_the_first_ones_time() -> None:
 
 
 def test_what_fails_twice_counts_once() -> None:
-    ledger = LossLedger()
+    ledger = LossTracker()
     ledger.lost(5, "bad", None, None)
     ledger.lost(5, "bad again", None, None)
     assert ledger.rest() == (SkippedItem("packet 5", "bad"),)
 
 
 def test_without_pts_a_loss_comes_with_the_next_frame() -> None:
-    ledger = LossLedger()
+    ledger = LossTracker()
     ledger.lost(1, "bad", None, None)
     assert ledger.before(0) == (SkippedItem("packet 1", "bad"),)
     ledger.lost(3, "bad", 50, 5)
@@ -266,6 +266,6 @@ def test_without_pts_a_loss_comes_with_the_next_frame() -> None:
 
 
 def test_a_packet_told_late_is_named_with_its_doubt() -> None:
-    ledger = LossLedger()
+    ledger = LossTracker()
     ledger.lost(33, "bad", None, None, exact=False)
     assert ledger.rest()[0].what == "packet 33 or one just before"

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from arr_coc.types import TILE_PX, Colour, FramePlanes, TileGrid
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
-from stream.sources.fit import QWEN_MAX_PIXELS, QWEN_MIN_PIXELS, Fit, resize_planes, resize_rgb, smart_resize
+from stream.sources.fit import QWEN_MAX_PIXELS, QWEN_MIN_PIXELS, FrameFitter, resize_planes, resize_rgb, smart_resize
 
 SIDES = st.integers(1, 5000)
 
 
-def fit(**capture: object) -> Fit:
-    return Fit.of(CaptureConfig.model_validate(capture))
+def fit(**capture: object) -> FrameFitter:
+    return FrameFitter.of(CaptureConfig.model_validate(capture))
 
 
 def test_pad_leaves_every_size_alone() -> None:
-    assert fit().work_size(121, 161) == (121, 161)
+    assert fit().processing_resolution(121, 161) == (121, 161)
 
 
 def test_size_is_width_by_height() -> None:
-    assert fit(size="640x360").work_size(1080, 1920) == (360, 640)
+    assert fit(size="640x360").processing_resolution(1080, 1920) == (360, 640)
 
 
 def test_a_size_beyond_measure_names_the_remedy() -> None:
@@ -33,18 +33,18 @@ def test_a_size_beyond_measure_names_the_remedy() -> None:
 
 
 def test_resize_rounds_to_tiles() -> None:
-    assert fit(fit="resize").work_size(1080, 1920) == (1088, 1920)
-    assert fit(fit="resize", size="500x300").work_size(1080, 1920) == (288, 512)
+    assert fit(fit="resize").processing_resolution(1080, 1920) == (1088, 1920)
+    assert fit(fit="resize", size="500x300").processing_resolution(1080, 1920) == (288, 512)
 
 
 def test_max_tiles_scales_down_as_qwen_does() -> None:
-    assert fit(max_tiles=256).work_size(1080, 1920) == (384, 672)
-    assert fit(max_tiles=256, fit="resize").work_size(1080, 1920) == (384, 672)
+    assert fit(max_tiles=256).processing_resolution(1080, 1920) == (384, 672)
+    assert fit(max_tiles=256, fit="resize").processing_resolution(1080, 1920) == (384, 672)
 
 
 def test_max_tiles_leaves_a_frame_that_has_no_more_alone() -> None:
-    assert fit(max_tiles=24).work_size(121, 161) == (121, 161)
-    assert fit(max_tiles=23).work_size(121, 161) == (128, 160)
+    assert fit(max_tiles=24).processing_resolution(121, 161) == (121, 161)
+    assert fit(max_tiles=23).processing_resolution(121, 161) == (128, 160)
 
 
 @given(SIDES, SIDES, st.integers(1, 3000), st.sampled_from(["pad", "resize"]))
@@ -52,14 +52,14 @@ def test_max_tiles_is_never_exceeded(height: int, width: int, max_tiles: int, ho
     long, short = max(height, width), min(height, width)
     if long > 200 * short:
         return
-    grid = TileGrid.of(*fit(max_tiles=max_tiles, fit=how).work_size(height, width))
+    grid = TileGrid.of(*fit(max_tiles=max_tiles, fit=how).processing_resolution(height, width))
     assert grid.tiles <= max_tiles
 
 
 def test_a_thin_picture_is_refused_as_qwen_refuses_it() -> None:
-    assert fit(fit="resize").work_size(10, 2000)[1] > 0
+    assert fit(fit="resize").processing_resolution(10, 2000)[1] > 0
     with pytest.raises(SourceError, match=r"2001x10 is more than 200 times.*capture\.size"):
-        fit(fit="resize").work_size(10, 2001)
+        fit(fit="resize").processing_resolution(10, 2001)
 
 
 @given(SIDES, SIDES)
@@ -78,7 +78,7 @@ def test_resized_pixels_are_those_of_the_image_processor(height: int, width: int
     processor = theirs.Qwen2VLImageProcessorPil(patch_size=16, merge_size=2)
     size = theirs.SizeDict(shortest_edge=QWEN_MIN_PIXELS, longest_edge=QWEN_MAX_PIXELS)
     expected = processor.resize(rgb.transpose(2, 0, 1), size, theirs.PILImageResampling.BICUBIC, factor=TILE_PX)
-    ours = resize_rgb(rgb, fit(fit="resize").work_size(height, width))
+    ours = resize_rgb(rgb, fit(fit="resize").processing_resolution(height, width))
     assert np.array_equal(ours, expected.transpose(1, 2, 0))
 
 

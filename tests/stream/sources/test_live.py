@@ -18,11 +18,11 @@ from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
-from stream.media import ArrivingSource, SourceOutage
+from stream.media import PollableSource, SourceOutage
 from stream.sources import planes as form
-from stream.sources.connection import Target
+from stream.sources.connection import LiveTarget
 from stream.sources.live import LiveSource
-from stream.sources.timing import Waits
+from stream.sources.timing import Backoff
 from tests.support.network import LIMIT_S, until
 from tests.support.senders import Reading, opened
 from tests.support.video import make_video, moving_square
@@ -95,7 +95,7 @@ def test_a_cut_is_told_and_tried_again_until_the_server_is_back(
     server: RtspServer, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(Waits, "next_s", lambda self: waits.append(0.02) or waits[-1])
+    monkeypatch.setattr(Backoff, "next_s", lambda self: waits.append(0.02) or waits[-1])
     with opened(server.url, rtsp_transport=transport, stall_s=STALL_S) as source:
         reading = Reading(source)
         before = reading.frames(3)[-1]
@@ -166,8 +166,8 @@ def test_it_ends_after_as_many_frames_as_were_asked_for(server: RtspServer) -> N
 
 def test_it_can_be_waited_for_beside_other_things(server: RtspServer) -> None:
     with opened(server.url) as source:
-        assert isinstance(source, ArrivingSource)
-        assert source.arrived() == []
+        assert isinstance(source, PollableSource)
+        assert source.poll() == []
         assert source.fileno() >= 0
         Reading(source).frames(2)
         assert source.dropped == 0
@@ -223,7 +223,7 @@ def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
         return Container()
 
     with pytest.raises(SourceError, match=r"the camera does not answer within 0\.01 s"):
-        LiveSource(Target("the camera", hang), CaptureConfig(open_timeout_s=0.01), MonotonicClock())
+        LiveSource(LiveTarget("the camera", hang), CaptureConfig(open_timeout_s=0.01), MonotonicClock())
     released.set()
     assert closed.wait(LIMIT_S), "what opens too late is closed"
 
@@ -237,17 +237,19 @@ def test_what_has_no_picture_says_so(tmp_path: Path) -> None:
     for position, size in [(first.pos, first.size), *spans]:
         damaged = damaged[:position] + bytes(size) + damaged[position + size :]
     path.write_bytes(damaged)
-    target = Target("the camera", lambda limit_s: av.open(str(path)))
+    target = LiveTarget("the camera", lambda limit_s: av.open(str(path)))
     with pytest.raises(SourceError, match="the camera gives no picture: the other end closed the stream; check"):
         LiveSource(target, CaptureConfig(), MonotonicClock())
 
 
 def test_fifty_reconnects_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A short file that is opened again whenever it ends."""
-    monkeypatch.setattr(Waits, "next_s", lambda self: 0.0)
+    monkeypatch.setattr(Backoff, "next_s", lambda self: 0.0)
     path = make_video(tmp_path / "clip.avi", moving_square(2), codec="mjpeg", pixel_format="yuvj420p")
     process, sizes = psutil.Process(), []
-    with LiveSource(Target("loop", lambda limit_s: av.open(str(path))), CaptureConfig(), MonotonicClock()) as source:
+    with LiveSource(
+        LiveTarget("loop", lambda limit_s: av.open(str(path))), CaptureConfig(), MonotonicClock()
+    ) as source:
         reading = Reading(source)
         tracemalloc.start()
         try:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from stream.errors import SourceError
-from stream.sources.threaded import ReadAhead
-from stream.sources.timing import Pace
+from stream.sources.threaded import PrefetchSource
+from stream.sources.timing import Pacer
 from tests.support.network import LIMIT_S, until
 from tests.support.senders import (
     Handler,
@@ -129,7 +129,7 @@ class TestFiles:
 
     def test_a_source_that_was_never_read_is_closed(self, web: Server) -> None:
         source = opened(f"{web.url}/clip.mp4")
-        assert isinstance(source, ReadAhead)
+        assert isinstance(source, PrefetchSource)
         source.close()
         source.close()
 
@@ -183,14 +183,14 @@ class TestHls:
         self, web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         held: list[int] = []
-        due_ns = Pace.due_ns
+        due_ns = Pacer.due_ns
 
-        def noted(self: Pace, media_ns: int, now_ns: int) -> int:
+        def noted(self: Pacer, media_ns: int, now_ns: int) -> int:
             due = due_ns(self, media_ns, now_ns)
             held.extend([due] * (due > now_ns))
             return due
 
-        monkeypatch.setattr(Pace, "due_ns", noted)
+        monkeypatch.setattr(Pacer, "due_ns", noted)
         with hls_sender(tmp_path):
             until((tmp_path / "live3.ts").exists)
             with opened(f"{web.url}/live.m3u8") as source:

@@ -11,8 +11,8 @@ import pytest
 from arr_coc.types import FramePlanes
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame, SourceOutage
-from stream.sources import threaded as handover
-from stream.sources.threaded import Handover
+from stream.sources import threaded
+from stream.sources.threaded import FrameQueue
 
 PLANES = FramePlanes("gray", (np.zeros((2, 2), np.uint8),))
 
@@ -27,79 +27,79 @@ def indexes(items: list[SourceFrame | SourceOutage] | None) -> list[int]:
 
 
 @pytest.fixture
-def queue() -> Handover:
-    queue = Handover(2)
+def queue() -> FrameQueue:
+    queue = FrameQueue(2)
     yield queue
     queue.close()
 
 
-def test_what_was_put_is_taken_in_order_and_once(queue: Handover) -> None:
+def test_what_was_put_is_taken_in_order_and_once(queue: FrameQueue) -> None:
     outage = SourceOutage(0, 0, "gone")
     for item in (frame(0), outage, frame(1)):
         queue.put(item)
-    assert queue.take() == [frame(0), outage, frame(1)]
-    assert queue.take() == []
+    assert queue.drain() == [frame(0), outage, frame(1)]
+    assert queue.drain() == []
 
 
-def test_it_is_readable_while_there_is_something_to_take(queue: Handover) -> None:
+def test_it_is_readable_while_there_is_something_to_take(queue: FrameQueue) -> None:
     assert not queue.wait(0)
     queue.put(frame(0))
     assert queue.wait(0)
-    queue.take()
+    queue.drain()
     assert not queue.wait(0)
     queue.finish()
     assert queue.wait(0)
-    assert queue.take() is None
+    assert queue.drain() is None
     assert queue.wait(0)
 
 
-def test_the_oldest_frame_gives_way_and_is_counted_and_its_news_go_over(queue: Handover) -> None:
+def test_the_oldest_frame_gives_way_and_is_counted_and_its_news_go_over(queue: FrameQueue) -> None:
     lost = SkippedItem("packet 3", "bad")
     queue.put(frame(0, "reconnect", lost))
     outage = SourceOutage(0, 0, "gone")
     queue.put(outage)
     for index in (1, 2, 3):
         queue.put(frame(index))
-    assert queue.take() == [outage, frame(2, "reconnect", lost), frame(3)]
+    assert queue.drain() == [outage, frame(2, "reconnect", lost), frame(3)]
     assert queue.dropped == 2
 
 
-def test_outages_are_kept_but_not_without_end(queue: Handover, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "ITEMS_MAX", 3)
+def test_outages_are_kept_but_not_without_end(queue: FrameQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threaded, "ITEMS_MAX", 3)
     outages = [SourceOutage(index, 0, "gone") for index in range(5)]
     for outage in outages:
         queue.put(outage)
-    assert queue.take() == outages[2:]
+    assert queue.drain() == outages[2:]
     assert queue.dropped == 0
 
 
-def test_what_had_come_before_the_end_is_taken_first(queue: Handover) -> None:
+def test_what_had_come_before_the_end_is_taken_first(queue: FrameQueue) -> None:
     queue.put(frame(0))
     queue.finish(SourceError("gone"))
-    assert indexes(queue.take()) == [0]
+    assert indexes(queue.drain()) == [0]
     with pytest.raises(SourceError, match="gone"):
-        queue.take()
+        queue.drain()
 
 
-def test_a_giver_can_wait_for_room(queue: Handover) -> None:
-    assert queue.put_when_free(frame(0), 0)
-    assert queue.put_when_free(frame(1), 0)
-    assert not queue.put_when_free(frame(2), 0.001)
-    giver = threading.Thread(target=queue.put_when_free, args=(frame(2), 10))
+def test_a_giver_can_wait_for_room(queue: FrameQueue) -> None:
+    assert queue.put_wait(frame(0), 0)
+    assert queue.put_wait(frame(1), 0)
+    assert not queue.put_wait(frame(2), 0.001)
+    giver = threading.Thread(target=queue.put_wait, args=(frame(2), 10))
     giver.start()
-    taken = queue.take() or []
+    taken = queue.drain() or []
     giver.join()
-    assert indexes([*taken, *(queue.take() or [])]) == [0, 1, 2]
+    assert indexes([*taken, *(queue.drain() or [])]) == [0, 1, 2]
     assert queue.dropped == 0
 
 
-def test_closing_gives_back_its_descriptors_and_takes_no_more(queue: Handover) -> None:
+def test_closing_gives_back_its_descriptors_and_takes_no_more(queue: FrameQueue) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    other = Handover()
+    other = FrameQueue()
     other.close()
     other.close()
     other.put(frame(0))
     other.finish()
-    assert other.put_when_free(frame(0), 0)
-    assert other.take() is None
+    assert other.put_wait(frame(0), 0)
+    assert other.drain() is None
     assert before is None or len(os.listdir("/proc/self/fd")) == before

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.types import NS_PER_S
-from stream.sources.timing import DEFAULT_RATE, LONG_OUTAGE, LiveTimeline, MediaTimeline, Pace, Waits
+from stream.sources.timing import DEFAULT_RATE, LONG_OUTAGE, Backoff, LiveTimeline, MediaTimeline, Pacer
 
 MS = 1_000_000
 TICK = Fraction(1, 1000)
@@ -71,7 +71,7 @@ def test_it_never_stands_still() -> None:
 
 
 def test_waits_grow_and_begin_anew() -> None:
-    waits = Waits()
+    waits = Backoff()
     given = [waits.next_s() for _ in range(LONG_OUTAGE + 2)]
     assert given == [0.2, 0.4, *[0.5] * (LONG_OUTAGE - 2), 2.0, 2.0]
     waits.reset()
@@ -79,12 +79,12 @@ def test_waits_grow_and_begin_anew() -> None:
 
 
 def test_a_burst_is_spread_over_its_time() -> None:
-    pace = Pace()
+    pace = Pacer()
     assert [pace.due_ns(media, 1000) for media in (500, 540, 580)] == [1000, 1040, 1080]
 
 
 def test_a_late_frame_moves_all_that_follow() -> None:
-    pace = Pace()
+    pace = Pacer()
     assert [pace.due_ns(0, 100), pace.due_ns(40, 200), pace.due_ns(80, 201)] == [100, 200, 240]
 
 

@@ -26,7 +26,7 @@ from stream.errors import ConfigError, SourceError
 from stream.media import SourceOutage
 from stream.sources import Source, SourceFrame
 from stream.sources.factory import open_source
-from stream.sources.zeromq import FrameHeader, FrameReader, MessageError
+from stream.sources.zeromq import FrameDecoder, FrameHeader, InvalidFrameMessage
 from stream.transport.security import make_keys
 from tests.support import network as waiting
 from tests.support.network import LIMIT_S
@@ -47,7 +47,7 @@ def picture() -> npt.NDArray[np.uint8]:
 
 
 def read(parts: Sequence[memoryview]) -> tuple[FrameHeader, FramePlanes, npt.NDArray[np.uint8]]:
-    header, planes, rgb = FrameReader().read(parts)
+    header, planes, rgb = FrameDecoder().read(parts)
     return header, planes, rgb()
 
 
@@ -130,14 +130,14 @@ def test_unknown_fields_are_left_to_later_versions() -> None:
     ],
 )
 def test_what_is_wrong_is_said(parts: Sequence[bytes], why: str) -> None:
-    with pytest.raises(MessageError, match=why):
-        FrameReader().read([memoryview(part) for part in parts])
+    with pytest.raises(InvalidFrameMessage, match=why):
+        FrameDecoder().read([memoryview(part) for part in parts])
 
 
 def test_a_bad_jpeg_does_not_spoil_the_next() -> None:
-    reader = FrameReader()
+    reader = FrameDecoder()
     for _ in range(3):
-        with pytest.raises(MessageError):
+        with pytest.raises(InvalidFrameMessage):
             reader.read([head(format="jpeg"), memoryview(b"\xff\xd8\xff\xe0 nothing")])
         _, planes, _ = reader.read([head(format="jpeg"), memoryview(jpeg(picture()))])
         assert (planes.width_px, planes.height_px) == (WIDTH, HEIGHT)
@@ -145,7 +145,7 @@ def test_a_bad_jpeg_does_not_spoil_the_next() -> None:
 
 def test_damage_never_raises_anything_else() -> None:
     random = np.random.default_rng(3)
-    reader = FrameReader()
+    reader = FrameDecoder()
     good = [bytes(head(format="jpeg", t_ns=1, seq=2)), jpeg(picture())]
     refused = 0
     for _ in range(500):
@@ -155,7 +155,7 @@ def test_damage_never_raises_anything_else() -> None:
                 part[place] = random.integers(0, 256)
         try:
             reader.read([memoryview(bytes(part)) for part in parts])
-        except MessageError:
+        except InvalidFrameMessage:
             refused += 1
     assert refused > 100
 

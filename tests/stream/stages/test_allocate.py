@@ -32,7 +32,7 @@ from stream.events import (
     Skipped,
     unpack_event,
 )
-from stream.media import Overlay, SkippedItem
+from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import frame_packet, specs_of, token_packet
 from stream.protocol.messages import (
@@ -86,7 +86,7 @@ class Fixture:
         schedule: SchedulePolicy = SCHEDULE,
         client: ClientOptions = RESEND,
         *,
-        overlays: SlotTable[Overlay] | None = None,
+        overlays: SlotTable[AllocationOverlay] | None = None,
         target: LatencyController | None = None,
     ) -> None:
         self.updater = TextureUpdater()
@@ -333,7 +333,7 @@ def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner)
 
 
 def test_a_picture_goes_with_each_frame_where_somebody_draws_it(runner: StageRunner) -> None:
-    overlays: SlotTable[Overlay] = SlotTable(1)
+    overlays: SlotTable[AllocationOverlay] = SlotTable(1)
     fixture = Fixture(runner, schedule=NEWEST, overlays=overlays)
     fixture.begin()
     fixture.show(0)

@@ -14,7 +14,7 @@ from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame, SourceOutage
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
-from stream.sources.threaded import Handover
+from stream.sources.threaded import FrameQueue
 from stream.stages import capture as capture_module
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.stages.capture import CaptureStage
@@ -233,36 +233,36 @@ def test_a_source_that_fails_is_reported_and_closed(runner: StageRunner) -> None
 
 
 class CameraSource(ListedSource):
-    """Gives what the test puts into `handover`, when it does."""
+    """Gives what the test puts into `queue`, when it does."""
 
     def __init__(self) -> None:
         super().__init__([])
-        self.handover = Handover()
+        self.queue = FrameQueue()
 
     def fileno(self) -> int:
-        return self.handover.fileno()
+        return self.queue.fileno()
 
-    def arrived(self) -> list[SourceFrame | SourceOutage] | None:
+    def poll(self) -> list[SourceFrame | SourceOutage] | None:
         self.asked += 1
-        return self.handover.take()
+        return self.queue.drain()
 
     @property
     def dropped(self) -> int:
-        return self.handover.dropped
+        return self.queue.dropped
 
     def close(self) -> None:
         super().close()
-        self.handover.close()
+        self.queue.close()
 
 
 class TestSourcesThatComeInTheirOwnTime:
     def test_a_waiting_frame_goes_out_with_its_credit_though_no_other_frame_comes(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
-        source.handover.put(frame(0))
+        source.queue.put(frame(0))
         assert fixture.next().frame_index == 0
-        source.handover.put(frame(1))
-        source.handover.put(frame(2))
+        source.queue.put(frame(1))
+        source.queue.put(frame(2))
         assert fixture.link.receive(30) is None
         assert fixture.next().frame_index == 2
 
@@ -276,31 +276,31 @@ class TestSourcesThatComeInTheirOwnTime:
         fixture.link.send(Credit(count=6))
         for index in range(5):
             assert fixture.link.receive(20) is None
-            source.handover.put(frame(index))
+            source.queue.put(frame(index))
             assert expect(fixture.link, FrameCaptured).frame_index == index
         runner.control.end()
-        source.handover.put(frame(5))
+        source.queue.put(frame(5))
 
     def test_outages_are_told_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
-        source.handover.put(frame(0))
+        source.queue.put(frame(0))
         assert fixture.next().frame_index == 0
-        source.handover.put(SourceOutage(0, 5, "gone"))
+        source.queue.put(SourceOutage(0, 5, "gone"))
         assert expect(fixture.link, SourceLost) == SourceLost(frame_index=0, media_ns=5, reason="gone")
-        source.handover.put(SourceOutage(0, 5, "gone", 2.5, 3))
+        source.queue.put(SourceOutage(0, 5, "gone", 2.5, 3))
         assert expect(fixture.link, SourceLost) == SourceLost(
             frame_index=0, media_ns=5, reason="gone", lasted_s=2.5, attempts=3
         )
-        source.handover.put(frame(1, discontinuity="reconnect"))
+        source.queue.put(frame(1, discontinuity="reconnect"))
         assert fixture.next().discontinuity == "reconnect"
 
     def test_what_was_dropped_is_counted_by_its_cause(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
         for index in range(6):
-            source.handover.put(frame(index))
-        source.handover.finish()
+            source.queue.put(frame(index))
+        source.queue.finish()
         assert fixture.next().frame_index == 5
         assert expect(fixture.link, End).reason == "finished"
         runner.join()
@@ -310,7 +310,7 @@ class TestSourcesThatComeInTheirOwnTime:
     def test_nothing_is_asked_for_before_the_first_credit(self, runner: StageRunner) -> None:
         source = CameraSource()
         Fixture(runner, source, drop_frames=True)
-        assert not source.handover.wait(0.03)
+        assert not source.queue.wait(0.03)
         assert source.asked == 0
 
     def test_ending_ends_it_while_nothing_comes(self, runner: StageRunner) -> None:
@@ -324,7 +324,7 @@ class TestSourcesThatComeInTheirOwnTime:
     def test_a_failure_is_reported(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
-        source.handover.finish(SourceError("the camera is gone"))
+        source.queue.finish(SourceError("the camera is gone"))
         fixture.link.send(Credit())
         failure = runner.join()
         assert isinstance(failure, SourceError)

@@ -82,14 +82,14 @@ class Notes:
     """An observer that notes kinds of messages and the sizes of their arrays."""
 
     def __init__(self) -> None:
-        self.said_to: list[tuple[object, list[int]]] = []
-        self.heard_from: list[tuple[object, list[int]]] = []
+        self.messages_sent: list[tuple[object, list[int]]] = []
+        self.messages_received: list[tuple[object, list[int]]] = []
 
     def sent(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
-        self.said_to.append((message, [array.nbytes for array in arrays]))
+        self.messages_sent.append((message, [array.nbytes for array in arrays]))
 
     def received(self, envelope: Envelope) -> None:
-        self.heard_from.append((envelope.message, [part.nbytes for part in envelope.parts]))
+        self.messages_received.append((envelope.message, [part.nbytes for part in envelope.parts]))
 
 
 def test_an_observer_learns_what_was_sent_and_received_and_nothing_else() -> None:
@@ -104,8 +104,8 @@ def test_an_observer_learns_what_was_sent_and_received_and_nothing_else() -> Non
     lonely.close()
     other.close()
     transport.close()
-    assert notes.said_to == [(Credit(), [12])]
-    assert notes.heard_from == [(AnswerDelta(answer=0, text="x"), [5])]
+    assert notes.messages_sent == [(Credit(), [12])]
+    assert notes.messages_received == [(AnswerDelta(answer=0, text="x"), [5])]
 
 
 def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:

@@ -7,16 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stream.scenes.drawing import Facts, Thing
+from stream.scenes.drawing import GroundTruth, SceneObject
 from training.clips.demo_worlds import KINDS, SIZES_PX, Kind, ask, random_facts, random_world
 
-RED_CIRCLE = Thing("circle", "red", 100, 50, 40, "up")
-BLUE_SQUARE = Thing("square", "blue", 300, 250, 40)
-GREEN_NUMBER = Thing("number", "green", 500, 150, 40, "left", 42)
-FACTS = Facts.of(600, 300, [RED_CIRCLE, BLUE_SQUARE, GREEN_NUMBER])
+RED_CIRCLE = SceneObject("circle", "red", 100, 50, 40, "up")
+BLUE_SQUARE = SceneObject("square", "blue", 300, 250, 40)
+GREEN_NUMBER = SceneObject("number", "green", 500, 150, 40, "left", 42)
+FACTS = GroundTruth.of(600, 300, [RED_CIRCLE, BLUE_SQUARE, GREEN_NUMBER])
 
 
-def answers(kind: Kind, facts: Facts = FACTS) -> dict[str, str]:
+def answers(kind: Kind, facts: GroundTruth = FACTS) -> dict[str, str]:
     """Question → answer, of many questions of a kind."""
     rng = np.random.default_rng(0)
     asked = [ask(rng, facts, kind) for _ in range(300)]
@@ -81,20 +81,20 @@ def test_what_is_not_there_is_said_not_to_be() -> None:
         named = any(name in question for name in ("red circle", "blue square", "green number"))
         coloured = len(question.split()) > 4 + ("do you see" in question)
         assert answer == ("yes." if named or (there and not coloured) else "no.")
-    assert set(answers("number", Facts.of(600, 300, [RED_CIRCLE])).values()) == {"there is no number."}
+    assert set(answers("number", GroundTruth.of(600, 300, [RED_CIRCLE])).values()) == {"there is no number."}
 
 
 def test_with_two_numbers_the_side_decides() -> None:
-    other = Thing("number", "red", 100, 50, 40, number=17)
-    found = answers("number", Facts.of(600, 300, [other, GREEN_NUMBER]))
+    other = SceneObject("number", "red", 100, 50, 40, number=17)
+    found = answers("number", GroundTruth.of(600, 300, [other, GREEN_NUMBER]))
     assert found == {"what number is on the left": "17.", "what number is on the right": "42."}
 
 
 def test_things_that_share_a_shape_are_told_apart_by_colour_or_not_asked_about() -> None:
-    twins = Facts.of(600, 300, [RED_CIRCLE, Thing("circle", "blue", 300, 250, 40)])
+    twins = GroundTruth.of(600, 300, [RED_CIRCLE, SceneObject("circle", "blue", 300, 250, 40)])
     named = {question for question, answer in answers("place", twins).items() if not answer.startswith("there")}
     assert all("red circle" in question or "blue circle" in question for question in named)
-    same = Facts.of(600, 300, [RED_CIRCLE, Thing("circle", "red", 300, 250, 40)])
+    same = GroundTruth.of(600, 300, [RED_CIRCLE, SceneObject("circle", "red", 300, 250, 40)])
     assert all(answer.startswith("there is no") for answer in answers("movement", same).values())
 
 

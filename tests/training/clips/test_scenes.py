@@ -12,7 +12,7 @@ import pytest
 
 import training.clips.fonts
 from arr_coc.errors import OptionError
-from stream.scenes.textures import Lettering, set_text
+from stream.scenes.textures import TextMask, set_text
 from training.clips.cast import ClipOptions, Player, faint, opposite, shape_player, text_player
 from training.clips.fonts import FAMILIES, LONGEST, WORDS, Bend, Split, face, random_face, random_number, random_word
 from training.clips.scenes import COLOURS_OF_PATTERNS, PATTERNS, Plan, clip_rng, random_clip, random_plan
@@ -200,7 +200,7 @@ def test_one_event_a_clip_and_what_moves_is_seen_to_move() -> None:
             shown = sum(player.there(frame) for frame in range(4))
             assert shown > 1 or player.movement == "still"
             assert player.movement == "still" or max(map(abs, player.step_px)) >= 18
-    assert not any(isinstance(p.body, Lettering) and not p.text for plan in plans(50) for p in plan.cast)
+    assert not any(isinstance(p.body, TextMask) and not p.text for plan in plans(50) for p in plan.cast)
 
 
 SPLITS: tuple[Split, ...] = ("train", "test")

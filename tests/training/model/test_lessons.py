@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stream.scenes.drawing import Facts, Thing
+from stream.scenes.drawing import GroundTruth, SceneObject
 from training.model.lessons import QUESTIONS, Plan, Teacher, seen_in
 
 
@@ -51,8 +51,10 @@ def test_comparing_and_counting_are_taught_on_small_pictures() -> None:
 
 
 def test_a_demo_worlds_things_keep_their_streaks_and_digits() -> None:
-    facts = Facts.of(
-        256, 128, [Thing("circle", "blue", 64, 64, 64, "left"), Thing("number", "red", 208, 48, 48, number=7)]
+    facts = GroundTruth.of(
+        256,
+        128,
+        [SceneObject("circle", "blue", 64, 64, 64, "left"), SceneObject("number", "red", 208, 48, 48, number=7)],
     )
     circle, number = seen_in(facts)
     assert circle.movement == "left"
