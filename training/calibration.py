@@ -57,7 +57,7 @@ def measure(qwen: QwenVL, scenes: Iterable[PresenceScene]) -> Iterator[Found]:
         for asked in scene.questions:
             allocator = PictureAllocator(qwen, asked.question, AllocatorOptions(explore=0.0))
             packet = allocator.allocate(scene.image, FrameStamp(number, 0, 0))
-            yield Found(asked.kind, asked.question, session.look(packet, asked.question).raw_log_odds)
+            yield Found(asked.kind, asked.question, session.score_yes_no(packet, asked.question).raw_log_odds)
 
 
 def fit(found: Sequence[Found]) -> Calibration:

@@ -36,12 +36,13 @@ Map = npt.NDArray[np.float32]
 class ChangeMeter:
     """Counts from the versions that were marked last; everything counts as changed before the first mark.
 
-    A tile weighs as much as it is relevant now. `lasting`: as much as it ever was since the mark, so that what has
+    A tile weighs as much as it is relevant now. `keep_vanished`: as much as it ever was since the mark, so that what
+    has
     vanished from a plain wall counts as much as what has come.
     """
 
-    def __init__(self, *, lasting: bool = False) -> None:
-        self._lasting = lasting
+    def __init__(self, *, keep_vanished: bool = False) -> None:
+        self._keep_vanished = keep_vanished
         self._marked: TileVersions | None = None
         self._now: Map | None = None
         self._weights: Map | None = None
@@ -50,10 +51,10 @@ class ChangeMeter:
         """Counts from here: from the frame that was shown last."""
         self._marked, self._weights = versions, self._now
 
-    def of(self, versions: TileVersions | None, relevance: Map) -> float:
+    def measure(self, versions: TileVersions | None, relevance: Map) -> float:
         """Shows a frame's `relevance` [rows, cols]: the share of it that lies on tiles that have changed, in [0, 1]; of
         the tiles, where nothing is relevant."""
-        if self._lasting:
+        if self._keep_vanished:
             before = self._weights
             self._now = relevance
             if before is not None and before.shape == relevance.shape:
@@ -98,15 +99,15 @@ class RegionSelector:
     def __init__(self, strategy: str, tensions: Tensions, *, levels: bool = False, seed: int = 0) -> None:
         self._strategy, self._tensions, self._levels, self._seed = strategy, tensions, levels, seed
         self._previous: npt.NDArray[np.int8] | None = None
-        self._choice: Selection | None = None
+        self._selection: Selection | None = None
         self._relevance: Map | None = None
-        self._neglect: Map | None = None
-        self._looks: Map | None = None
+        self._staleness: Map | None = None
+        self._appearance: Map | None = None
         self._void: bool | None = None
         self._tokens = self._spread_tokens = 0
         self._spread: Map | None = None
 
-    def carry(self, dy_tiles: int, dx_tiles: int) -> None:
+    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles: what was shown moves with it."""
         if self._previous is not None:
             self._previous = shift_map(self._previous, dy_tiles, dx_tiles, UNKNOWN)
@@ -116,14 +117,15 @@ class RegionSelector:
         self,
         relevance: Map,
         budget: Budget,
-        neglect: Map | None,
+        staleness: Map | None,
         at_most: int | None = None,
-        looks: Map | None = None,
+        appearance: Map | None = None,
         prior: Map | None = None,
     ) -> Selection:
         """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
 
-        `looks` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it, the
+        `appearance` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it,
+        the
         map. Its last map, entropy, tells `fixation` what there is to look at. `prior` [3, gh, gw] is what answers
         taught: attention, similarity and trust. Maps are compared by identity: the same
         objects and the same budget keep the choice that there is. Raises BudgetError.
@@ -131,20 +133,20 @@ class RegionSelector:
         tokens = self._steady_tokens(relevance, budget)
         if at_most is not None:
             tokens = min(tokens, tokens_for(at_most, relevance))
-        unmoved = relevance is self._relevance and neglect is self._neglect and tokens == self._tokens
-        if unmoved and self._choice is not None:
-            return self._choice
-        void = self._is_void(relevance, looks) and not _is_known(prior)
+        unmoved = relevance is self._relevance and staleness is self._staleness and tokens == self._tokens
+        if unmoved and self._selection is not None:
+            return self._selection
+        void = self._is_void(relevance, appearance) and not _is_known(prior)
         strategy = resolve_strategy(self._strategy, void, tokens, self._levels)
-        memory = AllocationHistory(self._previous, neglect, self._tensions.explore)
-        entropy = None if looks is None else looks[-1]
+        memory = AllocationHistory(self._previous, staleness, self._tensions.explore)
+        entropy = None if appearance is None else appearance[-1]
         request = AllocationRequest(relevance, tokens, self._tensions.coverage, self._seed, memory, entropy)
         allocation = allocate_frame(request, strategy)
         levels = level_map(allocation.regions.numpy(), relevance.shape)
-        choice = Selection(allocation, levels, jitter_share(self._previous, levels), strategy)
-        self._relevance, self._neglect, self._tokens, self._previous = relevance, neglect, tokens, levels
-        self._choice = replace(choice, jitter_share=0.0)
-        return choice
+        selection = Selection(allocation, levels, jitter_share(self._previous, levels), strategy)
+        self._relevance, self._staleness, self._tokens, self._previous = relevance, staleness, tokens, levels
+        self._selection = replace(selection, jitter_share=0.0)
+        return selection
 
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
         if budget != ADAPTIVE:
@@ -155,13 +157,13 @@ class RegionSelector:
                 self._spread_tokens = tokens
         return self._spread_tokens
 
-    def _is_void(self, relevance: Map, looks: Map | None) -> bool:
+    def _is_void(self, relevance: Map, appearance: Map | None) -> bool:
         """Whether `auto` finds nothing to choose by; judged anew only where the picture is another."""
         if self._strategy != "auto":
             return False
-        if looks is None or looks is not self._looks or self._void is None:
-            self._looks = looks
-            found = map_structure(relevance) if looks is None else picture_structure(looks)
+        if appearance is None or appearance is not self._appearance or self._void is None:
+            self._appearance = appearance
+            found = map_structure(relevance) if appearance is None else picture_structure(appearance)
             self._void = found < self._void_threshold()
         return self._void
 
@@ -236,18 +238,18 @@ class _EpochState:
     """All that is remembered of one epoch."""
 
     epoch: int
-    carrier: MotionCompensator
+    compensator: MotionCompensator
     blend: TemporalBlend
     prior: FeedbackPrior
     exploration: ExplorationTracker
-    chooser: RegionSelector
+    selector: RegionSelector
 
     def follow(self, frame_index: int, shift: Shift) -> None:
         """Carry along with the camera all that belongs to content, not to places."""
-        moved = self.carrier.move(frame_index, shift.dy_px, shift.dx_px)
+        moved = self.compensator.move(frame_index, shift.dy_px, shift.dx_px)
         if moved != (0, 0):
-            for memory in (self.blend, self.prior, self.exploration, self.chooser):
-                memory.carry(*moved)
+            for memory in (self.blend, self.prior, self.exploration, self.selector):
+                memory.shift(*moved)
 
 
 class StreamAllocator:
@@ -265,13 +267,13 @@ class StreamAllocator:
         self._relevance = CachedRelevance(realiser or RelevanceRealiser())
         self._texture = TextureArrayCache()
         self._query: QueryEmbedding | None = None
-        self._scene: _EpochState | None = None
+        self._state: _EpochState | None = None
         self._last: FrameAllocation | None = None
         self._versions: TileVersions | None = None
-        self._since_answer, self._since_look = ChangeMeter(), ChangeMeter(lasting=True)
+        self._since_answer, self._since_look = ChangeMeter(), ChangeMeter(keep_vanished=True)
         self._change = 1.0
-        self._seen: TextureArray | None = None
-        self._looks = np.zeros((0, 0, 0), np.float32)
+        self._shown_texture: TextureArray | None = None
+        self._appearance = np.zeros((0, 0, 0), np.float32)
         self._warned = False
 
     def set_query(self, query: QueryEmbedding) -> None:
@@ -280,17 +282,17 @@ class StreamAllocator:
         if self._query is not None and _same(self._query, query):
             return
         self._query = query
-        self._relevance.ask(query)
-        if self._scene is not None:
-            self._scene.prior.forget()
+        self._relevance.set_query(query)
+        if self._state is not None:
+            self._state.prior.reset()
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
-        if self._scene is None or self._last is None or feedback.stamp.epoch != self._scene.epoch:
+        if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
             return
-        moved = self._scene.carrier.since(feedback.stamp.frame_index)
+        moved = self._state.compensator.since(feedback.stamp.frame_index)
         if moved is not None:
-            self._scene.prior.learn(feedback, self._last.levels.shape, moved)
+            self._state.prior.update(feedback, self._last.levels.shape, moved)
 
     @property
     def change(self) -> float:
@@ -300,11 +302,11 @@ class StreamAllocator:
     def mark_answered(self) -> None:
         """The newest allocation was given to a decoder: change counts from here, and what it showed counts as
         seen."""
-        if self._scene is not None and self._last is not None:
+        if self._state is not None and self._last is not None:
             self._since_answer.mark(self._versions)
             self._change = 0.0
-            self._scene.exploration.shown(self._last.levels)
-            self._scene.prior.ask(self._last.stamp.frame_index, self._looks)
+            self._state.exploration.mark_shown(self._last.levels)
+            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
 
     def mark_looked(self) -> None:
         """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
@@ -324,56 +326,56 @@ class StreamAllocator:
         where weights are broken.
         """
         stamp, wanted = view.stamp, self._tensions.budget if budget is None else budget
-        scene = self._scene_of(view.versions.epoch, stamp.frame_index)
-        scene.follow(stamp.frame_index, shift)
+        state = self._state_of(view.versions.epoch, stamp.frame_index)
+        state.follow(stamp.frame_index, shift)
         make = device_texture_array if self.options.on_device else texture_array
         texture = make(view, cache=self._texture)
         self._versions = self._texture.versions
-        looks = self._looks_of(texture)
-        prior = scene.prior.at(stamp.media_ns, looks)
-        realised = self._relevance.of(texture, prior)
-        relevance = scene.blend.step(realised.relevance, torch.from_numpy(looks[:-1]), stamp.media_ns)
-        neglect = scene.exploration.neglect(realised.scores[0].numpy()) if self._tensions.explore else None
-        self._say_clamped(wanted, relevance.size)
-        choice = scene.chooser.choose(relevance, wanted, neglect, at_most, looks, prior)
-        self._change = self._since_answer.of(self._versions, relevance)
+        appearance = self._appearance_of(texture)
+        prior = state.prior.evaluate(stamp.media_ns, appearance)
+        realised = self._relevance.compute(texture, prior)
+        relevance = state.blend.step(realised.relevance, torch.from_numpy(appearance[:-1]), stamp.media_ns)
+        staleness = state.exploration.staleness(realised.scores[0].numpy()) if self._tensions.explore else None
+        self._warn_clamped(wanted, relevance.size)
+        selection = state.selector.choose(relevance, wanted, staleness, at_most, appearance, prior)
+        self._change = self._since_answer.measure(self._versions, relevance)
         self._last = FrameAllocation(
             stamp=stamp,
-            allocation=choice.allocation,
+            allocation=selection.allocation,
             relevance=torch.from_numpy(relevance),
             scores=realised.scores,
             weights=realised.weights,
-            levels=choice.levels,
-            jitter_share=choice.jitter_share,
+            levels=selection.levels,
+            jitter_share=selection.jitter_share,
             change_since=self._change,
-            strategy=choice.strategy,
-            change_since_look=self._since_look.of(self._versions, relevance),
+            strategy=selection.strategy,
+            change_since_look=self._since_look.measure(self._versions, relevance),
         )
         return self._last
 
-    def _scene_of(self, epoch: int, frame_index: int) -> _EpochState:
-        if self._scene is None or self._scene.epoch != epoch:
+    def _state_of(self, epoch: int, frame_index: int) -> _EpochState:
+        if self._state is None or self._state.epoch != epoch:
             options = self.options
-            self._scene = _EpochState(
+            self._state = _EpochState(
                 epoch=epoch,
-                carrier=MotionCompensator(frame_index),
+                compensator=MotionCompensator(frame_index),
                 blend=TemporalBlend(options.tau_ms),
                 prior=FeedbackPrior(),
                 exploration=ExplorationTracker(),
-                chooser=RegionSelector(options.strategy, self._tensions, levels=options.levels, seed=options.seed),
+                selector=RegionSelector(options.strategy, self._tensions, levels=options.levels, seed=options.seed),
             )
             self._last = None
-        return self._scene
+        return self._state
 
-    def _looks_of(self, texture: TextureArray) -> npt.NDArray[np.float32]:
+    def _appearance_of(self, texture: TextureArray) -> npt.NDArray[np.float32]:
         """The newest picture's appearance and, last, its entropy [C, gh, gw]; the same array object while nothing
         moves."""
-        if texture is not self._seen:
-            self._seen = texture
-            self._looks = torch.cat([texture.appearance, texture.entropy[None]]).cpu().numpy()
-        return self._looks
+        if texture is not self._shown_texture:
+            self._shown_texture = texture
+            self._appearance = torch.cat([texture.appearance, texture.entropy[None]]).cpu().numpy()
+        return self._appearance
 
-    def _say_clamped(self, budget: Budget, tiles: int) -> None:
+    def _warn_clamped(self, budget: Budget, tiles: int) -> None:
         least = least_tokens_wanted(budget)
         if self._warned or least <= tiles:
             return

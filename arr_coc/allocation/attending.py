@@ -89,22 +89,23 @@ def map_structure(relevance: Map) -> float:
     return float(np.clip(max(_coherence(relevance), _sparsity(relevance)), 0, 1))
 
 
-def picture_structure(looks: Map) -> float:
+def picture_structure(appearance: Map) -> float:
     """How far a picture is from a void (blank, a slope of light, white noise, drops all over), in [0, 1].
 
-    `looks` float32 [7, gh, gw]: red, green, blue, Sobel gx, gy and magnitude, and entropy of each tile, all of them
+    `appearance` float32 [7, gh, gw]: red, green, blue, Sobel gx, gy and magnitude, and entropy of each tile, all of
+    them
     absolute. Of each of them but gx and gy, a slope over the frame (a surface of second order) is taken away; the
     largest of their structures counts, but for a colour that only bends, and for entropy without edges. 1 for fewer
     than `LEAST_TILES` tiles.
     """
-    rows, cols = looks.shape[1:]
+    rows, cols = appearance.shape[1:]
     if rows * cols < LEAST_TILES:
         return 1.0
     slopes, found = _slopes(rows, cols), 0.0
     for channel, least in zip(_COUNTING, _LEAST_RANGES, strict=True):
-        values = looks[channel].ravel()
+        values = appearance[channel].ravel()
         rest = (values - slopes @ (values @ slopes)).reshape(rows, cols)
-        if float(rest.max() - rest.min()) < least or _is_light(channel, looks):
+        if float(rest.max() - rest.min()) < least or _is_light(channel, appearance):
             continue
         found = max(found, _coherence(rest))
         if found < _CLEAR:
@@ -114,15 +115,15 @@ def picture_structure(looks: Map) -> float:
     return min(1.0, found)
 
 
-def _is_light(channel: int, looks: Map) -> bool:
+def _is_light(channel: int, appearance: Map) -> bool:
     """Whether slopes of light explain how a channel varies."""
     if channel in _COLOURS:
-        values = looks[channel]
+        values = appearance[channel]
         if min(values.shape) < 3:
             return False  # a strip has no tile with neighbours all around
         bends = values[1:-1, 1:-1] - (values[:-2, 1:-1] + values[2:, 1:-1] + values[1:-1, :-2] + values[1:-1, 2:]) / 4
         return float(np.abs(bends).max()) < _LEAST_STEP
-    return channel == _ENTROPY and float(np.ptp(looks[_EDGES])) < _LEAST_EDGES
+    return channel == _ENTROPY and float(np.ptp(appearance[_EDGES])) < _LEAST_EDGES
 
 
 @lru_cache(maxsize=8)
@@ -188,16 +189,16 @@ class Tensions:
 class AllocationHistory:
     """What earlier frames say about this allocation; all of it optional.
 
-    `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `neglect`: how much each
-    tile deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `neglect`.
+    `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `staleness`: how much each
+    tile deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `staleness`.
     """
 
     previous: npt.NDArray[np.int8] | None = None
-    neglect: Map | None = None
+    staleness: Map | None = None
     explore: float = 0.0
 
     def exploring_tokens(self, tokens: int) -> int:
-        return 0 if self.neglect is None else round(self.explore * tokens)
+        return 0 if self.staleness is None else round(self.explore * tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +366,8 @@ def _most_worth(request: AllocationRequest, chosen: npt.NDArray[np.bool_]) -> np
         matter = worth + np.float32(DULL)
         worth = np.where(memory.previous == 0, matter * np.float32(1 + STICKINESS), matter)
     _best(worth, left - exploring, chosen)
-    if exploring and memory.neglect is not None:
-        _best(memory.neglect, exploring, chosen)
+    if exploring and memory.staleness is not None:
+        _best(memory.staleness, exploring, chosen)
     return chosen
 
 
@@ -377,8 +378,8 @@ def _foveated(request: AllocationRequest) -> Regions:
     memory = request.memory
     worth = split_worth(tree, request.relevance, memory.previous, STICKINESS)
     split = tree.refine(tree.root(), worth, max(request.tokens - memory.exploring_tokens(request.tokens), tree.roots))
-    if memory.neglect is not None:
-        split = tree.refine(split, tree.pyramid(memory.neglect, pool_max), request.tokens)
+    if memory.staleness is not None:
+        split = tree.refine(split, tree.pyramid(memory.staleness, pool_max), request.tokens)
     return tree.regions[tree.leaves(split)]
 
 

@@ -16,42 +16,42 @@ INFORMATION_BAND = 0.1
 class ExplorationTracker:
     """Counts answers, and the last one in which each tile was shown at level 0.
 
-    `neglect` is the number of answers since, weighted by the tile's information. It turns with answers, not with
+    `staleness` is the number of answers since, weighted by the tile's information. It turns with answers, not with
     frames: what is explored stays put until a decoder has seen it.
     """
 
     def __init__(self) -> None:
         self._answers = 1
-        self._seen: npt.NDArray[np.int64] | None = None
+        self._shown_at: npt.NDArray[np.int64] | None = None
         self._information: npt.NDArray[np.float32] | None = None
-        self._neglect: npt.NDArray[np.float32] | None = None
+        self._staleness: npt.NDArray[np.float32] | None = None
 
-    def carry(self, dy_tiles: int, dx_tiles: int) -> None:
+    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles; those that come into view were never seen."""
-        if self._seen is not None and self._information is not None:
-            self._seen = shift_map(self._seen, dy_tiles, dx_tiles, 0)
+        if self._shown_at is not None and self._information is not None:
+            self._shown_at = shift_map(self._shown_at, dy_tiles, dx_tiles, 0)
             self._information = shift_map(self._information, dy_tiles, dx_tiles, np.nan)
-            self._neglect = None
+            self._staleness = None
 
-    def shown(self, levels: npt.NDArray[np.int8]) -> None:
+    def mark_shown(self, levels: npt.NDArray[np.int8]) -> None:
         """A decoder was shown the frame with this level map [gh, gw]."""
-        if self._seen is not None:
-            self._seen = np.where(levels == 0, self._answers, self._seen)
+        if self._shown_at is not None:
+            self._shown_at = np.where(levels == 0, self._answers, self._shown_at)
             self._answers += 1
-            self._neglect = None
+            self._staleness = None
 
-    def neglect(self, information: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def staleness(self, information: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """float32 [gh, gw], the same array object while neither answers nor information (beyond the band) moved."""
-        if self._seen is None or self._information is None:
-            self._seen = np.zeros(information.shape, np.int64)
+        if self._shown_at is None or self._information is None:
+            self._shown_at = np.zeros(information.shape, np.int64)
             self._information = information
         moved = ~(np.abs(information - self._information) <= INFORMATION_BAND)
         if moved.any():
             self._information = np.where(moved, information, self._information)
-            self._neglect = None
-        if self._neglect is None:
-            self._neglect = ((self._answers - self._seen) * self._information).astype(np.float32)
-        return self._neglect
+            self._staleness = None
+        if self._staleness is None:
+            self._staleness = ((self._answers - self._shown_at) * self._information).astype(np.float32)
+        return self._staleness
 
 
 FADE_S = 5.0
@@ -78,33 +78,33 @@ class FeedbackPrior:
     def __init__(self) -> None:
         self._known: Map | None = None
         self._learned_ns = np.zeros((0, 0))
-        self._learned_looks = np.zeros((0, 0, 0), np.float32)
+        self._learned_appearance = np.zeros((0, 0, 0), np.float32)
         self._asked: tuple[int, Map] | None = None
         self._prior: Map | None = None
         self._tick: int | None = None
-        self._looks: Map | None = None
+        self._appearance: Map | None = None
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Another question: nothing is known about it."""
         self._known = None
         self._tick = None
 
-    def carry(self, dy_tiles: int, dx_tiles: int) -> None:
+    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles; of those that come into view nothing is known."""
         if self._known is not None:
             self._known = shift_map(self._known, dy_tiles, dx_tiles, 0)
             self._learned_ns = shift_map(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
-            self._learned_looks = shift_map(self._learned_looks, dy_tiles, dx_tiles, np.nan)
+            self._learned_appearance = shift_map(self._learned_appearance, dy_tiles, dx_tiles, np.nan)
             self._tick = None
         if self._asked is not None:
-            frame_index, looks = self._asked
-            self._asked = frame_index, shift_map(looks, dy_tiles, dx_tiles, np.nan)
+            frame_index, appearance = self._asked
+            self._asked = frame_index, shift_map(appearance, dy_tiles, dx_tiles, np.nan)
 
-    def ask(self, frame_index: int, looks: Map) -> None:
+    def on_request(self, frame_index: int, appearance: Map) -> None:
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
-        self._asked = frame_index, looks
+        self._asked = frame_index, appearance
 
-    def learn(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
+    def update(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
         """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
         attention = np.clip(feedback.attention, 0, 1) / tile_counts(feedback.regions, shape)
         attention /= attention.max(initial=_TINY)
@@ -112,35 +112,36 @@ class FeedbackPrior:
         maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in told])
         maps = shift_map(maps, *moved_tiles, np.nan)
         spoken = ~np.isnan(maps[0])
-        looks = self._looks_of(feedback.stamp.frame_index, shape)
+        appearance = self._appearance_of(feedback.stamp.frame_index, shape)
         if self._known is None:
             self._known = np.zeros((2, *shape), np.float32)
             self._learned_ns = np.full(shape, -np.inf)
-            self._learned_looks = np.full_like(looks, np.nan)
+            self._learned_appearance = np.full_like(appearance, np.nan)
         mixed = np.where(np.isfinite(self._learned_ns), RENEW * maps + (1 - RENEW) * self._known, maps)
         self._known = np.where(spoken, mixed, self._known).astype(np.float32)
         self._learned_ns = np.where(spoken, float(feedback.stamp.media_ns), self._learned_ns)
-        self._learned_looks = np.where(spoken, looks, self._learned_looks)
+        self._learned_appearance = np.where(spoken, appearance, self._learned_appearance)
         self._tick = None
 
-    def at(self, media_ns: int, looks: Map) -> Map | None:
+    def evaluate(self, media_ns: int, appearance: Map) -> Map | None:
         """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];
         None while no answer taught anything.
 
-        The same array object for a quarter of a second, unless something was learned or carried, or `looks` is another.
+        The same array object for a quarter of a second, unless something was learned or carried, or `appearance` is
+        another.
         """
         if self._known is None:
             return None
         tick = media_ns // _TICK_NS
-        if tick != self._tick or looks is not self._looks or self._prior is None:
-            self._tick, self._looks = tick, looks
+        if tick != self._tick or appearance is not self._appearance or self._prior is None:
+            self._tick, self._appearance = tick, appearance
             age_s = np.maximum(tick * _TICK_NS - self._learned_ns, 0) / NS_PER_S
-            change = np.nan_to_num(np.abs(looks - self._learned_looks).max(axis=0))
+            change = np.nan_to_num(np.abs(appearance - self._learned_appearance).max(axis=0))
             trust = np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
             self._prior = np.concatenate([self._known, trust[None].astype(np.float32)])
         return self._prior
 
-    def _looks_of(self, frame_index: int, shape: tuple[int, int]) -> Map:
+    def _appearance_of(self, frame_index: int, shape: tuple[int, int]) -> Map:
         """What the tiles of a frame looked like, carried along since; unknown where nobody told."""
         if self._asked is not None and self._asked[0] == frame_index:
             return self._asked[1]

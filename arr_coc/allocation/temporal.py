@@ -100,7 +100,7 @@ class TemporalBlend:
         self._settled = False
         self._media_ns = 0
 
-    def carry(self, dy_tiles: int, dx_tiles: int) -> None:
+    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
         """Content moved by whole tiles; tiles that come into view have no past."""
         past = self._past
         if past is not None:
@@ -114,17 +114,17 @@ class TemporalBlend:
         `relevance` float32 [gh, gw] of this frame alone, on the CPU; the same object as the last time means the same
         values. `appearance` float32 [C, gh, gw], in which change is measured. Neither may be written to afterwards.
         """
-        current, looks = relevance.numpy(), appearance.numpy()
+        current, features = relevance.numpy(), appearance.numpy()
         past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
         if past is None:
-            past, self._settled = _Past(current, current, looks), True
+            past, self._settled = _Past(current, current, features), True
         elif not (self._settled and relevance is self._current):
-            change = np.abs(looks - past.appearance).max(axis=0)
+            change = np.abs(features - past.appearance).max(axis=0)
             share = math.exp(-elapsed_ns / self._tau_ns) * (1 - np.minimum(change / np.float32(RENEWAL), 1))
             blended = current + share.astype(np.float32) * (past.blended - current)
             blended = np.where(np.isnan(blended), current, blended)
             self._settled = float(np.abs(blended - current).max()) < _SETTLED
-            past = _Past(current if self._settled else blended, _within_band(past.held, blended), looks)
+            past = _Past(current if self._settled else blended, _within_band(past.held, blended), features)
         self._past, self._current, self._media_ns = past, relevance, media_ns
         return past.held
 

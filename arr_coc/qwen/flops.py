@@ -99,7 +99,7 @@ class Costs:
             self.answer("full", tiles, tiles, text_tokens, answer_tokens).total,
         )
 
-    def look(self, tokens: int) -> int:
+    def attention_row(self, tokens: int) -> int:
         """The attention of one token on so many in one layer, where the fused one gives no weights."""
         return 2 * self._attended * tokens
 

@@ -176,7 +176,9 @@ class AnswerSession:
         with self._asked(packets, query, window) as asked:
             yield from self._speak(asked, should_stop)
 
-    def look(self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None) -> YesNoScore:
+    def score_yes_no(
+        self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None
+    ) -> YesNoScore:
         """Whether the model would answer `question` with yes: costs what comes before an answer, and no decoding.
 
         Frames, window and errors as in `answer`, whose next question about the same frames costs its own tokens only;

@@ -66,12 +66,12 @@ class YesNoTokens:
 
 @dataclass(frozen=True, slots=True)
 class YesNoScore:
-    """`yes`: the probability of yes, given that it is yes or no, calibrated. `certain`: how probable one of the two is
+    """`yes`: the probability of yes, given that it is yes or no, calibrated. `mass`: how probable one of the two is
     at all; that is small where the question is none that yes or no answers. Both in [0, 1]. `raw_log_odds`: the
     logarithm of the odds of yes as the model has them."""
 
     yes: float
-    certain: float
+    mass: float
     raw_log_odds: float = 0.0
 
 
@@ -96,7 +96,7 @@ def score_logits(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibra
     own = yes - no
     return YesNoScore(
         yes=float(torch.sigmoid(calibration.scale * own + calibration.bias)),
-        certain=min(1.0, float(yes.exp() + no.exp())),
+        mass=min(1.0, float(yes.exp() + no.exp())),
         raw_log_odds=float(own),
     )
 

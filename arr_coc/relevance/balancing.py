@@ -50,13 +50,13 @@ class AdaptiveTensionBalancer(nn.Module):
         flat = scores.flatten(2)
         strongest = flat.amax(dim=2)
         hidden = self.statistics(torch.cat([flat.mean(dim=2), strongest], dim=1))
-        heard = query is not None and self.query is not None
+        asked = query is not None and self.query is not None
         if query is not None and self.query is not None:
             words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)
             hidden = hidden + self.query(query.sum(dim=1) / words)
         information, perspective, participation = torch.sigmoid(self.out(F.relu(hidden))).unbind(dim=1)
         strength = (strongest[:, 1] / WEAK_SALIENCY).clamp(max=1)
-        if not heard:
+        if not asked:
             information = information + (1 - information) * (1 - strength)
         return torch.stack([information, perspective * strength, participation * trust], dim=1)
 
@@ -110,7 +110,7 @@ class RelevanceRealiser(nn.Module):
         """Whether the learned parts were trained on embeddings of this model."""
         return bool(self.trained_for) and self.trained_for == model_id
 
-    def look(self, texture: TextureArray) -> torch.Tensor:
+    def score_picture(self, texture: TextureArray) -> torch.Tensor:
         """Information and perspective, which depend on the picture alone: [B, 2, gh, gw]."""
         return torch.stack([self.information(texture), self.perspective(texture)], dim=1)
 
@@ -119,16 +119,17 @@ class RelevanceRealiser(nn.Module):
         texture: TextureArray,
         query: torch.Tensor | None = None,
         prior: torch.Tensor | None = None,
-        looked: torch.Tensor | None = None,
-        heard: QueryWeights | None = None,
+        picture_scores: torch.Tensor | None = None,
+        query_weights: QueryWeights | None = None,
     ) -> RelevanceMaps:
         """Batched `texture`; `query` [B, Lq, D]; `prior` [B, 3, gh, gw] as ParticipatoryScorer takes it.
 
-        `looked` saves computing `look(texture)` again, and `heard` `participation.hear(query)`. Raises
+        `picture_scores` saves computing `score_picture(texture)` again, and `query_weights`
+        `participation.encode_query(query)`. Raises
         NonFiniteError, naming the tensor.
         """
-        participation, trust = self.participation(texture, query, prior, heard)
-        seen = self.look(texture) if looked is None else looked
+        participation, trust = self.participation(texture, query, prior, query_weights)
+        seen = self.score_picture(texture) if picture_scores is None else picture_scores
         scores = torch.cat([seen, participation[:, None]], dim=1)
         weights = self.balancer(scores, trust, query)
         relevance = weighted(scores, weights)
@@ -146,20 +147,20 @@ class CachedRelevance:
         self._realiser = realiser.eval()
         self._device = torch.device("cpu")
         self._query: torch.Tensor | None = None
-        self._heard: QueryWeights | None = None
+        self._query_weights: QueryWeights | None = None
         self._texture: TextureArray | None = None
         self._prior: npt.NDArray[np.float32] | None = None
         self._realised: RelevanceMaps | None = None
 
-    def ask(self, query: QueryEmbedding) -> None:
+    def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
         known = self._realiser.knows(query.model_id)
         self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if known else None
-        self._hear()
+        self._encode_query()
 
-    def _hear(self) -> None:
+    def _encode_query(self) -> None:
         with torch.no_grad():
-            self._heard = self._realiser.participation.hear(self._query)
+            self._query_weights = self._realiser.participation.encode_query(self._query)
         self._realised = None
 
     def _move_to(self, device: torch.device) -> None:
@@ -168,9 +169,9 @@ class CachedRelevance:
             self._device = device
             self._realiser.to(device)
             self._query = None if self._query is None else self._query.to(device)
-            self._hear()
+            self._encode_query()
 
-    def of(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
+    def compute(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
         """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
 
         It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
@@ -187,10 +188,10 @@ class CachedRelevance:
         if done is not None and same_picture and prior is self._prior:
             return done
         self._move_to(texture.channels.device)
-        looked = done.scores[None, :2].to(self._device) if done is not None and same_picture else None
+        picture_scores = done.scores[None, :2].to(self._device) if done is not None and same_picture else None
         batch = TextureArray(texture.channels[None], texture.entropy[None])
         prior_map = None if prior is None else torch.from_numpy(prior)[None].to(self._device)
-        realised = self._realiser(batch, self._query, prior_map, looked, self._heard)
+        realised = self._realiser(batch, self._query, prior_map, picture_scores, self._query_weights)
         maps = torch.cat([realised.relevance, realised.scores[0]]).cpu()
         self._realised = RelevanceMaps(maps[0], maps[1:], realised.weights[0].cpu())
         self._texture, self._prior = texture, prior

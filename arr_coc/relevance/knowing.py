@@ -133,17 +133,17 @@ class QueryAttention(nn.Module):
         self.around = nn.Conv2d(half, half, kernel_size=3, padding=1, padding_mode="replicate", groups=half)
         self.out = nn.Conv2d(half, 1, kernel_size=1)
 
-    def hear(self, query: torch.Tensor) -> QueryWeights:
+    def encode_query(self, query: torch.Tensor) -> QueryWeights:
         """What the question [B, Lq, D] makes of the layer that follows."""
         scale, shift = self.film(F.relu(self.wide(self.question(query))))[..., None].chunk(2, dim=1)
         scale = 1 + scale
         # scaling the layer's weights costs less than scaling what it gives for every tile
         return QueryWeights(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
 
-    def forward(self, texture: TextureArray, heard: QueryWeights) -> torch.Tensor:
+    def forward(self, texture: TextureArray, query_weights: QueryWeights) -> torch.Tensor:
         seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
         hidden = F.relu_(self.near(seen)).flatten(2)
-        hidden = torch.baddbmm(heard.bias, heard.weight, hidden)
+        hidden = torch.baddbmm(query_weights.bias, query_weights.weight, hidden)
         asked = F.relu_(self.narrow(F.relu_(hidden))).unflatten(2, texture.entropy.shape[1:])
         return torch.sigmoid(self.out(F.relu_(self.around(asked) + asked)))[:, 0]
 
@@ -163,26 +163,27 @@ class ParticipatoryScorer(nn.Module):
         self.asked = QueryAttention(query_dim, channels) if query_dim else None
         self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
 
-    def hear(self, query: torch.Tensor | None) -> QueryWeights | None:
+    def encode_query(self, query: torch.Tensor | None) -> QueryWeights | None:
         """What a question says to the learned part, if there are both."""
-        return None if query is None or self.asked is None else self.asked.hear(query)
+        return None if query is None or self.asked is None else self.asked.encode_query(query)
 
     def forward(
         self,
         texture: TextureArray,
         query: torch.Tensor | None = None,
         prior: torch.Tensor | None = None,
-        heard: QueryWeights | None = None,
+        query_weights: QueryWeights | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention, as its square root, similarity and
         trust, all in [0, 1]).
 
-        `heard` saves computing `hear(query)` again. Returns the score [B, gh, gw] and how far to trust it, [B].
+        `query_weights` saves computing `encode_query(query)` again. Returns the score [B, gh, gw] and how far to
+        trust it, [B].
         """
         batch, _, rows, cols = texture.channels.shape
-        heard = heard or self.hear(query)
-        if heard is not None and self.asked is not None:
-            learned = self.asked(texture, heard)
+        query_weights = query_weights or self.encode_query(query)
+        if query_weights is not None and self.asked is not None:
+            learned = self.asked(texture, query_weights)
             return learned, torch.ones_like(learned[:, 0, 0])
         if prior is None:
             return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)

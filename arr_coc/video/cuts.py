@@ -91,7 +91,7 @@ UNREST_LEFT = 0.6
 MOVED_UNREST = 0.5
 """Share of its departure that a frame counts as unrest where the camera's motion explains it: cuts between two pans."""
 
-Glance = npt.NDArray[np.uint8]
+SmallPicture = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 
@@ -132,7 +132,7 @@ class SceneCutDetector:
 
     def judge(self, before: Thumbnail, after: Thumbnail, dirty_share: float) -> CutVerdict:
         """Return the verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to."""
-        old, new = before.glance, after.glance
+        old, new = before.downscaled, after.downscaled
         verdict = CutVerdict(
             dirty_share=dirty_share,
             departure=_departure(old, new),
@@ -151,7 +151,7 @@ class SceneCutDetector:
         """
         departure = 0.0
         if before is not None and after is not None:
-            departure = _disturbance(before.glance, after.glance) * (MOVED_UNREST if camera_moved else 1.0)
+            departure = _disturbance(before.downscaled, after.downscaled) * (MOVED_UNREST if camera_moved else 1.0)
             if not self._seen or self._seen[-1][1] is not before:
                 self._seen.append((self._frame - 1, before))
             self._seen.append((self._frame, after))
@@ -167,7 +167,7 @@ class SceneCutDetector:
 
     def _judged(self, before: Thumbnail, after: Thumbnail, verdict: CutVerdict) -> CutVerdict:
         """The verdict on a frame that stands out, from the dearer signals."""
-        old, new = before.glance, after.glance
+        old, new = before.downscaled, after.downscaled
         by_glance = verdict.replaced >= REPLACED_SHARE
         if by_glance:
             unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
@@ -188,14 +188,14 @@ class SceneCutDetector:
         )
 
 
-def _is_unknown(match: Match, glance: Glance) -> bool:
+def _is_unknown(match: Match, downscaled: SmallPicture) -> bool:
     """Whether a picture with detail follows another one and shares none of it, though light explains the glance."""
     if match.found > NOT_FOUND or match.telling < TELLING_SHARE:
         return False
-    return float((glance[0] > BRIGHT).mean()) < BLOWN_SHARE
+    return float((downscaled[0] > BRIGHT).mean()) < BLOWN_SHARE
 
 
-def _is_plain_and_recoloured(old: Glance, new: Glance, verdict: CutVerdict, match: Match) -> bool:
+def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutVerdict, match: Match) -> bool:
     """Whether two plain pictures differ in hue throughout, and hold their few things in other places."""
     if match.telling >= PLAIN_SHARE or verdict.recoloured < THROUGHOUT:
         return False
@@ -203,28 +203,28 @@ def _is_plain_and_recoloured(old: Glance, new: Glance, verdict: CutVerdict, matc
 
 
 def _is_alike(seen: Thumbnail, after: Thumbnail) -> bool:
-    old, new = seen.glance, after.glance
+    old, new = seen.downscaled, after.downscaled
     return not _is_another(old, new, _unlikeness(old[0], new[0]), _recoloured_share(old, new))
 
 
-def _disturbance(old: Glance, new: Glance) -> float:
+def _disturbance(old: SmallPicture, new: SmallPicture) -> float:
     """How much a frame unsettles what follows: not at all where light went out or on."""
     shows_nothing = min(_detail(old[0]).std(), _detail(new[0]).std()) < FAINT
     return 0.0 if shows_nothing else _departure(old, new)
 
 
-def _departure(old: Glance, new: Glance) -> float:
+def _departure(old: SmallPicture, new: SmallPicture) -> float:
     return max(float(channel.mean()) for channel in cv2.absdiff(old, new))
 
 
-def _is_another(old: Glance, new: Glance, unlikeness: float, recoloured: float) -> bool:
+def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recoloured: float) -> bool:
     """Whether two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
     if unlikeness >= UNLIKENESS:
         return True
     return recoloured >= RECOLOURED_SHARE and _displaced(old[0], new[0]) >= DISPLACED
 
 
-def _displaced(old: Glance, new: Glance) -> float:
+def _displaced(old: SmallPicture, new: SmallPicture) -> float:
     """1 − the correlation of the detail of two pictures, in place; 0 where one shows nothing."""
     before, after = _detail(old), _detail(new)
     if min(before.std(), after.std()) < FAINT:
@@ -232,7 +232,7 @@ def _displaced(old: Glance, new: Glance) -> float:
     return 1.0 - float(np.corrcoef(before.ravel(), after.ravel())[0, 1])
 
 
-def _unlikeness(old: Glance, new: Glance) -> float:
+def _unlikeness(old: SmallPicture, new: SmallPicture) -> float:
     """1 − the best normalised correlation of a part of `new`, wherever in `old`; both are luma uint8 [36, 64].
 
     The parts are two halves, free to move sideways, and three bands, free to move up and down.
@@ -252,12 +252,12 @@ def _unlikeness(old: Glance, new: Glance) -> float:
     return min(1.0, 1.0 - max(found, default=1.0))
 
 
-def _detail(luma: Glance) -> Floats:
+def _detail(luma: SmallPicture) -> Floats:
     picture = luma.astype(np.float32)
     return picture - cv2.GaussianBlur(picture, (0, 0), DETAIL_SIGMA)
 
 
-def _replaced_share(old: Glance, new: Glance) -> float:
+def _replaced_share(old: SmallPicture, new: SmallPicture) -> float:
     """Share of texels whose chroma, or whose luma after the gain and offset that fit most texels best, differs
     clearly."""
     before, after = old[0].ravel().astype(np.float32), new[0].ravel().astype(np.float32)
@@ -270,9 +270,9 @@ def _replaced_share(old: Glance, new: Glance) -> float:
     return float((luma | chroma.ravel()).mean())
 
 
-def _recoloured_share(old: Glance, new: Glance) -> float:
+def _recoloured_share(old: SmallPicture, new: SmallPicture) -> float:
     """Share of texels whose chroma is not that of before, made stronger (at most twice) or fainter, as light does."""
-    before, after = (glance[1:].reshape(2, -1).astype(np.float32) - 128 for glance in (old, new))
+    before, after = (downscaled[1:].reshape(2, -1).astype(np.float32) - 128 for downscaled in (old, new))
     strength = np.maximum((before * before).sum(axis=0), 1e-6)
     gain = np.clip((before * after).sum(axis=0) / strength, 0, 2)
     residual = after - gain * before

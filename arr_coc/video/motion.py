@@ -18,7 +18,7 @@ from arr_coc.types import NO_SHIFT, FramePlanes, Shift
 LUMA_WIDTH_PX = 320
 """Luma is halved until it is at most this wide: level 3 at 1920×1080, level 2 at 1280×720."""
 
-GLANCE_SHAPE = (36, 64)
+DOWNSCALED_SHAPE = (36, 64)
 """Rows and columns of the glance: about level 5 of 1920×1080, and the same for every frame size."""
 
 
@@ -27,7 +27,7 @@ class Thumbnail:
     """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `chroma` its u and v, where it
     has any.
 
-    `glance` uint8 [3, 36, 64] (y, u, v) shows the whole frame.
+    `downscaled` uint8 [3, 36, 64] (y, u, v) shows the whole frame.
     """
 
     luma: npt.NDArray[np.uint8]
@@ -47,11 +47,11 @@ class Thumbnail:
         return cls(first, texel_px, tuple(_halved(plane, texel_px // 2) for plane in planes.planes[1:]))
 
     @cached_property
-    def glance(self) -> npt.NDArray[np.uint8]:
-        glance = np.full((3, *GLANCE_SHAPE), 128, np.uint8)
-        for channel, plane in zip(glance, (self.luma, *self.chroma), strict=False):
-            cv2.resize(plane, GLANCE_SHAPE[::-1], dst=channel, interpolation=cv2.INTER_AREA)
-        return glance
+    def downscaled(self) -> npt.NDArray[np.uint8]:
+        downscaled = np.full((3, *DOWNSCALED_SHAPE), 128, np.uint8)
+        for channel, plane in zip(downscaled, (self.luma, *self.chroma), strict=False):
+            cv2.resize(plane, DOWNSCALED_SHAPE[::-1], dst=channel, interpolation=cv2.INTER_AREA)
+        return downscaled
 
 
 def _halved(plane: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uint8]:

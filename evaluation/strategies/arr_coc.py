@@ -133,7 +133,7 @@ def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[View], spoken: Spoken
     """What it takes to see what the answer's first tokens look at."""
     prompt_tokens = Prompt(qwen, views, ask.text).text_tokens + spoken.result.tokens_used
     looks = PROBED_LAYERS * min(PROBED_TOKENS, spoken.result.text_tokens + 1)
-    return looks * Costs(qwen).look(prompt_tokens)
+    return looks * Costs(qwen).attention_row(prompt_tokens)
 
 
 ENCODES_AGAIN: tuple[Encode, ...] = ("sparse", "incremental", "prune", "weighted")

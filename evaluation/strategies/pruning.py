@@ -192,7 +192,7 @@ class AfterEncoder:
             for frame, tokens in zip(everything, wanted, strict=True)
         )
         return Flops(
-            choose=thinning + sum(costs.look(done.lengths[layer - 1]) for layer in keep),
+            choose=thinning + sum(costs.attention_row(done.lengths[layer - 1]) for layer in keep),
             encode=sum(costs.encode(frame.grid.tiles) for frame in everything),
             prefill=costs.prefill(done.lengths),
             decode=costs.decode(done.lengths, len(qwen.plain_token_ids(text))),

@@ -144,8 +144,8 @@ class QwenAnswerModel:
         return self._session.qwen.unseen_words(query)
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        found = self._session.look(packet, query, self._window)
-        return found.yes, found.certain
+        found = self._session.score_yes_no(packet, query, self._window)
+        return found.yes, found.mass
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         return self._session.answer(packet, query, should_stop, self._window)

@@ -231,7 +231,8 @@ class AnswerDelta(Message, frozen=True, tag="answer_delta"):
 class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
     """Answer server to client: the result of a standing query; the whole reply where no answer was wanted.
 
-    `yes` and `certain` are probabilities, see `arr_coc.qwen.yes_no.YesNoScore`. Parts and other fields as in
+    `yes` and `certain` are probabilities: `yes` and `mass` of `arr_coc.qwen.yes_no.YesNoScore`. Parts and other
+    fields as in
     AnswerReply;
     feedback only where nothing but the standing query is asked.
     """

@@ -79,8 +79,8 @@ class FailingStore(CpuStore):
         self._writes_left = fails_writing
         self.reads_left = fails_reading
 
-    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        super()._repaint(planes, rectangles)
+    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        super()._update_levels(planes, rectangles)
         if self._writes_left is not None:
             self._writes_left -= 1
             if self._writes_left < 0:

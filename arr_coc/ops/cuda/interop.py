@@ -69,9 +69,9 @@ class SharedTextures:
 
     def _make(self, levels: int, owned: ExitStack) -> int:
         gl, name = self.gl.library.gl, ctypes.c_uint()
-        with self.gl.making("a texture to share with CUDA"):
+        with self.gl.creating("a texture to share with CUDA"):
             gl.glCreateTextures(GL_TEXTURE_2D, 1, name)
-            owned.callback(self.gl.bury, lambda device: device.library.gl.glDeleteTextures(1, name))
+            owned.callback(self.gl.defer_delete, lambda device: device.library.gl.glDeleteTextures(1, name))
             gl.glTextureStorage2D(name.value, levels, GL_RGBA8, *self._size)
         return int(name.value)
 

@@ -60,8 +60,8 @@ class CudaStore(BaseTextureStore):
         """
         self._device = find_device()
         self._thresholds = thresholds
-        self._painter, self._packer = LevelUpdater(fmt, levels=1), TilePacker()
-        super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
+        self._updater, self._packer = LevelUpdater(fmt, levels=1), TilePacker()
+        super().__init__(fmt, thresholds, lease_timeout_ms, self._updater.planes)
         owned = ExitStack()
         self._finalizer = weakref.finalize(self, _free, self._device, owned)
         self._finalizer.atexit = False
@@ -78,7 +78,7 @@ class CudaStore(BaseTextureStore):
 
     @property
     def _level0(self) -> Plane:
-        return self._painter.levels[0]
+        return self._updater.levels[0]
 
     @property
     def held(self) -> FramePlanes:
@@ -143,8 +143,8 @@ class CudaStore(BaseTextureStore):
         self._mirror = HostMirror(self._device, self._texture, self._order, slot, self._level0)
         self._channels = ChannelKernels(self._device, self.grid)
 
-    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        self._painter.repaint(planes, rectangles)
+    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        self._updater.update(planes, rectangles)
         self.send(tiles_of(rectangles))
 
     def send(self, tiles: npt.NDArray[np.intp]) -> None:

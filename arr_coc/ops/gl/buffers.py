@@ -30,7 +30,7 @@ class GlResource:
 
     def __init__(self, device: GlDevice, delete: str, names: tuple[int, ...]) -> None:
         """`delete` is the PyOpenGL function that takes a count and an array of names."""
-        self._finalizer = weakref.finalize(self, device.bury, partial(_delete, delete, names))
+        self._finalizer = weakref.finalize(self, device.defer_delete, partial(_delete, delete, names))
         self._finalizer.atexit = False
 
     def release(self) -> None:
@@ -52,7 +52,7 @@ class MappedBuffer(GlResource):
         if access == "read":
             flags |= gl.GL_MAP_READ_BIT
             hints = gl.GL_CLIENT_STORAGE_BIT
-        with device.making(f"a buffer of {nbytes} bytes"):
+        with device.creating(f"a buffer of {nbytes} bytes"):
             gl.glCreateBuffers(1, buffer)
             super().__init__(device, "glDeleteBuffers", (buffer.value,))
             gl.glNamedBufferStorage(buffer, nbytes, None, flags | hints)
@@ -83,10 +83,10 @@ class Fence:
         state = self._calls.glClientWaitSync(self._sync, SYNC_FLUSH_COMMANDS, PATIENCE_MS * 1_000_000)
         if state in (TIMEOUT_EXPIRED, WAIT_FAILED):
             self._device.check(doing)
-            raise self._device.lose(f"{self._device.renderer} did not finish {doing} within {PATIENCE_MS} ms")
+            raise self._device.mark_lost(f"{self._device.renderer} did not finish {doing} within {PATIENCE_MS} ms")
 
     def __del__(self) -> None:
-        self._device.bury(partial(_delete_sync, self._sync))
+        self._device.defer_delete(partial(_delete_sync, self._sync))
 
 
 def _delete(function: str, names: tuple[int, ...], device: GlDevice) -> None:

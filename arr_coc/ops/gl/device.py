@@ -101,7 +101,7 @@ SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader")
 _ERRORS = {0x0500: "invalid enum", 0x0501: "invalid value", 0x0502: "invalid operation", 0x0506: "invalid framebuffer"}
 _OUT_OF_MEMORY, _CONTEXT_LOST = 0x0505, 0x0507
 
-Burial = Callable[["GlDevice"], None]
+Deletion = Callable[["GlDevice"], None]
 
 
 class GlContext:
@@ -135,7 +135,7 @@ class GlDevice:
         self.lost: str | None = None
         self._attributes: tuple[int, ...] = ()
         self._local = threading.local()
-        self._buried: deque[Burial] = deque()
+        self._deferred: deque[Deletion] = deque()
         self._pointer = choice.display
         self._root: Any = None
         try:
@@ -176,7 +176,7 @@ class GlDevice:
             return
         others = before and (calls.eglGetCurrentDisplay(), *map(calls.eglGetCurrentSurface, (_DRAW, _READ)), before)
         if not calls.eglMakeCurrent(self.display, None, None, context.handle):
-            raise self.lose("the driver gives this thread no context")
+            raise self.mark_lost("the driver gives this thread no context")
         try:
             self._sweep()
             yield context
@@ -189,7 +189,7 @@ class GlDevice:
         calls = self.library.calls
         error = calls.glGetError()
         if self._attributes == _TOLD_OF_RESETS and (status := calls.glGetGraphicsResetStatus()):
-            raise self.lose(f"{self.renderer} was reset ({status:#x}) while {doing}")
+            raise self.mark_lost(f"{self.renderer} was reset ({status:#x}) while {doing}")
         if error:
             raise self.failure(error, doing)
 
@@ -198,25 +198,25 @@ class GlDevice:
         if code == _OUT_OF_MEMORY:
             return DeviceLost(f"{self.renderer} is out of memory while {doing}; close other textures or programs")
         if code == _CONTEXT_LOST:
-            return self.lose(f"{self.renderer} lost its context while {doing}")
+            return self.mark_lost(f"{self.renderer} lost its context while {doing}")
         return StoreError(f"{self.renderer} refused {doing}: {_ERRORS.get(code, f'error {code:#x}')}")
 
-    def lose(self, reason: str) -> DeviceLost:
+    def mark_lost(self, reason: str) -> DeviceLost:
         """Gives the device up: nothing uses it any more, and the next store finds one anew."""
         self.lost = f"{reason}; open a new store, or choose texture.backend = cpu"
         return DeviceLost(self.lost)
 
     @contextmanager
-    def making(self, what: str) -> Iterator[None]:
+    def creating(self, what: str) -> Iterator[None]:
         """Turns PyOpenGL's errors into those of a store."""
         try:
             yield
         except self.library.gl.GLError as error:
             raise self.failure(int(error.err), f"making {what}") from error
 
-    def bury(self, burial: Burial) -> None:
+    def defer_delete(self, deletion: Deletion) -> None:
         """Has objects deleted by whichever thread comes by next. May be called anywhere, also by a finalizer."""
-        self._buried.append(burial)
+        self._deferred.append(deletion)
 
     def clear(self) -> None:
         """Deletes what was let go of. Does nothing on a device that was lost, whose objects are gone."""
@@ -236,12 +236,12 @@ class GlDevice:
         }
 
     def _sweep(self) -> None:
-        while self._buried:
+        while self._deferred:
             try:
-                burial = self._buried.popleft()
+                deletion = self._deferred.popleft()
             except IndexError:
                 return
-            burial(self)
+            deletion(self)
 
     def _context(self) -> GlContext:
         context: GlContext | None = getattr(self._local, "context", None)
@@ -249,7 +249,7 @@ class GlDevice:
             try:
                 context = self._local.context = GlContext(self, self.make_context())
             except self.library.egl.EGLError as error:
-                raise self.lose(f"the driver gives this thread no context ({_egl_name(error)})") from error
+                raise self.mark_lost(f"the driver gives this thread no context ({_egl_name(error)})") from error
         return context
 
     def _first_context(self) -> Any:

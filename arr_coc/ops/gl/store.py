@@ -90,10 +90,10 @@ class GlStore(BaseTextureStore):
         self.way: Way | None = None
         self.last_way: Way | None = None
         self.device = open_device(cuda_device)
-        self._painter = LevelUpdater(fmt, levels=1)
+        self._updater = LevelUpdater(fmt, levels=1)
         self._texture = TileTexture(self.device, *fmt.grid.shape)
-        self._reader = GlTexels(self._texture, self._painter.levels[0])
-        super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
+        self._reader = GlTexels(self._texture, self._updater.levels[0])
+        super().__init__(fmt, thresholds, lease_timeout_ms, self._updater.planes)
 
     @property
     def hardware(self) -> str:
@@ -106,10 +106,10 @@ class GlStore(BaseTextureStore):
         with self.lease(timeout_ms):
             yield self._reader
 
-    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         plan = plan_upload(rectangles, self.grid.shape, self.way)
-        self._painter.repaint(planes, rectangles)
-        self._texture.paint(self._painter.levels[0], plan)
+        self._updater.update(planes, rectangles)
+        self._texture.paint(self._updater.levels[0], plan)
         self._reader.changed(rectangles)
         self.last_way = plan.way
 

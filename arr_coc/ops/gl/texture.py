@@ -76,7 +76,7 @@ def source(kernel: str, *defines: str) -> str:
 
 def _compiled(device: GlDevice, kernel: str, text: str) -> int:
     gl = device.library.gl
-    with device.making(f"the program {kernel}"):
+    with device.creating(f"the program {kernel}"):
         shader, name = gl.glCreateShader(gl.GL_COMPUTE_SHADER), gl.glCreateProgram()
         try:
             gl.glShaderSource(shader, [text])
@@ -169,7 +169,7 @@ class TileTexture(GlResource):
         gl, (rows, cols) = self.device.library.gl, self.shape
         names = (ctypes.c_uint * 2)()
         buffer_texture = ctypes.c_uint()
-        with self.device.making(f"a texture of {cols * TILE_PX}x{rows * TILE_PX} texels"):
+        with self.device.creating(f"a texture of {cols * TILE_PX}x{rows * TILE_PX} texels"):
             gl.glCreateTextures(gl.GL_TEXTURE_2D, 1, names)
             gl.glGenTextures(1, ctypes.byref(names, 4))
             gl.glCreateTextures(gl.GL_TEXTURE_BUFFER, 1, buffer_texture)

@@ -158,7 +158,7 @@ class BaseTextureStore(TextureStore):
     """A store that compares frames with its own copy of the planes, in ordinary memory."""
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, planes: PaddedPlanes) -> None:
-        """`planes` is the copy that `_repaint` keeps up to date."""
+        """`planes` is the copy that `_update_levels` keeps up to date."""
         self.format = fmt
         self.grid = fmt.grid
         self._lease_timeout_ms = lease_timeout_ms
@@ -176,7 +176,7 @@ class BaseTextureStore(TextureStore):
         self._closed = False
 
     @abstractmethod
-    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         """Takes the rectangles from `planes` and brings their texels up to date, on all levels. Nobody reads meanwhile.
 
         Raises DeviceLost where the hardware gave up.
@@ -212,7 +212,7 @@ class BaseTextureStore(TextureStore):
         rectangles = cover(dirty)
         with self._writing():
             if rectangles:
-                self._repaint(planes, rectangles)
+                self._update_levels(planes, rectangles)
             self._note(dirty, stamp)
         return TileChange(stamp, dirty, rectangles)
 
@@ -291,16 +291,16 @@ class CpuStore(BaseTextureStore):
     backend = "cpu"
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
-        self._painter = LevelUpdater(fmt)
+        self._updater = LevelUpdater(fmt)
         self._gatherer = PatchGatherer()
-        super().__init__(fmt, thresholds, lease_timeout_ms, self._painter.planes)
+        super().__init__(fmt, thresholds, lease_timeout_ms, self._updater.planes)
 
     @property
     def hardware(self) -> str:
         return "ordinary memory"
 
-    def _repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        self._painter.repaint(planes, rectangles)
+    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+        self._updater.update(planes, rectangles)
 
     def _texels(self) -> MemoryTexels:
-        return MemoryTexels(self._painter.levels, self._gatherer)
+        return MemoryTexels(self._updater.levels, self._gatherer)

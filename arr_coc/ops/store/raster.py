@@ -172,7 +172,7 @@ class LevelUpdater:
         self.levels, self.planes = _allocate(fmt, fmt.grid.rows, fmt.grid.cols, levels)
         self._strip_levels, self._strip_planes = _allocate(fmt, 1, STRIP_TILES, levels)
 
-    def repaint(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+    def update(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         """Takes the rectangles from `planes` and recomputes their texels on all levels."""
         areas = [area(rectangle) for rectangle in rectangles]
         box = box_around(rectangles)
@@ -190,9 +190,9 @@ class LevelUpdater:
             self._converter.convert(self.planes.padded, rectangle, self.levels[0])
             refresh(self.levels, rectangle)
         for start in range(0, len(tiles), STRIP_TILES):
-            self._repaint_strip(tiles[start : start + STRIP_TILES])
+            self._update_strip(tiles[start : start + STRIP_TILES])
 
-    def _repaint_strip(self, tiles: npt.NDArray[np.intp]) -> None:
+    def _update_strip(self, tiles: npt.NDArray[np.intp]) -> None:
         rows, cols = tiles.T
         count = len(tiles)
         strip = self._strip_planes

@@ -319,46 +319,46 @@ def versions(*frames: int, epoch: int = 1) -> TileVersions:
     return TileVersions(epoch, np.array([frames], np.int64))
 
 
-@pytest.mark.parametrize("lasting", [False, True])
-def test_it_counts_from_the_mark(lasting: bool) -> None:
-    change = ChangeMeter(lasting=lasting)
+@pytest.mark.parametrize("keep_vanished", [False, True])
+def test_it_counts_from_the_mark(keep_vanished: bool) -> None:
+    change = ChangeMeter(keep_vanished=keep_vanished)
     first = versions(0, 0, 0)
-    assert change.of(first, THING) == 1
+    assert change.measure(first, THING) == 1
     change.mark(first)
-    assert change.of(first, THING) == 0
-    assert change.of(versions(0, 5, 0), THING) == pytest.approx(0.7)
-    assert change.of(versions(5, 5, 5, epoch=2), THING) == 1
+    assert change.measure(first, THING) == 0
+    assert change.measure(versions(0, 5, 0), THING) == pytest.approx(0.7)
+    assert change.measure(versions(5, 5, 5, epoch=2), THING) == 1
 
 
-@pytest.mark.parametrize(("lasting", "expected"), [(False, 0.25), (True, 0.7)])
-def test_what_has_vanished_counts_by_what_it_was(lasting: bool, expected: float) -> None:
-    change = ChangeMeter(lasting=lasting)
-    change.of(versions(0, 0, 0), PLAIN)
+@pytest.mark.parametrize(("keep_vanished", "expected"), [(False, 0.25), (True, 0.7)])
+def test_what_has_vanished_counts_by_what_it_was(keep_vanished: bool, expected: float) -> None:
+    change = ChangeMeter(keep_vanished=keep_vanished)
+    change.measure(versions(0, 0, 0), PLAIN)
     change.mark(versions(0, 0, 0))
-    change.of(versions(0, 0, 0), THING)  # it became relevant later, as blending lets it
-    assert change.of(versions(0, 9, 0), PLAIN) == pytest.approx(expected)
+    change.measure(versions(0, 0, 0), THING)  # it became relevant later, as blending lets it
+    assert change.measure(versions(0, 9, 0), PLAIN) == pytest.approx(expected)
 
 
 def test_what_has_vanished_counts_until_the_next_mark() -> None:
-    change = ChangeMeter(lasting=True)
-    change.of(versions(0, 0, 0), THING)
+    change = ChangeMeter(keep_vanished=True)
+    change.measure(versions(0, 0, 0), THING)
     change.mark(versions(0, 0, 0))
-    change.of(versions(0, 9, 0), PLAIN)
+    change.measure(versions(0, 9, 0), PLAIN)
     change.mark(versions(0, 9, 0))
-    assert change.of(versions(0, 10, 0), PLAIN) == pytest.approx(0.25)
+    assert change.measure(versions(0, 10, 0), PLAIN) == pytest.approx(0.25)
 
 
 def test_another_grid_begins_anew() -> None:
-    change = ChangeMeter(lasting=True)
-    change.of(versions(0, 0, 0), THING)
+    change = ChangeMeter(keep_vanished=True)
+    change.measure(versions(0, 0, 0), THING)
     change.mark(versions(0, 0, 0))
-    assert change.of(versions(0, 0, epoch=2), np.ones((1, 2), np.float32)) == 1
+    assert change.measure(versions(0, 0, epoch=2), np.ones((1, 2), np.float32)) == 1
 
 
 def test_where_nothing_is_relevant_tiles_count() -> None:
     change = ChangeMeter()
     change.mark(versions(0, 0, 0, 0))
-    assert change.of(versions(1, 0, 0, 0), np.zeros((1, 4), np.float32)) == 0.25
+    assert change.measure(versions(1, 0, 0, 0), np.zeros((1, 4), np.float32)) == 0.25
 
 
 def blob(height: float = 0.8, col: int = 30) -> np.ndarray:
@@ -371,24 +371,24 @@ def noise(scale: float = 1) -> np.ndarray:
 
 
 def test_the_same_maps_keep_the_choice() -> None:
-    chooser, relevance, neglect = RegionSelector("foveated", Tensions()), blob(), blob(col=5)
-    first = chooser.choose(relevance, 273, neglect)
-    again = chooser.choose(relevance, 273, neglect)
+    selector, relevance, staleness = RegionSelector("foveated", Tensions()), blob(), blob(col=5)
+    first = selector.choose(relevance, 273, staleness)
+    again = selector.choose(relevance, 273, staleness)
     assert again.allocation is first.allocation
-    assert again is chooser.choose(relevance, 273, neglect)
-    for changed in ((blob(), 273, neglect), (relevance, 200, neglect), (relevance, 273, blob(col=50))):
-        assert chooser.choose(*changed).allocation is not first.allocation
+    assert again is selector.choose(relevance, 273, staleness)
+    for changed in ((blob(), 273, staleness), (relevance, 200, staleness), (relevance, 273, blob(col=50))):
+        assert selector.choose(*changed).allocation is not first.allocation
 
 
 def test_jitter_is_counted_against_the_carried_map() -> None:
-    chooser = RegionSelector("topk", Tensions(explore=0))
-    assert chooser.choose(blob(), 100, None).jitter_share == 0
+    selector = RegionSelector("topk", Tensions(explore=0))
+    assert selector.choose(blob(), 100, None).jitter_share == 0
     elsewhere = blob(col=40)
-    assert 0.02 < chooser.choose(elsewhere, 100, None).jitter_share < 0.1
-    assert chooser.choose(elsewhere, 100, None).jitter_share == 0
-    assert chooser.choose(blob(col=40), 100, None).jitter_share == 0
-    chooser.carry(0, 5)
-    assert chooser.choose(blob(col=45), 100, None).jitter_share == 0
+    assert 0.02 < selector.choose(elsewhere, 100, None).jitter_share < 0.1
+    assert selector.choose(elsewhere, 100, None).jitter_share == 0
+    assert selector.choose(blob(col=40), 100, None).jitter_share == 0
+    selector.shift(0, 5)
+    assert selector.choose(blob(col=45), 100, None).jitter_share == 0
 
 
 def test_jitter_leaves_out_what_came_into_view() -> None:
@@ -399,46 +399,46 @@ def test_jitter_leaves_out_what_came_into_view() -> None:
 
 
 def test_carrying_before_the_first_frame_is_nothing() -> None:
-    chooser = RegionSelector("topk", Tensions())
-    chooser.carry(1, 1)
-    assert chooser.choose(blob(), 10, None).jitter_share == 0
+    selector = RegionSelector("topk", Tensions())
+    selector.shift(1, 1)
+    assert selector.choose(blob(), 10, None).jitter_share == 0
 
 
 def test_the_void_guard_does_not_flutter() -> None:
-    chooser = RegionSelector("auto", Tensions(), levels=True)
-    assert chooser.choose(noise(), 273, None).strategy == "grid"
+    selector = RegionSelector("auto", Tensions(), levels=True)
+    assert selector.choose(noise(), 273, None).strategy == "grid"
     between = noise() + np.float32(1.5) * blob()
     assert VOID_STRUCTURE - VOID_HYSTERESIS < map_structure(between) < VOID_STRUCTURE + VOID_HYSTERESIS
-    assert chooser.choose(between, 273, None).strategy == "grid"
-    assert chooser.choose(blob(), 273, None).strategy == "foveated"
-    assert chooser.choose(between, 273, None).strategy == "foveated"
-    assert chooser.choose(noise(0.02), 273, None).strategy == "grid"
+    assert selector.choose(between, 273, None).strategy == "grid"
+    assert selector.choose(blob(), 273, None).strategy == "foveated"
+    assert selector.choose(between, 273, None).strategy == "foveated"
+    assert selector.choose(noise(0.02), 273, None).strategy == "grid"
 
 
 def test_a_limit_holds_whatever_the_budget_means_and_can_be_lifted() -> None:
-    chooser, wide = RegionSelector("topk", Tensions(budget="adaptive")), blob()
+    selector, wide = RegionSelector("topk", Tensions(budget="adaptive")), blob()
     free = adaptive_budget(wide)
-    assert [chooser.choose(wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
+    assert [selector.choose(wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
         70,
         free,
         free,
         80,
     ]
-    assert chooser.choose(wide, 273, None, 100).allocation.tokens == 100
+    assert selector.choose(wide, 273, None, 100).allocation.tokens == 100
     with pytest.raises(BudgetError):
-        chooser.choose(wide, "adaptive", None, 0)
+        selector.choose(wide, "adaptive", None, 0)
 
 
 def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
-    chooser = RegionSelector("topk", Tensions(budget="adaptive"))
-    first = chooser.choose(blob(), "adaptive", None)
+    selector = RegionSelector("topk", Tensions(budget="adaptive"))
+    first = selector.choose(blob(), "adaptive", None)
     tokens = first.allocation.tokens
     assert tokens == adaptive_budget(blob())
-    assert chooser.choose(blob(0.79), "adaptive", None).allocation.tokens == tokens
+    assert selector.choose(blob(0.79), "adaptive", None).allocation.tokens == tokens
     wide = np.maximum(blob(), np.maximum(blob(col=5), blob(col=55)))
-    assert chooser.choose(wide, "adaptive", None).allocation.tokens == adaptive_budget(wide) > 1.05 * tokens
-    kept = chooser.choose(wide, "adaptive", None)
-    assert chooser.choose(wide, "adaptive", None).allocation.tokens == kept.allocation.tokens
+    assert selector.choose(wide, "adaptive", None).allocation.tokens == adaptive_budget(wide) > 1.05 * tokens
+    kept = selector.choose(wide, "adaptive", None)
+    assert selector.choose(wide, "adaptive", None).allocation.tokens == kept.allocation.tokens
 
 
 def test_budgets_that_are_none() -> None:

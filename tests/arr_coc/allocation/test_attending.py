@@ -136,13 +136,13 @@ def test_auto_follows_the_model_and_the_semantic_void() -> None:
 
 @pytest.mark.parametrize("strategy", ["topk", "mixed", "foveated"])
 def test_a_share_explores_what_is_neglected(strategy: str) -> None:
-    neglect = np.zeros((34, 60), np.float32)
-    neglect[30:32, 2:4] = 1
+    staleness = np.zeros((34, 60), np.float32)
+    staleness[30:32, 2:4] = 1
     without = levels_of(blob(), 273, strategy)
-    explored = levels_of(blob(), 273, strategy, memory=AllocationHistory(neglect=neglect, explore=0.1))
+    explored = levels_of(blob(), 273, strategy, memory=AllocationHistory(staleness=staleness, explore=0.1))
     assert (without[30:32, 2:4] != 0).any()
     assert (explored[30:32, 2:4] == 0).all()
-    assert (levels_of(blob(), 273, strategy, memory=AllocationHistory(neglect=neglect)) == without).mean() > 0.99
+    assert (levels_of(blob(), 273, strategy, memory=AllocationHistory(staleness=staleness)) == without).mean() > 0.99
 
 
 @pytest.mark.parametrize("strategy", ["topk", "mixed", "foveated"])
@@ -358,5 +358,5 @@ def test_a_picture_of_few_tiles_is_not_judged() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 40), (40, 2), (1, 64), (64, 1)])
 def test_a_strip_can_be_judged(shape: tuple[int, int]) -> None:
-    looks = np.random.default_rng(0).random((7, *shape), np.float32)
-    assert 0 <= picture_structure(looks) <= 1
+    appearance = np.random.default_rng(0).random((7, *shape), np.float32)
+    assert 0 <= picture_structure(appearance) <= 1

@@ -19,47 +19,47 @@ def levels(*values: int) -> np.ndarray:
 
 
 def test_at_first_information_alone_counts() -> None:
-    exploration = ExplorationTracker()
-    exploration.shown(levels(0, 0, 0))
-    assert exploration.neglect(INFORMATION).tolist() == INFORMATION.tolist()
+    tracker = ExplorationTracker()
+    tracker.mark_shown(levels(0, 0, 0))
+    assert tracker.staleness(INFORMATION).tolist() == INFORMATION.tolist()
 
 
 def test_what_was_shown_waits_and_what_was_not_grows() -> None:
-    exploration = ExplorationTracker()
-    exploration.neglect(INFORMATION)
+    tracker = ExplorationTracker()
+    tracker.staleness(INFORMATION)
     for _ in range(3):
-        exploration.shown(levels(1, -1, 0))
-    neglect = exploration.neglect(INFORMATION)
-    assert neglect.tolist() == [[4 * INFORMATION[0, 0], 4 * INFORMATION[0, 1], INFORMATION[0, 2]]]
+        tracker.mark_shown(levels(1, -1, 0))
+    staleness = tracker.staleness(INFORMATION)
+    assert staleness.tolist() == [[4 * INFORMATION[0, 0], 4 * INFORMATION[0, 1], INFORMATION[0, 2]]]
 
 
 def test_every_tile_has_its_turn() -> None:
-    exploration, seen = ExplorationTracker(), set()
+    tracker, seen = ExplorationTracker(), set()
     for _ in range(12):
-        turn = int(exploration.neglect(INFORMATION).argmax())
+        turn = int(tracker.staleness(INFORMATION).argmax())
         seen.add(turn)
-        exploration.shown(levels(*(0 if tile == turn else -1 for tile in range(3))))
+        tracker.mark_shown(levels(*(0 if tile == turn else -1 for tile in range(3))))
     assert seen == {0, 1, 2}
 
 
 def test_it_turns_with_answers_and_not_with_noise() -> None:
-    exploration, rng = ExplorationTracker(), np.random.default_rng(0)
-    neglect = exploration.neglect(INFORMATION)
+    tracker, rng = ExplorationTracker(), np.random.default_rng(0)
+    staleness = tracker.staleness(INFORMATION)
     for _ in range(20):
         noise = rng.uniform(-0.9, 0.9, (1, 3)).astype(np.float32) * INFORMATION_BAND
-        assert exploration.neglect(INFORMATION + noise) is neglect
-    assert exploration.neglect(INFORMATION + 2 * INFORMATION_BAND) is not neglect
-    exploration.shown(levels(0, 0, 0))
-    assert exploration.neglect(INFORMATION) is not neglect
+        assert tracker.staleness(INFORMATION + noise) is staleness
+    assert tracker.staleness(INFORMATION + 2 * INFORMATION_BAND) is not staleness
+    tracker.mark_shown(levels(0, 0, 0))
+    assert tracker.staleness(INFORMATION) is not staleness
 
 
 def test_it_is_carried_along() -> None:
-    exploration = ExplorationTracker()
-    exploration.carry(0, 1)
-    exploration.neglect(INFORMATION)
-    exploration.shown(levels(0, 0, 0))
-    exploration.carry(0, 1)
-    assert exploration.neglect(np.ones((1, 3), np.float32)).tolist() == [[2, 1, 1]]
+    tracker = ExplorationTracker()
+    tracker.shift(0, 1)
+    tracker.staleness(INFORMATION)
+    tracker.mark_shown(levels(0, 0, 0))
+    tracker.shift(0, 1)
+    assert tracker.staleness(np.ones((1, 3), np.float32)).tolist() == [[2, 1, 1]]
 
 
 SHAPE = (4, 6)
@@ -79,14 +79,14 @@ def feedback(
 
 def test_nothing_is_known_at_first() -> None:
     prior = FeedbackPrior()
-    prior.carry(1, 1)
-    assert prior.at(0, LOOKS) is None
+    prior.shift(1, 1)
+    assert prior.evaluate(0, LOOKS) is None
 
 
 def test_regions_speak_for_all_their_tiles() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.0625], [0.4, -0.9]), SHAPE, (0, 0))
-    known = prior.at(0, LOOKS)
+    prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.0625], [0.4, -0.9]), SHAPE, (0, 0))
+    known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[0, :2, :2].tolist() == [[1, 1], [1, 1]]
     assert known[0, 2, 3] == 0.5
@@ -97,8 +97,8 @@ def test_regions_speak_for_all_their_tiles() -> None:
 
 def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(2, 0, 0), (0, 0, 5), (1, 1, 2)], [1.0, 0.25, 0.25]), SHAPE, (0, 0))
-    known = prior.at(0, LOOKS)
+    prior.update(feedback([(2, 0, 0), (0, 0, 5), (1, 1, 2)], [1.0, 0.25, 0.25]), SHAPE, (0, 0))
+    known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[0, 0, 5] == 1
     assert known[0, :, :4] == pytest.approx(np.sqrt(1 / 16 / 0.25))
@@ -107,17 +107,17 @@ def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
 
 def test_an_answer_that_looked_at_nothing_is_no_error() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(0, 0, 0)], [0.0]), SHAPE, (0, 0))
-    known = prior.at(0, LOOKS)
+    prior.update(feedback([(0, 0, 0)], [0.0]), SHAPE, (0, 0))
+    known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[0, 0, 0] == 0
 
 
 def test_it_is_carried_along_prior() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (1, 2))
-    prior.carry(0, 1)
-    known = prior.at(0, LOOKS)
+    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, (1, 2))
+    prior.shift(0, 1)
+    known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[0, 2, 4] == known[2, 2, 4] == 1
     assert known[2].sum() == 1
@@ -125,8 +125,8 @@ def test_it_is_carried_along_prior() -> None:
 
 def test_it_fades_in_steps() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
-    trust = [prior.at(int(age_s * NS_PER_S), LOOKS) for age_s in (0, 0.2, FADE_S)]
+    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
+    trust = [prior.evaluate(int(age_s * NS_PER_S), LOOKS) for age_s in (0, 0.2, FADE_S)]
     assert trust[0] is trust[1]
     assert trust[2] is not None
     assert trust[2][2, 1, 1] == pytest.approx(math.exp(-1))
@@ -136,17 +136,17 @@ def test_it_fades_in_steps() -> None:
 def test_time_may_begin_below_zero() -> None:
     prior = FeedbackPrior()
     for row in (1, 2):
-        prior.learn(feedback([(0, row, 1)], [1.0], at_s=-0.1), SHAPE, (0, 0))
-        known = prior.at(-NS_PER_S // 10, LOOKS)
+        prior.update(feedback([(0, row, 1)], [1.0], at_s=-0.1), SHAPE, (0, 0))
+        known = prior.evaluate(-NS_PER_S // 10, LOOKS)
         assert known is not None
         assert known[0, row, 1] == 1
 
 
 def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), SHAPE, (0, 0))
-    prior.learn(feedback([(0, 1, 1), (0, 0, 0)], [0.25, 1.0], at_s=2), SHAPE, (0, 0))
-    known = prior.at(2 * NS_PER_S, LOOKS)
+    prior.update(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), SHAPE, (0, 0))
+    prior.update(feedback([(0, 1, 1), (0, 0, 0)], [0.25, 1.0], at_s=2), SHAPE, (0, 0))
+    known = prior.evaluate(2 * NS_PER_S, LOOKS)
     assert known is not None
     assert known[0, 1, 1] == pytest.approx(RENEW * 0.5 + (1 - RENEW))
     assert known[2, 1, 1] == known[0, 0, 0] == 1
@@ -155,46 +155,46 @@ def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
 
 def test_another_question_forgets() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
-    prior.forget()
-    assert prior.at(0, LOOKS) is None
-    prior.learn(feedback([(0, 0, 0)], [1.0]), SHAPE, (0, 0))
-    known = prior.at(0, LOOKS)
+    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
+    prior.reset()
+    assert prior.evaluate(0, LOOKS) is None
+    prior.update(feedback([(0, 0, 0)], [1.0]), SHAPE, (0, 0))
+    known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[2].sum() == 1
 
 
 def test_an_answer_about_no_token_teaches_nothing() -> None:
     prior = FeedbackPrior()
-    prior.learn(feedback([], []), SHAPE, (0, 0))
-    known = prior.at(0, LOOKS)
+    prior.update(feedback([], []), SHAPE, (0, 0))
+    known = prior.evaluate(0, LOOKS)
     assert known is None or not known[2].any()
 
 
 def changed(change: float, row: int, col: int) -> np.ndarray:
-    looks = LOOKS.copy()
-    looks[1, row, col] += change
-    return looks
+    appearance = LOOKS.copy()
+    appearance[1, row, col] += change
+    return appearance
 
 
 def test_what_came_into_a_tile_has_not_been_looked_at() -> None:
     prior = FeedbackPrior()
-    prior.ask(0, LOOKS)
-    prior.learn(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.5]), SHAPE, (0, 0))
+    prior.on_request(0, LOOKS)
+    prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.5]), SHAPE, (0, 0))
     for change, trust in ((0.0, 1), (RENEWAL / 5, 0.8), (-RENEWAL / 2, 0.5), (RENEWAL, 0), (2 * RENEWAL, 0)):
-        known = prior.at(0, changed(change, 0, 1))
+        known = prior.evaluate(0, changed(change, 0, 1))
         assert known is not None
         assert known[2, 0, 1] == pytest.approx(trust, abs=1e-6)
         assert known[2, 0, 0] == known[2, 2, 3] == 1
-    assert prior.at(0, LOOKS) is not None
+    assert prior.evaluate(0, LOOKS) is not None
 
 
 def test_the_same_looks_give_the_same_prior() -> None:
-    prior, looks = FeedbackPrior(), LOOKS.copy()
-    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
-    first = prior.at(0, looks)
-    assert prior.at(0, looks) is first
-    assert prior.at(0, LOOKS) is not first
+    prior, appearance = FeedbackPrior(), LOOKS.copy()
+    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
+    first = prior.evaluate(0, appearance)
+    assert prior.evaluate(0, appearance) is first
+    assert prior.evaluate(0, LOOKS) is not first
 
 
 def test_change_counts_from_the_frame_that_was_answered_about() -> None:
@@ -202,24 +202,24 @@ def test_change_counts_from_the_frame_that_was_answered_about() -> None:
     before = changed(1.0, 1, 1)
     for frame_index, moved in ((0, (0, 1)), (5, (0, 0))):
         prior = FeedbackPrior()
-        prior.ask(frame_index, before)
-        prior.carry(*moved)
-        prior.learn(feedback([(0, 1, 1), (0, 2, 2)], [1.0, 1.0]), SHAPE, moved)
+        prior.on_request(frame_index, before)
+        prior.shift(*moved)
+        prior.update(feedback([(0, 1, 1), (0, 2, 2)], [1.0, 1.0]), SHAPE, moved)
         now = changed(1.0, 1, 1 + moved[1])
-        known = prior.at(0, now)
+        known = prior.evaluate(0, now)
         assert known is not None
         assert known[2].sum() == 2
-        unlike = prior.at(0, LOOKS)
+        unlike = prior.evaluate(0, LOOKS)
         assert unlike is not None
         assert unlike[2].sum() == (1 if frame_index == 0 else 2)
 
 
 def test_change_is_measured_where_the_camera_has_carried_it() -> None:
     prior = FeedbackPrior()
-    prior.ask(0, changed(1.0, 1, 1))
-    prior.learn(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
-    prior.carry(1, 2)
-    known, gone = prior.at(0, changed(1.0, 2, 3)), prior.at(0, LOOKS)
+    prior.on_request(0, changed(1.0, 1, 1))
+    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, (0, 0))
+    prior.shift(1, 2)
+    known, gone = prior.evaluate(0, changed(1.0, 2, 3)), prior.evaluate(0, LOOKS)
     assert known is not None
     assert gone is not None
     assert (known[2].sum(), gone[2].sum()) == (1, 0)

@@ -25,25 +25,25 @@ def test_tiles_move_and_others_come_in(dy: int, dx: int) -> None:
 
 
 def test_small_moves_add_up_to_whole_tiles() -> None:
-    carrier = MotionCompensator(0)
-    moves = [carrier.move(frame, 0, -5) for frame in range(1, 41)]
+    compensator = MotionCompensator(0)
+    moves = [compensator.move(frame, 0, -5) for frame in range(1, 41)]
     assert sum(dx for _, dx in moves) == -200 // 32 + 1
     assert {dx for _, dx in moves} == {0, -1}
-    assert carrier.move(41, 70, 0) == (2, 0)
+    assert compensator.move(41, 70, 0) == (2, 0)
 
 
 def test_a_shaking_hand_carries_nothing() -> None:
-    carrier = MotionCompensator(0)
-    assert all(carrier.move(frame, 0, 17 * (-1) ** frame) == (0, 0) for frame in range(1, 50))
+    compensator = MotionCompensator(0)
+    assert all(compensator.move(frame, 0, 17 * (-1) ** frame) == (0, 0) for frame in range(1, 50))
 
 
 def test_it_knows_how_far_an_earlier_frame_is_away() -> None:
-    carrier = MotionCompensator(10)
-    carrier.move(12, 32, 0)
-    carrier.move(15, 32, -64)
-    carrier.move(16, 0, 0)
-    assert carrier.since(9) is None
-    assert [carrier.since(frame) for frame in (10, 11, 12, 14, 15, 20)] == [
+    compensator = MotionCompensator(10)
+    compensator.move(12, 32, 0)
+    compensator.move(15, 32, -64)
+    compensator.move(16, 0, 0)
+    assert compensator.since(9) is None
+    assert [compensator.since(frame) for frame in (10, 11, 12, 14, 15, 20)] == [
         (2, -2),
         (2, -2),
         (1, -2),
@@ -54,11 +54,11 @@ def test_it_knows_how_far_an_earlier_frame_is_away() -> None:
 
 
 def test_it_remembers_a_bounded_number_of_moves() -> None:
-    carrier = MotionCompensator(0)
+    compensator = MotionCompensator(0)
     for frame in range(1, 2000):
-        carrier.move(frame, 32, 0)
-    assert carrier.since(0) is None
-    assert carrier.since(1990) == (9, 0)
+        compensator.move(frame, 32, 0)
+    assert compensator.since(0) is None
+    assert compensator.since(1990) == (9, 0)
 
 
 @pytest.mark.parametrize("far", [(9, 0), (0, -9)])
@@ -98,11 +98,11 @@ def test_blending_does_not_depend_on_the_frame_rate() -> None:
 
 
 def test_what_changed_its_looks_forgets() -> None:
-    blend, looks = TemporalBlend(), SAME.clone()
+    blend, appearance = TemporalBlend(), SAME.clone()
     blend.step(flat(0.0), SAME, 0)
-    looks[0, 0, 0] = RENEWAL
-    looks[1, 0, 1] = RENEWAL / 2
-    held = blend.step(flat(1.0), looks, 33 * MS)
+    appearance[0, 0, 0] = RENEWAL
+    appearance[1, 0, 1] = RENEWAL / 2
+    held = blend.step(flat(1.0), appearance, 33 * MS)
     share = math.exp(-33 / 93)
     assert held[0, :3].tolist() == pytest.approx([1, 1 - share / 2, 1 - share])
 
@@ -141,10 +141,10 @@ def test_a_clock_that_stands_or_runs_back_keeps_the_past() -> None:
 
 def test_it_is_carried_along_and_what_comes_in_is_new() -> None:
     blend, spot = TemporalBlend(), flat(0.0)
-    blend.carry(1, 1)
+    blend.shift(1, 1)
     spot[1, 1] = 1.0
     blend.step(spot, SAME, 0)
-    blend.carry(0, 1)
+    blend.shift(0, 1)
     held = blend.step(flat(0.5), SAME, 33 * MS)
     share = math.exp(-33 / 93)
     assert held[1, 2] == pytest.approx(share + 0.5 * (1 - share))

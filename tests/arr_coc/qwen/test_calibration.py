@@ -26,7 +26,7 @@ def test_the_odds_are_scaled_and_moved(own: float) -> None:
     found = score_logits(odds(own), tokens, Calibration(scale=1.5, bias=-2.0))
     assert found.yes == pytest.approx(1 / (1 + math.exp(-(1.5 * own - 2))))
     assert found.raw_log_odds == pytest.approx(own)
-    assert found.certain == score_logits(odds(own), tokens).certain
+    assert found.mass == score_logits(odds(own), tokens).mass
     assert score_logits(odds(own), tokens).yes == pytest.approx(1 / (1 + math.exp(-own)))
 
 

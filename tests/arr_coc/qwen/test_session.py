@@ -375,13 +375,13 @@ def test_a_token_for_the_unknown_is_neither() -> None:
 def test_spellings_add_up() -> None:
     found = score_logits(torch.tensor([0.3, 0.1, 0.2, 0.3, 0.1]).log(), TOKENS)
     assert found.yes == pytest.approx(0.5)
-    assert found.certain == pytest.approx(0.6)
+    assert found.mass == pytest.approx(0.6)
 
 
 def test_logits_far_apart_are_still_probabilities() -> None:
     found = score_logits(torch.tensor([0.0, 900.0, -900.0, -900.0]), TOKENS)
-    assert (found.yes, found.certain) == (1.0, 1.0)
-    assert score_logits(torch.tensor([900.0, -900.0, -900.0, -900.0]), TOKENS).certain == 0.0
+    assert (found.yes, found.mass) == (1.0, 1.0)
+    assert score_logits(torch.tensor([900.0, -900.0, -900.0, -900.0]), TOKENS).mass == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -397,9 +397,9 @@ def test_a_look_is_what_the_first_token_of_an_answer_would_be() -> None:
         head = looking.qwen.model.lm_head.weight
         head[looking.yes_no.no[0]] = 50 * head.abs().max()  # whatever is seen, one of the two wins
         head[looking.yes_no.yes[0]] = -head[looking.yes_no.no[0]]
-    found = looking.look(packet_of_no(), QUESTION)
+    found = looking.score_yes_no(packet_of_no(), QUESTION)
     said = "".join(speaking.answer(packet_of_no(), QUESTION))
-    assert found.certain > 0.99
+    assert found.mass > 0.99
     assert said == ("yes" if found.yes > 0.5 else "No")
     assert (looking.last.text, looking.last.text_tokens) == ("", 0)
     assert looking.last.prefill_ms > 0
@@ -409,10 +409,10 @@ def test_a_look_is_what_the_first_token_of_an_answer_would_be() -> None:
 def test_looking_costs_its_own_tokens_beside_an_answer() -> None:
     speaking = session_of_no()
     alone = "".join(session_of_no().answer(packet_of_no(), CAPTION))
-    speaking.look(packet_of_no(), QUESTION)
+    speaking.score_yes_no(packet_of_no(), QUESTION)
     whole_prompt = speaking.last.prefilled_tokens
     assert "".join(speaking.answer(packet_of_no(), CAPTION)) == alone
-    speaking.look(packet_of_no(), QUESTION)
+    speaking.score_yes_no(packet_of_no(), QUESTION)
     assert speaking.last.prefilled_tokens == len(speaking.prompts.question(QUESTION))
     assert speaking.last.prefilled_tokens < whole_prompt
 
@@ -420,21 +420,23 @@ def test_looking_costs_its_own_tokens_beside_an_answer() -> None:
 def test_a_look_is_the_same_after_other_questions() -> None:
     fresh, used = session_of_no(), session_of_no()
     "".join(used.answer(packet_of_no(1), CAPTION))
-    assert used.look(packet_of_no(), QUESTION).yes == pytest.approx(fresh.look(packet_of_no(), QUESTION).yes, abs=1e-6)
+    assert used.score_yes_no(packet_of_no(), QUESTION).yes == pytest.approx(
+        fresh.score_yes_no(packet_of_no(), QUESTION).yes, abs=1e-6
+    )
 
 
 def test_a_look_at_a_window_sees_its_frames() -> None:
     looking = session_of_no()
     window = FrameWindow(WindowOptions(2))
-    first = looking.look(packet_of_no(0), QUESTION, window)
-    second = looking.look(packet_of_no(1), QUESTION, window)
+    first = looking.score_yes_no(packet_of_no(0), QUESTION, window)
+    second = looking.score_yes_no(packet_of_no(1), QUESTION, window)
     assert len(looking.last.shown) == 2
     assert second.yes != first.yes
 
 
 def test_a_frame_that_is_looked_at_and_answered_about_enters_a_window_once() -> None:
     speaking, window = session_of_no(), FrameWindow(WindowOptions(2))
-    speaking.look(packet_of_no(0), QUESTION, window)
+    speaking.score_yes_no(packet_of_no(0), QUESTION, window)
     "".join(speaking.answer(packet_of_no(0), CAPTION, None, window))
     assert speaking.last.prefilled_tokens == len(speaking.prompts.question(CAPTION))
     assert len(window.frames) == 1
@@ -444,11 +446,11 @@ def test_what_looks_keep_does_not_grow() -> None:
     looking = session_of_no()
     kept = []
     for seed in range(6):
-        looking.look(packet_of_no(seed), QUESTION)
+        looking.score_yes_no(packet_of_no(seed), QUESTION)
         kept.append(looking.last.kept_bytes)
     assert len(set(kept)) == 1
 
 
 def test_a_question_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ContextLengthError, match="ask a shorter question"):
-        session_of_no().look(packet_of_no(), "why " * 4000)
+        session_of_no().score_yes_no(packet_of_no(), "why " * 4000)

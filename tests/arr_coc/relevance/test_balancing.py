@@ -138,42 +138,44 @@ def test_nothing_is_beyond_doubt() -> None:
 
 def test_looking_once_is_enough() -> None:
     realiser = RelevanceRealiser()
-    looked = realiser.look(batch(texture()))
-    assert torch.equal(realiser(batch(texture()), looked=looked).relevance, realiser(batch(texture())).relevance)
+    picture_scores = realiser.score_picture(batch(texture()))
+    assert torch.equal(
+        realiser(batch(texture()), picture_scores=picture_scores).relevance, realiser(batch(texture())).relevance
+    )
 
 
 def test_hearing_once_is_enough() -> None:
     torch.manual_seed(0)
     realiser, query = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8)
-    heard = realiser.participation.hear(query)
-    assert heard is not None
-    again = realiser(batch(texture()), query, heard=heard).relevance
+    query_weights = realiser.participation.encode_query(query)
+    assert query_weights is not None
+    again = realiser(batch(texture()), query, query_weights=query_weights).relevance
     assert torch.equal(again, realiser(batch(texture()), query).relevance)
-    assert RelevanceRealiser().participation.hear(query) is None
+    assert RelevanceRealiser().participation.encode_query(query) is None
 
 
 def test_steady_relevance_does_again_only_what_moved() -> None:
     steady, picture, known = CachedRelevance(RelevanceRealiser()), texture(), prior()
-    first = steady.of(picture, None)
-    assert steady.of(picture, None) is first
-    taught = steady.of(picture, known)
+    first = steady.compute(picture, None)
+    assert steady.compute(picture, None) is first
+    taught = steady.compute(picture, known)
     assert taught.relevance.argmax() == 2 * 6 + 3
     assert torch.equal(taught.scores[:2], first.scores[:2])
-    assert steady.of(picture, known) is taught
-    assert not torch.equal(steady.of(texture(1), known).relevance, taught.relevance)
+    assert steady.compute(picture, known) is taught
+    assert not torch.equal(steady.compute(texture(1), known).relevance, taught.relevance)
 
 
 def test_learned_parts_hear_only_their_own_model() -> None:
     torch.manual_seed(0)
     steady, picture = CachedRelevance(RelevanceRealiser(query_dim=8, trained_for="a")), texture()
-    silent = steady.of(picture, None)
-    steady.ask(question("b"))
-    assert torch.equal(steady.of(picture, None).relevance, silent.relevance)
-    steady.ask(question("a"))
-    heard = steady.of(picture, None)
-    assert heard.weights[2] > 0
-    steady.ask(question("a", seed=1))
-    assert not torch.equal(steady.of(picture, None).relevance, heard.relevance)
+    silent = steady.compute(picture, None)
+    steady.set_query(question("b"))
+    assert torch.equal(steady.compute(picture, None).relevance, silent.relevance)
+    steady.set_query(question("a"))
+    asked = steady.compute(picture, None)
+    assert asked.weights[2] > 0
+    steady.set_query(question("a", seed=1))
+    assert not torch.equal(steady.compute(picture, None).relevance, asked.relevance)
     assert not RelevanceRealiser().knows("")
 
 
@@ -200,5 +202,5 @@ def test_a_device_without_memory_is_lost_and_another_may_go_on(monkeypatch: pyte
     with monkeypatch.context() as patched:
         patched.setattr(RelevanceRealiser, "forward", full)
         with pytest.raises(DeviceLost, match=r"no memory is left on cpu to score frames: CUDA out of memory\.$"):
-            steady.of(picture, None)
-    assert steady.of(picture, None).relevance.shape == (5, 6)
+            steady.compute(picture, None)
+    assert steady.compute(picture, None).relevance.shape == (5, 6)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from arr_coc.types import NO_SHIFT, FramePlanes
-from arr_coc.video.motion import GLANCE_SHAPE, Thumbnail, estimate_shift
+from arr_coc.video.motion import DOWNSCALED_SHAPE, Thumbnail, estimate_shift
 from tests.support.video import SUBSAMPLINGS, random_planes
 
 
@@ -85,7 +85,7 @@ def test_unrelated_noise_has_no_shift() -> None:
 @pytest.mark.parametrize("size", [(1080, 1920), (121, 161), (1, 1), (2, 1500)])
 def test_every_format_gives_a_glance(sampling: str, size: tuple[int, int]) -> None:
     seen = Thumbnail.of(random_planes(np.random.default_rng(0), *size, sampling=sampling))
-    assert seen.glance.shape == (3, *GLANCE_SHAPE)
+    assert seen.downscaled.shape == (3, *DOWNSCALED_SHAPE)
     assert seen.luma.shape == (size[0] // seen.texel_px, size[1] // seen.texel_px)
     assert seen.luma.shape[1] <= 320 or seen.luma.shape[0] == 1
 
@@ -95,11 +95,11 @@ def test_the_luma_is_a_box_mean() -> None:
     seen = Thumbnail.of(FramePlanes("gray", (luma,)))
     assert seen.texel_px == 2
     np.testing.assert_allclose(seen.luma, luma.reshape(36, 2, 320, 2).mean(axis=(1, 3)), atol=0.5)
-    assert (seen.glance[1:] == 128).all()
+    assert (seen.downscaled[1:] == 128).all()
 
 
 def test_rgb_is_seen_as_its_luma_and_chroma() -> None:
     rgb = np.full((72, 128, 3), (200, 40, 90), np.uint8)
     y, v, u = cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb)[0, 0]
-    glance = Thumbnail.of(FramePlanes("rgb", (rgb,))).glance
-    assert glance[:, 0, 0].tolist() == [y, u, v]
+    downscaled = Thumbnail.of(FramePlanes("rgb", (rgb,))).downscaled
+    assert downscaled[:, 0, 0].tolist() == [y, u, v]

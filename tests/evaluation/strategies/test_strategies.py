@@ -85,7 +85,7 @@ def test_who_chooses_after_the_encoder_pays_all_of_it(qwen: QwenVL) -> None:
     fastv = STRATEGIES["fastv"].answer(qwen, ask("40%", encode="prune"))
     assert fastv.flops.encode == costs.encode(TILES)
     assert fastv.flops.prefill == costs.prefill([text + TILES, text + TILES, text + 14])
-    assert fastv.flops.choose == costs.look(text + TILES)
+    assert fastv.flops.choose == costs.attention_row(text + TILES)
     divprune = STRATEGIES["divprune"].answer(qwen, ask("40%", encode="prune"))
     assert divprune.flops.encode == costs.encode(TILES)
     assert divprune.flops.prefill == sparse.flops.prefill
@@ -304,6 +304,6 @@ def test_answers_teach_whatever_the_encoder_sees(qwen: QwenVL, encode: Any, monk
 def test_looking_is_paid_for(qwen: QwenVL) -> None:
     replies = [STRATEGIES[name].answer(qwen, ask("100%")) for name in ("arr-coc-again", "arr-coc-feedback")]
     prompt_tokens = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens + TILES
-    looks = (replies[1].flops.choose - replies[0].flops.choose) / Costs(qwen).look(prompt_tokens)
+    looks = (replies[1].flops.choose - replies[0].flops.choose) / Costs(qwen).attention_row(prompt_tokens)
     assert looks == PROBED_LAYERS * 7, "for six tokens of text, of which the last may be followed by the end"
     assert replies[0].ttft_ms > 0

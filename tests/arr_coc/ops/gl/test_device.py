@@ -163,7 +163,7 @@ def test_the_device_is_one_until_it_is_lost() -> None:
     assert open_device() is device
     assert "OpenGL" not in (device.lost or "")
     assert device.version >= (4, 5)
-    device.lose("somebody pulled the plug")
+    device.mark_lost("somebody pulled the plug")
     replaced = open_device()
     assert replaced is not device
     with pytest.raises(DeviceLost, match=r"^somebody pulled the plug; open a new store, or choose"), device.current():
