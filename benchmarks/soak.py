@@ -126,7 +126,7 @@ def soak(frames: int, *, speaker: str = QWEN, every_s: float = 20.0, sample_fram
         clip = folder / "soak.mkv"
         make_clip(clip, frames)
         config = Config(source=str(clip), answer=AnswerConfig(every_s=every_s))
-        pipeline = Pipeline(config, speaker=speaker)
+        pipeline = Pipeline(config, model_loader=speaker)
         samples, summary, answers, cuts = Samples(), None, 0, 0
         for event in pipeline.run():
             answers += isinstance(event, Answer)

@@ -37,9 +37,9 @@ class AnswerWorker:
     Its address and its shared memory are there from the beginning, the process from `start` on.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None, *, restart: bool, speaker: str = QWEN) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, restart: bool, model_loader: str = QWEN) -> None:
         self._config = config
-        self._speaker = speaker
+        self._model_loader = model_loader
         self._clock = clock or MonotonicClock()
         self._policy = RestartPolicy.of(config.pipeline, restart=restart)
         self._supervisor: ProcessSupervisor | None = None
@@ -77,7 +77,7 @@ class AnswerWorker:
 
     def _start_process(self) -> ChildProcess:
         descriptor = self.snapshot.descriptor
-        return start_answer_process(self._config, self._speaker, self.address, self._directory, descriptor)
+        return start_answer_process(self._config, self._model_loader, self.address, self._directory, descriptor)
 
 
 def remote_endpoint(config: Config) -> AnswerEndpoint:
@@ -88,13 +88,13 @@ def remote_endpoint(config: Config) -> AnswerEndpoint:
 
 
 def start_answer_process(
-    config: Config, speaker: str, endpoint: str, directory: SocketDirectory, snapshot: int
+    config: Config, model_loader: str, endpoint: str, directory: SocketDirectory, snapshot: int
 ) -> ChildProcess:
     """Starts an answer server at `endpoint`, which removes `directory` where its parent cannot."""
     threads = answer_threads()
     child = ChildProcess("answer", "stream.runtime.answer_worker", (snapshot,), {"OMP_NUM_THREADS": str(threads)})
     worker = AnswerWorkerConfig(
-        endpoint, directory, snapshot, child.heartbeat_writer, threads, speaker, config.model_dump_json()
+        endpoint, directory, snapshot, child.heartbeat_writer, threads, model_loader, config.model_dump_json()
     )
     child.send_line(msgspec.json.encode(worker))
     return child
@@ -121,7 +121,7 @@ def main() -> int:
     config = Config.model_validate_json(worker.config)
     transport = Transport()
     stage = AnswerServer(
-        lambda: load_answer_model(worker.speaker, config),
+        lambda: load_answer_model(worker.model_loader, config),
         ServerOptions(worker.endpoint, on_ready=heartbeat.ready, provenance=lambda: answer_provenance(config)),
         transport,
         RunControl(),
@@ -147,7 +147,11 @@ def _follow_parent(directory: SocketDirectory) -> None:
 
 
 def serve_answers(
-    config: Config, endpoint: str, ready: Callable[[], None], control: RunControl | None = None, speaker: str = QWEN
+    config: Config,
+    endpoint: str,
+    ready: Callable[[], None],
+    control: RunControl | None = None,
+    model_loader: str = QWEN,
 ) -> None:
     """Loads the model and serves clients at `endpoint`, until the control is cancelled or a signal comes.
 
@@ -172,7 +176,7 @@ def serve_answers(
         on_ready=loaded_now,
         provenance=lambda: answer_provenance(config),
     )
-    stage = AnswerServer(lambda: load_answer_model(speaker, config), place, transport, stopping)
+    stage = AnswerServer(lambda: load_answer_model(model_loader, config), place, transport, stopping)
     try:
         if control is None:
             with _signals_cancel(stopping, lambda: not loaded):

@@ -1,7 +1,7 @@
-"""The frame stages as a process of their own: capture, texture and allocate, told by lines, telling by reports.
+"""Entry point of a frame process: capture, texture and allocate, commanded by lines on stdin, reporting by a socket.
 
-Its parent holds the answer process and the sinks, so that neither a loaded model nor an open output is lost when the
-frame stages die. See `stream.runtime.supervised`.
+Its parent, a `SupervisedRun`, holds the answer process and the sinks, so that neither a loaded model nor an open output
+is lost when the frame stages die.
 """
 
 from __future__ import annotations
@@ -38,74 +38,75 @@ from stream.runtime.worker_messages import (
 from stream.transport import EventSender, SocketDirectory, Transport
 
 DROPS_EVERY_S = 0.5
-"""How often the parent is told what has been dropped."""
+"""Time between two reports of drops."""
 
-ROOM_MS = 50
+SEND_MS = 50
 """Longest single wait for the parent to take a report."""
 
 
 class ReportSender:
-    """The child's way to its parent; belongs to the thread that made it."""
+    """Sends reports to the parent; belongs to the thread that made it."""
 
     def __init__(self, transport: Transport, endpoint: str) -> None:
         self._sink: EventSender = transport.event_sender(endpoint)
 
     def send(self, report: Report) -> None:
-        """Waits until the parent takes it: without a parent this process ends anyway."""
+        """Sends a report; waits until the parent takes it. Without a parent this process ends anyway."""
         data = pack_report(report)
-        while not self._sink.send(data, ROOM_MS):
+        while not self._sink.send(data, SEND_MS):
             pass
 
     def close(self) -> None:
+        """Closes the socket."""
         self._sink.close()
 
 
 class ParentCommands:
-    """Does what the parent tells, in a thread of its own; ends this process when stdin ends, as the parent is gone or
-    wants no more.
+    """Follows the parent's commands, in a thread of its own.
 
-    It listens from the beginning, because a source may take long to open. Until a pipeline is attached nothing is in
-    flight: to be told to end is then to end at once.
+    The end of stdin ends this process: the parent is gone, or has stopped it. Commands are followed from the beginning,
+    because a source may take long to open. Until a pipeline is attached nothing is in flight, and the process ends at
+    once.
     """
 
     def __init__(self, directory: SocketDirectory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
         self._pipeline: Pipeline | None = None
-        self._asked: str | None = None
+        self._query: str | None = None
         threading.Thread(target=self._follow, name="lifeline", daemon=True).start()
 
     def attach(self, pipeline: Pipeline) -> None:
-        """From here on `pipeline` is told."""
+        """Passes commands to `pipeline` from here on."""
         with self._lock:
             self._pipeline = pipeline
-            if self._asked is not None:
-                pipeline.ask(self._asked)
+            if self._query is not None:
+                pipeline.ask(self._query)
 
     def _follow(self) -> None:
         for line in sys.stdin.buffer:
             with self._lock:
-                self._hear(msgspec.json.decode(line, type=WorkerCommand))
+                self._obey(msgspec.json.decode(line, type=WorkerCommand))
         self._directory.remove()
         os._exit(1)
 
-    def _hear(self, told: WorkerCommand) -> None:
+    def _obey(self, command: WorkerCommand) -> None:
         pipeline = self._pipeline
         if pipeline is None:
-            self._asked = told.ask or self._asked
-            if told.end or told.cancel:
+            self._query = command.query or self._query
+            if command.end or command.cancel:
                 os._exit(0)
             return
-        if told.ask is not None:
-            pipeline.ask(told.ask)
-        if told.end:
+        if command.query is not None:
+            pipeline.ask(command.query)
+        if command.end:
             pipeline.end()
-        if told.cancel:
+        if command.cancel:
             pipeline.cancel()
 
 
 def main() -> int:
-    """The child: runs the frame stages until they end, or its parent is gone."""
+    """Runs the frame stages until they end, or the parent is gone; returns the exit status."""
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
@@ -124,9 +125,9 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
         pipeline = Pipeline(
             Config.model_validate_json(worker.config),
             MonotonicClock(),
-            speaker=worker.speaker,
+            model_loader=worker.model_loader,
             endpoint=_answer_endpoint(worker, transport),
-            holds=worker.holds,
+            initial_verdict=worker.initial_verdict,
         )
         parent.attach(pipeline)
         reports.send(SourceOpened(info=pipeline.source_info, backend=pipeline.backend))
@@ -141,25 +142,25 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
 
 
 def _report(events: Iterator[bytes], pipeline: Pipeline, reports: ReportSender) -> None:
-    """Passes the run's events on, and what it has dropped."""
-    told_s = time.monotonic()
+    """Reports the run's events, and now and then what it has dropped."""
+    reported_s = time.monotonic()
     for event in events:
         reports.send(EventReport(event=event))
-        if time.monotonic() - told_s > DROPS_EVERY_S:
-            told_s = time.monotonic()
+        if time.monotonic() - reported_s > DROPS_EVERY_S:
+            reported_s = time.monotonic()
             reports.send(DropReport(drops=pipeline.drops()))
     reports.send(WorkerFinished(drops=pipeline.drops()))
 
 
 def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerEndpoint | None:
-    if not worker.answers:
+    if worker.answers is None or worker.snapshot is None:
         return None
 
-    def hung() -> None:
+    def report_timeout() -> None:
         with closing(ReportSender(transport, worker.reports_to)) as own:
             own.send(AnswerTimeout())
 
-    return AnswerEndpoint(worker.answers, snapshot=SharedFrameWriter(worker.snapshot), on_timeout=hung)
+    return AnswerEndpoint(worker.answers, snapshot=SharedFrameWriter(worker.snapshot), on_timeout=report_timeout)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class Pipeline(BaseRun):
     """A run whose frame stages are threads of this process.
 
     `endpoint` is an answer server that somebody else runs, `shared` a process that answers for other runs too;
-    `journal` holds the answers of a run that this one continues, `holds` is the answer to its standing question.
+    `journal` holds the answers of a run that this one continues, `initial_verdict` the answer to its standing query.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class Pipeline(BaseRun):
         config: Config,
         clock: Clock | None = None,
         *,
-        speaker: str = QWEN,
+        model_loader: str = QWEN,
         endpoint: AnswerEndpoint | None = None,
         shared: AnswerWorker | None = None,
         journal: Journal | None = None,
-        holds: bool | None = None,
+        initial_verdict: bool | None = None,
     ) -> None:
-        super().__init__(config, clock, speaker)
+        super().__init__(config, clock, model_loader)
         self._endpoint = remote_endpoint(config) if endpoint is None and config.answer.server else endpoint
         self._shared = shared
         self._store_lost: Notice | None = None
@@ -147,7 +147,7 @@ class Pipeline(BaseRun):
             self._set_source(info)
             stack.pop_all()
         self._overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
-        self._plan = RunPlan.of(config, info, journal=journal, holds=holds)
+        self._plan = RunPlan.of(config, info, journal=journal, initial_verdict=initial_verdict)
         self._updater = TextureUpdater(replace(self._plan.texture, backend=store))
         self._group = StageGroup(self._control)
         self._recorder: Recorder | None = None
@@ -268,12 +268,16 @@ class Pipeline(BaseRun):
         if self._config.pipeline.single_process and self._shared is None:
             place = ServerOptions(ALLOCATE_ANSWER, provenance=lambda: answer_provenance(self._config))
             self._group.start(
-                AnswerServer(lambda: load_answer_model(self._speaker, self._config), place, transport, self._control)
+                AnswerServer(
+                    lambda: load_answer_model(self._model_loader, self._config), place, transport, self._control
+                )
             )
             return AnswerEndpoint(ALLOCATE_ANSWER)
         worker = self._shared
         if worker is None:
-            worker = AnswerWorker(self._config, self._clock, restart=self._plan.restart, speaker=self._speaker)
+            worker = AnswerWorker(
+                self._config, self._clock, restart=self._plan.restart, model_loader=self._model_loader
+            )
             stack.callback(worker.close)
         self._group.add_process(ANSWERS, worker.start())
         return worker.endpoint

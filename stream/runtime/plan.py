@@ -46,11 +46,11 @@ class RunPlan:
 
     @classmethod
     def of(
-        cls, config: Config, info: SourceInfo, *, journal: Journal | None = None, holds: bool | None = None
+        cls, config: Config, info: SourceInfo, *, journal: Journal | None = None, initial_verdict: bool | None = None
     ) -> RunPlan:
         """Decides what follows from the configuration and the source.
 
-        `journal` holds the answers of a run that this one continues, `holds` is the answer to its standing query.
+        `journal` holds the answers of a run that this one continues, `initial_verdict` that to its standing query.
         """
         pipeline, answer = config.pipeline, config.answer
         paced = info.live or config.capture.realtime
@@ -65,7 +65,7 @@ class RunPlan:
             texture=_texture_options(config),
             allocator=_allocator_options(config, paced=paced),
             allocate=_allocate_policy(config, live=info.live),
-            schedule=_schedule_policy(config, lockstep=lockstep, holds=holds),
+            schedule=_schedule_policy(config, lockstep=lockstep, initial_verdict=initial_verdict),
             client=ClientOptions(
                 encode=answer.encode,
                 standing_query=answer.until.question,
@@ -125,7 +125,7 @@ def _allocate_policy(config: Config, *, live: bool) -> AllocatePolicy:
     )
 
 
-def _schedule_policy(config: Config, *, lockstep: bool, holds: bool | None) -> SchedulePolicy:
+def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | None) -> SchedulePolicy:
     answer = config.answer
     return SchedulePolicy(
         triggers=AnswerTriggerOptions(_ns(answer.every_s), answer.on_change, answer.on_cut is not False),
@@ -136,11 +136,11 @@ def _schedule_policy(config: Config, *, lockstep: bool, holds: bool | None) -> S
         connect_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
         shadow_every=answer.shadow_every,
         cancel_on_cut=answer.on_cut == "cancel",
-        standing_query=_standing_query(answer.until, holds),
+        standing_query=_standing_query(answer.until, initial_verdict),
     )
 
 
-def _standing_query(until: StandingQueryConfig, holds: bool | None) -> StandingQueryOptions | None:
+def _standing_query(until: StandingQueryConfig, initial_verdict: bool | None) -> StandingQueryOptions | None:
     if until.question is None:
         return None
     return StandingQueryOptions(
@@ -154,7 +154,7 @@ def _standing_query(until: StandingQueryConfig, holds: bool | None) -> StandingQ
         thresholds=VerdictThresholds(until.yes_above, until.no_below, until.sure, until.certain),
         only_query=until.alone,
         stop_on_yes=not until.go_on,
-        initial_verdict=holds,
+        initial_verdict=initial_verdict,
         force=until.force,
     )
 

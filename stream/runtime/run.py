@@ -23,17 +23,17 @@ class BaseRun(ABC):
 
     Making one opens the source, and raises StreamError or ArrCocError where that, the store or the model cannot work.
     `run` is a generator for the main thread; `end`, `cancel`, `ask`, `drops` and `processes` may be called from any
-    thread, the first two from signal handlers too. `speaker` names the function that loads the model, as
+    thread, the first two from signal handlers too. `model_loader` names the function that loads the model, as
     "module:function". A subclass sets `source_info` with `_set_source`, and supplies the events.
     """
 
     source_info: SourceInfo
     statistics: RunStatistics
 
-    def __init__(self, config: Config, clock: Clock | None, speaker: str) -> None:
+    def __init__(self, config: Config, clock: Clock | None, model_loader: str) -> None:
         self._config = config
         self._clock = clock or MonotonicClock()
-        self._speaker = speaker
+        self._model_loader = model_loader
         self._control = RunControl()
 
     def _set_source(self, info: SourceInfo) -> None:
@@ -45,8 +45,8 @@ class BaseRun(ABC):
     def _model_name(self) -> str:
         if self._config.answer.server is not None:
             return self._config.answer.server
-        if self._speaker != QWEN:
-            return self._speaker
+        if self._model_loader != QWEN:
+            return self._model_loader
         check_watched(self._config)
         return model_name(self._config)
 

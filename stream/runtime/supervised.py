@@ -59,9 +59,9 @@ class SupervisedRun(BaseRun):
     Making one starts the frame process, which opens the source.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None, *, speaker: str = QWEN) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, model_loader: str = QWEN) -> None:
         pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
-        super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, speaker)
+        super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, model_loader)
         self._continuity = RunContinuity(self._config, self._clock)
         self._supervisors: dict[str, ProcessSupervisor] = {}
         with ExitStack() as stack:
@@ -72,12 +72,12 @@ class SupervisedRun(BaseRun):
             self._reports = transport.event_receiver(endpoint)
             stack.callback(self._reports.close)
             self._answers = self._answer_worker(stack)
-            self._workers = FrameWorkers(self._continuity, self._answers, speaker, endpoint, directory)
+            self._workers = FrameWorkers(self._continuity, self._answers, model_loader, endpoint, directory)
             stack.callback(self._stop_children)
             policy = RestartPolicy.of(self._config.pipeline, restart=True)
             self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
             opened = self._opened()
-            self._continuity.opened(opened)
+            self._continuity.note_source(opened)
             self._set_source(opened.info)
             self._stack = stack.pop_all()
 
@@ -129,12 +129,12 @@ class SupervisedRun(BaseRun):
                 elif self._frames_are_gone():
                     return
             elif isinstance(report, EventReport):
-                event = self._continuity.take(unpack_event(report.event))
+                event = self._continuity.rebase(unpack_event(report.event))
                 if event is not None:
                     self._heed(event)
                     yield event
             elif isinstance(report, WorkerFinished):
-                self._continuity.dropped(report.drops)
+                self._continuity.note_drops(report.drops)
                 return
             elif self._is_over(report):
                 return
@@ -149,8 +149,8 @@ class SupervisedRun(BaseRun):
         """Tells the frame process what it has not been told yet."""
         child = self._supervisors[FRAMES].child
         if (query := self._control.take_query()) is not None:
-            self._continuity.asked = query
-            child.send_line(msgspec.json.encode(WorkerCommand(ask=query)))
+            self._continuity.pending_query = query
+            child.send_line(msgspec.json.encode(WorkerCommand(query=query)))
         wanted = WorkerCommand(end=self._control.ending, cancel=self._control.cancelled)
         if wanted != told:
             child.send_line(msgspec.json.encode(wanted))
@@ -175,7 +175,7 @@ class SupervisedRun(BaseRun):
         """What an event of the frame stages means for the children."""
         if isinstance(event, FrameReady):
             self._workers.prestart()
-        elif isinstance(event, VerdictChanged) and self._continuity.holds and not self._config.answer.until.go_on:
+        elif isinstance(event, VerdictChanged) and self._continuity.verdict and not self._config.answer.until.go_on:
             self._control.end(FOUND)
 
     def _is_over(self, report: Report) -> bool:
@@ -186,9 +186,9 @@ class SupervisedRun(BaseRun):
     def _note(self, report: Report) -> None:
         """Raises the error that the user can put right; another one ends the child, which is then started again."""
         if isinstance(report, DropReport):
-            self._continuity.dropped(report.drops)
+            self._continuity.note_drops(report.drops)
         elif isinstance(report, SourceOpened):
-            self._continuity.opened(report)
+            self._continuity.note_source(report)
         elif isinstance(report, AnswerTimeout) and self._answers is not None:
             self._answers.kill_hung()
         elif isinstance(report, WorkerFailed):
@@ -217,7 +217,7 @@ class SupervisedRun(BaseRun):
     def _answer_worker(self, stack: ExitStack) -> AnswerWorker | None:
         if self._config.answer.server is not None:
             return None
-        answers = AnswerWorker(self._config, self._clock, restart=True, speaker=self._speaker)
+        answers = AnswerWorker(self._config, self._clock, restart=True, model_loader=self._model_loader)
         stack.callback(answers.close)
         return answers
 

@@ -1,4 +1,4 @@
-"""Messages between a run and its worker processes: small structs on stdin and over a socket. Imports no torch."""
+"""Messages between a run and its worker processes: commands on stdin, reports over a socket. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,72 +11,74 @@ from stream.transport import SocketDirectory
 
 
 class FrameWorkerConfig(msgspec.Struct, frozen=True):
-    """What a frame process must know. `answers` is where its parent's answer process is reached; "" for one elsewhere.
+    """Configuration of a frame process, its first line on stdin.
 
-    `holds`: the answer to the standing question, as the child before it left it.
+    `answers` is the address of its parent's answer process, and `snapshot` the descriptor of the memory shared with
+    that; None where the answer server is elsewhere. `heartbeat` is the descriptor of the heartbeat's writing end.
+    `initial_verdict`: the answer to the standing query, as the process before left it.
     """
 
     reports_to: str
-    answers: str
-    snapshot: int
+    answers: str | None
+    snapshot: int | None
     heartbeat: int
     directory: SocketDirectory
-    speaker: str
+    model_loader: str
     config: str
-    holds: bool | None = None
+    initial_verdict: bool | None = None
 
 
 class AnswerWorkerConfig(msgspec.Struct, frozen=True):
-    """What an answer process must know."""
+    """Configuration of an answer process, its first line on stdin. `snapshot` and `heartbeat` are descriptors."""
 
     endpoint: str
     directory: SocketDirectory
     snapshot: int
     heartbeat: int
     threads: int
-    speaker: str
+    model_loader: str
     config: str
 
 
 class WorkerCommand(msgspec.Struct, frozen=True):
-    """The line that tells the child something while it runs: `ask` changes the question."""
+    """Command to a frame process, a line on stdin. `query`: the query from the next answer on."""
 
     end: bool = False
     cancel: bool = False
-    ask: str | None = None
+    query: str | None = None
 
 
 class SourceOpened(msgspec.Struct, frozen=True, tag="source-opened"):
-    """The source is open. `backend` is the texture store that works there."""
+    """Report that the source is open. `backend` is the texture store that runs."""
 
     info: SourceInfo
     backend: str
 
 
 class EventReport(msgspec.Struct, frozen=True, tag="event"):
-    """An event of the run, packed."""
+    """Report of an event, packed."""
 
     event: bytes
 
 
 class DropReport(msgspec.Struct, frozen=True, tag="drops"):
-    """What this process has dropped so far."""
+    """Report of what this process has dropped so far, by queue and cause."""
 
     drops: dict[str, int]
 
 
 class AnswerTimeout(msgspec.Struct, frozen=True, tag="answer-timeout"):
-    """The answer process says nothing any more."""
+    """Report that the answer process has been silent for too long."""
 
 
 class WorkerFinished(msgspec.Struct, frozen=True, tag="finished"):
-    """The frame stages have ended well, after so many drops."""
+    """Report that the frame stages have ended well; `drops` as in DropReport."""
 
     drops: dict[str, int]
 
 
 class WorkerFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """The run ended with an error: its class and its message."""
+    """Report that the frame stages have failed: class and message of the error."""
 
     error: str
     message: str
@@ -89,10 +91,10 @@ _decoder = msgspec.msgpack.Decoder(Report)
 
 
 def pack_report(report: Report) -> bytes:
-    """The report in the form in which it travels."""
+    """Returns the report as bytes."""
     return _encoder.encode(report)
 
 
 def unpack_report(data: bytes) -> Report:
-    """What a child has told. Raises msgspec.DecodeError where it is nothing of the kind."""
+    """Returns the report that `pack_report` packed. Raises msgspec.DecodeError where it is none."""
     return _decoder.decode(data)

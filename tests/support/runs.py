@@ -189,7 +189,7 @@ def watch(run: SupervisedRun, on_event: Callable[[Seen, Event], None]) -> Seen:
 
 
 def open_supervised(speaker: str = "FakeSpeaker", given: Config | None = None) -> SupervisedRun:
-    return SupervisedRun(given or config(), speaker=f"tests.support.answer_models:{speaker}")
+    return SupervisedRun(given or config(), model_loader=f"tests.support.answer_models:{speaker}")
 
 
 M = TypeVar("M", bound=Message)

@@ -80,7 +80,7 @@ def run(source: str, **answer: Any) -> list[Any]:
         answer=AnswerConfig(every_s=None, **answer),
         pipeline=PipelineConfig(single_process=True, answers="newest"),
     )
-    return list(Pipeline(config, speaker=f"{__name__}:StaleSpeaker").run())
+    return list(Pipeline(config, model_loader=f"{__name__}:StaleSpeaker").run())
 
 
 def of(events: Sequence[Any], kind: type) -> list[Any]:
@@ -124,7 +124,7 @@ def test_what_the_key_may_be_is_said() -> None:
 def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count: int, tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mkv", list(moving_square(3, 64, 64)), FPS, codec="ffv1", pixel_format="yuv444p")
     config = Config(source=str(path), answer=AnswerConfig(on_cut=on_cut), pipeline=PipelineConfig(single_process=True))
-    events = list(Pipeline(config, speaker="tests.support.answer_models:FakeSpeaker").run())
+    events = list(Pipeline(config, model_loader="tests.support.answer_models:FakeSpeaker").run())
     told = [event.message for event in of(events, Notice) if event.code == "cancel-off"]
     assert len(told) == count
     assert all("answer.on_cut = cancel changes nothing here" in message for message in told)

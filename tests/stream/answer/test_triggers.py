@@ -475,7 +475,7 @@ def test_what_is_watched_for_comes_from_the_configuration() -> None:
         sure=0.9,
         certain=0.3,
     )
-    plan = RunPlan.of(Config(answer=AnswerConfig(until=given)), info, holds=True)
+    plan = RunPlan.of(Config(answer=AnswerConfig(until=given)), info, initial_verdict=True)
     assert plan.schedule.standing_query == StandingQueryOptions(
         query="is it?",
         triggers=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),

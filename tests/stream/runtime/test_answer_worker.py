@@ -368,7 +368,7 @@ def test_a_model_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_signal_ends_it(number: int) -> None:
     before = signal.getsignal(number)
     serve_answers(
-        Config(), ANYWHERE, lambda: os.kill(os.getpid(), number), speaker="tests.support.answer_models:FakeSpeaker"
+        Config(), ANYWHERE, lambda: os.kill(os.getpid(), number), model_loader="tests.support.answer_models:FakeSpeaker"
     )
     assert signal.getsignal(number) is before
 

@@ -9,7 +9,7 @@ import pytest
 
 from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
-from stream.events import STORE_LOST, Notice, QueryChanged, Started
+from stream.events import STORE_LOST, Notice, QueryChanged
 from stream.runtime.frame_processes import RunContinuity
 from stream.runtime.worker_messages import SourceOpened
 from tests.support.events import answer, frame, look
@@ -19,82 +19,81 @@ from tests.support.runs import WATCHED_INFO
 def continuity(*, live: bool = True, **capture: Any) -> RunContinuity:
     """With a first frame process that has opened its source."""
     made = RunContinuity(Config(source="a.mp4", capture=CaptureConfig(**capture)), FakeClock())
-    made.next()
-    made.opened(SourceOpened(replace(WATCHED_INFO, live=live), "gl"))
+    made.next_config()
+    made.note_source(SourceOpened(replace(WATCHED_INFO, live=live), "gl"))
     return made
 
 
 def test_the_first_frame_process_is_given_the_run_as_it_is() -> None:
     config = Config(source="a.mp4", capture=CaptureConfig(max_frames=100))
-    assert RunContinuity(config, FakeClock()).next() == config
+    assert RunContinuity(config, FakeClock()).next_config() == config
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_the_next_one_reads_what_the_one_before_it_left(live: bool) -> None:
     run = continuity(live=live, max_frames=100)
-    run.take(frame(39, 2.0))
-    rest = run.next().capture
+    run.rebase(frame(39, 2.0))
+    rest = run.next_config().capture
     assert run.frames_before == 40
     assert rest.max_frames == 60
     assert (rest.start_s == 0) is live
-    run.take(frame(59, 3.0))
-    assert run.next().capture.max_frames == 1
+    run.rebase(frame(59, 3.0))
+    assert run.next_config().capture.max_frames == 1
 
 
 def test_frames_and_answers_are_counted_on() -> None:
     run = continuity()
-    run.take(frame(39, 2.0))
-    assert run.take(answer(2.0, "a", frame_index=39)) == answer(2.0, "a", frame_index=39)
-    run.next()
-    told = run.take(answer(0.0, "b", frame_index=3))
+    run.rebase(frame(39, 2.0))
+    assert run.rebase(answer(2.0, "a", frame_index=39)) == answer(2.0, "a", frame_index=39)
+    run.next_config()
+    told = run.rebase(answer(0.0, "b", frame_index=3))
     assert (told.answer, told.frame_index) == (1, 43)  # type: ignore[union-attr]
 
 
 def test_what_every_frame_process_says_as_it_begins_is_told_once() -> None:
     run = continuity()
-    started = Started(source="a", model="m", query="what?", backend="gl")
-    world, repaired = (Notice(code=code, message="") for code in ("model-world", "pts-repaired"))
-    told = [run.take(event) for event in (started, world, repaired, started, world, repaired)]
+    loading, world, repaired = (Notice(code=code, message="") for code in ("loading", "model-world", "pts-repaired"))
+    told = [run.rebase(event) for event in (loading, world, repaired, loading, world, repaired)]
     assert told == [None, world, repaired, None, None, repaired]
 
 
 def test_drops_of_all_of_them_add_up() -> None:
     run = continuity()
-    run.dropped({"capture.replaced": 2})
-    run.dropped({"capture.replaced": 3})
+    run.note_drops({"capture.replaced": 2})
+    run.note_drops({"capture.replaced": 3})
     assert run.drops() == {"capture.replaced": 3}
-    run.next()
+    run.next_config()
     assert run.drops() == {"capture.replaced": 3}
-    run.dropped({"capture.replaced": 1, "texture.replaced": 4})
+    run.note_drops({"capture.replaced": 1, "texture.replaced": 4})
     assert run.drops() == {"capture.replaced": 4, "texture.replaced": 4}
 
 
 def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not() -> None:
     run = continuity()
-    run.asked = "who?"
-    assert run.next().answer.query != "who?"
-    assert run.asked == "who?"
-    run.take(QueryChanged(query="who?"))
-    assert run.asked is None
-    assert run.next().answer.query == "who?"
-    run.asked = "refused?"
-    run.take(QueryChanged(query="refused?", error="too long"))
-    assert run.asked is None
-    assert run.next().answer.query == "who?"
+    run.pending_query = "who?"
+    assert run.next_config().answer.query != "who?"
+    assert run.pending_query == "who?"
+    run.rebase(QueryChanged(query="who?"))
+    assert run.pending_query is None
+    assert run.next_config().answer.query == "who?"
+    run.pending_query = "refused?"
+    run.rebase(QueryChanged(query="refused?", error="too long"))
+    assert run.pending_query is None
+    assert run.next_config().answer.query == "who?"
 
 
 def test_the_answer_that_holds_is_known_from_looks() -> None:
     run = continuity()
-    assert run.holds is None
-    run.take(look(1.0, holds="yes"))
-    run.take(look(1.0, holds=None))
-    assert run.holds is True
-    run.take(look(1.0, holds="no"))
-    assert run.holds is False
+    assert run.verdict is None
+    run.rebase(look(1.0, holds="yes"))
+    run.rebase(look(1.0, holds=None))
+    assert run.verdict is True
+    run.rebase(look(1.0, holds="no"))
+    assert run.verdict is False
 
 
 def test_the_store_that_runs_is_known_also_once_it_gave_up() -> None:
     run = continuity()
     assert run.backend == "gl"
-    run.take(Notice(code=STORE_LOST, message="gone"))
+    run.rebase(Notice(code=STORE_LOST, message="gone"))
     assert run.backend == "cpu"

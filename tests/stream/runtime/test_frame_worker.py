@@ -32,11 +32,11 @@ def test_it_ends_at_once_although_its_source_does_not_open(
             config = Config(source=f"zmq+tcp://127.0.0.1:{silent.getsockname()[1]}")
             orders = FrameWorkerConfig(
                 reports_to=f"ipc://{tmp_path}/reports",
-                answers="",
-                snapshot=-1,
+                answers=None,
+                snapshot=None,
                 heartbeat=child.heartbeat_writer,
                 directory=SocketDirectory(str(tmp_path / "sockets"), "", 0, 0),
-                speaker="tests.support.answer_models:FakeSpeaker",
+                model_loader="tests.support.answer_models:FakeSpeaker",
                 config=config.model_dump_json(),
             )
             child.send_line(msgspec.json.encode(orders))

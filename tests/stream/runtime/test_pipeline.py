@@ -68,7 +68,7 @@ class Run:
 
 
 def run(config: Config, speaker: str = "FakeSpeaker", on_event: Callable[[Pipeline, Event], None] | None = None) -> Run:
-    pipeline = Pipeline(config, speaker=f"tests.support.answer_models:{speaker}")
+    pipeline = Pipeline(config, model_loader=f"tests.support.answer_models:{speaker}")
     result = Run([], None)
     try:
         for event in pipeline.run():
@@ -318,7 +318,8 @@ def test_overlays_are_there_for_whoever_draws_them(video: str) -> None:
 
 def test_an_overlay_that_was_not_taken_is_gone_with_the_next_event(video: str) -> None:
     pipeline = Pipeline(
-        configured(video, output=OutputConfig(heatmap="map.mp4")), speaker="tests.support.answer_models:FakeSpeaker"
+        configured(video, output=OutputConfig(heatmap="map.mp4")),
+        model_loader="tests.support.answer_models:FakeSpeaker",
     )
     slots = [event.slot for event in pipeline.run() if isinstance(event, FrameReady) and event.slot is not None]
     with pytest.raises(TransportError, match="holds nothing"):
@@ -401,7 +402,7 @@ def test_ending_before_the_model_is_loaded_ends_at_once(video: str) -> None:
 @pytest.mark.parametrize("two_processes", [False, True])
 def test_closing_the_run_stops_everything(video: str, two_processes: bool) -> None:
     pipeline = Pipeline(
-        configured(video, two_processes=two_processes), speaker="tests.support.answer_models:FakeSpeaker"
+        configured(video, two_processes=two_processes), model_loader="tests.support.answer_models:FakeSpeaker"
     )
     events = pipeline.run()
     assert isinstance(next(events), Started)
@@ -467,7 +468,7 @@ def test_a_stage_that_fails_is_named_and_the_others_stop(
 
 
 def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(configured(video), speaker="tests.support.answer_models:FakeSpeaker")
+    pipeline = Pipeline(configured(video), model_loader="tests.support.answer_models:FakeSpeaker")
 
     def frames(should_stop: object) -> Iterator[object]:
         raise SourceNotFound("the disk is gone")
@@ -486,7 +487,7 @@ def test_nothing_is_left_of_the_answer_socket_after_a_run(video: str, tmp_path: 
 
 def test_what_cannot_work_fails_before_anything_starts(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(SourceNotFound):
-        Pipeline(configured("nowhere.mp4"), speaker="tests.support.answer_models:FakeSpeaker")
+        Pipeline(configured("nowhere.mp4"), model_loader="tests.support.answer_models:FakeSpeaker")
     empty = tmp_path_factory.mktemp("model")
     with pytest.raises(ModelNotFound):
         Pipeline(configured(video, answer=AnswerConfig(model=str(empty))))
@@ -501,7 +502,7 @@ def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
     pipeline = Pipeline(
         configured(video, capture=CaptureConfig(realtime=True)),
         FlyingClock(),
-        speaker="tests.support.answer_models:FakeSpeaker",
+        model_loader="tests.support.answer_models:FakeSpeaker",
     )
     frames = pipeline._source.frames
 

@@ -78,7 +78,7 @@ def record(
         output=OutputConfig(record=str(folder)),
         pipeline=PipelineConfig(single_process=True),
     )
-    pipeline = Pipeline(config, speaker=SPEAKER)
+    pipeline = Pipeline(config, model_loader=SPEAKER)
     events: list[Event] = []
     for event in pipeline.run():
         events.append(event)
@@ -126,7 +126,7 @@ def test_what_the_run_tells_and_its_captions_are_those_of_a_run_that_records_not
     video: str, tmp_path: Path
 ) -> None:
     assert [type(event) for event in record(video, tmp_path / "a")] == [
-        type(event) for event in Pipeline(_plain(video), speaker=SPEAKER).run()
+        type(event) for event in Pipeline(_plain(video), model_loader=SPEAKER).run()
     ]
 
 

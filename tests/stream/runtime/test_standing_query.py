@@ -68,7 +68,7 @@ def configured(source: str, output: OutputConfig | None = None, **until: Any) ->
 
 
 def run(config: Config, speaker: str = "FakeSpeaker", **asked: Any) -> list[Event]:
-    return list(_events(Pipeline(config, speaker=f"tests.support.answer_models:{speaker}"), **asked))
+    return list(_events(Pipeline(config, model_loader=f"tests.support.answer_models:{speaker}"), **asked))
 
 
 def _events(pipeline: Pipeline, ask: str | None = None) -> Iterator[Event]:
@@ -198,7 +198,9 @@ def test_two_runs_write_the_same_bytes(video: str, tmp_path: Path, capsys: pytes
         config = configured(video, OutputConfig(paths=(str(path),), timing=False), captions=True)
         sink = LinesDisplay(None, clock=FakeClock())
         run_session(
-            config, sink, make_run=lambda config: Pipeline(config, speaker="tests.support.answer_models:FakeSpeaker")
+            config,
+            sink,
+            make_run=lambda config: Pipeline(config, model_loader="tests.support.answer_models:FakeSpeaker"),
         )
         written.append(path.read_bytes())
     assert written[0] == written[1]

@@ -113,7 +113,7 @@ class LateClock(MonotonicClock):
 
 def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     clock = LateClock()
-    run = SupervisedRun(config(), clock, speaker="tests.support.answer_models:FakeSpeaker")
+    run = SupervisedRun(config(), clock, model_loader="tests.support.answer_models:FakeSpeaker")
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", isinstance(event, FrameReady)):
@@ -402,7 +402,7 @@ def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> No
     )
 
     def answers(kill_at: int | None) -> tuple[list[tuple[int, str]], int]:
-        pipeline = Pipeline(whole, speaker="tests.support.answer_models:FakeSpeaker")
+        pipeline = Pipeline(whole, model_loader="tests.support.answer_models:FakeSpeaker")
         told: list[Answer] = []
         restarts = 0
         for event in pipeline.run():
