@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # `nohup make test`: tests close terminals of their own
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 CONCURRENT = ("watch", "Reading", "StageRunner", "Transport", "Heartbeat")
