@@ -1,4 +1,4 @@
-"""What works on this machine: one check for each thing, and for what does not work, what to do."""
+"""Checks of this machine: one for each thing that runs need or can use, with the remedy where it does not work."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from stream.config import Config
-from stream.doctor import model_fit as cards
-from stream.doctor import model_fit as fitness
-from stream.doctor import system as hardware
-from stream.doctor import system as software
+from stream.doctor import model_fit, system
 from stream.doctor.system import DiagnosticCheck
 
 __all__ = ["DiagnosticCheck", "all_needed_work", "examine"]
 
-
 STORES = ("cpu", "gl", "cuda")
-"""Where the texture may lie."""
+"""Texture stores that are tried."""
 
 log = logging.getLogger(__name__)
 
@@ -29,37 +25,38 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
     torch and for the texture stores. The memory is that of an answer stage for so many `streams`.
     """
     checks: tuple[tuple[str, Callable[[], DiagnosticCheck]], ...] = (
-        ("python", software.python),
-        ("libraries", software.libraries),
-        ("torch", partial(software.library, "torch", "torch")),
-        ("transformers", partial(software.library, "transformers", "transformers", imported=False)),
-        ("opencv", partial(software.library, "cv2", "opencv-python-headless", part="opencv")),
-        ("ffmpeg", software.ffmpeg),
-        ("decoders", software.decoders),
-        ("heat maps", software.heatmaps),
-        ("network", software.network),
-        ("plots", software.plots),
-        ("sockets", software.sockets),
-        ("frames", software.shared_frames),
-        ("cameras", hardware.cameras),
-        *((f"texture {name}", partial(hardware.texture, name, config.texture.backend)) for name in STORES),
-        ("cuda", partial(hardware.cuda, config.answer.device)),
-        ("model", partial(fitness.model, config)),
-        ("memory", partial(fitness.memory, config, streams=streams)),
-        ("cards", partial(cards.cards, config, streams)),
+        ("python", system.python),
+        ("libraries", system.libraries),
+        ("torch", partial(system.library, "torch", "torch")),
+        ("transformers", partial(system.library, "transformers", "transformers", imported=False)),
+        ("opencv", partial(system.library, "cv2", "opencv-python-headless", part="opencv")),
+        ("ffmpeg", system.ffmpeg),
+        ("decoders", system.decoders),
+        ("heat maps", system.heatmaps),
+        ("network", system.network),
+        ("plots", system.plots),
+        ("sockets", system.sockets),
+        ("frames", system.shared_frames),
+        ("cameras", system.cameras),
+        *((f"texture {name}", partial(system.texture, name, config.texture.backend)) for name in STORES),
+        ("cuda", partial(system.cuda, config.answer.device)),
+        ("model", partial(model_fit.model, config)),
+        ("memory", partial(model_fit.memory, config, streams=streams)),
+        ("cards", partial(model_fit.cards, config, streams)),
     )
     for part, check in checks:
         if begin is not None:
             begin(part)
-        yield _checked(part, check)
+        yield _run(part, check)
 
 
 def all_needed_work(checks: Sequence[DiagnosticCheck]) -> bool:
+    """Return whether nothing that runs need is broken."""
     return not any(check.state == "broken" for check in checks)
 
 
-def _checked(part: str, check: Callable[[], DiagnosticCheck]) -> DiagnosticCheck:
-    """The check, or that it failed by itself: one that breaks must not hide the others."""
+def _run(part: str, check: Callable[[], DiagnosticCheck]) -> DiagnosticCheck:
+    """Make a check; an exception becomes a broken one, which hides no other."""
     try:
         return check()
     except Exception as error:

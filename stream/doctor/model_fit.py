@@ -1,4 +1,4 @@
-"""Whether the model is there and fits this machine and usual cards."""
+"""Checks of the model: whether it is there, and fits this machine and graphics cards of usual sizes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ from stream.config import Config
 from stream.doctor.system import DiagnosticCheck
 
 FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
-"""What the two processes take at 1080p without a model: Python, torch and the frames; measured."""
+"""Memory of the two processes at 1080p without a model: Python, torch and the frames; measured."""
 
 USUAL_SIZE = "1920x1080"
 
 REMEDY = "close other programs, or give --dtype bfloat16, a lower --budget, fewer frames (--window) or a smaller model"
 
 PROMPT_TOKENS = 64
-"""About what the chat template and a short question take."""
+"""Tokens of the chat template and a short question, roughly."""
+
+CARDS_GB = (16, 24, 32, 48)
+
+OVERHEAD_BYTES = 1 << 30
+"""Memory left for CUDA's context, its libraries' work space, the texture and a screen; not measured."""
 
 
 def model(config: Config) -> DiagnosticCheck:
-    """Whether it is there and whole, and its context long enough."""
+    """Check that the model is there and whole, and its context long enough."""
     try:
         facts, name = facts_of(config)
     except ArrCocError as error:
@@ -50,7 +55,7 @@ def model(config: Config) -> DiagnosticCheck:
 
 
 def memory(config: Config, free: Callable[[], int] | None = None, streams: int = 1) -> DiagnosticCheck:
-    """What a run needs against what is free; on a CUDA device the model lies there. It answers so many streams."""
+    """Compare the memory that a run with so many streams needs with what is free, on the CUDA device if it is used."""
     free_bytes = (free or free_memory_bytes)()
     processes = FRAME_PROCESS_BYTES + (0 if config.pipeline.single_process else ANSWER_PROCESS_BYTES)
     try:
@@ -83,7 +88,8 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
 
 
 def facts_of(config: Config) -> tuple[ModelSpec | None, str]:
-    """What the model's folder says, None where it would be downloaded; and its name. Raises as `ModelSpec.read`."""
+    """Return the specification in the model's folder, None if it would be downloaded, and its name. Raises as
+    `ModelSpec.read`."""
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
     if folder is None:
@@ -93,7 +99,7 @@ def facts_of(config: Config) -> tuple[ModelSpec | None, str]:
 
 
 def load_of(config: Config, streams: int = 1) -> Workload:
-    """What the model is asked at its most. A frame that comes whole is as large as `capture.size` says, else 1080p."""
+    """Return the most that the model is asked. A whole frame is as large as `capture.size` says, else 1080p."""
     answer, window = config.answer, config.answer.window
     visual, other = tokens_of(config)
     whole = tiles_of(config)
@@ -109,7 +115,7 @@ def load_of(config: Config, streams: int = 1) -> Workload:
 
 
 def tiles_of(config: Config) -> int:
-    """Tiles of a frame, as far as the configuration tells."""
+    """Return the tiles of a frame, as far as the configuration tells."""
     width_px, height_px = map(int, (config.capture.size or USUAL_SIZE).split("x"))
     tiles = TileGrid.of(height_px, width_px).tiles
     return min(tiles, config.capture.max_tiles or tiles)
@@ -122,7 +128,7 @@ def _fits(said: str, needed: int, free: int) -> DiagnosticCheck:
 
 
 def tokens_of(config: Config) -> tuple[int, int]:
-    """A prompt's visual tokens at their most, and its others with the answer's."""
+    """Return a prompt's visual tokens at their most, and its other tokens with the answer's."""
     budget = MOST_TOKENS if config.answer.target_ms is not None else config.allocate.budget
     visual = budget if isinstance(budget, int) else most_tokens(budget, tiles_of(config))
     return visual, PROMPT_TOKENS + len(config.answer.query) // 3 + config.answer.max_tokens
@@ -141,18 +147,15 @@ def _on_cuda(device: str) -> bool:
 
 
 def size_text(count: int) -> str:
+    """Return a number of bytes for people: `1.5 GB`, `300 MB`."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
-CARDS_GB = (16, 24, 32, 48)
-
-OVERHEAD_BYTES = 1 << 30
-"""Left for CUDA's context, its libraries' work space, the texture and a screen: an allowance, not a measurement."""
-
-
 def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
-    """What is needed for so many streams, and for each card whether it fits, and the most frames that a window may show
-    there. Cards of which the same is true share one entry."""
+    """Estimate the memory for so many streams, and for each card whether it fits and the largest window there.
+
+    Cards of which the same is true share one entry.
+    """
     try:
         facts, name = facts_of(config)
     except ArrCocError:
@@ -171,7 +174,7 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
 
 
 def most_frames(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
-    """The largest window of such frames that fits memory and context; 0 where not even one frame does.
+    """Return the largest window of such frames that fits memory and context; 0 where not even one frame does.
 
     As many are kept as are shown.
     """

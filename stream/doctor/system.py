@@ -1,4 +1,4 @@
-"""`DiagnosticCheck`; Python, libraries, FFmpeg, sockets, cameras, stores, CUDA."""
+"""Checks of the system: Python, libraries, FFmpeg, sockets, cameras, texture stores, CUDA."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = Literal["works", "absent", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticCheck:
-    """One thing: whether it `works`, is `absent` (runs go without it), or `broken` (runs need it), and the remedy."""
+    """Result: the part `works`, is `absent` (runs go without it) or `broken` (runs need it); and the remedy."""
 
     part: str
     state: State
@@ -39,6 +39,7 @@ WHEELS = "install PyAV from PyPI, whose wheels have all of it: pip install --for
 
 
 def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> DiagnosticCheck:
+    """Check the version of Python."""
     cores = counted(os.cpu_count() or 1, "core")
     said = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}, {cores}"
     if found[:2] < OLDEST_PYTHON:
@@ -47,7 +48,7 @@ def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> DiagnosticCh
 
 
 def library(module: str, distribution: str, *, part: str | None = None, imported: bool = True) -> DiagnosticCheck:
-    """A library's version; `imported`: it must also import, which finds broken installations."""
+    """Check a library's version; `imported`: it must also import, which finds broken installations."""
     part, remedy = part or module, f"pip install {distribution}"
     try:
         said = version(distribution)
@@ -63,7 +64,7 @@ def library(module: str, distribution: str, *, part: str | None = None, imported
 
 
 def libraries() -> DiagnosticCheck:
-    """The small ones, in one row."""
+    """Check the small libraries, in one row."""
     found, missing = [], []
     for name in SMALL_LIBRARIES:
         try:
@@ -78,12 +79,14 @@ def libraries() -> DiagnosticCheck:
 
 
 def ffmpeg() -> DiagnosticCheck:
+    """Name the FFmpeg that PyAV brings."""
     from stream.sources import decoder as abilities
 
     return DiagnosticCheck("ffmpeg", "works", f"PyAV {abilities.ffmpeg_version()}")
 
 
 def decoders(found: dict[str, bool] | None = None) -> DiagnosticCheck:
+    """Check that FFmpeg decodes the usual codecs; runs need H.264."""
     if found is None:
         from stream.sources.decoder import decodable
 
@@ -92,6 +95,7 @@ def decoders(found: dict[str, bool] | None = None) -> DiagnosticCheck:
 
 
 def heatmaps(works: bool | None = None) -> DiagnosticCheck:
+    """Check that FFmpeg encodes heat maps."""
     if works is None:
         from stream.sources.decoder import encodes_heatmaps
 
@@ -102,6 +106,7 @@ def heatmaps(works: bool | None = None) -> DiagnosticCheck:
 
 
 def network(found: dict[str, bool] | None = None) -> DiagnosticCheck:
+    """Check that FFmpeg reads network protocols."""
     if found is None:
         from stream.sources.decoder import protocols
 
@@ -110,7 +115,7 @@ def network(found: dict[str, bool] | None = None) -> DiagnosticCheck:
 
 
 def _each(what: str, found: dict[str, bool], lacking: State) -> DiagnosticCheck:
-    """One check of several abilities: `lacking` where FFmpeg has not all of them."""
+    """Return one check of several abilities: `lacking` where FFmpeg has not all of them."""
     missing = [name for name, works in found.items() if not works]
     there = ", ".join(name for name, works in found.items() if works) or "none"
     if not missing:
@@ -119,13 +124,14 @@ def _each(what: str, found: dict[str, bool], lacking: State) -> DiagnosticCheck:
 
 
 def plots() -> DiagnosticCheck:
+    """Check for matplotlib, which draws the figures of `bench`."""
     if find_spec("matplotlib") is None:
         return DiagnosticCheck("plots", "absent", "no matplotlib, so no bench --png", "pip install matplotlib")
     return DiagnosticCheck("plots", "works", f"matplotlib {version('matplotlib')}")
 
 
 def sockets() -> DiagnosticCheck:
-    """Between the processes: a folder for their sockets, whose name is short enough, and ports on loopback."""
+    """Check the sockets between processes: a folder whose name is short enough, and ports on loopback."""
     from stream.transport import private_directory
 
     try:
@@ -143,12 +149,12 @@ def sockets() -> DiagnosticCheck:
 
 
 def shared_frames(has_memfd: bool = hasattr(os, "memfd_create")) -> DiagnosticCheck:
-    """How whole frames reach the answer process."""
+    """Name the memory in which whole frames reach the answer process."""
     return DiagnosticCheck("frames", "works", "shared in memory (memfd)" if has_memfd else "shared in a temporary file")
 
 
 TRIAL_LIMIT_S = 30.0
-"""How long a texture store may take to open and be used once; on a slow machine most of it goes into imports."""
+"""Time for a texture store to open and be used once; on a slow machine most of it goes into imports."""
 
 NEWER_DRIVER = "install a newer driver of the graphics card"
 
@@ -156,6 +162,7 @@ TORCH_FOR_CUDA = "pip install torch --index-url https://download.pytorch.org/whl
 
 
 def cameras() -> DiagnosticCheck:
+    """Check for cameras that can be opened."""
     from stream.sources.cameras import list_cameras, none_found
     from stream.sources.decoder import reads_cameras
 
@@ -175,7 +182,7 @@ def cameras() -> DiagnosticCheck:
 def texture(
     backend: str, wanted: str, trial: Sequence[str] | None = None, limit_s: float = TRIAL_LIMIT_S
 ) -> DiagnosticCheck:
-    """Whether a texture store works, needed only where it is the wanted one.
+    """Check a texture store, which is needed only where it is the wanted one.
 
     It is tried in a process of its own: drivers have been known to hang, and to crash.
     """
@@ -202,7 +209,7 @@ def texture(
 
 
 def cuda(device: str, driver: Callable[[], int] | None = None) -> DiagnosticCheck:
-    """CUDA as torch sees it; needed only where the user asks for it. `driver` counts the driver's devices."""
+    """Check CUDA as torch sees it; needed only where the user asks for it. `driver` counts the driver's devices."""
     import torch
 
     if torch.cuda.is_available() and _usable(device):
@@ -228,7 +235,7 @@ def cuda(device: str, driver: Callable[[], int] | None = None) -> DiagnosticChec
 
 
 def _usable(device: str) -> bool:
-    """Whether torch can put something on the device; `auto` always finds one."""
+    """Return whether torch can put something on the device; `auto` always finds one."""
     import torch
 
     if device in ("auto", "cpu"):
@@ -241,7 +248,7 @@ def _usable(device: str) -> bool:
 
 
 def _driver_devices() -> int:
-    """The CUDA devices that NVIDIA's driver knows; 0 without one."""
+    """Return the number of CUDA devices that NVIDIA's driver knows; 0 without one."""
     from ctypes import CDLL, byref, c_int
 
     try:

@@ -11,8 +11,8 @@ import pytest
 from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from stream.config import Config
+from stream.doctor import model_fit
 from stream.doctor import model_fit as cards
-from stream.doctor import model_fit as fitness
 
 BUNDLED = ModelSpec.read(bundled_model_path(), "bundled")
 LARGE = dataclasses.replace(
@@ -34,14 +34,14 @@ def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
 
 def test_each_stream_takes_what_it_keeps() -> None:
     given = config(answer={"encode": "incremental"})
-    one = MemoryEstimate.of(BUNDLED, "auto", fitness.load_of(given))
-    eight = fitness.size_text(one.total + 7 * one.kept)
+    one = MemoryEstimate.of(BUNDLED, "auto", model_fit.load_of(given))
+    eight = model_fit.size_text(one.total + 7 * one.kept)
     assert cards.cards(given).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
     assert cards.cards(given, 8).found.startswith(
         f"{eight} of GPU memory for incremental, 400 visual tokens, 8 streams; "
     )
-    assert "caches of 8 streams " in fitness.memory(given, streams=8).found
-    assert "caches of frames " in fitness.memory(given).found
+    assert "caches of 8 streams " in model_fit.memory(given, streams=8).found
+    assert "caches of frames " in model_fit.memory(given).found
 
 
 def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,22 +77,22 @@ def test_of_a_model_that_is_not_here_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_what_a_run_asks_of_a_model() -> None:
-    assert fitness.load_of(config()).visual_tokens == 400
+    assert model_fit.load_of(config()).visual_tokens == 400
     small = config(capture={"size": "640x480"})
-    assert fitness.load_of(small).visual_tokens == 81
-    assert fitness.load_of(config(allocate={"budget": "50%"})).visual_tokens == 1020
-    assert fitness.load_of(config(allocate={"budget": 64})).visual_tokens == 64
-    full = fitness.load_of(config(answer={"encode": "full"}, capture={"size": "640x480"}))
+    assert model_fit.load_of(small).visual_tokens == 81
+    assert model_fit.load_of(config(allocate={"budget": "50%"})).visual_tokens == 1020
+    assert model_fit.load_of(config(allocate={"budget": 64})).visual_tokens == 64
+    full = model_fit.load_of(config(answer={"encode": "full"}, capture={"size": "640x480"}))
     assert (full.visual_tokens, full.encoded_tokens, full.kept_vision_mb) == (300, 300, 0)
-    prune = fitness.load_of(config(answer={"encode": "prune"}))
+    prune = model_fit.load_of(config(answer={"encode": "prune"}))
     assert (prune.visual_tokens, prune.encoded_tokens) == (400, 2040)
-    limited = fitness.load_of(config(answer={"encode": "prune"}, capture={"max_tiles": 900}))
+    limited = model_fit.load_of(config(answer={"encode": "prune"}, capture={"max_tiles": 900}))
     assert limited.encoded_tokens == 900
-    several = fitness.load_of(config(answer={"window": {"frames": 4, "kept": 9}, "encode": "incremental"}))
+    several = model_fit.load_of(config(answer={"window": {"frames": 4, "kept": 9}, "encode": "incremental"}))
     assert (several.window, several.kept, several.encoded_tokens, several.kept_vision_mb) == (4, 9, None, 1024)
 
 
 def test_a_window_beyond_the_context_is_broken() -> None:
-    assert fitness.model(config(answer={"window": {"frames": 19}})).state == "works"
-    broken = fitness.model(config(answer={"window": {"frames": 20}}))
+    assert model_fit.model(config(answer={"window": {"frames": 19}})).state == "works"
+    broken = model_fit.model(config(answer={"window": {"frames": 20}}))
     assert (broken.state, broken.remedy) == ("broken", "lower --budget, or show fewer frames (--window)")

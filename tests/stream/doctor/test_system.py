@@ -13,10 +13,7 @@ import torch
 
 from stream import doctor as examination
 from stream.config import Config
-from stream.doctor import DiagnosticCheck, all_needed_work, examine
-from stream.doctor import model_fit as fitness
-from stream.doctor import system as hardware
-from stream.doctor import system as software
+from stream.doctor import DiagnosticCheck, all_needed_work, examine, model_fit, system
 from stream.errors import TransportError
 from stream.sources import cameras
 from stream.sources import decoder as abilities
@@ -50,7 +47,7 @@ def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.Monkey
     def fail() -> DiagnosticCheck:
         raise RuntimeError("no\nluck")
 
-    monkeypatch.setattr(software, "ffmpeg", fail)
+    monkeypatch.setattr(system, "ffmpeg", fail)
     checks = {check.part: check for check in examine(config(answer={"device": "cpu"}))}
     assert checks["ffmpeg"].state == "broken"
     assert checks["ffmpeg"].found == "cannot be used: no luck"
@@ -61,54 +58,54 @@ def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.Monkey
 
 class TestSoftware:
     def test_python(self) -> None:
-        assert software.python().state == "works"
-        assert software.python((3, 9, 1)).remedy == "install Python 3.10 or newer"
+        assert system.python().state == "works"
+        assert system.python((3, 9, 1)).remedy == "install Python 3.10 or newer"
 
     def test_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert software.library("numpy", "numpy").state == "works"
-        absent = software.library("no_such_module", "no-such-thing")
+        assert system.library("numpy", "numpy").state == "works"
+        absent = system.library("no_such_module", "no-such-thing")
         assert (absent.state, absent.found, absent.remedy) == ("broken", "not installed", "pip install no-such-thing")
-        assert software.library("x", "no-such-thing", imported=False).state == "broken"
+        assert system.library("x", "no-such-thing", imported=False).state == "broken"
         monkeypatch.setitem(sys.modules, "numpy", None)
-        broken = software.library("numpy", "numpy")
+        broken = system.library("numpy", "numpy")
         assert broken.found.startswith("cannot be imported")
         assert broken.remedy == "pip install numpy --force-reinstall"
 
     def test_a_library_without_metadata_is_known_by_itself(self) -> None:
         """OpenCV comes in several distributions, any of which will do."""
-        assert software.library("json", "no-such-thing").found == json.__version__
+        assert system.library("json", "no-such-thing").found == json.__version__
 
     def test_small_libraries(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert software.libraries().state == "works"
+        assert system.libraries().state == "works"
 
         def version(name: str) -> str:
             if name in ("rich", "typer"):
                 raise PackageNotFoundError
             return "1"
 
-        monkeypatch.setattr(software, "version", version)
-        check = software.libraries()
+        monkeypatch.setattr(system, "version", version)
+        check = system.libraries()
         assert (check.state, check.remedy) == ("broken", "pip install rich typer")
 
     def test_decoders(self) -> None:
         every = dict.fromkeys(abilities.DECODERS, True)
-        assert software.decoders(every).state == "works"
-        some = software.decoders({**every, "AV1": False})
+        assert system.decoders(every).state == "works"
+        some = system.decoders({**every, "AV1": False})
         assert (some.state, some.found) == ("absent", "H.264, HEVC, VP9, MJPEG; not AV1")
-        none = software.decoders(dict.fromkeys(every, False))
+        none = system.decoders(dict.fromkeys(every, False))
         assert (none.state, none.found.partition(";")[0]) == ("broken", "none")
 
     def test_heat_maps_network_and_plots(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert software.heatmaps(True).state == "works"
-        assert software.heatmaps(False).state == "absent"
-        assert software.network({"rtsp": True, "https": True}).found == "rtsp, https"
-        assert software.network({"rtsp": True, "https": False}).found == "rtsp; not https"
-        assert software.network({"rtsp": False}).found == "none; not rtsp"
-        monkeypatch.setattr(software, "find_spec", lambda name: None)
-        assert software.plots().remedy == "pip install matplotlib"
+        assert system.heatmaps(True).state == "works"
+        assert system.heatmaps(False).state == "absent"
+        assert system.network({"rtsp": True, "https": True}).found == "rtsp, https"
+        assert system.network({"rtsp": True, "https": False}).found == "rtsp; not https"
+        assert system.network({"rtsp": False}).found == "none; not rtsp"
+        monkeypatch.setattr(system, "find_spec", lambda name: None)
+        assert system.plots().remedy == "pip install matplotlib"
 
     def test_sockets(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert software.sockets().state == "works"
+        assert system.sockets().state == "works"
 
         def refuse(error: Exception) -> Any:
             def open_none() -> Any:
@@ -117,13 +114,13 @@ class TestSoftware:
             return open_none
 
         monkeypatch.setattr("stream.transport.private_directory", refuse(TransportError("too long", "set TMPDIR")))
-        assert (software.sockets().state, software.sockets().remedy) == ("broken", "set TMPDIR")
+        assert (system.sockets().state, system.sockets().remedy) == ("broken", "set TMPDIR")
         monkeypatch.setattr("stream.transport.private_directory", refuse(OSError(28, "No space left on device")))
-        assert software.sockets().found == "cannot be made: No space left on device"
+        assert system.sockets().found == "cannot be made: No space left on device"
 
     def test_shared_frames(self) -> None:
-        assert "memfd" in software.shared_frames(True).found
-        assert "temporary file" in software.shared_frames(False).found
+        assert "memfd" in system.shared_frames(True).found
+        assert "temporary file" in system.shared_frames(False).found
 
 
 class TestAbilities:
@@ -144,32 +141,30 @@ class TestAbilities:
 class TestHardware:
     def test_cameras(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cameras, "list_cameras", lambda: [Camera("/dev/video0", "Cam"), Camera("/dev/video1", "B")])
-        assert hardware.cameras() == DiagnosticCheck("cameras", "works", "0 (Cam), 1 (B)")
+        assert system.cameras() == DiagnosticCheck("cameras", "works", "0 (Cam), 1 (B)")
         monkeypatch.setattr(cameras, "list_cameras", lambda: [Camera("/dev/video0", "", problem="is busy; end it")])
-        assert hardware.cameras() == DiagnosticCheck("cameras", "absent", "/dev/video0 is busy", "end it")
+        assert system.cameras() == DiagnosticCheck("cameras", "absent", "/dev/video0 is busy", "end it")
         monkeypatch.setattr(cameras, "list_cameras", list)
-        assert hardware.cameras().state == "absent"
+        assert system.cameras().state == "absent"
         monkeypatch.setattr(abilities, "reads_cameras", lambda: False)
-        assert hardware.cameras().found == "this FFmpeg has no V4L2"
+        assert system.cameras().found == "this FFmpeg has no V4L2"
 
     def test_the_cpu_store_works_everywhere(self) -> None:
-        assert hardware.texture("cpu", "auto") == DiagnosticCheck("texture cpu", "works", "ordinary memory")
+        assert system.texture("cpu", "auto") == DiagnosticCheck("texture cpu", "works", "ordinary memory")
 
     @pytest.mark.parametrize(("wanted", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
     @pytest.mark.parametrize(
         ("program", "found", "remedy"),
         [
             ("print('no EGL here'); print('install Mesa'); exit(1)", "no EGL here", "install Mesa"),
-            ("print('out of memory'); print(); exit(1)", "out of memory", hardware.NEWER_DRIVER),
-            ("exit('libEGL is too old')", "libEGL is too old", hardware.NEWER_DRIVER),
-            ("import os; os.kill(os.getpid(), 11)", "crashed: SIGSEGV", hardware.NEWER_DRIVER),
-            ("import time; time.sleep(60)", "did not open within 0.2 s", hardware.NEWER_DRIVER),
+            ("print('out of memory'); print(); exit(1)", "out of memory", system.NEWER_DRIVER),
+            ("exit('libEGL is too old')", "libEGL is too old", system.NEWER_DRIVER),
+            ("import os; os.kill(os.getpid(), 11)", "crashed: SIGSEGV", system.NEWER_DRIVER),
+            ("import time; time.sleep(60)", "did not open within 0.2 s", system.NEWER_DRIVER),
         ],
     )
     def test_a_store_that_cannot_be_used(self, wanted: str, state: str, program: str, found: str, remedy: str) -> None:
-        check = hardware.texture(
-            "gl", wanted, (sys.executable, "-c", program), limit_s=0.2 if "sleep" in program else 30
-        )
+        check = system.texture("gl", wanted, (sys.executable, "-c", program), limit_s=0.2 if "sleep" in program else 30)
         assert check == DiagnosticCheck("texture gl", state, found, remedy)
 
     @pytest.mark.parametrize(
@@ -187,8 +182,8 @@ class TestHardware:
     ) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setattr(torch.version, "cuda", built_for)
-        monkeypatch.setattr(hardware, "_usable", lambda name: name in ("auto", "cpu"))
-        check = hardware.cuda(device, lambda: devices)
+        monkeypatch.setattr(system, "_usable", lambda name: name in ("auto", "cpu"))
+        check = system.cuda(device, lambda: devices)
         assert (check.state, check.found) == (state, found)
         assert check.remedy
 
@@ -198,22 +193,22 @@ class TestHardware:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Card")
         monkeypatch.setattr(torch.version, "cuda", "12.8")
-        monkeypatch.setattr(hardware, "_usable", lambda name: name != "cuda:7")
-        check = hardware.cuda(device, lambda: 2)
+        monkeypatch.setattr(system, "_usable", lambda name: name != "cuda:7")
+        check = system.cuda(device, lambda: 2)
         assert check.state == state
         assert check.found == (
             "CUDA 12.8: Card" if state == "works" else "the device 'cuda:7' cannot be used: there are 2"
         )
 
     def test_what_is_usable(self) -> None:
-        assert hardware._usable("auto")
-        assert hardware._usable("meta")
-        assert not hardware._usable("nonsense")
+        assert system._usable("auto")
+        assert system._usable("meta")
+        assert not system._usable("nonsense")
 
 
 class TestFitness:
     def test_the_bundled_model_fits(self) -> None:
-        check = fitness.model(config())
+        check = model_fit.model(config())
         assert check.state == "works"
         assert check.found.startswith(
             "scenes-tiny: Qwen3-VL, 5.1 M parameters, 400 visual tokens a frame, context of 8192"
@@ -221,50 +216,50 @@ class TestFitness:
         assert "only knows drawn scenes" in check.found
 
     def test_a_budget_beyond_the_context(self) -> None:
-        check = fitness.model(config(allocate={"budget": 9000}))
+        check = model_fit.model(config(allocate={"budget": 9000}))
         assert (check.state, check.remedy) == ("broken", "lower --budget")
         assert "too short for the 91" in check.found
 
     def test_a_model_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        check = fitness.model(config(answer={"model": str(tmp_path / "none")}))
+        check = model_fit.model(config(answer={"model": str(tmp_path / "none")}))
         assert (check.state, check.remedy) == ("broken", "give one, or a name on the hub as owner/model")
-        monkeypatch.setattr(fitness, "cached_folder", lambda name: None)
+        monkeypatch.setattr(model_fit, "cached_folder", lambda name: None)
         absent = config(answer={"model": "owner/model"})
-        assert fitness.model(absent).state == "absent"
-        assert fitness.memory(absent, lambda: GB).found == "556 MB and the model needed, 1.0 GB free"
-        monkeypatch.setattr(fitness, "cached_folder", lambda name: fitness.bundled_model_path())
-        assert fitness.model(absent).found.startswith("owner/model: Qwen3-VL")
+        assert model_fit.model(absent).state == "absent"
+        assert model_fit.memory(absent, lambda: GB).found == "556 MB and the model needed, 1.0 GB free"
+        monkeypatch.setattr(model_fit, "cached_folder", lambda name: model_fit.bundled_model_path())
+        assert model_fit.model(absent).found.startswith("owner/model: Qwen3-VL")
 
     def test_memory(self) -> None:
         on_cpu = config(answer={"device": "cpu"})
-        check = fitness.memory(on_cpu, lambda: 20 * GB)
+        check = model_fit.memory(on_cpu, lambda: 20 * GB)
         assert check.state == "works"
         assert check.found.startswith("about 621 MB needed (weights 20 MB, ")
         assert check.found.endswith("20.0 GB free")
-        short = fitness.memory(on_cpu, lambda: GB // 2)
+        short = model_fit.memory(on_cpu, lambda: GB // 2)
         assert short.state == "broken"
         assert short.remedy is not None
         assert "--dtype bfloat16" in short.remedy
 
     def test_one_process_takes_less(self) -> None:
         alone = config(answer={"device": "cpu"}, pipeline={"single_process": True})
-        assert "processes 262 MB" in fitness.memory(alone, lambda: GB).found
+        assert "processes 262 MB" in model_fit.memory(alone, lambda: GB).found
 
     def test_a_model_that_cannot_be_read_needs_at_least_the_processes(self, tmp_path: Path) -> None:
         unknown = config(answer={"model": str(tmp_path)})
-        assert fitness.memory(unknown, lambda: GB).state == "works"
-        assert fitness.memory(unknown, lambda: GB // 10).state == "broken"
+        assert model_fit.memory(unknown, lambda: GB).state == "works"
+        assert model_fit.memory(unknown, lambda: GB // 10).state == "broken"
 
     def test_on_a_card_its_memory_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GB // 100, GB))
-        check = fitness.memory(config(), lambda: GB)
+        check = model_fit.memory(config(), lambda: GB)
         assert check.state == "broken"
         assert check.found.startswith("about 33 MB needed on the GPU (weights 10 MB, ")
         assert check.found.endswith("10 MB free there")
 
     def test_adaptive_budgets_are_taken_at_their_most(self) -> None:
-        assert fitness.tokens_of(config(allocate={"budget": "adaptive"}))[0] == 400
+        assert model_fit.tokens_of(config(allocate={"budget": "adaptive"}))[0] == 400
 
     @pytest.mark.parametrize(
         ("limit", "used"),
@@ -272,12 +267,12 @@ class TestFitness:
     )
     def test_a_container_has_what_it_may(self, tmp_path: Path, limit: str, used: str) -> None:
         (tmp_path / "memory").mkdir()
-        unlimited = fitness.free_memory_bytes(tmp_path)
+        unlimited = model_fit.free_memory_bytes(tmp_path)
         assert unlimited > 0
         (tmp_path / used).write_text("3000\n")
         (tmp_path / limit).write_text("max\n")
-        assert fitness.free_memory_bytes(tmp_path) > 10_000
+        assert model_fit.free_memory_bytes(tmp_path) > 10_000
         (tmp_path / limit).write_text("10000\n")
-        assert fitness.free_memory_bytes(tmp_path) == 7000
+        assert model_fit.free_memory_bytes(tmp_path) == 7000
         (tmp_path / limit).write_text("1000\n")
-        assert fitness.free_memory_bytes(tmp_path) == 0
+        assert model_fit.free_memory_bytes(tmp_path) == 0
