@@ -1,4 +1,4 @@
-"""The command line: chooses the command, and turns every error into one line and an exit status."""
+"""Command line: the commands, and every error as one line and an exit status."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status."""
+    """Run the command and return its exit status."""
     _open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Those that were closed lead nowhere: otherwise the first files of the run would take their numbers."""
+    """Open closed ones to nowhere: otherwise the first files of the run would take their numbers."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -125,7 +125,7 @@ def _program() -> str:
 
 
 def _explain(error: Exception) -> int:
-    """Says in one line what went wrong; returns the exit status."""
+    """Report an error in one line and return the exit status."""
     if isinstance(error, (ArrCocError, StreamError)):
         report_error(str(error))
         gave_up = isinstance(error, (OutputFailed, DeviceLost))  # these worked when the run began
@@ -138,11 +138,11 @@ def _explain(error: Exception) -> int:
 
 
 _EXTRA = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
-"""The complaint about arguments that are too many; a shell's unquoted file name is the usual cause."""
+"""Complaint about too many arguments; a shell's unquoted file name is the usual cause."""
 
 
 def _usage(error: Exception) -> str:
-    """Typer's own complaint in one line, with where to read on."""
+    """Return Typer's own complaint in one line, with the help to read."""
     text = str(error.format_message())  # type: ignore[attr-defined]
     text = _EXTRA.sub(lambda got: f"too many arguments: {got[1]!r}", text)
     possible = getattr(error, "possibilities", None)

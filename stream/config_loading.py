@@ -1,6 +1,6 @@
-"""Layers: preset or TOML, `--set`, options → `Config`, with errors that name file, key and nearest key.
+"""Loading of the configuration from layers: preset or TOML file, `--set`, options.
 
-Every mistake becomes a ConfigError that names where it stands, the key, and what was expected or the nearest right key.
+Every mistake becomes a ConfigError that names its file or option, the key, and what is accepted or the nearest key.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class ConfigLayer:
-    """Values for some dotted keys, and where they were written, for messages."""
+    """Values of some dotted keys; `origin` names their file or option in messages."""
 
     origin: str
     values: Mapping[str, object]
 
 
 def build_config(layers: Sequence[ConfigLayer]) -> Config:
-    """The configuration that the layers give, the last one winning. Raises ConfigError."""
+    """Build the configuration from layers, of which the last one wins. Raises ConfigError."""
     fields = known_keys()
     tree: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -57,7 +57,7 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
 
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Keys whose values are right alone and not together, and what to do."""
+    """Yield keys whose values are right alone and not together, and the remedy."""
     answer = config.answer
     if answer.target_ms is not None and answer.encode in SHOWS_ALL_TILES:
         yield (
@@ -79,7 +79,7 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def layer_from_file(name: str) -> ConfigLayer:
-    """The layer of a TOML file, or of a preset when `name` is a bare word such as `webcam`. Raises ConfigError."""
+    """Return the layer of a TOML file, or a preset where `name` is a bare word such as `webcam`. Raises ConfigError."""
     path = Path(name)
     if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
         path = preset_folder() / f"{name}.toml"
@@ -101,7 +101,7 @@ def layer_from_file(name: str) -> ConfigLayer:
 
 
 def _text_of(path: Path) -> str:
-    """Raises OSError also for a file that is far larger than any configuration."""
+    """Read a file. Raises OSError also for one that is far larger than any configuration."""
     with path.open("rb") as file:
         data = file.read(CONFIG_BYTES_MAX + 1)
     if len(data) > CONFIG_BYTES_MAX:
@@ -110,8 +110,10 @@ def _text_of(path: Path) -> str:
 
 
 def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer:
-    """The layer of one `--set section.key=value`, or of another such option. Raises ConfigError where `=` or the key is
-    missing."""
+    """Return the layer of one `--set section.key=value`, or of another such option.
+
+    Raises ConfigError where `=` or the key is missing.
+    """
     key, equals, text = assignment.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -120,7 +122,7 @@ def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer
 
 
 def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
-    """The layer of one option's text: a TOML value where it is one, the bare text otherwise."""
+    """Return the layer of one option's text: a TOML value where it is one, the bare text otherwise."""
     field = known_keys().get(key)
     value: object = text
     try:
@@ -133,12 +135,12 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
 
 
 def presets() -> list[str]:
-    """Names of the presets that come with the program."""
+    """Return the names of the presets that come with the program."""
     return sorted(path.stem for path in preset_folder().glob("*.toml"))
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, FieldInfo]:
-    """Every dotted key of the configuration and its field."""
+    """Return every dotted key of the configuration and its field."""
     keys: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -189,7 +191,7 @@ def _sections(fields: Mapping[str, FieldInfo]) -> list[str]:
 
 
 def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: Mapping[str, str]) -> str:
-    """One line for the first wrong value, and how many more there are."""
+    """Return one line about the first wrong value, and the number of others."""
     wrong: dict[str, list[ErrorDetails]] = {}
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
@@ -204,7 +206,7 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
 
 
 def _accepted(item: ErrorDetails, field: FieldInfo) -> str:
-    """Pydantic's message without "Input should"; an example in place of a pattern."""
+    """Return pydantic's message without "Input should", with an example in place of a pattern."""
     if item["type"] == "string_pattern_mismatch" and field.examples:
         return f"be text such as {field.examples[0]}"
     return item["msg"].partition(" should ")[2]

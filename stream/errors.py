@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline, as one tree. Each error is also the builtin that fits it.
+"""Exception tree of the pipeline. Each error is also the builtin that fits it.
 
 StreamError
 ├── ConfigError (ValueError)       an unknown key, a value out of range, a file that is not TOML

@@ -1,4 +1,4 @@
-"""What goes to stderr beside a display: notes for people, or with `--log-json` one JSON object a line for machines.
+"""Lines on stderr beside a display: notes for people, or with `--log-json` one JSON object a line for machines.
 
 Nobody has to read it: where it cannot be written, it is lost, and the run goes on.
 """
@@ -22,17 +22,17 @@ from stream.untrusted import printable, printable_json, printable_lines, printab
 STDERR = 2
 
 LINE_CHARS_MAX = 4000
-"""Of a longer remark the rest is left out: it quotes somebody who has no end."""
+"""Longest remark; the rest is left out, because it quotes somebody who has no end."""
 
 
 class _Mode:
-    """How this process logs: chosen once, by the command line."""
+    """Settings of this process's log, chosen once, by the command line."""
 
     json_handler: logging.Handler | None = None
 
 
 def set_up(*, debug: bool, as_json: bool) -> None:
-    """Chooses what becomes of the log, and what `say` writes."""
+    """Choose the form of the log and of the lines of `say`."""
     root = logging.getLogger()
     if _Mode.json_handler is not None:
         root.removeHandler(_Mode.json_handler)
@@ -52,12 +52,12 @@ def set_up(*, debug: bool, as_json: bool) -> None:
 
 
 def as_json() -> bool:
-    """Whether stderr is for machines."""
+    """Return whether stderr is for machines."""
     return _Mode.json_handler is not None
 
 
 def say(text: str, level: str = "info", event: str = "note", **fields: object) -> None:
-    """One remark of the program on stderr: the text alone, or an object with `fields`."""
+    """Write a remark on stderr: the text alone, or an object with `fields`."""
     if as_json():
         write_line(json_line(level, {"event": event, **(fields or {"message": text})}))
     else:
@@ -65,12 +65,12 @@ def say(text: str, level: str = "info", event: str = "note", **fields: object) -
 
 
 def say_traceback(error: BaseException) -> None:
-    """Where an error came from, for `--debug`."""
+    """Write the traceback of an error, for `--debug`."""
     show("".join(traceback.format_exception(error)).rstrip("\n"))
 
 
 def json_line(level: str, fields: dict[str, Any], at_s: float | None = None) -> str:
-    """`{"ts": …, "level": …, …}`; the time is UTC, in ISO 8601 with milliseconds."""
+    """Return `{"ts": …, "level": …, …}`; the time is UTC, in ISO 8601 with milliseconds."""
     at = datetime.now(timezone.utc) if at_s is None else datetime.fromtimestamp(at_s, timezone.utc)
     ts = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     told = {"ts": ts, "level": level, **fields}
@@ -82,7 +82,7 @@ def json_line(level: str, fields: dict[str, Any], at_s: float | None = None) -> 
 
 
 def _whole(value: Any) -> Any:
-    """The same with texts that UTF-8 can carry."""
+    """Return the same with texts that UTF-8 can carry."""
     if isinstance(value, dict):
         return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -91,7 +91,7 @@ def _whole(value: Any) -> Any:
 
 
 def write_line(line: str) -> None:
-    """Writes a whole line at once, so that threads and a signal handler do not tear each other's lines."""
+    """Write a whole line at once, so that threads and a signal handler do not tear each other's lines."""
     try:
         sys.stderr.flush()
         number = sys.stderr.fileno()
@@ -103,25 +103,25 @@ def write_line(line: str) -> None:
 
 
 def write_now(line: str) -> None:
-    """A line on stderr that takes no lock and uses no buffer: for signal handlers."""
+    """Write a line on stderr that takes no lock and uses no buffer: for signal handlers."""
     with suppress(OSError):
         os.write(STDERR, f"{printable_span(line)}\n".encode("utf-8", "replace"))
 
 
 def _print(line: str) -> None:
-    """A line of text on stderr, as printable text."""
+    """Write a line on stderr, as printable text."""
     shown = printable_span(line)
     show(shown if len(shown) <= LINE_CHARS_MAX else f"{shown[:LINE_CHARS_MAX]}…")
 
 
 def show(lines: str) -> None:
-    """Lines on stderr, as printable text."""
+    """Write lines on stderr, as printable text."""
     with suppress(OSError):
         print(printable_lines(lines), file=sys.stderr)
 
 
 def print_line(line: str) -> None:
-    """Printable lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk.
+    """Print lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk.
 
     A terminal that is gone is no error: whoever closed it may want the run to go on.
     """

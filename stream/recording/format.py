@@ -1,4 +1,4 @@
-"""A recording: all that a run gave its answer stage, all that this answered, and what happened beside it.
+"""Recording of a run: the messages to and from its answer stage, and its events.
 
 A folder with a part for each process that wrote, one after the other: `0001.rec`, `0002.rec`… A part is a `RecordLog`
 of msgpack: `SessionStarted` first, then messages sent and received, and events, in order. Messages are those of
@@ -28,10 +28,10 @@ from stream.recording.log import ForeignFile, RecordLog
 from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX
 
 MAGIC = b"arr-coc recording 2\n"
-"""What every part begins with; its number is raised whenever records change."""
+"""First bytes of every part; its number is raised whenever records change."""
 
 FORMAT = b"arr-coc recording "
-"""What the parts of all formats begin with."""
+"""First bytes of the parts of all formats."""
 
 SUFFIX = ".rec"
 
@@ -67,7 +67,7 @@ class SentMessage(_Record, frozen=True, tag="sent"):
 
 
 class ReceivedMessage(_Record, frozen=True, tag="received"):
-    """A message from the answer stage: its greeting, the question that holds, an answer or look with what it taught."""
+    """A message from the answer stage: its greeting, the query that holds, an answer or check with its feedback."""
 
     message: AnyMessage
     parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
@@ -136,7 +136,7 @@ def decompress_array(data: bytes, spec: ArraySpec) -> bytes:
 
 
 def _planes(array: Array) -> Array | None:
-    """A view [..., 3, H, W] of a picture; None of any other array."""
+    """Return a view [..., 3, H, W] of a picture; None of any other array."""
     if array.dtype != np.uint8 or not array.size:
         return None
     if array.ndim == 3 and array.shape[2] == 3:
@@ -145,7 +145,7 @@ def _planes(array: Array) -> Array | None:
 
 
 def _differences(planes: Array) -> Array:
-    """uint8, modulo 256, in the order of `planes`."""
+    """Return the differences of neighbours, uint8 modulo 256, in the order of `planes`."""
     found = planes.copy(order="C")
     found[..., ::2, :, :] -= planes[..., 1:2, :, :]
     found[..., :, 1:] -= found[..., :, :-1].copy()
@@ -154,7 +154,7 @@ def _differences(planes: Array) -> Array:
 
 
 def _sums(differences: Array) -> Array:
-    """What `_differences` took apart."""
+    """Return the planes of which `_differences` took the differences."""
     planes = differences.cumsum(axis=-2, dtype=np.uint8).cumsum(axis=-1, dtype=np.uint8)
     planes[..., ::2, :, :] += planes[..., 1:2, :, :]
     return planes
@@ -184,7 +184,7 @@ class Recording:
             raise RecordingError(f"there is no recording in {str(folder)!r}; give the folder that --record was given")
 
     def records(self) -> Iterator[AnyRecord]:
-        """Every whole record, in order.
+        """Yield every whole record, in order.
 
         Raises RecordingError where a part cannot be read, or was written in another format.
         """
@@ -213,7 +213,7 @@ class Recording:
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """The parts of a recording, in order; none where there is no such folder."""
+    """Return the parts of a recording, in order; none where there is no such folder."""
     with suppress(OSError):
         found = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal()]
         return sorted(found, key=lambda path: int(path.stem))
@@ -222,7 +222,7 @@ def parts_of(folder: Path) -> list[Path]:
 
 @contextmanager
 def claimed_folder(folder: str) -> Iterator[None]:
-    """While inside, the folder is there for a recording; afterwards it goes unless one came.
+    """Keep a folder for a recording, and remove it at the end unless one came.
 
     Raises OutputError where it cannot be made or written, and where it holds a recording already.
     """

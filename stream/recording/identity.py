@@ -27,10 +27,10 @@ SCENE_PREFIX = "scene:"
 
 SAMPLE_BYTES = 1 << 20
 SAMPLES = 16
-"""Files up to this many samples are read whole, larger ones at so many places from their beginning to their end."""
+"""Places at which a large file is read; a file of at most so many samples is read whole."""
 
 UNKNOWN = "unknown"
-"""Stands for the files of a model that are not on this machine, or cannot be read."""
+"""Fingerprint in place of the files of a model that are not on this machine, or cannot be read."""
 
 WITHOUT_EFFECT = (
     "source",
@@ -43,7 +43,7 @@ WITHOUT_EFFECT = (
     "pipeline.heartbeat_s",
     "pipeline.timeout_s",
 )
-"""Keys that change no answer of a file's captions, or are told apart by what they name."""
+"""Keys that change no answer of a file's captions, or are compared by the files that they name."""
 
 
 ANSWER_KEYS = {
@@ -63,7 +63,8 @@ ANSWER_KEYS = {
 
 
 def run_fingerprint(config: Config) -> dict[str, str] | None:
-    """The run's identity, item by item and fit to be shown; None where its source cannot be read twice."""
+    """Return what must be equal for two runs to give the same answers, for people; None where the source cannot be read
+    twice."""
     source = _source(config.source)
     if source is None:
         return None
@@ -76,7 +77,7 @@ def run_fingerprint(config: Config) -> dict[str, str] | None:
 
 
 def fingerprint(path: Path) -> str:
-    """A file's size, and a hash of what it holds, or of samples of it. Raises OSError."""
+    """Return a file's size, and a hash of its contents or of samples of them. Raises OSError."""
     size = path.stat().st_size
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -90,7 +91,8 @@ def fingerprint(path: Path) -> str:
 
 
 def model_fingerprint(name: str | None) -> str:
-    """What a model is by its files, wherever they lie: configuration, weights, tokenizer. None names the bundled one.
+    """Return a model's fingerprint by its files, wherever they lie: configuration, weights, tokenizer. None names the
+    bundled one.
 
     UNKNOWN where they are not on this machine or cannot be read.
     """
@@ -116,7 +118,7 @@ def _source(address: str) -> str | None:
 
 
 def _model(name: str | None) -> str:
-    """The model by its files where they are on this machine, else by its name on the hub."""
+    """Return the model by its files where they are on this machine, else by its name on the hub."""
     folder = bundled_model_path() if name is None else local_folder(name)
     if folder is None:
         return str(name)
@@ -144,7 +146,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]
 
 
 class AnswerProvenance(msgspec.Struct, frozen=True):
-    """`model` as it was named (None: the bundled one), `weights` what its files are, `threads` of torch.
+    """Origin of answers: `model` as it was named (None: the bundled one), `weights` by its files, `threads` of torch.
 
     `settings`: of the configuration, what changes answers to given packets.
     """
@@ -157,7 +159,7 @@ class AnswerProvenance(msgspec.Struct, frozen=True):
 
 
 def answer_provenance(config: Config) -> str:
-    """What an answer stage of this process answers by, as JSON; to be called once its model is there."""
+    """Return the provenance of this process's answers as JSON; to be called once its model is there."""
     import torch
 
     name = config.answer.model
@@ -169,7 +171,7 @@ def answer_provenance(config: Config) -> str:
 
 
 def parse_provenance(text: str) -> AnswerProvenance:
-    """What `answer_provenance` told. Raises RecordingError where it is none."""
+    """Return what `answer_provenance` encoded. Raises RecordingError where the text is none."""
     try:
         return msgspec.json.decode(text, type=AnswerProvenance)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -177,7 +179,7 @@ def parse_provenance(text: str) -> AnswerProvenance:
 
 
 def config_of(provenance: AnswerProvenance) -> Config:
-    """The configuration of an answer stage that answers as that one did. Raises RecordingError."""
+    """Return the configuration of an answer stage that answers as that one did. Raises RecordingError."""
     try:
         return Config.model_validate_json(json.dumps(provenance.settings))
     except ValueError as error:
@@ -189,7 +191,7 @@ def config_of(provenance: AnswerProvenance) -> Config:
 
 
 def _found_again(name: str | None) -> str | None:
-    """The model's name as it can be used from any directory."""
+    """Return the model's name as it can be used from any directory."""
     try:
         folder = None if name is None else local_folder(name)
     except ModelNotFound:

@@ -1,4 +1,4 @@
-"""The journal of a captioning run: every answer as soon as it is there, so that a killed run can be continued.
+"""Journal of a captioning run: every answer as soon as it is there, so that a killed run can be continued.
 
 What is dear in such a run is its answers; everything before them is cheap and comes out the same again. A continued run
 starts at the first frame, and takes those answers from the journal that the model has given already.
@@ -28,10 +28,10 @@ from stream.recording.log import RecordLog
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
 MAGIC = b"arr-coc journal 1\n"
-"""What every journal begins with; its number is raised whenever records change."""
+"""First bytes of every journal; its number is raised whenever records change."""
 
 SUFFIX = ".resume"
-"""Added to the name of a run's first output."""
+"""Ending that follows the name of a run's first output."""
 
 AFRESH = "leave --resume out to start afresh"
 
@@ -64,14 +64,14 @@ class _AnswerRecord(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """One run's journal at `path`. `identity` is what must be equal for answers to be equal, each item for people.
+    """Answers of one run, kept at `path`. `identity` is what must be equal for equal answers, each item for people.
 
     `open` opens its file once the run is certain to start; `lookup` and `append` belong to the thread that asks. A
     journal that cannot be written is given up with one warning: the run goes on.
     """
 
     def __init__(self, path: str | Path, identity: Mapping[str, str]) -> None:
-        """The journal of a run that begins anew; one that lies there is replaced by `open`."""
+        """Make the journal of a run that begins anew; `open` replaces one that lies there."""
         self.path = Path(path)
         self.identity = dict(identity)
         self._log = RecordLog(self.path, MAGIC, durable=True, most_bytes=KEPT_BYTES_MAX)
@@ -80,7 +80,7 @@ class Journal:
 
     @classmethod
     def continued(cls, path: str | Path, identity: Mapping[str, str]) -> Journal:
-        """The journal that lies at `path`, to be continued.
+        """Read the journal that lies at `path`, to continue it.
 
         Raises ResumeError where there is none, where it cannot be read, and where it is another run's.
         """
@@ -102,7 +102,7 @@ class Journal:
 
     @property
     def earlier_answers(self) -> int:
-        """How many answers need not be given again."""
+        """Number of answers that need not be given again."""
         return len(self._entries)
 
     def open(self) -> None:
@@ -175,13 +175,13 @@ class Journal:
         self.count = len(self._entries)
 
     def _give_up(self, error: OSError) -> None:
-        """The run goes on without a journal; one that was cut short is still good for the answers that it holds."""
+        """Go on without a journal; one that was cut short is still good for the answers that it holds."""
         self.close()
         log.warning("cannot write %s (%s); if this run is killed, it cannot be resumed", self.path, error.strerror)
 
 
 def _entry(record: bytes) -> JournalEntry:
-    """Raises ValueError or msgspec.DecodeError for what no run has written."""
+    """Decode an answer. Raises ValueError or msgspec.DecodeError for bytes that no run has written."""
     kept = msgspec.msgpack.decode(record, type=_AnswerRecord)
     if len(kept.answer.text) > ANSWER_CHARS_MAX:
         raise ValueError
@@ -193,7 +193,7 @@ def _entry(record: bytes) -> JournalEntry:
 
 
 def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raises ResumeError, naming the first item in which the two runs differ."""
+    """Compare two runs. Raises ResumeError, naming the first item in which they differ."""
     differing = [name for name in {**now, **written} if written.get(name) != now.get(name)]
     if not differing:
         return
@@ -206,12 +206,12 @@ def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> 
 
 
 def journal_path(output: str) -> Path:
-    """Where the journal of a run lies whose first output is `output`."""
+    """Return the place of the journal of a run whose first output is `output`."""
     return Path(f"{output}{SUFFIX}")
 
 
 def journal_for(config: Config, *, resume: bool) -> Journal | None:
-    """The journal of a run that is about to begin; None where it could not be continued.
+    """Return the journal of a run that is about to begin; None where it could not be continued.
 
     `resume`: it continues an earlier one. Raises ResumeError where that cannot be done.
     """
@@ -236,7 +236,7 @@ def journal_for(config: Config, *, resume: bool) -> Journal | None:
 
 
 def could_continue(journal: Journal) -> bool:
-    """Whether the journal that a fresh run is about to replace holds answers which `--resume` would have used."""
+    """Return whether the journal that a fresh run is about to replace holds answers for `--resume`."""
     try:
         return bool(Journal.continued(journal.path, journal.identity).earlier_answers)
     except ResumeError:
@@ -244,7 +244,7 @@ def could_continue(journal: Journal) -> bool:
 
 
 def _obstacle(config: Config) -> str | None:
-    """Why such a run is different each time, or cannot be read twice."""
+    """Return the reason for which such a run is different each time, or cannot be read twice."""
     paths, pipeline = config.output.paths, config.pipeline
     if not paths:
         return "--resume needs the file of the earlier run: name it with -o"
@@ -271,5 +271,5 @@ def _obstacle(config: Config) -> str | None:
 
 
 def _exists(address: str) -> bool:
-    """Whether this can be opened although it is no file: an address, a camera's number, a device."""
+    """Return whether this can be opened although it is no file: an address, a camera's number, a device."""
     return "://" in address or address.isdigit() or Path(os.path.expanduser(address)).exists()

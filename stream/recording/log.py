@@ -1,4 +1,4 @@
-"""Append-only files of records, read up to the first one that was cut short or damaged.
+"""Append-only file of records, read up to the first one that was cut short or damaged.
 
 A file is `magic`, then records. Each is its length and CRC-32 (little-endian uint32 both), then the payload, which is
 never empty: zeros are what a file ends with where a machine went down before the disk had all of it.
@@ -35,7 +35,7 @@ def frame_record(payload: bytes) -> bytes:
 
 
 class RecordLog:
-    """A file of records at `path`, for one thread: read with `records`, then opened to append after what was read.
+    """File of records at `path`, for one thread: read with `records`, then opened to append after what was read.
 
     `end` is where the last whole record ends, 0 where not even the magic is there. `durable`: each record is on the
     disk when `append` returns. Records of more than `most_bytes` are taken for damage.

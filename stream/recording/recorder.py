@@ -1,4 +1,4 @@
-"""Writes a run's recording beside the run: in a thread of its own, which nobody waits for but at the end."""
+"""Recorder of a run, in a thread of its own, for which nobody waits but at the end."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from stream.recording.format import (
 from stream.transport import Envelope
 
 WAITING_BYTES = 64 << 20
-"""What may wait for the disk, ten whole frames of 1080p: a recording that falls further behind ends."""
+"""Bytes that may wait for the disk, ten whole frames of 1080p: a recording that falls further behind ends."""
 
 EVENT_BYTES = 512
-"""Reckoned for what has no arrays."""
+"""Size assumed for a record without arrays."""
 
 CLOSE_LIMIT_S = 5.0
-"""How long the end of a run waits for the disk."""
+"""Time limit for the disk at the end of a run."""
 
 RECORDING_ENDED = "recording-ended"
-"""The code of the notice that a recording ended before its run."""
+"""Code of the notice that a recording ended before its run."""
 
 WITHOUT_NEWS = (TurnRequest, TurnGrant, AnswerDelta, KeepAlive)
 """Messages that no answer depends on; an answer's text is in its last message too."""
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Takes what a run says, hears and tells, from any thread, and keeps none of them.
+    """Writer of a run's messages and events, which may be called from any thread and makes none of them wait.
 
     Nothing is written before a model has greeted: a run that fails to load one leaves no recording. Where the disk is
     full, slow or gone the recording ends at a whole record, and the run goes on: `take_notice` tells.
@@ -83,7 +83,7 @@ class Recorder:
         self._thread.start()
 
     def event(self, event: Event) -> None:
-        """The run tells this. Left out are pieces of text, which the answer has whole, and what shows a frame."""
+        """Record an event. Left out are pieces of text, which the answer has whole, and pictures of a frame."""
         if isinstance(event, AnswerDeltaEvent):
             return
         if isinstance(event, FrameReady):
@@ -91,24 +91,24 @@ class Recorder:
         self._put(lambda: EventRecord(cast(AnyEvent, event)))
 
     def sent(self, message: Message, arrays: Arrays) -> None:
-        """This went to the answer stage; the arrays do not change any more."""
+        """Record a message to the answer stage; the arrays do not change any more."""
         size = sum(array.nbytes for array in arrays)
         self._put(lambda: SentMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
     def received(self, message: Message, arrays: Arrays) -> None:
-        """This came from the answer stage."""
+        """Record a message from the answer stage."""
         self._met = self._met or isinstance(message, ServerHello)
         size = sum(array.nbytes for array in arrays)
         self._put(lambda: ReceivedMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
     def take_notice(self) -> Notice | None:
-        """That the recording ended before the run, and why; once."""
+        """Return, once, the notice that the recording ended before the run, and why."""
         with self._changed:
             notice, self._notice = self._notice, None
             return notice
 
     def close(self) -> None:
-        """The run is over: waits until all is written, with a limit; once, however often it is called."""
+        """Wait until all is written, with a limit; once, however often it is called."""
         with self._changed:
             closed, self._closed, self._over = self._closed, True, True
             self._changed.notify()
@@ -133,14 +133,14 @@ class Recorder:
             self._changed.notify()
 
     def _end(self, reason: str) -> None:
-        """Takes nothing more; what waits is still written, as far as it can be. The lock is held."""
+        """Take nothing more; records that wait are still written, as far as they can be. The lock is held."""
         self._over = True
         message = f"the recording ends here ({reason}); {self._folder} holds what came before"
         self._notice = Notice(code=RECORDING_ENDED, message=message)
         self._changed.notify()
 
     def _run(self) -> None:
-        """The thread: whatever goes wrong here ends the recording and nothing else."""
+        """Write records, in the thread: an error here ends the recording and nothing else."""
         try:
             make = self._next()
             if make is None:
@@ -157,7 +157,7 @@ class Recorder:
                 self._end(str(reason))
 
     def _next(self) -> MakeRecord | None:
-        """Waits for the next record; None once there will be no more."""
+        """Wait for the next record; None once there will be no more."""
         with self._changed:
             while not self._waiting or not self._met:
                 if self._over:
@@ -179,7 +179,7 @@ class LinkRecorder:
         self._snapshot = None if snapshot is None else SharedFrameReader(snapshot.descriptor)
 
     def sent(self, message: Message, arrays: Arrays) -> None:
-        """A message was sent. The image in the snapshot is copied, because the next one will take its place."""
+        """Record a message that was sent. The image in shared memory is copied: the next one takes its place."""
         if isinstance(message, WITHOUT_NEWS):
             return
         if isinstance(message, FramePacketMessage) and message.in_snapshot:
@@ -191,7 +191,7 @@ class LinkRecorder:
         self._recorder.sent(message, arrays)
 
     def received(self, envelope: Envelope) -> None:
-        """A message was received. Weights of an allocator are left out: a replay chooses no tokens."""
+        """Record a message that was received. Weights of an allocator are left out: a replay chooses no tokens."""
         message = envelope.message
         if isinstance(message, WITHOUT_NEWS):
             return

@@ -1,7 +1,7 @@
-"""Answers a recording again: the same packets and questions, in the same order, to the same model.
+"""Replay of a recording: the same packets and questions, in the same order, to the same model.
 
-No source, no texture and no allocation take part. Looks and answers come as events of their own, each beside what was
-recorded; all else that was recorded comes as it was.
+No source, no texture and no allocation take part. Yes/no checks and answers come as events of their own, each beside
+the recorded one; all other events come as they were.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from stream.recording.format import (
 )
 from stream.recording.identity import UNKNOWN, AnswerProvenance, config_of, model_fingerprint, parse_provenance
 
-GUEST = b"replay"
-"""The only guest of the speaker."""
+CLIENT = b"replay"
+"""Only client of the model."""
 
-LOOK_TOLERANCE = 1e-3
-"""Probabilities that differ by less are the same: the rest is rounding."""
+TOLERANCE = 1e-3
+"""Largest difference of probabilities that are the same: it is rounding."""
 
 IN_THEIR_PLACE = (Answer, YesNoResult, Summary)
 """Recorded events in whose place a replay has its own."""
 
 
 class ReplayedAnswer(Event, frozen=True, tag="replayed"):
-    """An answer again. `check`: it was not spoken, but compared with the one before, which was about fewer tokens."""
+    """An answer given again. `check`: a shadow check, compared with the one before, which was about fewer tokens."""
 
     answer: int
     frame_index: int
@@ -62,7 +62,7 @@ class ReplayedAnswer(Event, frozen=True, tag="replayed"):
 
 
 class ReplayedYesNo(Event, frozen=True, tag="looked-again"):
-    """A look at the standing question again; probabilities as in `YesNoReply`."""
+    """A yes/no check of the standing query made again; probabilities as in `YesNoReply`."""
 
     frame_index: int
     pts_s: float
@@ -93,18 +93,18 @@ class ReplaySummary(Event, frozen=True, tag="replay-summary"):
 
 
 class Replay:
-    """Gives a speaker what was recorded, record by record; `summary` may be asked for at any moment.
+    """Answers of a model to a recording, record by record; `summary` may be asked for at any moment.
 
-    `told` is what the recorded answers came of. What a speaker remembers is forgotten whenever the run joined an answer
-    stage anew. Where a process was started again, numbers and times go on as in its run.
+    `provenance` is what the recorded answers came of. The model forgets whatever it kept whenever the run connected
+    anew. Where a process was started again, numbers and times go on as in its run.
     """
 
-    def __init__(self, speaker: AnswerModel, told: AnswerProvenance) -> None:
-        self._speaker = speaker
-        self._told = told
+    def __init__(self, model: AnswerModel, provenance: AnswerProvenance) -> None:
+        self._model = model
+        self._provenance = provenance
         self._until = ""
         self._packet: Packet | None = None
-        self._speak = False
+        self._wants_answer = False
         self._last = -1
         self._rebaser = EventRebaser()
         self._frames = self._answers = self._looks = self._differing = self._unanswered = 0
@@ -112,7 +112,7 @@ class Replay:
         self._recorded: Summary | None = None
 
     def take(self, record: AnyRecord) -> Iterator[Event]:
-        """The events that a record makes.
+        """Yield the events that a record makes.
 
         Raises what the speaker raises; TransportError for a packet that is none; RecordingError where another model
         went on.
@@ -122,9 +122,9 @@ class Replay:
             self._rebaser.next_epoch(0)
             self._last, self._recorded = -1, None
         elif isinstance(record, SentMessage):
-            self._say(record)
+            self._send(record)
         elif isinstance(record, ReceivedMessage):
-            for event in self._hear(record.message):
+            for event in self._receive(record.message):
                 yield self._counted(self._rebaser.apply(event))
         else:
             event = self._counted(self._rebaser.apply(record.event))
@@ -132,7 +132,7 @@ class Replay:
                 yield event
 
     def summary(self, damage: list[str]) -> ReplaySummary:
-        """What has been replayed so far."""
+        """Return the summary of the records so far."""
         return ReplaySummary(
             answers=self._answers,
             looks=self._looks,
@@ -144,7 +144,7 @@ class Replay:
             recorded=self._recorded,
         )
 
-    def _say(self, record: SentMessage) -> None:
+    def _send(self, record: SentMessage) -> None:
         message = record.message
         if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
@@ -153,38 +153,38 @@ class Replay:
         if isinstance(message, Cancel):
             return
         if isinstance(message, Connect):
-            self._speaker.drop_client(GUEST)
+            self._model.drop_client(CLIENT)
             self._until = message.standing_query or ""
             return
         parts = decompress_arrays(record)
         self._packet = (
             token_packet(message, parts) if isinstance(message, TokenPacketMessage) else frame_packet(message, parts)
         )
-        self._speak = message.wants_answer
+        self._wants_answer = message.wants_answer
 
-    def _hear(self, message: AnyMessage) -> Iterator[Event]:
+    def _receive(self, message: AnyMessage) -> Iterator[Event]:
         if isinstance(message, ServerHello):
             self._check(parse_provenance(message.provenance))
         elif isinstance(message, TurnExpired):
             self._packet = None
         elif self._packet is not None and isinstance(message, YesNoReply):
-            yield self._look(self._packet, message)
+            yield self._repeat_check(self._packet, message)
         elif self._packet is not None and isinstance(message, AnswerReply):
-            yield self._answer(self._packet, message)
+            yield self._repeat_answer(self._packet, message)
 
     def _check(self, now: AnswerProvenance) -> None:
-        """Raises RecordingError where the run went on with another model, or other settings."""
-        if (now.weights, now.settings) != (self._told.weights, self._told.settings):
+        """Compare provenances. Raises RecordingError where the run went on with another model, or other settings."""
+        if (now.weights, now.settings) != (self._provenance.weights, self._provenance.settings):
             raise RecordingError(
                 "from here on the recording was answered by another model or by other settings: a server was exchanged "
                 "for another; record it again to replay all of it"
             )
 
-    def _look(self, packet: Packet, message: YesNoReply) -> ReplayedYesNo:
-        self._speaker.select_client(GUEST)
-        yes, certain = self._speaker.score_yes_no(packet, self._until)
-        same = max(abs(yes - message.yes), abs(certain - message.certain)) <= LOOK_TOLERANCE
-        if not self._speak:
+    def _repeat_check(self, packet: Packet, message: YesNoReply) -> ReplayedYesNo:
+        self._model.select_client(CLIENT)
+        yes, certain = self._model.score_yes_no(packet, self._until)
+        same = max(abs(yes - message.yes), abs(certain - message.certain)) <= TOLERANCE
+        if not self._wants_answer:
             self._packet = None
         return ReplayedYesNo(
             frame_index=packet.stamp.frame_index,
@@ -197,10 +197,10 @@ class Replay:
             same=same,
         )
 
-    def _answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
-        self._speaker.select_client(GUEST)
-        text = "".join(self._speaker.answer(packet, message.query, lambda: False))
-        tokens = self._speaker.last_stats.text_tokens
+    def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
+        self._model.select_client(CLIENT)
+        text = "".join(self._model.answer(packet, message.query, lambda: False))
+        tokens = self._model.last_stats.text_tokens
         same = (text, tokens) == (message.text, message.text_tokens)
         check, self._last = message.answer == self._last, message.answer
         self._packet = None
@@ -218,7 +218,7 @@ class Replay:
         )
 
     def _counted(self, event: Event) -> Event:
-        """Notes for the summary what comes of a record."""
+        """Count an event for the summary."""
         if isinstance(event, Summary):
             self._recorded = event
         elif isinstance(event, FrameReady):
@@ -234,40 +234,40 @@ class Replay:
 
 
 def answered_by(recording: Recording) -> AnswerProvenance:
-    """What the answers of a recording came of. Raises RecordingError where there is none."""
+    """Return the provenance of a recording's answers. Raises RecordingError where there is none."""
     for record in recording.records():
         if isinstance(record, ReceivedMessage) and isinstance(record.message, ServerHello):
             return parse_provenance(record.message.provenance)
     raise RecordingError(f"nothing was answered in {str(recording.folder)!r}: the run ended before its model was there")
 
 
-def open_recorded(told: AnswerProvenance, config: Config, speaker: str = QWEN) -> AnswerModel:
-    """The model of `config`, which must be the recorded one, with as many threads as it had.
+def open_recorded(provenance: AnswerProvenance, config: Config, speaker: str = QWEN) -> AnswerModel:
+    """Load the model of `config`, which must be the recorded one, with as many threads as it had.
 
     Raises RecordingError where it is another one, and what `load_answer_model` raises.
     """
     import torch
 
-    torch.set_num_threads(min(told.threads, os.cpu_count() or 1))
+    torch.set_num_threads(min(provenance.threads, os.cpu_count() or 1))
     name, opened = config.answer.model, None
     found = model_fingerprint(name)
     if found == UNKNOWN:  # of the hub, and not here yet
         opened = load_answer_model(speaker, config)
         found = model_fingerprint(name)
-    if found != told.weights:
+    if found != provenance.weights:
         raise RecordingError(
-            f"recorded with another model than {name or 'the bundled one'}: {told.model or 'the bundled one'} "
-            f"({told.weights}) there, {found} here; give --model the folder or name of that one"
+            f"recorded with another model than {name or 'the bundled one'}: {provenance.model or 'the bundled one'} "
+            f"({provenance.weights}) there, {found} here; give --model the folder or name of that one"
         )
     return opened or load_answer_model(speaker, config)
 
 
-def replay_config(told: AnswerProvenance, model: str | None, device: str | None, dtype: str | None) -> Config:
-    """The configuration that answers as the recorded one did; `model` says where its files are now.
+def replay_config(provenance: AnswerProvenance, model: str | None, device: str | None, dtype: str | None) -> Config:
+    """Return the configuration that answers as the recorded one did; `model` says where its files are now.
 
     Raises RecordingError.
     """
-    config = config_of(told)
-    changes = {"model": model or told.model, "device": device, "dtype": dtype}
+    config = config_of(provenance)
+    changes = {"model": model or provenance.model, "device": device, "dtype": dtype}
     answer = config.answer.model_copy(update={key: value for key, value in changes.items() if value is not None})
     return config.model_copy(update={"answer": answer})
