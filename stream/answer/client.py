@@ -251,7 +251,7 @@ class AnswerClient:
         self._embedding = None  # of a server whose hello may have come in the same moment
         if not self._options.supervised and not self._loss_reported:
             self._loss_reported = True
-            message = f"no answers: {reason}; trying the answer stage again"
+            message = f"no answers: {reason}; reconnecting to the answer server"
             self._pending_events.append(Notice(code=ANSWERS_LOST, message=message))
         self._open_link()
 
@@ -330,12 +330,12 @@ class AnswerClient:
             return self._on_query_accepted(message, received)
         elif isinstance(message, ServerHello):
             if self.hello is not None:
-                raise TransportError("it greets twice")
+                raise TransportError("it sends its hello twice")
             self.hello = message
         elif isinstance(message, ErrorReply):
             self._on_error(message)
         elif not isinstance(message, KeepAlive):
-            raise TransportError(f"the answer stage sent a message of the wrong kind, {type(message).__name__}")
+            raise TransportError(f"the answer server sent a message of the wrong kind, {type(message).__name__}")
         return None
 
     def _on_turn(self, message: TurnGrant) -> None:
@@ -382,7 +382,7 @@ class AnswerClient:
     def _on_query_accepted(self, message: QueryAccepted, received: Envelope) -> Event | None:
         """Take the query that is in force now: the first one, or one that was set meanwhile."""
         if not self._query_replies_due or message.query not in self._known_queries:
-            raise TransportError("it speaks of a question that was not asked")
+            raise TransportError("it refers to a question that was not asked")
         self._query_replies_due -= 1
         changed = self._next_query is not None and message.query == self._next_query
         if changed:
@@ -390,7 +390,7 @@ class AnswerClient:
         if message.error is not None:
             return QueryChanged(query=message.query, error=message.error)
         if self.hello is None:
-            raise TransportError("the answer stage speaks of a question and has not said which model it has")
+            raise TransportError("the answer server accepted a question before it named its model")
         self._embedding = embedding_of(message, received.parts)
         self._query = message.query
         if not self.ready:
@@ -430,11 +430,11 @@ class AnswerClient:
         self._refused_in_row += 1
         if self._refused_in_row >= MISDEEDS_MAX:
             self._refused_in_row = 0
-            self._fail(f"{MISDEEDS_MAX} messages one after the other could not be used; the last: {error}")
+            self._fail(f"{MISDEEDS_MAX} messages in a row were invalid; the last: {error}")
         if self._refusal_reported:
             return None
         self._refusal_reported = True
-        message = f"{self.link.endpoint} sent what an answer stage may not; such messages are dropped: {error}"
+        message = f"{self.link.endpoint} sent invalid messages, which are dropped: {error}"
         return Notice(code=PEER_MISBEHAVES, message=cut_to(message, REASON_CHARS_MAX))
 
     def _fail(self, reason: str) -> None:

@@ -119,15 +119,15 @@ def check_admission(message: Connect, options: ServerOptions, clients: ClientTab
     """Raises TransportError or OptionError where the sender cannot be admitted, saying what to do about it."""
     if message.protocol != PROTOCOL:
         raise TransportError(
-            f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version "
+            f"the answer server uses version {PROTOCOL} of the protocol, and the client version "
             f"{message.protocol}; install the same version at both ends"
         )
     if clients.full:
-        raise TransportError(f"the answer stage serves {counted(len(clients), 'other')} already; try another one")
+        raise TransportError(f"the answer server has {counted(len(clients), 'client')}, its maximum; try another")
     if options.encode not in (None, message.encode):
         raise OptionError(
-            f"the answer stage encodes {options.encode}, not {message.encode}; give --encode {options.encode} here, or "
-            f"start it with --encode {message.encode}"
+            f"the answer server encodes {options.encode}, not {message.encode}; give --encode {options.encode} here, "
+            f"or start it with --encode {message.encode}"
         )
 
 

@@ -76,7 +76,7 @@ def _same(before: FrameAllocation, now: FrameAllocation) -> bool:
 def target_off() -> Notice:
     """The notice that a run in lockstep does not look after its target."""
     message = (
-        "answer.target_ms is left alone: a file that is read frame by frame gets the same answers on every run; give "
+        "answer.target_ms has no effect: a file that is read frame by frame gets the same answers on every run; give "
         "--realtime to hold it"
     )
     return Notice(code=OFF, message=message)

@@ -213,6 +213,6 @@ def load_answer_model(name: str, config: Config) -> AnswerModel:
     try:
         load = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"no speaker {name!r}: {error}") from error
+        raise ConfigError(f"cannot load the answer model {name!r}: {error}") from error
     model: AnswerModel = load(config)
     return model

@@ -13,7 +13,7 @@ from stream.recording.identity import SCENE_PREFIX
 WORLD_KEY = "arr_coc_world"
 """What a model's `config.json` calls the only world that it knows."""
 
-_REMEDY = "name a Qwen-VL model with -m, or give --force to watch all the same"
+_REMEDY = "name a Qwen-VL model with -m, or give --force to run anyway"
 
 
 @dataclass(frozen=True, slots=True)

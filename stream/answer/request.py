@@ -278,7 +278,7 @@ class RequestTracker:
         if request is None:
             return None
         if self._options.standing_query is None:
-            raise TransportError("the answer stage looked for something, and nothing was to be looked for")
+            raise TransportError("the answer server sent a yes/no result, and there is no standing query")
         self._feedback = self._feedback_from(request, reply, received) or self._feedback
         reported, request.yes_no_reported = request.yes_no_reported, True
         if not request.wants_answer:
@@ -333,4 +333,4 @@ class RequestTracker:
             return self.request
         if number == self._cancelled_number:
             return None
-        raise TransportError(f"the answer stage speaks of answer {number}, which was not asked for")
+        raise TransportError(f"the answer server refers to answer {number}, which was not asked for")

@@ -30,7 +30,7 @@ MODEL_WORLD = (
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
 
-WATCHES_ONLY = "this run only watches for something; give -q beside --until for questions as well"
+WATCHES_ONLY = "this run has only a standing query; give -q beside --until to ask other questions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class AnswerObserver(Protocol):
 def cancel_off() -> Notice:
     """Return the notice that in lockstep no cut can come while an answer is being generated."""
     message = (
-        "answer.on_cut = cancel changes nothing here: a file that is read frame by frame waits for each answer, so no "
+        "answer.on_cut = cancel has no effect: a file that is read frame by frame waits for each answer, so no "
         "cut comes while one is spoken; give --realtime to cancel stale ones"
     )
     return Notice(code=CANCEL_OFF, message=message)
@@ -177,7 +177,7 @@ class AnswerScheduler:
             waited_ms += WAIT_MS
             if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.client.link.connected:
                 raise ConnectionRefused(
-                    f"no answer stage at {self._endpoint.endpoint} within {limit_s:g} s; start one there with "
+                    f"no answer server at {self._endpoint.endpoint} within {limit_s:g} s; start one there with "
                     "`serve-answers`, and check address, firewall and keys"
                 )
 
@@ -248,7 +248,7 @@ class AnswerScheduler:
         client = self.client
         if self._policy.lockstep and not self._options.supervised and client.absence.elapsed_s > limit_s:
             address = self._endpoint.endpoint
-            raise StageDied("answer", f"gone for {limit_s:g} s; start `serve-answers` at {address} again")
+            raise StageDied("answer", f"gone for {limit_s:g} s; restart `serve-answers` at {address}")
         if client.silence.elapsed_s <= limit_s:
             return
         if not self._options.reconnect:

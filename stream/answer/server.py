@@ -179,7 +179,7 @@ class AnswerServer:
             else:
                 self._send(client, TurnExpired(turn=message.turn))
         else:
-            error = TransportError(f"the answer stage takes packets, got {type(message).__name__}")
+            error = TransportError(f"the answer server expected a packet, got {type(message).__name__}")
             self._refuse(client, error)
 
     def _on_unreadable(self, client: Client, error: TransportError) -> None:
@@ -257,7 +257,7 @@ class AnswerServer:
         embedding = self._model.embed_query(query)
         if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
             raise ContextLengthError(
-                f"the question has {counted(len(embedding.tokens), 'token')}, more than can be told of it; ask a "
+                f"the question has {counted(len(embedding.tokens), 'token')}, more than the server can send; ask a "
                 "shorter one"
             )
         message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))

@@ -320,5 +320,5 @@ def _off_topic_text(result: YesNoResult) -> str:
     query = textwrap.shorten(result.question, QUERY_CHARS_SHOWN, placeholder="…")
     return (
         f"the model answers {query!r} with neither yes nor no (both together have {100 * result.certain:.1f} % of the "
-        "probability); such looks turn nothing: ask something that yes or no answers"
+        "probability); such checks are ignored: ask a yes/no question"
     )

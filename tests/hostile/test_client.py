@@ -28,6 +28,7 @@ from stream.protocol.messages import (
     Message,
     QueryAccepted,
     SetQuery,
+    TurnExpired,
     TurnGrant,
     TurnRequest,
     encode,
@@ -124,7 +125,7 @@ class Honest:
             turn = self._until(TurnGrant)
             assert isinstance(turn, TurnGrant)
             self._link.send(*token_message(self._number, turn.turn, HONEST))
-            told = self._until(AnswerReply, "Lapsed")
+            told = self._until(AnswerReply, TurnExpired)
             if isinstance(told, AnswerReply):
                 break
         assert told.answer == self._number
@@ -132,16 +133,16 @@ class Honest:
         assert told.text == f"{self._query} frame {HONEST_FRAME} sum {HONEST_SUM}"
         self._number += 1
 
-    def _until(self, kind: type[Message], or_kind: str = "") -> Message:
+    def _until(self, *kinds: type[Message]) -> Message:
         for _ in range(int(LIMIT_S * 20)):
             received = self._link.receive(50)
             if received is None:
                 continue
             message = received.message
             assert not hasattr(message, "query") or message.query == self._query
-            if isinstance(message, kind) or type(message).__name__ == or_kind:
+            if isinstance(message, kinds):
                 return message
-        raise AssertionError(f"no {kind.__name__} came")
+        raise AssertionError(f"none of {kinds} came")
 
 
 def structured(rng: random.Random) -> list[bytes]:

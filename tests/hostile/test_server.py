@@ -78,7 +78,7 @@ def test_where_the_truth_follows_a_lie_every_answer_comes(name: str, tmp_path: P
         assert answers
         assert sum(isinstance(event, FrameReady) for event in events) == FRAMES
     else:
-        assert "at most" in str(error) or "cannot be read" in str(error) or "could not be used" in str(error)
+        assert "at most" in str(error) or "cannot be read" in str(error) or "were invalid" in str(error)
 
 
 def test_a_flood_of_texts_costs_no_frame() -> None:

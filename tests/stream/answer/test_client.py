@@ -430,7 +430,7 @@ def test_an_answer_that_was_not_asked_for_is_dropped_and_told_once(opened: Opene
     (told,) = talk.hear(message)
     assert isinstance(told, Notice)
     assert told.code == PEER_MISBEHAVES
-    assert "inproc://dialogue-1 sent what an answer stage may not" in told.message
+    assert "inproc://dialogue-1 sent invalid messages, which are dropped" in told.message
     assert "answer 1, which was not asked for" in told.message
     assert talk.ask() == 0
     assert talk.hear(message) == []
@@ -499,7 +499,7 @@ def test_somebody_who_sends_nothing_else_has_failed(opened: Opener, monkeypatch:
     monkeypatch.setattr("stream.answer.client.MISDEEDS_MAX", 3)
     talk = opened()
     talk.hear(AnswerDelta(answer=7, text="x"), AnswerDelta(answer=8, text="x"))
-    with pytest.raises(StageDied, match=r"3 messages one after the other could not be used; the last: .* answer 9"):
+    with pytest.raises(StageDied, match=r"3 messages in a row were invalid; the last: .* answer 9"):
         talk.hear(AnswerDelta(answer=9, text="x"))
 
 
@@ -681,7 +681,7 @@ def test_where_nobody_watches_a_loss_is_told_once_until_there_is_an_answer_again
     (told,) = talk.lose()
     assert isinstance(told, Notice)
     assert told.code == ANSWERS_LOST
-    assert told.message == "no answers: the connection was lost; trying the answer stage again"
+    assert told.message == "no answers: the connection was lost; reconnecting to the answer server"
     talk.greet()
     assert talk.lose() == []
     talk.greet()

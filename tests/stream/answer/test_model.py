@@ -186,5 +186,5 @@ def test_a_folder_that_can_be_seen_to_be_unusable_is_refused(tmp_path: Path) -> 
 
 
 def test_a_speaker_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match="no speaker 'nowhere:nobody'"):
+    with pytest.raises(ConfigError, match="cannot load the answer model 'nowhere:nobody'"):
         load_answer_model("nowhere:nobody", Config())

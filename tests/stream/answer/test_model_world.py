@@ -39,7 +39,7 @@ def test_what_speaks_against_it(
         assert doubt is refusal is warning
         return
     assert refusal in doubt.refusal
-    assert doubt.refusal.endswith("name a Qwen-VL model with -m, or give --force to watch all the same")
+    assert doubt.refusal.endswith("name a Qwen-VL model with -m, or give --force to run anyway")
     assert doubt.warning.startswith("means nothing: the model ")
     assert warning in doubt.warning
 

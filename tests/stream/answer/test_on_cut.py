@@ -16,14 +16,23 @@ from stream.answer.client_table import ServerOptions
 from stream.answer.model import Packet
 from stream.answer.server import AnswerServer
 from stream.config import AnswerConfig, Config, PipelineConfig
-from stream.config_loading import build_config, layer_from_assignment
+from stream.config_loading import build_config, set_layer
 from stream.control import CancelledError, RunControl
 from stream.display.state import DisplayClock, Transcript
 from stream.display.text import EventText
 from stream.errors import ConfigError
 from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Notice, encode_event
 from stream.protocol.codec import token_message
-from stream.protocol.messages import Cancel, Connect, Message, TurnGrant, TurnRequest
+from stream.protocol.messages import (
+    AnswerDelta,
+    AnswerReply,
+    Cancel,
+    Connect,
+    Message,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+)
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
@@ -116,8 +125,8 @@ def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None
 def test_what_the_key_may_be_is_said() -> None:
     wanted = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
     with pytest.raises(ConfigError, match=wanted):
-        build_config([layer_from_assignment("answer.on_cut=stop")])
-    assert build_config([layer_from_assignment("answer.on_cut=cancel")]).answer.on_cut == "cancel"
+        build_config([set_layer("answer.on_cut=stop")])
+    assert build_config([set_layer("answer.on_cut=cancel")]).answer.on_cut == "cancel"
 
 
 @pytest.mark.parametrize(("on_cut", "count"), [("cancel", 1), ("finish", 0)])
@@ -127,11 +136,11 @@ def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count
     events = list(Pipeline(config, model_loader="tests.support.answer_models:FakeSpeaker").run())
     told = [event.message for event in of(events, Notice) if event.code == "cancel-off"]
     assert len(told) == count
-    assert all("answer.on_cut = cancel changes nothing here" in message for message in told)
+    assert all("answer.on_cut = cancel has no effect" in message for message in told)
 
 
-class ScriptedPort:
-    """A port that hears what it is given, step by step, and then ends the run."""
+class ScriptedLink:
+    """A server's link that receives what it is given, step by step, and then ends the run."""
 
     def __init__(self, *steps: Sequence[tuple[bytes, Envelope]]) -> None:
         self._steps = list(steps)
@@ -158,19 +167,17 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
     message, parts = token_message(0, 1, TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 64), *arrays))
     packet = Envelope(message, tuple(memoryview(part.tobytes()) for part in parts))
     client = b"one"
-    port = ScriptedPort(
+    link = ScriptedLink(
         [(client, Envelope(Connect(query="?"))), (client, Envelope(TurnRequest()))],
         [(client, packet), (client, Envelope(Cancel())), (client, Envelope(TurnRequest()))],
         [],
     )
-    transport: Any = type("Ports", (), {"server_link": lambda *_: port})()
+    transport: Any = type("Ports", (), {"server_link": lambda *_: link})()
     stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), transport, RunControl())
     with pytest.raises(CancelledError):
         stage.run()
-    assert [message.turn for message in port.sent if isinstance(message, TurnGrant)] == [1, 2]
-    assert not [
-        message for message in port.sent if type(message).__name__ in ("AnswerDelta", "AnswerReply", "TurnExpired")
-    ]
+    assert [message.turn for message in link.sent if isinstance(message, TurnGrant)] == [1, 2]
+    assert not [message for message in link.sent if isinstance(message, (AnswerDelta, AnswerReply, TurnExpired))]
 
 
 def test_people_are_told_and_the_partial_text_goes() -> None:

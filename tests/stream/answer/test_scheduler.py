@@ -460,7 +460,7 @@ def test_a_model_that_cannot_know_what_is_watched_for_is_refused(
 ) -> None:
     talk = opened(source_is_drawn=source_is_drawn, standing_query=watched(only_query=True))
     talk.peer.known_world, talk.peer.unseen = "cats", unseen
-    with pytest.raises(ConfigError, match=r"m only knows cats.*or give --force to watch all the same"):
+    with pytest.raises(ConfigError, match=r"m only knows cats.*or give --force to run anyway"):
         talk.greet()
 
 
@@ -598,7 +598,7 @@ def test_an_answer_stage_elsewhere_that_cannot_be_reached_ends_the_run() -> None
     with private_directory() as directory:
         endpoint = ipc_endpoint(directory)
         with closing(Transport()) as transport, elsewhere(transport, endpoint) as scheduler:
-            message = rf"no answer stage at {endpoint} within 0.1 s; start one there with `serve-answers`, and check"
+            message = rf"no answer server at {endpoint} within 0.1 s; start one there with `serve-answers`, and check"
             with pytest.raises(ConnectionRefused, match=message):
                 scheduler.wait_until_ready()
 

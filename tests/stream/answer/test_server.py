@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -143,7 +144,7 @@ def whole_frame() -> FramePacket:
     return FramePacket(STAMP, GRID, tokens().regions, np.ones(GRID.shape, np.float32), image)
 
 
-class Unreadable(Message, frozen=True, tag="unreadable"):
+class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
     """A message of a kind that nobody knows."""
 
 
@@ -543,7 +544,7 @@ def test_another_version_of_the_protocol_is_refused(runner: StageRunner) -> None
     failed = Client(runner, protocol=PROTOCOL + 1).expect(ErrorReply)
     assert failed.error == "TransportError"
     assert failed.message == (
-        f"the answer stage speaks version {PROTOCOL} of the protocol, and was spoken to in version {PROTOCOL + 1}; "
+        f"the answer server uses version {PROTOCOL} of the protocol, and the client version {PROTOCOL + 1}; "
         "install the same version at both ends"
     )
 
@@ -555,7 +556,7 @@ def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
     serve(runner)
     first = Client(runner).greeted()
     late = Client(runner)
-    assert late.expect(ErrorReply).message == "the answer stage serves 1 other already; try another one"
+    assert late.expect(ErrorReply).message == "the answer server has 1 client, its maximum; try another"
     first.link.send(Disconnect())
     first.link.send(TurnRequest())
     assert first.quiet()
@@ -568,7 +569,7 @@ def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
     failed = Client(runner, encode="sparse").expect(ErrorReply)
     assert failed.error == "OptionError"
     assert failed.message == (
-        "the answer stage encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
+        "the answer server encodes prune, not sparse; give --encode prune here, or start it with --encode sparse"
     )
     Client(runner, encode="prune").greeted()
 
@@ -595,7 +596,7 @@ def test_a_message_that_it_does_not_take_is_told_to_its_sender(runner: StageRunn
     confused, other = Client(runner).greeted(), Client(runner).greeted()
     confused.link.send(Credit())
     failed = confused.expect(ErrorReply)
-    assert (failed.error, failed.message) == ("TransportError", "the answer stage takes packets, got Credit")
+    assert (failed.error, failed.message) == ("TransportError", "the answer server expected a packet, got Credit")
     assert confused.quiet()
     other.ask(0)
     other.hear_answer()
@@ -727,7 +728,7 @@ def test_a_frame_in_a_snapshot_that_is_not_shared_is_refused(runner: StageRunner
     serve(runner, shared=True)
     client = Client(runner).greeted()
     client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
-    assert client.expect(ErrorReply).message == "a frame lies in the snapshot, and this link has none"
+    assert client.expect(ErrorReply).message == "a frame is said to be in shared memory, and this link has none"
 
 
 @pytest.mark.parametrize("speaker", [FakeSpeaker, SilentSpeaker])
@@ -755,7 +756,7 @@ def test_a_question_too_long_to_be_told_is_refused_in_words(
     client.link.send(SetQuery(query="what is it then"))
     assert (
         client.expect(QueryAccepted).error
-        == "the question has 4 tokens, more than can be told of it; ask a shorter one"
+        == "the question has 4 tokens, more than the server can send; ask a shorter one"
     )
     client.ask()
     assert client.hear_answer().query == "what is it"

@@ -227,14 +227,14 @@ def test_an_answer_that_fails_ends_its_run_and_not_the_stage(endpoint: str) -> N
 def test_what_is_encoded_must_be_the_same_at_both_ends(endpoint: str) -> None:
     with (
         serving_at(endpoint, Config(answer=AnswerConfig(encode="full"))),
-        pytest.raises(OptionError, match="the answer stage encodes full, not sparse; give --encode full here"),
+        pytest.raises(OptionError, match="the answer server encodes full, not sparse; give --encode full here"),
     ):
         told(client(endpoint))
 
 
 def test_where_nobody_answers_the_run_says_so(endpoint: str) -> None:
     capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.2)
-    with pytest.raises(ConnectionRefused, match=r"no answer stage at tcp://.* within 0.2 s; start one there with"):
+    with pytest.raises(ConnectionRefused, match=r"no answer server at tcp://.* within 0.2 s; start one there with"):
         told(client(endpoint, capture=capture))
 
 
@@ -247,7 +247,7 @@ def test_an_answer_stage_that_goes_for_good_ends_the_run(endpoint: str) -> None:
                 if isinstance(event, Answer) and not served.control.cancelled:
                     served.stop()
 
-        with pytest.raises(StageDied, match=r"gone for 0.2 s; start `serve-answers` at tcp://.* again"):
+        with pytest.raises(StageDied, match=r"gone for 0.2 s; restart `serve-answers` at tcp://"):
             until_it_goes()
 
 
@@ -310,7 +310,9 @@ def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
         events = told(client(endpoint))
         follower.join(LIMIT_S)
     lost = [event for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
-    assert [event.message for event in lost] == ["no answers: the connection was lost; trying the answer stage again"]
+    assert [event.message for event in lost] == [
+        "no answers: the connection was lost; reconnecting to the answer server"
+    ]
     assert without_clock(without_pieces(event for event in events if event not in lost)) == unbroken
 
 
