@@ -10,10 +10,10 @@ from rich.cells import cell_len
 
 from stream.display.layout import Row, compose, figure_lines
 from stream.display.state import TranscriptEntry, ViewSnapshot
+from stream.media import SourceInfo
 from stream.monitor.metrics import Percentiles
 from stream.monitor.schema import RecentJitter
 from stream.monitor.statistics import ActiveOutage, StatisticsSnapshot
-from stream.sources import SourceInfo
 
 FIGURES = StatisticsSnapshot(
     uptime_s=72.4,

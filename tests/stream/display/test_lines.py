@@ -49,13 +49,6 @@ def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureF
     ]
 
 
-def test_a_run_that_failed_before_its_first_frame_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    display = LinesDisplay(None)
-    display.attach(ScriptedRun([]), None)
-    display.write(summary(frames=0, ended="error", error="no model"))
-    assert capsys.readouterr().err == ""
-
-
 def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.CaptureFixture[str]) -> None:
     run, looked = ScriptedRun([]), threading.Semaphore(0)
     run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]

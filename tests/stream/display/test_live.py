@@ -197,14 +197,6 @@ def test_at_the_end_the_last_entries_stand_on_the_terminal(
     assert terminal.pty.echoes()
 
 
-def test_a_run_that_failed_before_its_first_frame_has_no_summary(
-    terminal: Terminal, capsys: pytest.CaptureFixture[str]
-) -> None:
-    terminal.begin()
-    terminal.display.write(summary(frames=0, ended="error", error="no model"))
-    assert capsys.readouterr().err == ""
-
-
 def test_what_others_write_to_stderr_becomes_a_message(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = os.fdopen(os.dup(terminal.pty.program), "w", encoding="utf-8")
     monkeypatch.setattr(sys, "stderr", screen)
