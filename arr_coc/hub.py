@@ -1,4 +1,4 @@
-"""Model name → folder: path, hub, bundled (no transformers)."""
+"""Resolution of a model's name to its folder: a path, a name on the hub, or the bundled model (no transformers)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ARRCOCLayer` and allocator weights (save, load, pack)."""
+"""`ARRCOCLayer`, and the weights of an allocator: saved, loaded, and as bytes that travel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEIGHTS_FILE = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class ARRCOCConfig:
-    """How an ARRCOCLayer chooses.
+    """Options of an ARRCOCLayer.
 
     `levels`: whether coarse tokens may be chosen by `auto`. `query_dim`: width of the question's embeddings that
     learned parts take, 0 without learned parts; `trained_for`: the model that these embeddings belong to. Others: see
@@ -48,7 +48,7 @@ class ARRCOCConfig:
 
 @dataclass(frozen=True, slots=True)
 class LayerOutput:
-    """What a batch of pictures came down to; rows beyond a picture's own tokens are zero, and False in `mask`.
+    """Chosen tokens of a batch of pictures; rows beyond a picture's own tokens are zero, and False in `mask`.
 
     `tokens` [B, K, D]; `positions` float32 [B, K, 2], each token's middle (row, col) in tiles; `budgets` int64
     [B, K], the texels that the token spends on each tile of its region: 1024 at level 0, a quarter of it a level on;
@@ -252,7 +252,8 @@ def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
 
 
 def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
-    """What `serialize_realiser` made, for questions that `model_id` embeds. Raises ModelError where it does not fit."""
+    """Load the bytes of `serialize_realiser`, for questions that `model_id` embeds. Raises ModelError where it does
+    not fit."""
     if not data:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`ARRCOCQwen.generate` and the `PictureAllocator` behind it."""
+"""`ARRCOCQwen`: a Qwen-VL model that looks at the tokens that matter for the question, as a library."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ class ARRCOCQwen:
 
     @classmethod
     def from_pretrained(cls, name: str | Path | None = None, **options: Any) -> ARRCOCQwen:
-        """From a folder, a name on the hub, or, for None, the bundled model; `options` and errors as `load_qwen`."""
+        """Load a model from a folder, a name on the hub, or, for None, the bundled one; `options` and errors as
+        `load_qwen`."""
         return cls(load_qwen(name, **options))
 
     def generate(

@@ -1,4 +1,4 @@
-"""Where kernels, presets and the bundled model lie."""
+"""Places of the kernels, the presets and the bundled model."""
 
 from __future__ import annotations
 

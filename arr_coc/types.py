@@ -90,7 +90,7 @@ def new_epoch() -> int:
 
 @dataclass(frozen=True, slots=True)
 class TileVersions:
-    """When each tile last changed: one epoch for the grid, and `frame` int64 [rows, cols].
+    """Versions of all tiles, when each last changed: one epoch for the grid, and `frame` int64 [rows, cols].
 
     All tiles share the epoch, because everything that begins an epoch moves every tile.
     """
@@ -99,7 +99,7 @@ class TileVersions:
     frame: npt.NDArray[np.int64]
 
     def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
-        """Where what was computed from these versions no longer holds: bool [rows, cols]."""
+        """Return the tiles for which a result of these versions no longer holds: bool [rows, cols]."""
         if self.epoch != current.epoch or self.frame.shape != current.frame.shape:
             return np.ones(current.frame.shape, dtype=bool)
         return self.frame != current.frame
@@ -107,7 +107,7 @@ class TileVersions:
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """How the planes of a frame encode colour. `transfer` is carried along, not applied (as swscale)."""
+    """Colour encoding of a frame's planes. `transfer` is carried along, not applied (as swscale)."""
 
     matrix: Matrix = "bt601"
     full_range: bool = False
@@ -139,7 +139,7 @@ class FramePlanes:
 
 @dataclass(frozen=True, slots=True)
 class FrameStamp:
-    """Which frame this is: decode index (0-based), media time, capture time (monotonic), and epoch."""
+    """Identity and times of a frame: decode index (0-based), media time, capture time (monotonic), and epoch."""
 
     frame_index: int
     media_ns: int
@@ -149,7 +149,7 @@ class FrameStamp:
 
 @dataclass(frozen=True, slots=True)
 class TileChange:
-    """What one texture update did.
+    """Result of one texture update.
 
     `dirty` bool [rows, cols]; `rectangles` (row0, col0, row1, col1), half-open, in tiles, disjoint, covering
     exactly the dirty tiles.
@@ -247,7 +247,7 @@ class QueryEmbedding:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What one answer teaches later allocations, about the tokens that it was shown.
+    """Feedback of one answer to later allocations, about the tokens that it was shown.
 
     `stamp` is the frame it was about; `regions` int32 [K, 3]; `attention` float32 [K], the decoder's
     attention summed over the answer's first tokens and divided by its largest, so in [0, 1]; `similarity` float32 [K],

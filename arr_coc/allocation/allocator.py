@@ -1,4 +1,5 @@
-"""`StreamAllocator`, region selection with hysteresis, change meter."""
+"""Allocator of one stream: texture to relevance to regions, frame after frame; selection with hysteresis, change
+meter."""
 
 from __future__ import annotations
 
@@ -212,7 +213,7 @@ class AllocatorOptions:
 
 @dataclass(frozen=True, slots=True)
 class FrameAllocation:
-    """What was decided for one frame, and why.
+    """Decision for one frame, with its reasons.
 
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
     participation) and their `weights` float32 [3], of this frame alone; `levels` int8 [gh, gw], each tile's level, −1

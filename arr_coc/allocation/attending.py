@@ -1,4 +1,4 @@
-"""Strategies, budgets, structure guard, `Tensions`.
+"""Strategies that choose regions for a budget of tokens, the guard against pictures without structure, and `Tensions`.
 
 A stream's guard judges the picture, by `picture_structure`. The relevance map cannot tell: a trained scorer smooths
 over its neighbours and knows where in a frame things usually are, so it makes structured maps of white noise; and it
@@ -77,7 +77,7 @@ Map = npt.NDArray[np.float32]
 
 
 def map_structure(relevance: Map) -> float:
-    """How far a map [gh, gw] is from noise, in [0, 1]: the larger of its coherence and its sparsity.
+    """Return the distance of a map [gh, gw] from noise, in [0, 1]: the larger of its coherence and its sparsity.
 
     Coherence is the mean correlation of horizontal and vertical neighbours (Moran's I at lag one): near 1 for objects
     larger than a tile, 0 for white noise. Sparsity is 2·H − 1 with Hoyer's H (2004) of what exceeds the median: 1 for
@@ -90,7 +90,7 @@ def map_structure(relevance: Map) -> float:
 
 
 def picture_structure(appearance: Map) -> float:
-    """How far a picture is from a void (blank, a slope of light, white noise, drops all over), in [0, 1].
+    """Return the distance of a picture from a void (blank, a slope of light, white noise, drops all over), in [0, 1].
 
     `appearance` float32 [7, gh, gw]: red, green, blue, Sobel gx, gy and magnitude, and entropy of each tile, all of
     them
@@ -187,7 +187,7 @@ class Tensions:
 
 @dataclass(frozen=True, slots=True)
 class AllocationHistory:
-    """What earlier frames say about this allocation; all of it optional.
+    """Input of an allocation from earlier frames; all of it optional.
 
     `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `staleness`: how much each
     tile deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `staleness`.

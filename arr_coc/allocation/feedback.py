@@ -1,4 +1,4 @@
-"""`FeedbackPrior` and `ExplorationTracker`."""
+"""Memory of answers: the prior that their feedback gives, and the tiles that no answer has shown for long."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class FeedbackPrior:
         return self._prior
 
     def _appearance_of(self, frame_index: int, shape: tuple[int, int]) -> Map:
-        """What the tiles of a frame looked like, carried along since; unknown where nobody told."""
+        """Return the appearance of a frame's tiles, shifted with the camera since; NaN where it is unknown."""
         if self._asked is not None and self._asked[0] == frame_index:
             return self._asked[1]
         return np.full((1, *shape), np.nan, np.float32)

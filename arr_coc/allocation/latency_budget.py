@@ -120,7 +120,7 @@ class BudgetController:
         return min(max(budget, LEAST_TOKENS), MOST_TOKENS, tiles)
 
     def p95_ms(self, tokens: int) -> float | None:
-        """Where p95 is believed to lie with so many tokens; None before the first answer."""
+        """Return the estimated p95 for so many tokens; None before the first answer."""
         return None if self._line is None else self._line.at(tokens) * self._above()
 
     def observe(self, ttft_ms: float, tokens: int, tiles: int) -> Verdict | None:
@@ -180,7 +180,7 @@ class BudgetController:
         self._budget = max(LEAST_TOKENS, round(bounded))
 
     def _above(self) -> float:
-        """How far p95 lies above the line, as a ratio."""
+        """Return the ratio of p95 to the line."""
         count = len(self._ratios)
         if count < STREAK:
             return 1 / AIM

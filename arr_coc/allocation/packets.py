@@ -1,4 +1,4 @@
-"""What leaves the allocator: packets, all-token fallback, explanations."""
+"""Output of the allocator: packets, the fallback with all tokens, and reasons for every token."""
 
 from __future__ import annotations
 

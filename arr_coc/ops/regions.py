@@ -35,7 +35,7 @@ def level_shape(shape: tuple[int, int], level: int) -> tuple[int, int]:
 
 
 def level_count(shape: tuple[int, int], level: int) -> int:
-    """How many regions of one level cover a tile grid of `shape`."""
+    """Return the number of regions of one level that cover a tile grid of `shape`."""
     rows, cols = level_shape(shape, level)
     return rows * cols
 
@@ -68,7 +68,7 @@ def spread(coarse: npt.NDArray[Any], level: int, shape: tuple[int, int]) -> npt.
 
 
 def tile_counts(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """How many tiles of a grid of `shape` each of `regions` [K, 3] covers: int64 [K]."""
+    """Return the number of tiles of a grid of `shape` that each of `regions` [K, 3] covers: int64 [K]."""
     level, place = regions[:, :1].astype(np.int64), regions[:, 1:].astype(np.int64)
     sides = np.minimum((place + 1) << level, shape) - (place << level)
     return sides.prod(axis=1)
@@ -171,7 +171,7 @@ class QuadTree:
         return np.zeros(self.inner, dtype=bool)
 
     def tokens(self, split: Split) -> int:
-        """How many regions the cover has."""
+        """Number of regions of the cover."""
         return self.roots + int(self.cost[: self.inner][split].sum())
 
     def refine(self, split: Split, worth: Worth, budget: int) -> Split:
@@ -223,7 +223,7 @@ def top_level(shape: tuple[int, int], budget: int) -> int:
 def split_worth(
     tree: QuadTree, relevance: npt.NDArray[np.float32], previous: npt.NDArray[np.int8] | None, stickiness: float
 ) -> Worth:
-    """What showing a region one level finer is worth: the sum of (relevance + `DULL`)³ over its tiles, float32
+    """Return the worth of showing a region one level finer: the sum of (relevance + `DULL`)³ over its tiles, float32
     [inner].
 
     Each octave of detail is worth the same on every tile (natural pictures have equal energy in each octave: Field,

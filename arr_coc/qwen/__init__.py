@@ -1,0 +1,1 @@
+"""Adapter of Qwen-VL models: loading, encoding, prompts, decoding, sessions."""

@@ -1,4 +1,4 @@
-"""What the decoder looked at: its attention on the visual tokens, taken from the cached keys of a few layers."""
+"""Attention of the decoder on the visual tokens, taken from the cached keys of a few layers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tenso
 
 
 def feedback_from(prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.Tensor) -> Feedback:
-    """What an answer to `prompt` teaches about its newest frame; `pooled` float32 [D] is the question's embedding."""
+    """Return the feedback of an answer to `prompt` about its newest frame; `pooled` float32 [D] is the question's
+    embedding."""
     embeds = prompt.embeds.float()
     return Feedback(
         stamp=prompt.stamps[-1],

@@ -1,4 +1,4 @@
-"""Model folder: family, config, size, memory estimate, free memory (imports no torch)."""
+"""Model folder before it is loaded: family, configuration, tokenizer, free memory (imports no torch)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ CGROUP_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a model's folder holds: its family, `config.json`, the tensors of its weight files by name, and by which
+    """Contents of a model's folder: its family, `config.json`, the tensors of its weight files by name, and by which
     method these were quantised, if at all."""
 
     family: ModelFamily
@@ -98,7 +98,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_folder(folder: Path, name: str) -> Checkpoint:
-    """What is in the folder of the model `name`, once it is known to be whole. Reads headers, no weights.
+    """Check that the folder of the model `name` is whole, and return its contents. Reads headers, no weights.
 
     Raises ModelNotFound where config, weights, some shards or the tokenizer are missing, and ModelError for another
     architecture, damaged files, weights that `config.json` does not describe, and a method of quantisation whose

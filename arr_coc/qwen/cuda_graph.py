@@ -1,4 +1,4 @@
-"""Captured decode step and which decoder a session uses.
+"""Decode step as a captured CUDA graph, and the choice of decoder of a session.
 
 All shapes are fixed: attention runs over the whole room of the cache with a mask, and how far an answer is, its place
 and its token lie in tensors that the graph itself advances.

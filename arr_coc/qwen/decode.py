@@ -234,7 +234,7 @@ class TextStream:
         return self._fresh(final=False)
 
     def finish(self) -> str:
-        """What is still held back, with U+FFFD where a character never became whole."""
+        """Return the text that is still held back, with U+FFFD where a character never became whole."""
         return self._fresh(final=True)
 
     def _fresh(self, final: bool) -> str:

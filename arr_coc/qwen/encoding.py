@@ -1,4 +1,4 @@
-"""Packet → visual tokens: full, prune, sparse, weighted, incremental.
+"""Encoding of packets to visual tokens: full, prune, sparse, weighted, incremental.
 
 What is kept of an unchanged region was computed among neighbours as they were then, so it drifts from the truth while
 they change; `arr_coc.qwen.vision_cache` says how it is brought back. Where everything is encoded, the result is that of
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VisionStats:
-    """What encoding one frame incrementally took, and what is kept since.
+    """Cost of encoding one frame incrementally, and what is kept since.
 
     `regions` were shown; `encoded` of them ran through the encoder, `refreshed` of those although unchanged.
     `held_regions` are kept, shown or not, in `held_bytes` of keys, values, outputs and pixels. `drift`: by how much the
@@ -150,7 +150,7 @@ class IncrementalEncoder:
         return tokens, numbers.regions[None]
 
     def _refreshed(self, kept: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
-        """Which of the regions that did not change are encoded all the same."""
+        """Select the regions that are encoded although they did not change."""
         slots, stale = placement.slots, placement.stale
         kept.slots.unsettle(regions[stale])
         drift = kept.drift if kept.since_all else None
@@ -159,7 +159,7 @@ class IncrementalEncoder:
         return select_for_refresh(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
 
     def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
-        """What is kept, if it suits the packet; else new room, or None where that would take too much."""
+        """Return the cache that suits the packet, a new one if none does; None where that would take too much."""
         belonging, regions, kept = CacheKey.of(qwen, packet), len(packet.regions), self._kept
         suits = kept is not None and kept.belonging == belonging
         if kept is not None and suits and regions <= kept.slots.capacity:
@@ -271,7 +271,7 @@ class EncodedFrame:
 
 
 def token_count(packet: Packet, encode: Encode) -> int:
-    """How many visual tokens `encode` makes of a packet."""
+    """Return the number of visual tokens that `encode` makes of a packet."""
     chosen = isinstance(packet, TokenPacket) or encode == "prune"
     return len(packet.regions) if chosen else packet.grid.tiles
 

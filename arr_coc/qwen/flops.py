@@ -1,4 +1,4 @@
-"""What an answer computes, in floating-point operations, from the model's weights and the tokens that each part sees.
+"""Floating-point operations of an answer, from the model's weights and the tokens that each part sees.
 
 A multiply-add counts as two. Matrix products and attention are counted, element-wise work is not; attention of the
 language model counts the pairs that the causal mask leaves. Whatever a method computes it is charged for: one that

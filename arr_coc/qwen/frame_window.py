@@ -1,4 +1,4 @@
-"""Frames kept and placed: causal and cached frames, window.
+"""Frames of a prompt: read causally, or cached and placed in any slot, and the window of the newest.
 
 Its keys are kept before their rotation and its values as they are: neither depends on the other frames of a window.
 """
@@ -95,7 +95,7 @@ class CachedFrame:
 
     @property
     def steps(self) -> int:
-        """What it takes of the context: tokens or positions, whichever are more."""
+        """Share of the context that it takes: tokens or positions, whichever are more."""
         return max(self.tokens, self.extent)
 
     @property
@@ -104,7 +104,7 @@ class CachedFrame:
 
     @property
     def bytes(self) -> int:
-        """What it keeps in memory."""
+        """Bytes that it keeps in memory."""
         pixels = 0 if self.packet is None else self.packet.pixels.nbytes
         return pixels + sum(rows.numel() * rows.element_size() for rows in (*self.keys, *self.values, self.embeds))
 
@@ -187,7 +187,7 @@ def _check_finite(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) 
 
 
 class FrameWindow:
-    """What is in it depends on the frames that entered last, never on what was asked or shown before."""
+    """Newest frames of a stream. Its contents depend on the frames that entered last, never on earlier questions."""
 
     def __init__(self, options: WindowOptions | None = None) -> None:
         self.options = options or WindowOptions()
@@ -204,7 +204,7 @@ class FrameWindow:
 
     @property
     def bytes(self) -> int:
-        """What the frames keep in memory; the cache that a question is asked of holds those shown once more."""
+        """Bytes that the frames keep in memory; the cache that a question is asked of holds those shown once more."""
         return sum(frame.bytes for frame in self._frames)
 
     def clear(self) -> None:
@@ -251,7 +251,8 @@ class FrameWindow:
 
 
 def suitability(frame: CachedFrame, query: torch.Tensor) -> float:
-    """How well a frame suits a question, in [0, 1]: mean over its tokens of the allocation's relevance times the cosine
+    """Score how well a frame suits a question, in [0, 1]: mean over its tokens of the allocation's relevance times
+    the cosine
     of encoder embedding and question `query` [D], moved from [-1, 1] to [0, 1]."""
     embeds = frame.embeds.float()
     cosine = F.cosine_similarity(embeds, query.to(embeds.device)[None], dim=-1).cpu()

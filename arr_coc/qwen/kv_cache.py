@@ -1,4 +1,4 @@
-"""Prefix cache with marks; growable layers.
+"""Prefix cache with marks to rewind to, on layers that grow in place.
 
 The stock dynamic cache joins all keys to a new tensor for every token; the stock static one cannot be rewound.
 """
@@ -42,7 +42,7 @@ class PrefixCache(Generic[Key]):
 
     @property
     def position(self) -> int:
-        """Where the text after the last mark begins, for M-RoPE."""
+        """M-RoPE position at which the text after the last mark begins."""
         return self.marks[-1].position if self.marks else 0
 
     def rewind(self, keys: Sequence[Key]) -> int:
@@ -72,7 +72,7 @@ class PrefixCache(Generic[Key]):
 
     @property
     def bytes(self) -> int:
-        """What the keys and values take in memory, with the room to grow."""
+        """Bytes of the keys and values, with the room to grow."""
         held = [rows for layer in self.kv.layers for rows in (layer.room_keys, layer.room_values)]
         return sum(rows.numel() * rows.element_size() for rows in held)
 

@@ -112,7 +112,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a model is asked: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
+    """Load on a model: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
     as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. Of
     several `streams`, answered about by turns, each keeps its own."""
@@ -176,7 +176,8 @@ class MemoryEstimate:
 
 
 def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
-    """What incremental encoding keeps, as `kept_vision.py` allots it: a frame's regions and as many that left; nothing
+    """Return the bytes that incremental encoding keeps, as `vision_cache.py` allots them: a frame's regions and as
+    many that left; nothing
     where one frame alone exceeds the limit."""
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
     a_region = values * size + PIXELS_A_TOKEN
@@ -191,7 +192,7 @@ def _counted(tensors: Iterable[TensorInfo]) -> tuple[int, int]:
 
 
 def _experts_per_token(text: Mapping[str, Any]) -> int:
-    """How many experts a token goes through in a layer; 0 where there are none."""
+    """Return the number of experts that a token goes through in a layer; 0 where there are none."""
     return int(text["num_experts_per_tok"]) if "moe_intermediate_size" in text else 0
 
 

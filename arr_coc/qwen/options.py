@@ -16,7 +16,7 @@ OnCut = Literal["empty", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How tokens are chosen, and how many at most.
+    """Options of decoding: how tokens are chosen, and how many at most.
 
     `temperature` 0 takes the likeliest, any other draws from the likeliest `top_p` of the probability, by `seed`.
     Raises OptionError for values out of range.
@@ -38,7 +38,8 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalOptions:
-    """What `encode="incremental"` keeps, and how it stays near the truth. Raises OptionError for values out of range.
+    """Options of `encode="incremental"`: what is kept, and how it stays near the truth. Raises OptionError for values
+    out of range.
 
     `every_frames`: every so many frames all regions are encoded afresh; None for never. `share` of the regions are
     encoded again with every frame although they did not change: those around which most has. `drift_limit`: where
@@ -88,7 +89,7 @@ class WindowOptions:
 
     @property
     def capacity(self) -> int:
-        """How many frames are kept at most."""
+        """Largest number of frames that are kept."""
         return self.frames if self.kept is None else self.kept
 
     @property
@@ -99,7 +100,7 @@ class WindowOptions:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """How a session answers. `system` None: the chat template's own system prompt, if it has one.
+    """Options of an answer session. `system` None: the chat template's own system prompt, if it has one.
 
     `incremental`: what is kept, and encoded again, where `encode` is that.
     `frames`: how several frames of one prompt are read. `causal`, as the stock model does: each sees those before it.

@@ -1,4 +1,4 @@
-"""Pictures → tiles → patches; positions of tokens and patches.
+"""Preprocessing of pictures to tiles and patches, and positions of tokens and patches.
 
 A region (L, r, c) shows 2^L tiles a side in one token, so its positions lie between those of level 0.
 They stay floats up to the cosines: rounding would shift coarse tokens. At level 0 they are the stock integers
@@ -77,13 +77,13 @@ def visual_positions(start: int, regions: torch.Tensor) -> torch.Tensor:
 
 
 def after_frame(start: int, grid: TileGrid) -> int:
-    """Where text goes on after a frame at `start`; the number of its tokens plays no part."""
+    """Return the position at which text goes on after a frame at `start`; the number of its tokens plays no part."""
     return start + max(grid.rows, grid.cols)
 
 
 @dataclass(frozen=True, slots=True)
 class PixelNormalisation:
-    """How 8-bit colour becomes the encoder's input: (value / 255 − mean) / std, by channel (R, G, B)."""
+    """Normalisation of 8-bit colour for the encoder: (value / 255 − mean) / std, by channel (R, G, B)."""
 
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -97,7 +97,7 @@ class PixelNormalisation:
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """What a model's `preprocessor_config.json` asks for."""
+    """Settings of a model's `preprocessor_config.json`."""
 
     patch_px: int
     scale: PixelNormalisation
@@ -112,7 +112,7 @@ class Preprocessing:
 
     @classmethod
     def read(cls, folder: Path, patch_px: int) -> Preprocessing:
-        """From the folder's `preprocessor_config.json`; Qwen3-VL's published values where a key is absent.
+        """Read the folder's `preprocessor_config.json`; Qwen3-VL's published values where a key is absent.
 
         Raises ModelError where the file is not JSON, holds no numbers, or merges other than 2x2 patches.
         """

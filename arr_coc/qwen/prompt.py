@@ -1,4 +1,4 @@
-"""Chat template pieces, prepared prompts, `PromptBuilder`.
+"""Prompts: pieces of the chat template, and `PromptBuilder`, which prepares them for the cache.
 
 Frames are introduced as the model's chat template introduces images; several frames, as Qwen3-VL introduces
 the frames of a video, each with its time as text ("<3.2 seconds>"; Qwen3-VL technical report, arXiv:2511.21631).
@@ -72,7 +72,7 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
 
 
 def time_text(media_ns: int) -> str:
-    """How Qwen3-VL writes the time of a video frame."""
+    """Return the time of a video frame as Qwen3-VL writes it."""
     return f"<{media_ns / 1e9:.1f} seconds>"
 
 
@@ -160,7 +160,7 @@ class PromptBuilder:
         return self._in_slots(packets, query, window, on_encoded)
 
     def kept_bytes(self, window: FrameWindow | None) -> int:
-        """What the cache and the frames read apart take in memory."""
+        """Return the bytes of the cache and of the frames that are cached apart."""
         kept = self.listed if window is None else window.frames
         return self.cache.bytes + sum(frame.bytes for frame in kept)
 
@@ -300,7 +300,7 @@ class PromptBuilder:
         return FrameDelimiters(self.ids.head, self.opening(packet, timed=timed), self.ids.frame_close)
 
     def opening(self, packet: Packet, *, timed: bool) -> Ids:
-        """What introduces a frame, up to its first visual token."""
+        """Return the token ids that introduce a frame, up to its first visual token."""
         heading = self._qwen.token_ids(time_text(packet.stamp.media_ns)) if timed else []
         return (*heading, *self.ids.frame_open)
 

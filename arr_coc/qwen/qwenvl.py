@@ -1,4 +1,4 @@
-"""`QwenVL`: the loaded model; rotary helpers, key capture.
+"""`QwenVL`: the loaded model; rotation and capture of keys.
 
 A rotation for another place could also be made from rotated keys, but in bfloat16 each one would add its own rounding.
 """
@@ -50,7 +50,7 @@ class QwenVL:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the language model's embeddings are, and so where prompts are made."""
+        """Device of the language model's embeddings, on which prompts are made."""
         return self.language_model.embed_tokens.weight.device
 
     @cached_property
@@ -71,12 +71,12 @@ class QwenVL:
 
     @property
     def known_world(self) -> str | None:
-        """What it only knows, where it is not a general model: "drawn scenes"."""
+        """Name of the only world that it knows, such as "drawn scenes"; None for a general model."""
         return getattr(self.model.config, "arr_coc_world", None)
 
     @cached_property
     def yes_no_calibration(self) -> Calibration:
-        """How its odds of yes are to be read. Raises ModelError where its configuration holds something else."""
+        """Calibration of its odds of yes. Raises ModelError where its configuration holds something else."""
         return Calibration.read(getattr(self.model.config, CONFIG_KEY, None), self.model_id)
 
     @property

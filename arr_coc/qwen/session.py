@@ -1,4 +1,4 @@
-"""`AnswerSession`, result, yes/no score."""
+"""`AnswerSession`: answers and yes/no scores of one model, and their results."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class AnswerSession:
 
     @property
     def vision(self) -> IncrementalEncoder:
-        """What `encode="incremental"` keeps; who answers about several streams by turns puts there each one's own."""
+        """Cache of `encode="incremental"`; with several streams by turns, the caller sets each one's own."""
         return self.prompts.vision
 
     @vision.setter
@@ -179,7 +179,7 @@ class AnswerSession:
     def score_yes_no(
         self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None
     ) -> YesNoScore:
-        """Whether the model would answer `question` with yes: costs what comes before an answer, and no decoding.
+        """Score whether the model would answer `question` with yes: costs a prefill, and no decoding.
 
         Frames, window and errors as in `answer`, whose next question about the same frames costs its own tokens only;
         so does this one. Raises ModelError where the tokenizer has no token for yes or no.
@@ -236,7 +236,7 @@ class AnswerSession:
         return self._costs.work(self.options.encode, shown, of_tiles, text_tokens, answer_tokens)
 
     def _probe(self, prompt: PreparedPrompt) -> AbstractContextManager[AttentionProbe | None]:
-        """What looks at the decoder's attention on the newest frame, where feedback is wanted."""
+        """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
         wanted = self.options.feedback
         return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else nullcontext()
 

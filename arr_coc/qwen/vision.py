@@ -1,4 +1,4 @@
-"""Vision tower over any regions, windowed attention.
+"""Vision encoder over any set of regions, with windowed attention.
 
 One loop over the stock tower's own blocks serves Qwen3-VL, Qwen2-VL and Qwen2.5-VL. It is batched and
 differentiable, and with all tiles of level 0 it gives what the stock tower gives.
@@ -144,7 +144,8 @@ ROTARY_THETA = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class VisualTokens:
-    """What the language model gets of a frame: `embeds` [B, K, D], and Qwen3-VL's `deepstack` rows, each [B, K, D]."""
+    """Visual tokens of a frame for the language model: `embeds` [B, K, D], and Qwen3-VL's `deepstack` rows, each [B,
+    K, D]."""
 
     embeds: torch.Tensor
     deepstack: tuple[torch.Tensor, ...] = ()
@@ -160,7 +161,8 @@ Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], to
 
 @dataclass(frozen=True, slots=True)
 class EncoderRows:
-    """What the blocks begin with: `hidden` [B, 4K, C], its rotation `cos` and `sin` float32 [B, 4K, 1, 1, head_dim]."""
+    """Input of the encoder's blocks: `hidden` [B, 4K, C], its rotation `cos` and `sin` float32 [B, 4K, 1, 1,
+    head_dim]."""
 
     hidden: torch.Tensor
     cos: torch.Tensor

@@ -1,4 +1,4 @@
-"""Slots, keys and values, refresh choice of incremental encoding."""
+"""Cache of incremental encoding: slots, keys and values, and the regions to refresh."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def full_refresh_due(options: IncrementalOptions, stale: Flags, frames_since_all
 
 
 def neighbour_change(regions: Regions, changed: Regions) -> Floats:
-    """How much changes around each of `regions` [K, 3]: float64 [K].
+    """Return how much changes around each of `regions` [K, 3]: float64 [K].
 
     Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
     """
@@ -48,7 +48,7 @@ def neighbour_change(regions: Regions, changed: Regions) -> Floats:
 
 
 def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:
-    """Which regions to encode again although they did not change: bool [K].
+    """Select the regions to encode again although they did not change: bool [K].
 
     A `share` of all, rounded up: those around which most has changed since they were encoded (`unsettled` [K]), and of
     equals those encoded longest ago (`encoded` [K], frame numbers). `stale` bool [K] are encoded anyway.
@@ -73,7 +73,7 @@ INDEX_BITS = 24
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """Where the regions of one frame lie.
+    """Slots of the regions of one frame.
 
     `slots` int64 [K]: each region's slot, a permutation of 0 to K - 1. `stale` bool [K]: whose keys are not those of
     its pixels. `source`, `target` int64 [M]: slots whose contents move, all at once, before anything is written.
@@ -146,7 +146,7 @@ class RegionSlotTable:
         self._unsettled[held] += neighbour_change(_regions(self._names[held]), changed)
 
     def unsettled(self, slots: Ints) -> Floats:
-        """How much has changed around what lies in `slots` since it was encoded; see `neighbour_change`."""
+        """Return how much has changed around the regions in `slots` since it was encoded; see `neighbour_change`."""
         return self._unsettled[slots]
 
     def mark_encoded(self, slots: Ints, frame: int) -> None:
@@ -162,7 +162,7 @@ class RegionSlotTable:
         return np.where(self._names[slots] == names, slots, EMPTY)
 
     def _leaving(self, shown: Ints, count: int) -> tuple[Ints, Ints, Ints]:
-        """What is kept of regions that are not shown any more: which slots move where, and where all of it lies then.
+        """Plan the slots of regions that are not shown any more: which move where, and where all of them lie then.
 
         The slots from `count` on are theirs; `shown` are those that hold a region which is shown now.
         """
@@ -205,7 +205,7 @@ BYTES_A_MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What kept keys are good for: where any of it differs, they are not."""
+    """Identity of cached keys: they are valid only while all of it stays the same."""
 
     tower: Any
     scale: PixelNormalisation
@@ -231,7 +231,7 @@ class CacheKey:
 
 @dataclass(frozen=True, slots=True)
 class RegionSize:
-    """What is kept of one region: `layers` times a key and a value of `heads` * `head_dim` for each of its patches,
+    """Cache entry of one region: `layers` times a key and a value of `heads` * `head_dim` for each of its patches,
     `outputs` rows of `width` (the embedding and each deepstack level), and its pixels."""
 
     layers: int
@@ -268,7 +268,7 @@ class RegionSize:
 
 
 class VisionKVCache:
-    """What is kept of the regions of one epoch, in a fixed number of slots.
+    """Keys, values and outputs of the regions of one epoch, in a fixed number of slots.
 
     `keys_values` [layers, 2, slots, 4, heads, head_dim]; `outputs` [1 + deepstack, slots, D]: embeddings, then each
     deepstack level. `frames` have been encoded, `since_all` of them since the last that was encoded whole. `drift`: see
@@ -309,6 +309,6 @@ class VisionKVCache:
         self.outputs.index_copy_(1, slots, torch.cat([tokens.embeds, *tokens.deepstack]))
 
     def tokens(self, slots: torch.Tensor) -> VisualTokens:
-        """What came out for the regions in `slots` [K], as a copy."""
+        """Return the tokens of the regions in `slots` [K], as a copy."""
         embeds, *deepstack = self.outputs.index_select(1, slots)[:, None]
         return VisualTokens(embeds, tuple(deepstack))

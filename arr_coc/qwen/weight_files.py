@@ -168,6 +168,6 @@ def _shape_of(tensors: Mapping[str, TensorInfo], ending: str, axes: int) -> tupl
 
 
 def _count(tensors: Mapping[str, TensorInfo], kind: str) -> int | None:
-    """How many `layers` or `blocks` there are; None where none has a number."""
+    """Return the number of `layers` or `blocks`; None where none has a number."""
     numbers = {int(found[2]) for key in tensors if (found := _NUMBERED.search(key)) and found[1] == kind}
     return len(numbers) or None

@@ -1,4 +1,4 @@
-"""Whether a window of frames fits context and memory."""
+"""Limits of a window of frames: the model's context, and the memory of its device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from arr_coc.types import Encode, FramePacket, TileGrid
 
 @dataclass(frozen=True, slots=True)
 class FrameSize:
-    """What one frame takes: its visual tokens, those of its heading and closing, and the longer side of its grid."""
+    """Size of one frame: its visual tokens, those of its heading and closing, and the longer side of its grid."""
 
     visual_tokens: int
     text_tokens: int
@@ -82,7 +82,7 @@ def check_memory(window: FrameWindow, frame: CachedFrame, expected: FrameSize, f
 
 
 def expected_size(packet: Packet, encode: Encode, wrapping: FrameDelimiters, window: FrameWindow) -> FrameSize:
-    """What frames such as this one take, with the most visual tokens that they may have.
+    """Return the size of frames such as this one, with the most visual tokens that they may have.
 
     A whole frame where only chosen tokens are encoded is one whose allocation failed: an exception, not the rule.
     """
@@ -92,7 +92,7 @@ def expected_size(packet: Packet, encode: Encode, wrapping: FrameDelimiters, win
 
 
 def kept_size(frame: CachedFrame, window: FrameWindow) -> FrameSize:
-    """What frames such as this one take, with the most visual tokens that they may have."""
+    """Return the size of frames such as this one, with the most visual tokens that they may have."""
     return FrameSize.of(frame.grid, max(frame.visual_tokens, _most(frame.grid, window)), frame.wrapping)
 
 

@@ -28,7 +28,8 @@ class Calibration:
 
     @classmethod
     def read(cls, told: object, name: str) -> Calibration:
-        """From the configuration of the model `name`; None gives the neutral one. Raises ModelError for anything else
+        """Read the calibration from the configuration of the model `name`; None gives the neutral one. Raises
+        ModelError for anything else
         than two numbers."""
         if told is None:
             return cls()
@@ -88,7 +89,7 @@ def yes_no_tokens(tokenizer: Any, model_id: str) -> YesNoTokens:
 
 
 def score_logits(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibration = NEUTRAL) -> YesNoScore:
-    """What logits [vocabulary] of an answer's first token say. Raises NonFiniteError where they hold NaN or Inf."""
+    """Score the logits [vocabulary] of an answer's first token. Raises NonFiniteError where they hold NaN or Inf."""
     if not bool(logits.isfinite().all()):
         raise NonFiniteError("the logits of a yes or no hold NaN or Inf; try dtype float32 or bfloat16")
     logs = torch.log_softmax(logits.double(), dim=-1)

@@ -1,4 +1,4 @@
-"""`AdaptiveTensionBalancer`, `RelevanceRealiser`, `CachedRelevance`."""
+"""Balance of the three scores: `AdaptiveTensionBalancer`, `RelevanceRealiser`, `CachedRelevance`."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class TextureArray:
 
 
 class TextureArrayCache:
-    """What was computed for a texture, and from which versions; one per stream, used by one thread."""
+    """Channels computed for a texture, with the versions they were made from; one per stream, used by one thread."""
 
     def __init__(self) -> None:
         self.versions: TileVersions | None = None
@@ -209,7 +209,7 @@ class TextureArrayCache:
         self._local = _LocalChannels(0, 0)
 
     def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
-        """Where the cache no longer holds: bool [gh, gw]."""
+        """Return the tiles for which the cache no longer holds: bool [gh, gw]."""
         if self.versions is None:
             return np.ones(current.frame.shape, dtype=bool)
         return self.versions.stale(current)

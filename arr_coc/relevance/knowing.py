@@ -107,14 +107,14 @@ class QueryEncoder(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class QueryWeights:
-    """What questions make of one layer: its weight [B, W, W] and bias [B, W, 1]."""
+    """Weights of one layer as the questions set them: its weight [B, W, W] and bias [B, W, 1]."""
 
     weight: torch.Tensor
     bias: torch.Tensor
 
 
 class QueryAttention(nn.Module):
-    """What a question asks for, tile by tile: [B, gh, gw] in [0, 1].
+    """Learned relevance of each tile to a question: [B, gh, gw] in [0, 1].
 
     Features of a tile among its eight neighbours are scaled and shifted by what the question says (FiLM: Perez et
     al., 2018, arXiv:1709.07871), so that "red" brings out red tiles and "word" those with strokes; then each tile is
@@ -134,7 +134,7 @@ class QueryAttention(nn.Module):
         self.out = nn.Conv2d(half, 1, kernel_size=1)
 
     def encode_query(self, query: torch.Tensor) -> QueryWeights:
-        """What the question [B, Lq, D] makes of the layer that follows."""
+        """Return the weights that the question [B, Lq, D] gives to the layer that follows."""
         scale, shift = self.film(F.relu(self.wide(self.question(query))))[..., None].chunk(2, dim=1)
         scale = 1 + scale
         # scaling the layer's weights costs less than scaling what it gives for every tile
@@ -164,7 +164,7 @@ class ParticipatoryScorer(nn.Module):
         self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
 
     def encode_query(self, query: torch.Tensor | None) -> QueryWeights | None:
-        """What a question says to the learned part, if there are both."""
+        """Return the weights that a question gives to the learned part, if there are both."""
         return None if query is None or self.asked is None else self.asked.encode_query(query)
 
     def forward(
@@ -191,7 +191,8 @@ class ParticipatoryScorer(nn.Module):
         return usual + trust * (score - usual), trust.amax(dim=(1, 2))
 
     def evidence(self, prior: torch.Tensor) -> torch.Tensor:
-        """What was fed back as log odds [B, gh, gw]: how many times the usual attention it is, as far as it is trusted.
+        """Return the feedback as log odds [B, gh, gw]: how many times the usual attention it is, as far as it is
+        trusted.
 
         0 where a tile was looked at as usual, and where nothing is known of it.
         """

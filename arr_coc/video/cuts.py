@@ -1,4 +1,4 @@
-"""Scene-cut verdict without look-ahead.
+"""Scene-cut detector without look-ahead.
 
 A cut replaces the picture all over and at once. What does not:
 
@@ -97,7 +97,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class CutVerdict:
-    """Whether a frame begins a new shot, and the signals behind it, all against the frame before.
+    """Verdict whether a frame begins a new shot, and the signals behind it, all against the frame before.
 
     `departure`: mean difference of the glance, of 255, largest of y, u and v; `unrest`: what was left of the departures
     before. `replaced`: share of the frame that differs by more than lighting. `unlikeness` in [0, 1]: 1 − the
@@ -208,7 +208,7 @@ def _is_alike(seen: Thumbnail, after: Thumbnail) -> bool:
 
 
 def _disturbance(old: SmallPicture, new: SmallPicture) -> float:
-    """How much a frame unsettles what follows: not at all where light went out or on."""
+    """Return how much a frame unsettles what follows: not at all where light went out or on."""
     shows_nothing = min(_detail(old[0]).std(), _detail(new[0]).std()) < FAINT
     return 0.0 if shows_nothing else _departure(old, new)
 

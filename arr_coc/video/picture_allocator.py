@@ -1,4 +1,4 @@
-"""From frames and pictures to what a model is shown of them, in one thread: texture, allocation, packets."""
+"""Allocators of frames and of pictures, in one thread: texture, allocation, packets."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MOVING_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TextureOptions:
-    """How the texture follows the frames. `cuts`: whether a scene cut begins an epoch.
+    """Options of the texture. `cuts`: whether a scene cut begins an epoch.
 
     Where hardware gives up, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
     ends with the error.
@@ -59,7 +59,7 @@ class PendingUpdate:
 
 @dataclass(frozen=True, slots=True)
 class TextureUpdate:
-    """What one frame did to the texture.
+    """Result of writing one frame to the texture.
 
     `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else
     "start", "size", "cut", "store" or the discontinuity's name. `fallback` is why the CPU store took over with this
@@ -96,7 +96,7 @@ class TextureUpdater:
 
     @property
     def fallbacks(self) -> int:
-        """How often the CPU store took over from hardware that gave up: at most once, for it needs none."""
+        """Number of times the CPU store took over from hardware that gave up: at most one."""
         return self._fallbacks
 
     def prepare(self, planes: FramePlanes, discontinuity: str | None = None) -> PendingUpdate:

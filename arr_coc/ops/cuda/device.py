@@ -1,4 +1,4 @@
-"""Driver calls, device, kernels: compiling, loading, launching."""
+"""CUDA device: driver calls, and kernels that are compiled, loaded and launched."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shipped(file: str) -> bytes:
 
 
 def nvcc() -> str | None:
-    """Where the CUDA compiler is: on PATH, or in $CUDA_HOME; None where it is not.
+    """Return the path of the CUDA compiler, on PATH or in $CUDA_HOME; None if there is none.
 
     $ARR_COC_NVCC names another one, and with "no" none.
     """
@@ -251,7 +251,7 @@ class KernelSet:
             return self._functions[name]
 
     def _module(self, file: str) -> Any:
-        """What nvcc made for this very device, or else the shipped PTX, which the driver compiles."""
+        """Return the code that nvcc made for this device, else the shipped PTX, which the driver compiles."""
         if file not in self._compiled:
             self._compiled[file] = self._compile(file)
         if (compiled := self._compiled[file]) is not None:

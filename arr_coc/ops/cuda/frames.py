@@ -56,7 +56,7 @@ class FrameUploader:
         self._dirty = StagingBuffer(device, grid.tiles, owned)
 
     def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:
-        """Which tiles differ, bool [rows, cols]: the one thing that comes to the host."""
+        """Return the tiles that differ, bool [rows, cols]: the one thing that comes to the host."""
         slot, texture = self._dirty, self._texture
         with self._device.current() as stream:
             self._order.before_read(stream)

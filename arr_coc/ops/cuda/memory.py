@@ -1,4 +1,4 @@
-"""Mip texture, staging ring, stream order, host mirror."""
+"""Memory on CUDA: mip texture, staging ring, order of streams, and the mirror on the host."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class StreamOrder:
         self._lock = threading.Lock()
 
     def before_write(self, stream: int) -> None:
-        """What the stream is given from now on comes after every read."""
+        """Order all later work of the stream after every read."""
         with self._lock:
             for event in self._reads.values():
                 call("cuStreamWaitEvent", stream, event, 0)
@@ -103,7 +103,7 @@ class StreamOrder:
         self._has_written = True
 
     def before_read(self, stream: int) -> None:
-        """What the stream is given from now on comes after the last write."""
+        """Order all later work of the stream after the last write."""
         if self._has_written:
             call("cuStreamWaitEvent", stream, self._written, 0)
 

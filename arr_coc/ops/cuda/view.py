@@ -1,4 +1,4 @@
-"""What a reader gets; channels and scores on the device."""
+"""Reader's view of a texture on CUDA: host arrays as from any store, and tensors and channels on the device."""
 
 from __future__ import annotations
 
@@ -209,6 +209,6 @@ class CudaView(TextureView):
 
 @cache
 def normalised(dtype: torch.dtype, place: torch.device) -> torch.Tensor:
-    """What a byte of each primary becomes: [3, 256] in [−1, 1], made once."""
+    """Return the normalised value of each byte and primary: [3, 256] in [−1, 1], made once."""
     values = (torch.arange(256, dtype=torch.float32) / 255 - 0.5) / 0.5
     return values.to(dtype).expand(3, 256).contiguous().to(place)

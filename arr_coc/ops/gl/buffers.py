@@ -1,4 +1,4 @@
-"""Owned objects, fences, mapped ring."""
+"""OpenGL objects that are deleted with their owner, fences, and the mapped ring of uploads."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class UploadRing:
         return RingSlice(start, self._buffer.memory[start:end])
 
     def seal(self, fence: Fence) -> None:
-        """What was taken last is in use until `fence`."""
+        """Keep the slice that was taken last in use until `fence`."""
         assert self._taken is not None, "nothing was taken"
         self._in_flight.append((*self._taken, fence))
         self._taken = None

@@ -1,4 +1,4 @@
-"""Display choice, device, contexts a thread.
+"""Graphics device without a screen: the choice of a display, and a context for each thread.
 
 Devices are listed by EGL_EXT_device_enumeration; EGL_NV_device_cuda says which CUDA device one is. Software comes
 last, through Mesa's surfaceless platform, or as a device of its own.
@@ -229,7 +229,7 @@ class GlDevice:
         return _address(self._new_context(self._root))
 
     def extensions(self) -> set[str]:
-        """What the driver has beside its version. Some context must be current."""
+        """Return the names of the driver's extensions. Some context must be current."""
         gl = self.library.gl
         return {
             gl.glGetStringi(gl.GL_EXTENSIONS, index).decode() for index in range(gl.glGetIntegerv(gl.GL_NUM_EXTENSIONS))

@@ -1,4 +1,4 @@
-"""Dispatch, read-back, gather, sampling, scores.
+"""Dispatch of compute kernels whose results a thread waits for: read-back, gathering, sampling.
 
 An isotropic sample blends the eight texels around a point and its level (`textureLod`). An anisotropic one averages
 along a line, such as a line of text, and leaves out what lies above and below. A GPU has a filter for it

@@ -1,4 +1,4 @@
-"""Loading EGL and OpenGL, constants.
+"""Loader of the EGL and OpenGL libraries, and constants.
 
 PyOpenGL makes contexts, objects and programs. What runs every frame goes through function pointers: a call through
 PyOpenGL costs about five times as much. Pointers to quick calls keep the interpreter's lock, because taking it back

@@ -1,4 +1,4 @@
-"""`GlStore`, its reader, texture arrays."""
+"""`GlStore` and its reader."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class GlStore(BaseTextureStore):
 
     @contextmanager
     def texels(self, timeout_ms: int | None = None) -> Iterator[GlTexels]:
-        """What only this store offers to readers, under a lease. Raises what `lease` raises."""
+        """Lease the reader of this backend, which also samples. Raises what `lease` raises."""
         with self.lease(timeout_ms):
             yield self._reader
 

@@ -1,4 +1,4 @@
-"""Tiled texture and its compute programs.
+"""Tiled texture of six levels, and the compute programs that fill it.
 
 They take no uniforms, which would be shared as well: what a call is about lies in the buffers that it binds.
 

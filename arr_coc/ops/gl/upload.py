@@ -1,4 +1,4 @@
-"""Upload plan and its layout in the ring.
+"""Upload plan of dirty tiles, and its layout in the ring.
 
 A *block* is a rectangle laid into the ring row by row. A plain copy brings it into level 0, which costs calls and
 little for each texel. Tiles of a *strip* lie side by side; the kernel that makes their other levels stores level 0
@@ -44,7 +44,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """What to upload, and which way was chosen. `strip` int [n, 2] (row, col)."""
+    """Blocks and single tiles to upload, and the way that was chosen. `strip` int [n, 2] (row, col)."""
 
     way: Way
     blocks: tuple[Block, ...]

@@ -1,4 +1,4 @@
-"""`TextureStore` contract, `BaseTextureStore`, `LeaseLock`, `CpuStore`."""
+"""Contract of a texture store, what all stores share, and the reference store in ordinary memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TextureStore(ABC):
     @property
     @abstractmethod
     def hardware(self) -> str:
-        """What holds the texture, for people."""
+        """Name of the hardware that holds the texture, for people."""
 
     @abstractmethod
     def accepts(self, planes: FramePlanes) -> bool:
@@ -124,7 +124,7 @@ class TextureStore(ABC):
 
     @abstractmethod
     def compare(self, planes: FramePlanes) -> Difference:
-        """Which tiles differ from what the texture holds. Takes no lease: readers may go on.
+        """Return the tiles that differ from the texture. Takes no lease: readers may go on.
 
         Raises ShapeError where the planes are not of the store's format.
         """
@@ -269,7 +269,7 @@ class BaseTextureStore(TextureStore):
         return self._stamp is None or stamp.epoch != self._versions.epoch
 
     def _note(self, dirty: npt.NDArray[np.bool_], stamp: FrameStamp) -> None:
-        """What was written: versions move where tiles were dirty."""
+        """Move the versions of dirty tiles to the written frame."""
         if dirty.any():
             frame = np.where(dirty, stamp.frame_index, self._versions.frame)
             self._versions = _frozen(TileVersions(stamp.epoch, frame))

@@ -1,4 +1,4 @@
-"""Which tiles differ.
+"""Comparison of a frame with the texture: the tiles that differ.
 
 The difference of each plane is reduced to *cells*: rounded means of its absolute values over 2×2 samples. A tile is
 dirty where a cell exceeds `Thresholds.largest` (so a blinking cursor counts) or the tile's mean, rounded, exceeds

@@ -1,4 +1,4 @@
-"""Plane formats, padded copies, rectangles of tiles, packing."""
+"""Planes of a stream: formats, padded copies, rectangles of tiles, and packing of tiles."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
 
 
 def area(rectangle: Rectangle) -> int:
-    """How many tiles it has."""
+    """Return the number of its tiles."""
     row0, col0, row1, col1 = rectangle
     return (row1 - row0) * (col1 - col0)
 
@@ -220,7 +220,7 @@ def box_around(rectangles: Sequence[Rectangle]) -> Rectangle:
 
 
 def mask_of(rectangles: Sequence[Rectangle], box: Rectangle) -> npt.NDArray[np.bool_]:
-    """Which tiles of the box the rectangles cover: bool [rows, cols]."""
+    """Return the tiles of the box that the rectangles cover: bool [rows, cols]."""
     top, left, bottom, right = box
     mask = np.zeros((bottom - top, right - left), bool)
     for row0, col0, row1, col1 in rectangles:

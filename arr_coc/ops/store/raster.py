@@ -1,4 +1,4 @@
-"""Host work: colour conversion, box pyramid, updating levels.
+"""Work on the host: colour conversion, the box pyramid, and updates of levels.
 
 Coefficients follow ITU-R BT.601-7, BT.709-6, BT.2020-2, SMPTE 240M and FCC 73.682 through Kr and Kb. Chroma is
 replicated, never interpolated: so a tile's texels depend on that tile's samples alone, and the result is that of

@@ -1,4 +1,4 @@
-"""`TextureView` and gathering patches."""
+"""View of a texture while its lease lasts, and gathering of patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hierarchical attention."""
+"""Hierarchical attention: coarse keys for all, fine keys for the best cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arr_coc.ops.regions import level_shape
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """How a grid of keys falls into cells of 2^level × 2^level, cut off at the grid's edge.
+    """Division of a grid of keys into cells of 2^level × 2^level, cut off at the grid's edge.
 
     `members` int64 [cells, 4^level], each cell's keys (row by row over the grid), 0 where `there` bool is False.
     """
@@ -25,7 +25,7 @@ class Cells:
 
     @property
     def sizes(self) -> torch.Tensor:
-        """How many keys each cell has: int64 [cells]."""
+        """Number of keys of each cell: int64 [cells]."""
         return self.there.sum(dim=1)
 
 

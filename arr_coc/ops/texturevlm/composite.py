@@ -1,4 +1,4 @@
-"""`foveate`: one smaller picture, its layout."""
+"""`foveate`: one smaller picture of a picture and its best parts, and its layout."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Composite:
 
     @property
     def tokens(self) -> int:
-        """How many tiles of 32×32 pixels it takes."""
+        """Number of tiles of 32×32 pixels that it takes."""
         return TileGrid.of(*self.image.shape[:2]).tiles
 
     def to_source(self, y: float, x: float) -> tuple[float, float]:
@@ -273,7 +273,7 @@ def _frame(image: Plane, box: Box, colour: tuple[int, int, int]) -> None:
 
 
 def _inside(whole: CompositePlacement, source: Box) -> Box:
-    """Where the whole view shows a part of the picture."""
+    """Return the place in the whole view that shows a part of the picture."""
     (_, _, height, width), (_, _, bottom, right) = whole.source, whole.target
     top, left, low, far = source
     return (

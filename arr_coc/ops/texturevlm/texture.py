@@ -1,4 +1,4 @@
-"""`Texture`, foveated sampling."""
+"""`Texture`: a picture as a texture in torch, with foveated sampling."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Foveation:
 
 @dataclass(frozen=True, slots=True)
 class FoveationOptions:
-    """Where one looks, and how detail falls off from there; made by `FoveationOptions.of`, which checks it."""
+    """Fixation, and how detail falls off from there; made by `FoveationOptions.of`, which checks it."""
 
     fixation: tuple[float, float]
     tokens: int
@@ -134,7 +134,7 @@ class Texture:
         return tuple(level[0] for level in levels) if self._single else levels
 
     def gather(self, regions: torch.Tensor, layer: Layer = 0) -> torch.Tensor:
-        """What regions show: as `TextureView.gather` of the stores, texel for texel, in the picture's dtype.
+        """Return the pixels of regions, as `TextureView.gather` of the stores, texel for texel, in the picture's dtype.
 
         `regions` int64 [K, 3] (level, row, col); `layer` one, or int64 [K]. Returns [K, 3, 32, 32], contiguous.
         """

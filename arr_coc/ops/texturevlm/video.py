@@ -1,4 +1,4 @@
-"""`VideoStream`."""
+"""`VideoStream`: a texture that follows a video, without stream or model."""
 
 from __future__ import annotations
 
