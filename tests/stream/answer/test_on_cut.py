@@ -16,7 +16,7 @@ from stream.answer.client_table import ServerOptions
 from stream.answer.model import Packet
 from stream.answer.server import AnswerServer
 from stream.config import AnswerConfig, Config, PipelineConfig
-from stream.config_loading import build_config, set_layer
+from stream.config_loading import build_config, layer_from_assignment
 from stream.control import CancelledError, RunControl
 from stream.display.state import DisplayClock, Transcript
 from stream.display.text import EventText
@@ -125,8 +125,8 @@ def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None
 def test_what_the_key_may_be_is_said() -> None:
     wanted = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
     with pytest.raises(ConfigError, match=wanted):
-        build_config([set_layer("answer.on_cut=stop")])
-    assert build_config([set_layer("answer.on_cut=cancel")]).answer.on_cut == "cancel"
+        build_config([layer_from_assignment("answer.on_cut=stop")])
+    assert build_config([layer_from_assignment("answer.on_cut=cancel")]).answer.on_cut == "cancel"
 
 
 @pytest.mark.parametrize(("on_cut", "count"), [("cancel", 1), ("finish", 0)])
