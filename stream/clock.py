@@ -47,5 +47,5 @@ def seconds_text(at_s: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """How long something lasts, for people: `9.5 s`, `0:59`, `1:02:03`."""
+    """Return a duration for people: `9.5 s`, `0:59`, `1:02:03`."""
     return f"{seconds:.1f} s" if seconds < 10 else seconds_text(seconds)

@@ -168,7 +168,7 @@ class StandingQueryConfig(Section):
 
     @property
     def alone(self) -> bool:
-        """Whether it is all that is asked."""
+        """True if it is the only question."""
         return self.question is not None and not self.captions
 
 
@@ -217,7 +217,7 @@ class AnswerConfig(Section):
 
     @property
     def asked(self) -> str:
-        """What is asked first: `query`, or the standing question where that is all."""
+        """First question: `query`, or the standing query if that is the only one."""
         return self.until.question if self.until.question is not None and self.until.alone else self.query
 
 
@@ -292,7 +292,7 @@ PORT_MAX = 65_535
 
 
 def is_local(endpoint: str) -> bool:
-    """Whether an endpoint stays on this machine: inproc, ipc, or TCP on loopback."""
+    """Return True if an endpoint stays on this machine: inproc, ipc, or TCP on loopback."""
     scheme, _, rest = endpoint.partition("://")
     if scheme != "tcp":
         return True
@@ -304,7 +304,8 @@ def is_local(endpoint: str) -> bool:
 
 
 def needs_keys(network: NetworkConfig, endpoint: str) -> bool:
-    """Whether keys are used for `endpoint`. Raises ConfigError for what is no endpoint, and where keys are missing."""
+    """Return True if keys are used for `endpoint`. Raises ConfigError for what is no endpoint, and where keys are
+    missing."""
     scheme, separator, rest = endpoint.partition("://")
     host, colon, port = rest.rpartition(":")
     if scheme == "ipc" and rest:

@@ -61,12 +61,12 @@ class RunControl:
 
     @property
     def ending(self) -> bool:
-        """Whether no new frames are to be taken."""
+        """True if no new frames are to be taken."""
         return self._end is not None
 
     @property
     def found(self) -> bool:
-        """Whether the run ends because its standing query was answered with yes."""
+        """True if the run ends because its standing query was answered with yes."""
         return self._end == FOUND
 
     def fail(self, error: Exception) -> None:

@@ -237,7 +237,7 @@ class ShadowCheck(Event, frozen=True, tag="shadow"):
 
 
 class Explanation(Event, frozen=True, tag="why"):
-    """Why the tokens of a frame that is being answered about were chosen; where a run writes this down.
+    """Reasons for the tokens of a frame that is being answered about; where a run writes this down.
 
     `weights`: each score's in the balance, 1 in all; `tokens` in token order.
     """
@@ -250,7 +250,7 @@ class Explanation(Event, frozen=True, tag="why"):
 
 
 class FrameMap(msgspec.Struct, frozen=True, kw_only=True):
-    """What was relevant in a frame and what was chosen of it.
+    """Relevance of a frame and the regions that were chosen.
 
     `relevance` is uint8 [rows, cols] (255 is 1.0), `regions` little-endian int16 [K, 3]: level, row, col.
     """
@@ -391,7 +391,7 @@ class EventRebaser:
 
     @property
     def frames_before(self) -> int:
-        """How many frames there were before the present frame process."""
+        """Number of frames before the present frame process."""
         return self._frames
 
     def apply(self, event: Event) -> Event:

@@ -135,17 +135,17 @@ class AnswerClient:
 
     @property
     def ready(self) -> bool:
-        """Whether the server has its model and knows the query."""
+        """True once the server has its model and knows the query."""
         return self.phase is not ClientPhase.CONNECTING
 
     @property
     def may_send(self) -> bool:
-        """Whether a turn was granted for the next request."""
+        """True if a turn was granted for the next request."""
         return self.phase is ClientPhase.TURN_GRANTED
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is awaited."""
+        """True while an answer is awaited."""
         return self.requests.request is not None or bool(self._recalled_events)
 
     def request_turn(self) -> None:

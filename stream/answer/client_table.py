@@ -53,7 +53,7 @@ class ClientTable:
 
     @property
     def full(self) -> bool:
-        """Whether no other client may connect."""
+        """True if no other client may connect."""
         return len(self._clients) >= CLIENTS_MAX
 
     def add(self, client: bytes, query: str, standing_query: str | None = None) -> None:

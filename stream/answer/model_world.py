@@ -1,4 +1,4 @@
-"""Whether a model can know what a run watches for: one that was made for a small world is asked about nothing else."""
+"""Check that a model can know a standing query: one that was made for a small world is asked about nothing else."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _REMEDY = "name a Qwen-VL model with -m, or give --force to run anyway"
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a model's yes means nothing here: `refusal` with what to do, `warning` as it stands beside each yes."""
+    """Reason that a model's yes means nothing here: `refusal` with what to do, `warning` as it stands beside each
+    yes."""
 
     refusal: str
     warning: str
 
 
 def doubt_about(model: str, world: str | None, unseen: tuple[str, ...], *, knows_source: bool) -> Doubt | None:
-    """What speaks against watching with a model that only knows `world`, None for a general one.
+    """Return the objection to a standing query with a model that only knows `world`, None for a general one.
 
     `unseen`: words of the question that it has never seen. `knows_source`: the source shows this world.
     """
@@ -48,7 +49,7 @@ def doubt_about(model: str, world: str | None, unseen: tuple[str, ...], *, knows
 
 
 def shows_scenes(config: Config) -> bool:
-    """Whether the source is what a model of drawn scenes was made for."""
+    """Return True if the source is a drawn scene."""
     return config.source.startswith(SCENE_PREFIX)
 
 

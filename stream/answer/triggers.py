@@ -226,7 +226,7 @@ class DebouncedVerdict:
 
     @property
     def pending(self) -> bool:
-        """Whether the last result disagrees with the verdict and is to be confirmed."""
+        """True if the last result disagrees with the verdict and is to be confirmed."""
         return self._unconfirmed is not None
 
     def is_off_topic(self, certain: float) -> bool:

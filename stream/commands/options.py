@@ -173,7 +173,7 @@ def check_standing_query_options(config: Config, *, go_on: bool, force: bool) ->
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the user asked for on the command line; None where nothing was said."""
+    """Options of the command line; None where an option was not given."""
 
     query: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""How a run's end is told: what was written, the exit status, and an error in one line."""
+"""End of a run on the terminal: written files, exit status, and an error in one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report_written(paths: Sequence[str]) -> None:
 
 
 def also_written(output: OutputConfig) -> list[str]:
-    """What a run wrote beside its captions."""
+    """Return the files that a run wrote beside its captions."""
     return [path for path in (output.heatmap, output.why, output.record) if path is not None]
 
 

@@ -217,7 +217,8 @@ def load_scene(name: str) -> Scene:
 
 
 def open_scene(name: str) -> Scene | PacedScene:
-    """What `scene:NAME` means: one of `SCENE_NAMES` or `PACED_SCENES`. Raises SourceNotFound for other names."""
+    """Return the scene of `scene:NAME`: one of `SCENE_NAMES` or `PACED_SCENES`. Raises SourceNotFound for other
+    names."""
     if name in PACED_SCENES:
         return PacedScene(name, *PACED_SCENES[name])
     if name not in _MAKERS:

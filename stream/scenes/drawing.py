@@ -172,7 +172,7 @@ class SceneObject:
 
     @property
     def streak_px(self) -> float:
-        """How far behind the centre its streak reaches; 0 when still."""
+        """Length of its streak behind the centre; 0 when still."""
         if self.movement == "still":
             return 0.0
         along_px = self.width_px if self.movement in ("left", "right") else self.size_px
@@ -212,7 +212,7 @@ class SceneObject:
         return inside_width * inside_height / (self.width_px * self.size_px)
 
     def place(self, width_px: int, height_px: int) -> str:
-        """Which of `PLACES` its centre lies in."""
+        """Place of its centre, one of `PLACES`."""
         col = min(2, max(0, int(3 * self.x_px / width_px)))
         row = min(2, max(0, int(3 * self.y_px / height_px)))
         return PLACES[3 * row + col]
@@ -220,7 +220,7 @@ class SceneObject:
 
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
-    """What is true of one frame: its size and the things in it, from left to right."""
+    """Ground truth of one frame: its size and the things in it, from left to right."""
 
     width_px: int
     height_px: int

@@ -169,7 +169,7 @@ def _movement(dx: float, dy: float) -> Movement:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """What is seen between two cuts. `pan_px` is the camera's way over the backdrop, pixels a frame."""
+    """Picture between two cuts. `pan_px` is the camera's way over the backdrop, pixels a frame."""
 
     seconds: float
     backdrop: Backdrop
@@ -210,7 +210,7 @@ class Scene:
         return FramePlanes("rgb", (self.render(frame_index),))
 
     def facts(self, frame_index: int) -> GroundTruth:
-        """What is true of a frame. Raises IndexError outside the scene."""
+        """Return the ground truth of a frame. Raises IndexError outside the scene."""
         _, _, things = self._things(frame_index)
         return GroundTruth.of(self.width_px, self.height_px, things)
 

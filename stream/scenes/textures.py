@@ -313,7 +313,7 @@ class Lighting:
 
 @dataclass(frozen=True, slots=True)
 class Degradation:
-    """What lens, sensor and compression add: blur (pixels), grain (levels), JPEG quality; 0 for none of it."""
+    """Degradation by lens, sensor and compression: blur (pixels), grain (levels), JPEG quality; 0 for none of it."""
 
     blur_px: float = 0.0
     grain: float = 0.0

@@ -108,7 +108,7 @@ class AllocateStage:
 
     @property
     def drops(self) -> dict[str, int]:
-        """What the scheduler dropped, and frames whose allocation failed."""
+        """Drops of the scheduler, and frames whose allocation failed."""
         return {**self._scheduler.drops, "allocate.failed": self._failures}
 
     def run(self) -> None:
