@@ -128,7 +128,7 @@ def print_line(line: str) -> None:
     try:
         print(printable_lines(line), flush=True)
     except BrokenPipeError as error:
-        raise ReaderGone("nobody reads stdout any more") from error
+        raise ReaderGone("the reader of stdout is gone") from error
     except OSError as error:
         if leave_gone_terminal():
             return

@@ -56,9 +56,8 @@ class LatencyController:
     def _missed(self, tiles: int) -> Notice:
         least = min(LEAST_TOKENS, tiles)
         message = (
-            f"answer.target_ms = {self._held.target_ms:g} cannot be met: even with {counted(least, 'token')} one "
-            f"answer in twenty takes {self._held.p95_ms(least):.0f} ms or more from its frame's capture to its first "
-            "token; raise it, or give a smaller model or another device"
+            f"answer.target_ms = {self._held.target_ms:g} cannot be met: even with {counted(least, 'token')} p95 time "
+            f"to first token is {self._held.p95_ms(least):.0f} ms; raise it, or give a smaller model or another device"
         )
         return Notice(code=MISSED, message=message)
 

@@ -24,7 +24,7 @@ SHOWN_STATISTICS = ("p50", "p99")
 """Of each latency, where several runs leave no room for more; the JSON has all."""
 
 QUEUEING = """\
-Read as fast as it goes: fps is the most that this machine does. Frames wait for
+Read as fast as possible: fps is the maximum of this machine. Frames wait for
 each other, so latencies of frames and answers are mostly queueing, and jitter
 has no meaning. Add --realtime to measure latency and jitter."""
 """Below the figures of a run whose frames had no schedule."""
@@ -120,7 +120,7 @@ def _print_runs(console: PlainConsole, source: str, series: Series) -> None:
 
 def _print_comparison(console: PlainConsole, source: str, a: Series, b: Series) -> None:
     count = min(len(a.runs), len(b.runs))
-    console.print(f"{source}: {count} {'run' if count == 1 else 'runs'} of each, by turns")
+    console.print(f"{source}: {count} {'run' if count == 1 else 'runs'} of each, alternating")
     for key, (of_a, of_b) in changed_keys(a, b).items():
         console.print(f"{key}: A {of_a}, B {of_b}")
     console.print(_left_out([*a.runs, *b.runs]), style="dim")

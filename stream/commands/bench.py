@@ -39,24 +39,26 @@ def bench(
     ] = None,
     runs: Annotated[
         str | None,
-        typer.Option("--runs", metavar="N", help="Runs to make. [1; 5 to compare]", show_default=False),
+        typer.Option("--runs", metavar="N", help="Number of runs. [1; 5 to compare]", show_default=False),
     ] = None,
     limit: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="TIME", help="End each run so long after its first frame: 60s, 10m.", show_default=False
+            "--for", metavar="TIME", help="End each run this long after its first frame: 60s, 10m.", show_default=False
         ),
     ] = None,
     warmup: Annotated[
         str | None,
-        typer.Option("--warmup", metavar="TIME", help="Left out at the start of each run. [1s]", show_default=False),
+        typer.Option(
+            "--warmup", metavar="TIME", help="Time left out at the start of each run. [1s]", show_default=False
+        ),
     ] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
             "--against",
             metavar="FILE",
-            help="Compare with what a TOML file or preset changes; may be repeated.",
+            help="Compare with the changes of a TOML file or preset; may be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stream.recording.journal import Journal
     from stream.runtime.answer_worker import AnswerWorker
 
-CONTINUE = "not finished: the same command with --resume goes on from here"
+CONTINUE = "not finished: the same command with --resume continues from here"
 
 
 @takes_run_options
@@ -54,12 +54,12 @@ def caption(
         ConfigKey("output.timing"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an earlier run that was killed or interrupted stopped.")
+        bool, typer.Option("--resume", help="Continue an earlier run that was killed or interrupted.")
     ] = False,
     *,
     run: RunOptions,
 ) -> int:
-    """Say what happens in a video, while it runs."""
+    """Describe a video while it runs."""
     top = [ConfigLayer("FILE", {"source": source[0]})] if source else []
     top += layers_from_options(caption, output=output, timing=timing)
     config = run.configuration(top=top)
@@ -151,7 +151,7 @@ is one of the results anyway."""
 @partial(takes_run_options, without=WITHOUT)
 def demo(
     folder: Annotated[
-        str, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go. [demo]", show_default=False)
+        str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results. [demo]", show_default=False)
     ] = "demo",
     *,
     run: RunOptions,
@@ -178,7 +178,7 @@ def demo(
         terminal.close()
         summary_file.close()
     report_written([*config.output.paths, summary_path, *also_written(config.output)])
-    report_note("In the video, bright tiles were seen sharp, dark ones coarsely or not at all.")
+    report_note("In the video, bright tiles were shown in full resolution, dark ones coarsely or not at all.")
     return exit_status(summary)
 
 
@@ -190,7 +190,7 @@ def _claim(folder: str, outputs: Sequence[str]) -> None:
     mark = os.path.join(folder, MARK)
     there = [path for path in outputs if os.path.lexists(path)]
     if there and not os.path.isfile(mark):
-        raise OutputError(f"{there[0]!r} is there already, and no demo wrote it; name another folder with -o")
+        raise OutputError(f"{there[0]!r} exists already and was not written by demo; name another folder with -o")
     try:
         os.makedirs(folder, exist_ok=True)
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT, 0o666))

@@ -54,7 +54,7 @@ def watch(
     for_time: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="TIME", help="End so long after the first frame: 60s, 10m, 1h.", show_default=False
+            "--for", metavar="TIME", help="End this long after the first frame: 60s, 10m, 1h.", show_default=False
         ),
     ] = None,
     stats_every: Annotated[
@@ -67,7 +67,7 @@ def watch(
         ),
     ] = STATS_EVERY,
     ask_stdin: Annotated[
-        bool, typer.Option("--ask-stdin", help="Ask each line of standard input, also where it is no terminal.")
+        bool, typer.Option("--ask-stdin", help="Read questions from standard input, even if it is not a terminal.")
     ] = False,
     *,
     run: RunOptions,

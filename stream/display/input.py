@@ -30,7 +30,7 @@ JOIN_LIMIT_S = 1.0
 def refusal_reason(text: str) -> str | None:
     """The reason why `text` is no question to ask, None where it is one."""
     if not text.strip():
-        return "an empty line is no question"
+        return "the question is empty"
     if len(text) > QUERY_LIMIT_CHARS:
         return f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(text)}"
     return None

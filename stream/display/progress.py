@@ -163,7 +163,7 @@ class PlainConsole(Console):
 
     def on_broken_pipe(self) -> None:
         """Raises ReaderGone, as `print_line` does; rich would end the program as a failed one."""
-        raise ReaderGone("nobody reads stdout any more")
+        raise ReaderGone("the reader of stdout is gone")
 
 
 class BestEffortConsole(PlainConsole):

@@ -130,12 +130,10 @@ class EventText:
     def _changed(self, event: PictureChanged) -> str | None:
         self._changes += 1
         if self._changes > CHANGES_SHOWN:
-            return (
-                "the picture goes on changing; .jsonl tells each time" if self._changes == CHANGES_SHOWN + 1 else None
-            )
+            return "the picture keeps changing; .jsonl has every change" if self._changes == CHANGES_SHOWN + 1 else None
         what = "size" if event.reason == "resolution" else "format"
         return (
-            f"the picture changes its {what} at {self._clock(event.pts_s)}; from here on it is worked on at "
+            f"the picture changes its {what} at {self._clock(event.pts_s)}; from here on it is processed at "
             f"{event.width_px}x{event.height_px}"
         )
 

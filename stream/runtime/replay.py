@@ -238,7 +238,9 @@ def answered_by(recording: Recording) -> AnswerProvenance:
     for record in recording.records():
         if isinstance(record, ReceivedMessage) and isinstance(record.message, ServerHello):
             return parse_provenance(record.message.provenance)
-    raise RecordingError(f"nothing was answered in {str(recording.folder)!r}: the run ended before its model was there")
+    raise RecordingError(
+        f"nothing was answered in {str(recording.folder)!r}: the run ended before its model was loaded"
+    )
 
 
 def open_recorded(provenance: AnswerProvenance, config: Config, speaker: str = QWEN) -> AnswerModel:

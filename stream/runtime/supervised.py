@@ -197,7 +197,7 @@ class SupervisedRun(BaseRun):
                 self._supervisors[FRAMES].reset_crash_count()
             elif is_user_fixable(error):
                 raise error
-            log.debug("the frame process broke: %s", report.message)
+            log.debug("the frame process failed: %s", report.message)
 
     def _opened(self) -> SourceOpened:
         """Waits until the frame process has opened the source. Raises what it could not open it for."""

@@ -154,7 +154,7 @@ class Link:
         if self._peer.refused:
             raise ConnectionRefused(
                 f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it, or "
-                "none where it has none, and check that it is an answer stage"
+                "none where it has none, and check that it is an answer server"
             )
         return self._peer.lost
 

@@ -276,7 +276,7 @@ def test_demo_overwrites_no_file_of_the_users(tmp_path: Path, capsys: pytest.Cap
     mine.write_text("mine")
     status, error = error_of(capsys, "demo", "-o", str(tmp_path))
     assert (status, mine.read_text()) == (2, "mine")
-    assert "summary.json' is there already, and no demo wrote it; name another folder with -o" in error
+    assert "summary.json' exists already and was not written by demo; name another folder with -o" in error
     assert list(tmp_path.iterdir()) == [mine]
 
 

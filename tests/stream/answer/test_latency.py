@@ -88,7 +88,7 @@ def test_it_is_told_once_what_cannot_be_met_and_once_when_it_can() -> None:
     (missed,) = answers(target, 800, 20)
     assert missed.code == MISSED
     assert missed.message.startswith(
-        "answer.target_ms = 500 cannot be met: even with 64 tokens one answer in twenty takes 8"
+        "answer.target_ms = 500 cannot be met: even with 64 tokens p95 time to first token is 8"
     )
     (met,) = answers(target, 100, 20)
     assert (met.code, met.message) == (MET, "answer.target_ms = 500 can be met again")

@@ -60,7 +60,7 @@ def test_lines_that_are_no_question_are_refused(piped: Piped) -> None:
     os.write(piped.sink, b"  \n" + b"x" * (QUERY_LIMIT_CHARS + 1) + b"\nwho?\n")
     assert piped.asked.get(timeout=LIMIT_S) == "who?"
     assert [piped.told.get(timeout=LIMIT_S) for _ in range(2)] == [
-        "not asked: an empty line is no question",
+        "not asked: the question is empty",
         "not asked: a question has at most 4000 characters, this one has 4001",
     ]
     assert piped.asked.empty()

@@ -87,7 +87,7 @@ def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
     assert asked.wait(LIMIT_S)
     display.close()
     assert run.asked == ["Who?"]
-    assert capfd.readouterr().err == "not asked: an empty line is no question\n"
+    assert capfd.readouterr().err == "not asked: the question is empty\n"
     os.close(reader)
     os.close(writer)
 

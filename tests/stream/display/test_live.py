@@ -93,7 +93,7 @@ def test_what_is_no_question_is_refused_in_the_view(terminal: Terminal) -> None:
     terminal.begin()
     terminal.pty.shows("type a question")
     terminal.pty.type("\n")
-    terminal.pty.shows("not asked: an empty line is no question")
+    terminal.pty.shows("not asked: the question is empty")
     for _ in range(5):
         terminal.pty.type("x" * (QUERY_LIMIT_CHARS // 4))
         terminal.pty.shows("› " + "x" * 70)
@@ -153,7 +153,7 @@ def test_lines_that_are_piped_in_are_asked_too() -> None:
     terminal = Terminal(keys=False, questions=reader)
     terminal.begin()
     os.write(writer, b"\nWho?\n")
-    terminal.pty.shows("not asked: an empty line is no question")
+    terminal.pty.shows("not asked: the question is empty")
     terminal.pty.until(lambda: terminal.run.asked == ["Who?"])
     terminal.display.close()
     terminal.pty.close()

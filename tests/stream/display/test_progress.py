@@ -156,7 +156,7 @@ def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.Mo
     os.close(reader)
     with os.fdopen(writer, "w", closefd=True) as gone:
         monkeypatch.setattr(sys, "stdout", gone)
-        with pytest.raises(ReaderGone, match="nobody reads"):
+        with pytest.raises(ReaderGone, match="reader of stdout is gone"):
             ProgressDisplay(captions=True).write(answer(0, "text"))
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)

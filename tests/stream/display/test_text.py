@@ -100,10 +100,10 @@ def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
     formats = PictureChanged(frame_index=7, pts_s=2.0, reason="format", width_px=424, height_px=232)
     lines = [texts.line(event) for event in (sizes, formats, *[sizes] * CHANGES_SHOWN)]
     assert lines[:2] == [
-        "the picture changes its size at 0:01.0; from here on it is worked on at 424x232",
-        "the picture changes its format at 0:02.0; from here on it is worked on at 424x232",
+        "the picture changes its size at 0:01.0; from here on it is processed at 424x232",
+        "the picture changes its format at 0:02.0; from here on it is processed at 424x232",
     ]
-    assert lines[CHANGES_SHOWN:] == ["the picture goes on changing; .jsonl tells each time", None]
+    assert lines[CHANGES_SHOWN:] == ["the picture keeps changing; .jsonl has every change", None]
 
 
 def test_cuts_are_told_where_that_is_wanted() -> None:

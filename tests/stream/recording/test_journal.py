@@ -434,7 +434,7 @@ def test_a_run_that_failed_tells_and_can_be_continued(
 ) -> None:
     failing(runs, monkeypatch, "a")
     told = capsys.readouterr().err.splitlines()
-    assert told[-2] == "not finished: the same command with --resume goes on from here"
+    assert told[-2] == "not finished: the same command with --resume continues from here"
     assert told[-1].startswith("error: the answer stage died")
     assert runs.run("a", "--resume") == 0
     assert runs.run("b") == 0
@@ -472,7 +472,7 @@ def test_an_interrupted_run_can_be_continued(
 
     monkeypatch.setattr("tests.support.answer_models.heard", interrupt)
     assert runs.run("a") == 130
-    assert "not finished: the same command with --resume goes on from here" in capsys.readouterr().err
+    assert "not finished: the same command with --resume continues from here" in capsys.readouterr().err
     interrupted = runs.files("a")
     assert runs.run("a", "--resume", "--max-frames", "7") == 2
     assert runs.files("a") == interrupted

@@ -287,7 +287,7 @@ def test_a_recording_without_an_answer_stage_is_told(video: str, tmp_path: Path)
     record(video, tmp_path)
     part = tmp_path / "0001.rec"
     part.write_bytes(part.read_bytes()[:150])
-    with pytest.raises(RecordingError, match=r"nothing was answered in .*: the run ended before its model was there"):
+    with pytest.raises(RecordingError, match=r"nothing was answered in .*: the run ended before its model was loaded"):
         answered_by(Recording(tmp_path))
 
 
