@@ -19,19 +19,6 @@ class MonotonicClock:
         return time.monotonic_ns()
 
 
-class FakeClock:
-    """A clock that moves only when told, for tests."""
-
-    def __init__(self, start_ns: int = 0) -> None:
-        self._now_ns = start_ns
-
-    def now_ns(self) -> int:
-        return self._now_ns
-
-    def advance(self, delta_ns: int) -> None:
-        self._now_ns += delta_ns
-
-
 def clock_text(at_s: float) -> str:
     """Media time for people: `0:02.0`, `1:02:03.4`."""
     tenths = round(max(0.0, at_s) * 10)

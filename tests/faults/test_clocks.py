@@ -12,11 +12,11 @@ import pytest
 
 from arr_coc.types import NS_PER_S
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers
-from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.events import Answer, Event, Summary
 from stream.monitor.statistics import RunStatistics
 from stream.runtime.pipeline import Pipeline
+from tests.support.clock import FakeClock
 from tests.support.events import frame
 from tests.support.video import make_video, moving_square
 

@@ -18,12 +18,12 @@ import pytest
 from PIL import Image
 
 from stream.cli import main
-from stream.clock import FakeClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
 from stream.sources import SourceFrame
 from stream.sources.factory import open_source
 from stream.sources.zeromq import FrameDecoder, InvalidFrameMessage
+from tests.support.clock import FakeClock
 from tests.support.senders import Server
 from tests.support.video import make_video, moving_square
 
@@ -130,7 +130,7 @@ BOMBS: dict[str, Callable[[Path], bytes]] = {
 
 OPENS = """
 import json, resource, sys
-from stream.clock import FakeClock
+from stream.clock import MonotonicClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
 from stream.sources.factory import open_source
@@ -139,7 +139,7 @@ def peak_bytes():
 begin, said = peak_bytes(), {}
 for address in sys.argv[1:]:
     try:
-        with open_source(address, CaptureConfig(max_frames=50), FakeClock()) as source:
+        with open_source(address, CaptureConfig(max_frames=50), MonotonicClock()) as source:
             said[address] = f"{sum(1 for _ in source.frames())} frames"
     except SourceError as error:
         said[address] = str(error)

@@ -14,7 +14,6 @@ from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.answer.client import FAILURES_MAX, UNREADABLE_MAX, AnswerClient
 from stream.answer.request import ClientOptions
-from stream.clock import FakeClock
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
@@ -42,6 +41,7 @@ from stream.protocol.messages import (
 from stream.recording.journal import JournalEntry
 from stream.transport import Link, Transport
 from stream.untrusted import ANSWER_CHARS_MAX, HEARD_AT_ONCE
+from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_MS
 from tests.support.runs import expect_whole
 

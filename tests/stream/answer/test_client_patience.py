@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arr_coc.types import NS_PER_S
 from stream.answer.client import SilenceTimer
-from stream.clock import FakeClock
+from tests.support.clock import FakeClock
 
 
 def test_silence_adds_up_while_something_is_awaited_and_nothing_comes() -> None:

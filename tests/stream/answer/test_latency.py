@@ -15,7 +15,6 @@ from arr_coc.allocation.allocator import FrameAllocation
 from arr_coc.types import NS_PER_S, Allocation, FrameStamp
 from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
 from stream.answer.model import _window_options
-from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
 from stream.config_loading import ConfigLayer, build_config, layer_from_option
 from stream.display.layout import figure_rows
@@ -30,6 +29,7 @@ from stream.sources import SourceInfo
 from stream.stages.allocate import AllocatePolicy
 from tests.stream.display.test_layout import FIGURES
 from tests.stream.stages.test_allocate import NEWEST, POLICY, Fixture
+from tests.support.clock import FakeClock
 from tests.support.events import TIMING, answer
 from tests.support.runs import StageRunner, expect, stage_runner
 

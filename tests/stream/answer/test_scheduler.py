@@ -14,7 +14,6 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, Til
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, AnswerObserver, AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
-from stream.clock import FakeClock
 from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Event, Notice, QueryChanged, YesNoResult
@@ -35,6 +34,7 @@ from stream.protocol.messages import (
 )
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import ServerLink, Transport, ipc_endpoint, private_directory
+from tests.support.clock import FakeClock
 
 S = 1_000_000_000
 GRID = TileGrid.of(64, 64)

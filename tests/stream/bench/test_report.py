@@ -8,11 +8,11 @@ from collections.abc import Container
 import pytest
 
 from stream.bench.report import FRAME, Report, RunRecord, config_json, machine, report
-from stream.clock import FakeClock
 from stream.config import Config
 from stream.events import Cut, Event, Outage, Restarted
 from stream.monitor.memory import MemorySample
 from stream.monitor.statistics import RunStatistics
+from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, summary
 
 

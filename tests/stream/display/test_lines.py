@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from stream.clock import FakeClock
 from stream.display.lines import LinesDisplay, figures_text
 from stream.events import Cut, Notice, Outage, QueryChanged, Restarted
 from stream.monitor.statistics import ActiveOutage
 from tests.stream.display.test_layout import FIGURES
+from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, summary, turned
 from tests.support.network import LIMIT_S
 from tests.support.runs import ScriptedRun

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from stream.clock import FakeClock
 from stream.display.state import ENTRIES_KEPT, DisplayClock, Transcript, TranscriptEntry, ViewModel
 from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Restarted, Started
+from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look, turned
 from tests.support.runs import ScriptedRun
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
 from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Notice, Outage, QueryChanged, Restarted, Started, store_lost
 from stream.monitor.health import RunMonitor
+from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, summary
 from tests.support.runs import WATCHED_INFO, WatchedRun
 

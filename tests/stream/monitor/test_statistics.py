@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from stream.clock import FakeClock
 from stream.events import Cut, Event, FrameReady, Notice, Outage, PictureChanged, Restarted, Skipped, Summary
 from stream.monitor.metrics import interarrival_ms, interval_std_ms
 from stream.monitor.schema import RecentJitter
 from stream.monitor.statistics import RunStatistics, StatisticsSnapshot
+from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look
 
 MS = 1_000_000

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from arr_coc.types import NS_PER_S
-from stream.clock import FakeClock
 from stream.errors import StageDied
 from stream.events import Restarted
 from stream.runtime import child as child_module
@@ -27,6 +26,7 @@ from stream.runtime.child import (
     ProcessSupervisor,
     RestartPolicy,
 )
+from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S, until
 
 MakeChild = Callable[..., ChildProcess]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from stream.clock import FakeClock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Notice, QueryChanged
 from stream.runtime.frame_processes import RunContinuity
 from stream.runtime.worker_messages import SourceOpened
+from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look
 from tests.support.runs import WATCHED_INFO
 

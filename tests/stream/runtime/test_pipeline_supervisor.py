@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from arr_coc.types import NS_PER_S
-from stream.clock import FakeClock
 from stream.control import RunControl
 from stream.events import Restarted
 from stream.runtime import pipeline as pipeline_module
 from stream.runtime.child import RestartPolicy
 from stream.runtime.pipeline import StageGroup
 from tests.stream.runtime.test_child import Kept
+from tests.support.clock import FakeClock
 
 
 class FakeStage:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from arr_coc.types import FramePacket
-from stream.clock import FakeClock
 from stream.config import AnswerConfig, Config
 from stream.config_loading import ConfigLayer, build_config
 from stream.display.layout import figure_rows
@@ -32,6 +31,7 @@ from stream.recording.journal import journal_for
 from tests.stream.answer.test_client import Opener, Talk, answered, clock, opened, tokens, whole_frame
 from tests.stream.display.test_layout import FIGURES
 from tests.stream.runtime.test_pipeline import configured, run, without_timing
+from tests.support.clock import FakeClock
 from tests.support.events import answer
 from tests.support.runs import expect_whole
 from tests.support.video import make_video, moving_square

@@ -12,7 +12,6 @@ import pytest
 from arr_coc.errors import ModelError
 from stream.answer.scheduler import WATCHES_ONLY
 from stream.answer.triggers import NO_YES_OR_NO
-from stream.clock import FakeClock
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
 from stream.display.lines import LinesDisplay
 from stream.events import (
@@ -30,6 +29,7 @@ from stream.events import (
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import run_session
 from tests.support import answer_models as fake_speaker
+from tests.support.clock import FakeClock
 from tests.support.video import make_video
 
 FPS, FRAMES = 10, 60

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceNotFound
 from stream.scenes import PACED_SCENES, SCENE_NAMES, GroundTruth, PacedScene, Scene, SceneObject, load_scene, open_scene
 from stream.scenes.drawing import COLOURS, MOVEMENTS, PLACES, SHAPES, Movement, Shape, draw_object, gradient, page
 from stream.sources.factory import open_source
+from tests.support.clock import FakeClock
 
 TILE_PX = 32
 

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from arr_coc.types import NS_PER_S
-from stream.clock import FakeClock
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.monitor.health import RunMonitor
 from stream.sinks import metrics as metrics_module
 from stream.sinks.metrics import HttpServer, MetricsSink, Page
+from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look, shadow, summary
 from tests.support.network import LIMIT_S, free_port, until
 from tests.support.runs import WatchedRun

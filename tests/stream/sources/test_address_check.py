@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound
 from stream.sources.checks import check_address
 from stream.sources.factory import open_source
+from tests.support.clock import FakeClock
 
 
 @pytest.mark.parametrize(

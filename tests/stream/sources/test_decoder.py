@@ -12,7 +12,6 @@ import av
 import pytest
 from av.stream import Disposition
 
-from stream.clock import FakeClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem
@@ -30,6 +29,7 @@ from stream.sources.decoder import (
 )
 from stream.sources.file import FileSource
 from stream.sources.timing import MediaTimeline
+from tests.support.clock import FakeClock
 from tests.support.video import make_video, moving_square, overwrite_packet
 
 MS = 1_000_000

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
 from stream.sources import Source
 from stream.sources.factory import open_source
+from tests.support.clock import FakeClock
 from tests.support.video import make_video, moving_square
 
 CLOCK = FakeClock(11)

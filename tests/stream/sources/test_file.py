@@ -21,7 +21,6 @@ import pytest
 from PIL import Image
 
 from arr_coc.types import NS_PER_S
-from stream.clock import FakeClock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
 from stream.runtime.preflight import check_source
@@ -32,6 +31,7 @@ from stream.sources.decoder import open_container
 from stream.sources.factory import open_source
 from stream.sources.file import FileSource, PipeReader, StdinSource
 from stream.sources.fit import resize_rgb
+from tests.support.clock import FakeClock
 from tests.support.video import make_audio, make_song_with_cover, make_video, moving_square, overwrite_packet
 
 MS = NS_PER_S // 1000

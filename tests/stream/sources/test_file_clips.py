@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from arr_coc.types import NS_PER_S
-from stream.clock import FakeClock
 from stream.config import CaptureConfig
 from stream.sources import SkippedItem, SourceFrame
 from stream.sources.file import FileSource
+from tests.support.clock import FakeClock
 
 MAX_FRAMES = 120
 """Enough of each clip to meet everything odd about it."""

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from stream.clock import FakeClock
 from stream.config import MAX_PIXELS, CaptureConfig
 from stream.errors import SourceError, SourceNotFound
 from stream.sources import Source, SourceFrame
 from stream.sources.checks import natural_order
 from stream.sources.factory import open_source
 from stream.sources.folder import PictureError, read_picture
+from tests.support.clock import FakeClock
 
 MS = 1_000_000
 

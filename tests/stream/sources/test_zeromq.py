@@ -20,7 +20,7 @@ import zmq
 from PIL import Image
 
 from arr_coc.types import FramePlanes
-from stream.clock import Clock, FakeClock, MonotonicClock
+from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError
 from stream.media import SourceOutage
@@ -29,6 +29,7 @@ from stream.sources.factory import open_source
 from stream.sources.zeromq import FrameDecoder, FrameHeader, InvalidFrameMessage
 from stream.transport.security import make_keys
 from tests.support import network as waiting
+from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S
 from tests.support.senders import FrameSender, message
 from tests.support.video import make_video, moving_square

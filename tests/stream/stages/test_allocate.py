@@ -18,7 +18,6 @@ from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
-from stream.clock import FakeClock
 from stream.errors import StageDied
 from stream.events import (
     Answer,
@@ -57,6 +56,7 @@ from stream.protocol.messages import (
 from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
 from stream.transport import Envelope
+from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect, stage_runner
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import FramePlanes
-from stream.clock import Clock, FakeClock
+from stream.clock import Clock
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame, SourceOutage
 from stream.protocol.buffers import SlotTable
@@ -19,6 +19,7 @@ from stream.stages import capture as capture_module
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.stages.capture import CaptureStage
 from stream.transport import Link
+from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_MS, until
 from tests.support.runs import StageRunner, expect, stage_runner
 
