@@ -1,1 +1,1 @@
-"""The processes and threads of a run: started, kept alive, told to stop, and their events brought together."""
+"""Processes and threads of a run: started, kept alive and stopped, and their events brought together."""

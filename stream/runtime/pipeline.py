@@ -1,4 +1,4 @@
-"""One run in this process: wires the stages, starts them, watches them, and stops them whatever happens."""
+"""Run in this process: starts the stages, polls them for events, and stops them, however the run ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from stream.stages.texture import TextureStage
 from stream.transport import EventReceiver, Transport
 
 POLL_MS = 50
-"""How long the main thread waits for an event before it looks after the stages."""
+"""Time that the main thread waits for an event before it polls the stages."""
 
 PLANES = 4
 """Frames whose planes may be between capture and texture; credits keep them fewer."""
@@ -52,13 +52,13 @@ OVERLAYS = 2
 """Pictures that may wait for the sink that draws them."""
 
 JOIN_LIMIT_S = 5.0
-"""How long the stages may take to end once they have been told to."""
+"""Time that the stages may take to end once the run has been cancelled."""
 
 log = logging.getLogger(__name__)
 
 
 class StageGroup:
-    """The threads and the child processes of one run."""
+    """Threads and child processes of one run."""
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
@@ -78,7 +78,7 @@ class StageGroup:
         self._supervisors[name] = supervisor
 
     def is_alive(self, stage: str) -> bool:
-        """Whether the stage's thread is still running."""
+        """Returns whether the stage's thread is still running."""
         return self._threads[stage].is_alive()
 
     @property
@@ -89,21 +89,21 @@ class StageGroup:
 
     @property
     def drops(self) -> dict[str, int]:
-        """What was dropped, by queue and cause."""
+        """Number of dropped items by queue and cause."""
         return {queue: count for stage in self._stages for queue, count in stage.drops.items()}
 
     def poll(self) -> list[Restarted]:
-        """Looks after the children, often: which of them had to be started again. A death for good fails the run."""
+        """Polls the supervisors; returns the restarts. A process that may not be started again fails the run."""
         if self._control.cancelled:
             return []
         try:
-            return [told for supervisor in self._supervisors.values() if (told := supervisor.poll()) is not None]
-        except StageDied as death:
-            self._control.fail(death)
+            return [event for supervisor in self._supervisors.values() if (event := supervisor.poll()) is not None]
+        except StageDied as error:
+            self._control.fail(error)
             return []
 
     def stop(self) -> bool:
-        """Tells every stage to end and waits for it; whether all of them did within JOIN_LIMIT_S.
+        """Cancels the run and waits for the stages; returns whether all of them ended within JOIN_LIMIT_S.
 
         A thread that does not end is named in the log and left behind.
         """
@@ -153,7 +153,7 @@ class Pipeline(BaseRun):
         self._recorder: Recorder | None = None
 
     def _try_store(self) -> Backend:
-        """Finds out which texture store runs; returns what is to be asked of it."""
+        """Probes which texture store runs; returns the backend to open."""
         wanted = self._config.texture.backend
         try:
             self._backend = probe_backend(wanted)
@@ -174,22 +174,22 @@ class Pipeline(BaseRun):
         return {"frames": os.getpid(), **self._group.processes}
 
     def drops(self) -> dict[str, int]:
-        """What has been dropped so far, by queue and cause; for any thread."""
+        """Number of dropped items so far, by queue and cause; for any thread."""
         return self._group.drops
 
     def is_alive(self) -> bool:
-        """Whether the stages show signs of life."""
+        """Returns whether the stages show signs of life."""
         return self._control.is_alive(self._config.pipeline.heartbeat_s)
 
     def take_overlay(self, slot: int) -> AllocationOverlay:
-        """The picture that a FrameReady names; there until the next event is asked for.
+        """Returns the picture that a FrameReady names; it is there until the next event is asked for.
 
         Raises TransportError where it has been taken before or is gone.
         """
         return self._overlays.take(slot)
 
     def packed_events(self) -> Generator[bytes, None, None]:
-        """The events of the stages, packed, for another process that counts them; in the place of `run`.
+        """Yields the events of the stages, packed, for another process that counts them; in the place of `run`.
 
         Raises what the run failed of.
         """
@@ -209,7 +209,7 @@ class Pipeline(BaseRun):
             yield self._unpacked(events)
 
     def _unpacked(self, events: Iterator[bytes]) -> Iterator[Event]:
-        """The events; the picture that one of them names is there until the next one is asked for."""
+        """Yields the events; the picture that one of them names is discarded when the next one is asked for."""
         for data in events:
             event = unpack_event(data)
             yield event
@@ -228,7 +228,7 @@ class Pipeline(BaseRun):
 
     @contextmanager
     def _stages(self) -> Iterator[Iterator[bytes]]:
-        """The running stages and their events, packed; stopped and tidied up at the end, however it comes."""
+        """Runs the stages inside the block, and gives their events, packed; stops and tidies up at its end."""
         with ExitStack() as stack:
             if self._config.output.record is not None:
                 info = self.source_info
@@ -249,7 +249,7 @@ class Pipeline(BaseRun):
                     transport.close()
 
     def _received(self, events: EventReceiver) -> Iterator[bytes]:
-        """Events until the allocate stage has ended and nothing of it is left."""
+        """Yields events until the allocate stage has ended and nothing of it is left."""
         while True:
             yield from map(pack_event, self._group.poll())
             if self._recorder is not None and (notice := self._recorder.take_notice()) is not None:
@@ -262,7 +262,7 @@ class Pipeline(BaseRun):
                 return
 
     def _start_answer(self, stack: ExitStack, transport: Transport) -> AnswerEndpoint:
-        """Starts the answer stage first, because its model takes longest, as a process or as a thread."""
+        """Starts the answer server, as a process or a thread, before the other stages: loading takes longest."""
         if self._endpoint is not None:
             return self._endpoint
         if self._config.pipeline.single_process and self._shared is None:
@@ -315,7 +315,7 @@ class Pipeline(BaseRun):
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Keeps torch and OpenCV to the stages' own threads: their pools would take the answer process's cores."""
+    """Limits torch and OpenCV to one thread a stage: their pools would take the answer process's cores."""
     torch_threads, cv2_threads = torch.get_num_threads(), cv2.getNumThreads()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)

@@ -1,7 +1,7 @@
-"""What can be seen to be wrong with a run before any library is loaded for it: paths, addresses, endpoints.
+"""Checks of a run before any library is loaded for it: paths, addresses, endpoints.
 
-Loading torch, OpenCV and FFmpeg takes seconds; a mistyped name is told at once. Nothing is opened here, and whoever
-opens it checks again.
+Loading torch, OpenCV and FFmpeg takes seconds; a mistyped name is reported at once. Nothing is opened here, and the
+code that opens it checks again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stream.sources.checks import check_address, check_file, is_pattern, picture
 
 
 def check_run(config: Config) -> None:
-    """Raises StreamError or ArrCocError for what a run of this configuration would fail of at once."""
+    """Raises StreamError or ArrCocError where a run of this configuration would fail at once."""
     check_outputs(config.output, config.source)
     if config.output.record is not None:
         _check_record(config.output.record)

@@ -1,4 +1,4 @@
-"""One run of the pipeline: what a run in this process and a supervised run have in common."""
+"""Base of all runs: the events at the beginning and the end, the statistics, and the error that is raised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream.monitor.statistics import RunStatistics
 
 
 class BaseRun(ABC):
-    """A source, a question and a model, run once; a `RunHandle`.
+    """Run of a source, a query and a model, once; a `RunHandle`.
 
     Making one opens the source, and raises StreamError or ArrCocError where that, the store or the model cannot work.
     `run` is a generator for the main thread; `end`, `cancel`, `ask`, `drops` and `processes` may be called from any
@@ -59,7 +59,7 @@ class BaseRun(ABC):
         self._control.cancel()
 
     def ask(self, query: str) -> None:
-        """Changes the question; a `QueryChanged` event tells what became of it."""
+        """Changes the query; a `QueryChanged` event says whether it was accepted."""
         self._control.ask(query)
 
     @property
@@ -73,19 +73,19 @@ class BaseRun(ABC):
 
     @abstractmethod
     def drops(self) -> dict[str, int]:
-        """What has been dropped so far, by queue and cause."""
+        """Number of dropped items so far, by queue and cause."""
 
     @abstractmethod
     def _running(self) -> AbstractContextManager[Iterator[Event]]:
-        """Starts what makes events, and gives them; stops and tidies up at the end, however it comes."""
+        """Runs what makes events inside the block, and gives them; stops and tidies up at its end."""
 
     def _notices(self) -> list[Notice]:
-        """What is told before the first frame."""
+        """Returns the notices before the first frame."""
         verb = "loading" if self._config.answer.server is None else "connecting to"
         return [Notice(code="loading", message=f"{verb} {self._model}")]
 
     def run(self) -> Generator[Event, None, None]:
-        """Every event of the run, in order, the summary last; called once, and read by one thread.
+        """Yields every event of the run, in order, the summary last; called once, and read by one thread.
 
         Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
         StageDied, which names the stage, or the error that the user can put right.

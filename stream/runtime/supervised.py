@@ -1,6 +1,6 @@
-"""A run that outlives its processes: the frame stages and the answer stage are children, and each is started again.
+"""Supervised run: frame stages and answer server are child processes, and each is started again when it dies.
 
-This process keeps the sinks. A frame process that dies takes no loaded model with it, an answer process no frame; a
+This process keeps the sinks. A frame process that dies takes no loaded model with it, an answer process no frame. A
 spare frame process waits with everything imported, so that a dead one is replaced at once.
 """
 
@@ -39,22 +39,22 @@ from stream.runtime.worker_messages import (
 from stream.transport import Transport, ipc_endpoint, private_directory
 
 POLL_MS = 50
-"""How long the main thread waits for a report before it looks after its children."""
+"""Time that the main thread waits for a report before it polls the children."""
 
 OPEN_MARGIN_S = 60.0
-"""Beyond `capture.open_timeout_s`: how long a child may take to import its libraries on a busy machine."""
+"""Time beyond `capture.open_timeout_s` that a child may take to import its libraries on a busy machine."""
 
 STOP_LIMIT_S = 5.0
-"""How long the frame stages may take to stop once they have been cancelled."""
+"""Time that the frame stages may take to stop once they have been cancelled."""
 
 FRAMES = "frames"
-"""What the frame process is called in events and metrics."""
+"""Name of the frame process in events and metrics."""
 
 log = logging.getLogger(__name__)
 
 
 class SupervisedRun(BaseRun):
-    """A run in two child processes.
+    """Run in two child processes.
 
     Making one starts the frame process, which opens the source.
     """
@@ -76,7 +76,7 @@ class SupervisedRun(BaseRun):
             stack.callback(self._stop_children)
             policy = RestartPolicy.of(self._config.pipeline, restart=True)
             self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
-            opened = self._opened()
+            opened = self._wait_for_source()
             self._continuity.note_source(opened)
             self._set_source(opened.info)
             self._stack = stack.pop_all()
@@ -92,15 +92,15 @@ class SupervisedRun(BaseRun):
         return {"main": os.getpid(), **{name: supervisor.child.pid for name, supervisor in supervisors.items()}}
 
     def drops(self) -> dict[str, int]:
-        """What has been dropped so far, by queue and cause; for any thread."""
+        """Number of dropped items so far, by queue and cause; for any thread."""
         return self._continuity.drops()
 
     def take_overlay(self, slot: int) -> AllocationOverlay:
-        """Pictures stay in the frame process. Raises TransportError."""
+        """Raises TransportError: pictures stay in the frame process."""
         raise TransportError(f"the picture {slot} lies in another process")
 
     def close(self) -> None:
-        """Stops everything; for a run that may never have been begun. May be called twice."""
+        """Stops everything; for a run that may never have begun. May be called twice."""
         self._stack.close()
 
     @contextmanager
@@ -109,14 +109,14 @@ class SupervisedRun(BaseRun):
             yield self._events()
 
     def _events(self) -> Iterator[Event]:
-        """What the frame stages tell until they have ended, and what happens to the children meanwhile."""
+        """Yields the events of the frame stages until they have ended, and the restarts of the children."""
         if self._answers is not None:
             self._supervisors[ANSWERS] = self._answers.start()
-        told = WorkerCommand()
+        sent = WorkerCommand()
         cancelled_s: float | None = None
         while True:
-            told = self._pass_on(told)
-            if told.cancel:
+            sent = self._pass_on(sent)
+            if sent.cancel:
                 cancelled_s = cancelled_s or time.monotonic()
                 if time.monotonic() - cancelled_s > STOP_LIMIT_S:
                     return
@@ -124,14 +124,14 @@ class SupervisedRun(BaseRun):
                 yield from self._restarted(ANSWERS)
             report = self._next_report()
             if report is None:
-                if not told.end:
+                if not sent.end:
                     yield from self._restarted(FRAMES)
                 elif self._frames_are_gone():
                     return
             elif isinstance(report, EventReport):
                 event = self._continuity.rebase(unpack_event(report.event))
                 if event is not None:
-                    self._heed(event)
+                    self._react(event)
                     yield event
             elif isinstance(report, WorkerFinished):
                 self._continuity.note_drops(report.drops)
@@ -145,46 +145,45 @@ class SupervisedRun(BaseRun):
         data = self._reports.receive(POLL_MS)
         return None if data is None else unpack_report(data)
 
-    def _pass_on(self, told: WorkerCommand) -> WorkerCommand:
-        """Tells the frame process what it has not been told yet."""
+    def _pass_on(self, sent: WorkerCommand) -> WorkerCommand:
+        """Sends the frame process the commands that are new since `sent`; returns the present ones."""
         child = self._supervisors[FRAMES].child
         if (query := self._control.take_query()) is not None:
             self._continuity.pending_query = query
             child.send_line(msgspec.json.encode(WorkerCommand(query=query)))
         wanted = WorkerCommand(end=self._control.ending, cancel=self._control.cancelled)
-        if wanted != told:
+        if wanted != sent:
             child.send_line(msgspec.json.encode(wanted))
         return wanted
 
     def _restarted(self, process: str) -> list[Restarted]:
-        """Starts a child again that has died. Raises StageDied in a crash loop.
+        """Polls one supervisor; returns the restart, if any. Raises StageDied in a crash loop.
 
-        The frame process is looked at when it has nothing more to report: what a dead one has still told is of its own
-        numbers.
+        The frame process is polled only when no report waits: the reports of a dead one have its own numbers.
         """
         restarted = self._supervisors[process].poll()
         return [] if restarted is None else [restarted]
 
     def _frames_are_gone(self) -> bool:
-        """Whether the frame process has ended, which is not started again once the run ends; a silent one is killed."""
+        """Returns whether the frame process has ended, which stays so once the run ends; kills a silent one."""
         supervisor = self._supervisors[FRAMES]
         supervisor.kill_if_hung()
         return supervisor.child.exit_error() is not None
 
-    def _heed(self, event: Event) -> None:
-        """What an event of the frame stages means for the children."""
+    def _react(self, event: Event) -> None:
+        """Prepares the spare process once frames come; ends the run once its standing query is answered with yes."""
         if isinstance(event, FrameReady):
             self._workers.prestart()
         elif isinstance(event, VerdictChanged) and self._continuity.verdict and not self._config.answer.until.go_on:
             self._control.end(FOUND)
 
     def _is_over(self, report: Report) -> bool:
-        """Whether a frame process found no more source to read, because the one before died in its last moments."""
-        error = _as_raised(report) if isinstance(report, WorkerFailed) else None
+        """Returns whether a frame process found no more source: the one before died in its last moments."""
+        error = _error_of(report) if isinstance(report, WorkerFailed) else None
         return isinstance(error, SourceOver) and self._continuity.frames_before > 0
 
     def _note(self, report: Report) -> None:
-        """Raises the error that the user can put right; another one ends the child, which is then started again."""
+        """Handles any other report. Raises an error that the user can put right; another one leads to a restart."""
         if isinstance(report, DropReport):
             self._continuity.note_drops(report.drops)
         elif isinstance(report, SourceOpened):
@@ -192,26 +191,26 @@ class SupervisedRun(BaseRun):
         elif isinstance(report, AnswerTimeout) and self._answers is not None:
             self._answers.kill_hung()
         elif isinstance(report, WorkerFailed):
-            error = _as_raised(report)
+            error = _error_of(report)
             if isinstance(error, SourceError) and self.source_info.live and self._config.capture.reconnect:
                 self._supervisors[FRAMES].reset_crash_count()
             elif is_user_fixable(error):
                 raise error
             log.debug("the frame process failed: %s", report.message)
 
-    def _opened(self) -> SourceOpened:
-        """Waits until the frame process has opened the source. Raises what it could not open it for."""
+    def _wait_for_source(self) -> SourceOpened:
+        """Waits until the frame process has opened the source. Raises the error of one that could not."""
         limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
-            death = self._supervisors[FRAMES].child.exit_error()  # before its last words are waited for
+            exit_error = self._supervisors[FRAMES].child.exit_error()  # before its last report is waited for
             report = self._next_report()
             if isinstance(report, SourceOpened):
                 return report
             if isinstance(report, WorkerFailed):
-                raise _as_raised(report)
-            if report is None and death is not None:
-                raise death
+                raise _error_of(report)
+            if report is None and exit_error is not None:
+                raise exit_error
         raise SourceError(f"the source could not be opened within {limit_s:.0f} s; check that it is there")
 
     def _answer_worker(self, stack: ExitStack) -> AnswerWorker | None:
@@ -227,5 +226,5 @@ class SupervisedRun(BaseRun):
         self._workers.stop_spare()
 
 
-def _as_raised(failed: WorkerFailed) -> Exception:
+def _error_of(failed: WorkerFailed) -> Exception:
     return remote_error(failed.error, failed.message) or StageDied("frame", failed.message)

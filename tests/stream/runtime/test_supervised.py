@@ -180,7 +180,7 @@ def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None
     words = LastWords()
     run._config, run._reports, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
     with pytest.raises(SourceNotFound, match="no such file"):
-        run._opened()
+        run._wait_for_source()
 
 
 def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
