@@ -114,7 +114,7 @@ class Replay:
     def take(self, record: AnyRecord) -> Iterator[Event]:
         """Yield the events that a record makes.
 
-        Raises what the speaker raises; TransportError for a packet that is none; RecordingError where another model
+        Raises what the model raises; TransportError for a packet that is none; RecordingError where another model
         went on.
         """
         if isinstance(record, SessionStarted):
@@ -243,7 +243,7 @@ def answered_by(recording: Recording) -> AnswerProvenance:
     )
 
 
-def open_recorded(provenance: AnswerProvenance, config: Config, speaker: str = QWEN) -> AnswerModel:
+def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: str = QWEN) -> AnswerModel:
     """Load the model of `config`, which must be the recorded one, with as many threads as it had.
 
     Raises RecordingError where it is another one, and what `load_answer_model` raises.
@@ -254,14 +254,14 @@ def open_recorded(provenance: AnswerProvenance, config: Config, speaker: str = Q
     name, opened = config.answer.model, None
     found = model_fingerprint(name)
     if found == UNKNOWN:  # of the hub, and not here yet
-        opened = load_answer_model(speaker, config)
+        opened = load_answer_model(model_loader, config)
         found = model_fingerprint(name)
     if found != provenance.weights:
         raise RecordingError(
             f"recorded with another model than {name or 'the bundled one'}: {provenance.model or 'the bundled one'} "
             f"({provenance.weights}) there, {found} here; give --model the folder or name of that one"
         )
-    return opened or load_answer_model(speaker, config)
+    return opened or load_answer_model(model_loader, config)
 
 
 def replay_config(provenance: AnswerProvenance, model: str | None, device: str | None, dtype: str | None) -> Config:

@@ -35,7 +35,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def _without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "speaker", "tests.support.answer_models:FakeSpeaker")
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeSpeaker")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def main() -> int:
     for run in (Pipeline, SupervisedRun):
         defaults = run.__init__.__kwdefaults__
         assert defaults is not None
-        defaults["speaker"] = "tests.support.answer_models:FakeSpeaker"
+        defaults["model_loader"] = "tests.support.answer_models:FakeSpeaker"
     return cli.main(sys.argv[2:])
 
 

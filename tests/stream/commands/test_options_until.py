@@ -29,7 +29,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _fake_speaker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: None)
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "speaker", "tests.support.answer_models:FakeSpeaker")
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeSpeaker")
 
 
 def run(command: str, clip: str, *options: str) -> int:
@@ -87,6 +87,6 @@ def test_what_cannot_be_watched_for_is_refused(
 def test_a_model_that_cannot_watch_is_refused(
     clips: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "speaker", "tests.support.answer_models:WordlessSpeaker")
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:WordlessSpeaker")
     assert run("caption", clips["dark"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: no single token for yes"

@@ -120,7 +120,7 @@ def test_what_was_cut_short_is_told_and_the_rest_answered(
 def test_looks_are_shown_with_their_question(
     clip: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "speaker", SPEAKER)
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", SPEAKER)
     monkeypatch.setattr(open_recorded, "__defaults__", (SPEAKER,))
     assert caption(clip, model, tmp_path / "a", "--until", "is it red?", "--go-on") == 0
     capsys.readouterr()

@@ -388,7 +388,7 @@ class Runs:
 
 @pytest.fixture
 def runs(video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "speaker", "tests.support.answer_models:FakeSpeaker")
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeSpeaker")
     return Runs(video, tmp_path)
 
 
