@@ -154,9 +154,9 @@ class LiveView:
         self._urgent = ""
         self._drawn: list[Row] = []
         self._out = os.fdopen(os.dup(out), "w", encoding=sys.stdout.encoding, errors="replace")
-        self._started = threading.Event()
-        self._closing = contextlib.ExitStack()
-        self._closing.enter_context(self._out)
+        self._closing = False
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(self._out)
         self._app = self._application(keys)
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
         self._thread.start()
@@ -171,19 +171,16 @@ class LiveView:
 
     def close(self) -> None:
         """Ends the thread and with it the view; called once."""
-        self._started.wait(JOIN_LIMIT_S)
-        if (loop := self._app.loop) is not None:
+        self._closing = True
+        if (loop := self._app.loop) is not None:  # otherwise it has not begun, or has ended
             with contextlib.suppress(RuntimeError):  # it ends at this moment
                 loop.call_soon_threadsafe(self._end)
         self._thread.join(JOIN_LIMIT_S)
-        if not self._thread.is_alive():
-            with contextlib.suppress(OSError):
-                self._closing.close()
 
     def _application(self, keys: int | None) -> Application[None]:
         source: Input
         if keys is None:
-            source = self._closing.enter_context(create_pipe_input())
+            source = self._stack.enter_context(create_pipe_input())
         else:
             source = _Keyboard(open(keys, closefd=False))  # noqa: SIM115
         output = Vt100_Output if self._out.encoding.lower().startswith("utf") else _PlainOutput
@@ -209,11 +206,10 @@ class LiveView:
     def _run(self) -> None:
         """Draws and reads keys until the end, or until the terminal has gone."""
         try:
-            asyncio.run(self._show())
+            with self._stack:
+                asyncio.run(self._show())
         except (OSError, EOFError, termios.error):
             log.debug("the live view ends: its terminal is gone", exc_info=True)
-        finally:
-            self._started.set()
 
     async def _show(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._fail)
@@ -221,7 +217,8 @@ class LiveView:
 
     def _begin(self) -> None:
         self._app.create_background_task(self._refresh())
-        self._started.set()
+        if self._closing:
+            self._end()
 
     def _end(self) -> None:
         if not self._app.is_done:

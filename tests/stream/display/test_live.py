@@ -18,7 +18,7 @@ from stream.display import live
 from stream.display.live import LAST_ENTRIES, LineWriter, LiveDisplay, TerminalModes
 from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Started
 from tests.support.events import answer, frame, summary
-from tests.support.network import until
+from tests.support.network import LIMIT_S, until
 from tests.support.runs import ScriptedRun
 from tests.support.terminal import Pty
 
@@ -175,6 +175,7 @@ def test_at_the_end_the_last_entries_stand_on_the_terminal(
     terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.begin(frame(0, 0.0), *(answer(number, f"answer {number}") for number in range(LAST_ENTRIES + 5)))
+    terminal.pty.shows("type a question")
     terminal.display.write(answer(17.0, "word " * 30))
     terminal.display.write(QueryChanged(query="Who?"))
     terminal.display.write(summary())
@@ -192,9 +193,22 @@ def test_at_the_end_the_last_entries_stand_on_the_terminal(
         "3 frames (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work",
         "· 2 frames a second · cpu texture",
     ]
-    terminal.pty.read()
+    terminal.pty.until(lambda: LEAVE in terminal.pty.written)
     assert terminal.pty.written.count(ENTER) == terminal.pty.written.count(LEAVE) == 1
     assert terminal.pty.echoes()
+
+
+def test_a_view_that_has_not_begun_can_be_closed() -> None:
+    for _ in range(20):
+        terminal = Terminal()
+        terminal.begin()
+        view = terminal.display._view
+        assert view is not None
+        terminal.display.close()
+        view._thread.join(LIMIT_S)
+        assert not view._thread.is_alive()
+        assert terminal.pty.echoes()
+        terminal.pty.close()
 
 
 def test_what_others_write_to_stderr_becomes_a_message(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,9 +227,9 @@ def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytes
     with os.fdopen(os.dup(pty.program), "w", encoding="utf-8") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         display = LiveDisplay(pty.program, None)
-        assert pty.read() == "starting"
+        pty.until(lambda: pty.written == "starting")
         display.close()
-        assert pty.read() == "\r\x1b[K"
+        pty.until(lambda: pty.written == "starting\r\x1b[K")
         display.close()
         assert pty.read() == ""
     pty.close()
@@ -282,7 +296,7 @@ def test_a_terminal_that_has_gone_ends_the_drawing_and_not_the_run() -> None:
     view = terminal.display._view
     assert view is not None
     os.close(terminal.pty.person)
-    view._thread.join(10)
+    view._thread.join(LIMIT_S)
     assert not view._thread.is_alive()
     terminal.display.write(frame(0, 0.0))
     terminal.display.close()
