@@ -57,7 +57,7 @@ def test_a_qwen_model_looks_as_its_session_does() -> None:
     qwen.tokenizer.add_tokens(["yes", "no"])
     speaker, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
     speaker.check_standing_query("is it?")
-    found = session.look(packet(), "is it?")
+    found = session.score_yes_no(packet(), "is it?")
     assert speaker.score_yes_no(packet(), "is it?") == (found.yes, found.mass)
     assert (speaker.last_stats.tokens_used, speaker.last_stats.text_tokens) == (4, 0)
 
