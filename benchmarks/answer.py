@@ -32,10 +32,10 @@ from arr_coc.qwen.qwenvl import QwenVL
 from benchmarks.support.answer_ways import (
     TEXT_TOKENS,
     WAYS,
+    AnswerWay,
     Stock,
     Streamed,
     Took,
-    Way,
     peak_mib,
     plot,
     speak_on,
@@ -71,11 +71,11 @@ def pictures(count: int) -> list[Rgb]:
     return found
 
 
-def all_ways(qwen: QwenVL) -> list[Way]:
+def all_ways(qwen: QwenVL) -> list[AnswerWay]:
     return [Stock(qwen, stock_processor()), *(Streamed(qwen, encode, tokens) for encode, tokens in WAYS)]
 
 
-def measure(ways: Sequence[Way], rounds: int) -> dict[str, list[Took]]:
+def measure(ways: Sequence[AnswerWay], rounds: int) -> dict[str, list[Took]]:
     """The ways by turns, so that what else the machine does falls on all of them."""
     taken: dict[str, list[Took]] = {way.name: [] for way in ways}
     for index, picture in enumerate(pictures(rounds + WARM_UP)):
@@ -92,7 +92,7 @@ def summary(turns: Sequence[Took]) -> dict[str, float]:
     return figures
 
 
-def row(way: Way, figures: dict[str, float], text_tokens: int) -> dict[str, Any]:
+def row(way: AnswerWay, figures: dict[str, float], text_tokens: int) -> dict[str, Any]:
     """One line of the table."""
     return {
         "way": way.name,

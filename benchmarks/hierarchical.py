@@ -45,7 +45,7 @@ Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class AttentionWay:
     """Cells of 2^level × 2^level patches, chosen by `block` consecutive queries together; four make a tile."""
 
     level: int
@@ -56,7 +56,7 @@ class Way:
         return f"cells of {1 << self.level}x{1 << self.level}, {self.block} queries a block"
 
 
-WAYS = (Way(1, 16), Way(1, 64), Way(2, 16), Way(2, 64))
+WAYS = (AttentionWay(1, 16), AttentionWay(1, 64), AttentionWay(2, 16), AttentionWay(2, 64))
 
 
 def pictures() -> dict[str, Picture]:
@@ -71,7 +71,7 @@ def row_major(rows: torch.Tensor) -> torch.Tensor:
     return tiles.transpose(-4, -3).flatten(-5, -2)
 
 
-def in_two_levels(inputs: Inputs, way: Way, share: float) -> torch.Tensor:
+def in_two_levels(inputs: Inputs, way: AttentionWay, share: float) -> torch.Tensor:
     query, key, value = inputs
     return hierarchical_attention(
         query, row_major(key), row_major(value), grid=PATCHES, share=share, level=way.level, block=way.block
@@ -96,7 +96,7 @@ def full_encoding(tower: Any, picture: Picture) -> tuple[torch.Tensor, list[Inpu
     return encode(tower, picture, attend).embeds, layers
 
 
-def encoded_in_two_levels(tower: Any, picture: Picture, way: Way, share: float) -> torch.Tensor:
+def encoded_in_two_levels(tower: Any, picture: Picture, way: AttentionWay, share: float) -> torch.Tensor:
     def attend(_: int, *inputs: torch.Tensor) -> torch.Tensor:
         query, key, value = (rows.transpose(1, 2) for rows in inputs)
         return in_two_levels((query, key, value), way, share).transpose(1, 2)

@@ -36,7 +36,7 @@ UP_S = 4.0
 
 
 @dataclass
-class Cut:
+class ServerCut:
     """One cut, in monotonic seconds: when the server was cut, was back, and what came then."""
 
     cut_s: float
@@ -61,10 +61,10 @@ class Cut:
 
 
 @dataclass
-class Watch:
+class ReconnectWatch:
     """Notes what comes after each cut."""
 
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[ServerCut] = field(default_factory=list)
     answers: int = 0
     _new_answers: set[int] = field(default_factory=set)
 
@@ -94,7 +94,7 @@ def measure(model: str | None, cuts: int, away_s: float) -> list[dict[str, Any]]
         config = Config(
             source=server.url, capture=CaptureConfig(fit="pad"), answer=AnswerConfig(model=model, every_s=1.0)
         )
-        pipeline, watch = open_run(config), Watch()
+        pipeline, watch = open_run(config), ReconnectWatch()
         director = threading.Thread(target=_direct, args=(server, pipeline, watch, cuts, away_s))
         for event in pipeline.run():
             watch.note(event)
@@ -104,11 +104,13 @@ def measure(model: str | None, cuts: int, away_s: float) -> list[dict[str, Any]]
     return [cut.as_json() for cut in watch.cuts]
 
 
-def _direct(server: RtspServer, pipeline: Pipeline | SupervisedRun, watch: Watch, cuts: int, away_s: float) -> None:
+def _direct(
+    server: RtspServer, pipeline: Pipeline | SupervisedRun, watch: ReconnectWatch, cuts: int, away_s: float
+) -> None:
     """Cuts the server and brings it back; not at the same phase of its key frames or of the waits each time."""
     for number in range(cuts):
         time.sleep(UP_S + 0.37 * number)
-        cut = Cut(time.monotonic())
+        cut = ServerCut(time.monotonic())
         watch.cuts.append(cut)
         server.cut()
         time.sleep(away_s + 0.23 * number)

@@ -61,7 +61,7 @@ CHANCE = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SoakPlan:
     """How long the run is, and how often it answers. `looped`: times begin again; `one_epoch`: cuts are not noticed."""
 
     frames: int
@@ -72,7 +72,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ChainAnswer:
     """One answer, and why it was given. `kept_bytes` is what the model keeps in memory since."""
 
     text: str
@@ -110,7 +110,7 @@ class Thousand:
 class Run:
     """One long run, thousand by thousand, of one stream and one model. `cuts` counts those that were noticed."""
 
-    def __init__(self, plan: Plan, speaker: AnswerModel) -> None:
+    def __init__(self, plan: SoakPlan, speaker: AnswerModel) -> None:
         self.plan = plan
         self.samples = Samples()
         self.thousands: list[Thousand] = []
@@ -146,7 +146,7 @@ class Run:
                 yield self.thousands[-1]
         self._stream.close()
 
-    def step(self, planes: FramePlanes, stamp: FrameStamp, query: str) -> Told | None:
+    def step(self, planes: FramePlanes, stamp: FrameStamp, query: str) -> ChainAnswer | None:
         """Shows the next frame, while `query` is what is asked; the answer, where one was due."""
         if query != self._query:
             self._query = query
@@ -160,9 +160,9 @@ class Run:
         trigger = self._triggers.fire()
         text = "".join(self._speaker.answer(shown.packet, query, lambda: False))
         self._stream.on_answer(self._speaker.last_stats.feedback)
-        return Told(text, trigger, self._speaker.last_stats.kept_bytes)
+        return ChainAnswer(text, trigger, self._speaker.last_stats.kept_bytes)
 
-    def _judge(self, index: int, told: Told, took_ms: float) -> None:
+    def _judge(self, index: int, told: ChainAnswer, took_ms: float) -> None:
         thousand, place = self.thousands[-1], index % REEL_FRAMES
         self._kept_bytes = told.kept_bytes
         right = words_of(told.text) == words_of(self._reel.question(index).answer)
@@ -255,7 +255,7 @@ def main() -> None:
     if options.frames < REEL_FRAMES or options.answer_every < 1:
         parser.error(f"--frames must be at least {REEL_FRAMES}, --answer-every at least 1")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    plan = Plan(options.frames, options.answer_every, options.looped, options.one_epoch)
+    plan = SoakPlan(options.frames, options.answer_every, options.looped, options.one_epoch)
     run = Run(plan, open_model(options.model))
     began_s = time.monotonic()
     for number, thousand in enumerate(run.go()):

@@ -48,7 +48,7 @@ from benchmarks.support.texture_frames import (
     CASES,
     NOISY,
     SIZES,
-    Case,
+    TextureCase,
     WholeFrame,
     changing_tiles,
     make_frames,
@@ -77,7 +77,7 @@ def crossing(
     store.update(pictures[0], FrameStamp(0, 0, 0))
     rows = []
     for share in SHARES:
-        some = Difference(changing_tiles(Case(share, scattered=True), fmt.grid))
+        some = Difference(changing_tiles(TextureCase(share, scattered=True), fmt.grid))
         took_ms: dict[str, list[float]] = {way: [] for way in WAYS}
         for turn in range(turns):
             for way in WAYS:
@@ -203,7 +203,7 @@ def regions_of(grid: TileGrid, count: int) -> np.ndarray:
     return np.stack([levels, rng.integers(0, rows), rng.integers(0, cols)], axis=1)
 
 
-def measured(size: str, case: Case, stores: tuple[Backend, ...], rounds: int) -> list[dict[str, Any]]:
+def measured(size: str, case: TextureCase, stores: tuple[Backend, ...], rounds: int) -> list[dict[str, Any]]:
     """A row for each store."""
     grid = SIZES[size]
     frames = make_frames(case, grid)
@@ -224,7 +224,7 @@ def measured(size: str, case: Case, stores: tuple[Backend, ...], rounds: int) ->
     return [row(size, case, one, peer_ms) for one in contenders]
 
 
-def row(size: str, case: Case, one: Contender, peer_ms: list[float]) -> dict[str, Any]:
+def row(size: str, case: TextureCase, one: Contender, peer_ms: list[float]) -> dict[str, Any]:
     targeted = size == "1080p" and one.name == "cpu"
     writes_ms = [update - compare for update, compare in zip(one.update_ms, one.compare_ms, strict=True)]
     return {
@@ -256,7 +256,7 @@ def timed_ms(work: Callable[[Any], object], argument: object) -> float:
 def measure_peers(size: str, rounds: int) -> list[dict[str, Any]]:
     """By turns, so that a busy moment of the machine falls on all of them."""
     grid = SIZES[size]
-    level0 = padded(make_frames(Case(0.0), grid)[0], grid)
+    level0 = padded(make_frames(TextureCase(0.0), grid)[0], grid)
     contenders = list(peers(grid))
     times_ms: dict[str, list[float]] = {peer.name: [] for peer in contenders}
     for turn in range(rounds + 1):
@@ -302,7 +302,7 @@ def main() -> None:
         for case in CASES + (NOISY if size == "1080p" else ()):
             cases += measured(size, case, stores, arguments.rounds)
         others += measure_peers(size, max(3, arguments.rounds // 5))
-    changing = [rgb_of(frame) for frame in make_frames(Case(1.0), SIZES["1080p"])]
+    changing = [rgb_of(frame) for frame in make_frames(TextureCase(1.0), SIZES["1080p"])]
     report = {
         "benchmark": "texture",
         "machine": machine() | {"cv2_threads": cv2.getNumThreads(), "torch_threads": torch.get_num_threads()},

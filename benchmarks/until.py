@@ -49,7 +49,7 @@ EVERY_FRAME = StandingQueryConfig(every_s=1e-6, least_s=0.0, yes_above=0.5, no_b
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class UntilCase:
     """A scene, and the thing that is watched for in it."""
 
     scene: Scene
@@ -78,7 +78,7 @@ def _backdrop(colours: tuple[RGB, RGB]) -> Backdrop:
     return lambda width_px, height_px: gradient(width_px, height_px, *colours)
 
 
-def cases(seconds: float) -> list[Case]:
+def cases(seconds: float) -> list[UntilCase]:
     """Scenes of so many seconds; in the middle half of most of them the thing is there."""
     comes = ((seconds * 0.25, -0.3, 0.35), (seconds * 0.25 + 0.5, 0.3, 0.35))
     goes = ((seconds * 0.75, 0.3, 0.35), (seconds * 0.75 + 0.5, -0.3, 0.35))
@@ -87,10 +87,10 @@ def cases(seconds: float) -> list[Case]:
         "ring", "purple", 0.22, tuple((float(at), 0.6 + 0.25 * (at % 2), 0.7) for at in range(int(seconds)))
     )
 
-    def case(name: str, colour: str, shape: Any, *others: Actor, noise: float = 0.0, there: bool = True) -> Case:
+    def case(name: str, colour: str, shape: Any, *others: Actor, noise: float = 0.0, there: bool = True) -> UntilCase:
         actors = (Actor(shape, colour, 0.24, comes + goes), *others) if there else others
         shot = Shot(seconds, _backdrop(SLATE), actors)
-        return Case(Scene(name, 640, 384, FPS, (shot,), noise), colour, shape)
+        return UntilCase(Scene(name, 640, 384, FPS, (shot,), noise), colour, shape)
 
     stars = [Actor("star", "yellow", 0.26, ((0.0, 0.4, 0.6),)), Actor("circle", "green", 0.26, ((0.0, 0.4, 0.6),))]
     shots = [Shot(seconds / 5, _backdrop((SLATE, SAND, MOSS)[at % 3]), (stars[1 - at % 2],)) for at in range(5)]
@@ -99,7 +99,7 @@ def cases(seconds: float) -> list[Case]:
         case("noise", "green", "star", still, noise=4.0),
         case("restless", "yellow", "triangle", restless),
         case("never", "red", "circle", still, restless, there=False),
-        Case(Scene("cuts", 640, 384, FPS, tuple(shots)), "yellow", "star"),
+        UntilCase(Scene("cuts", 640, 384, FPS, tuple(shots)), "yellow", "star"),
     ]
 
 
@@ -153,7 +153,7 @@ def make_clip(path: Path, scene: Scene) -> None:
 
 
 def watched(
-    clip: Path, case: Case, until: StandingQueryConfig, model: str | None
+    clip: Path, case: UntilCase, until: StandingQueryConfig, model: str | None
 ) -> tuple[list[YesNoResult], list[VerdictChanged]]:
     """The looks and turns of one run."""
     until = until.model_copy(update={"question": case.question, "go_on": True, "force": True})
@@ -172,7 +172,7 @@ def look_ms(looks: Sequence[YesNoResult]) -> float:
     return sum(look.timing.encode_ms + look.timing.prefill_ms for look in looks if look.timing is not None)
 
 
-def measure(case: Case, folder: Path, model: str | None) -> dict[str, Any]:
+def measure(case: UntilCase, folder: Path, model: str | None) -> dict[str, Any]:
     """Both runs of one case."""
     clip = folder / f"{case.scene.name}.mp4"
     make_clip(clip, case.scene)

@@ -42,7 +42,7 @@ def model_hash(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-class Journal:
+class AnswerJournal:
     """The rows that a file holds, and the rows that are added to it; a context manager.
 
     What a killed run has left half written at the end is cut off. Raises ResultsError where the file cannot be read or
@@ -79,7 +79,7 @@ class Journal:
         except OSError as error:
             raise ResultsError(f"cannot write {self.path}: {error.strerror}; what it holds is kept") from error
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> AnswerJournal:
         return self
 
     def __exit__(

@@ -35,7 +35,7 @@ from training.clips.truth import Box, Image, Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EvalQuestion:
     """A question about a picture or a clip.
 
     `frames` uint8 RGB [H, W, 3] at `times_s`. `answers`: any of them is right; ten of them are people's votes (see
@@ -58,7 +58,7 @@ class Question:
     before_s: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, index: int, sample: Sample) -> Question:
+    def of(cls, index: int, sample: Sample) -> EvalQuestion:
         """The `index`-th sample of a suite."""
         return cls(
             id=str(index),
@@ -119,7 +119,7 @@ class Asked:
     is_video: bool
     boxes: tuple[Box, ...]
 
-    def load(self, video_frames: int) -> Question:
+    def load(self, video_frames: int) -> EvalQuestion:
         """With its pictures; of a video, so many frames. Raises QuestionsError where they cannot be read."""
         try:
             if self.is_video:
@@ -130,7 +130,7 @@ class Asked:
         except (OSError, ShapeError) as error:
             raise QuestionsError(f"question {self.id}: {error}; remove its line, or mend the file") from error
         boxes = ((),) * (len(frames) - 1) + (self.boxes,) if self.boxes else ()
-        return Question(self.id, self.kind, self.text, self.answers, frames, times_s, boxes=boxes)
+        return EvalQuestion(self.id, self.kind, self.text, self.answers, frames, times_s, boxes=boxes)
 
 
 def read_questions(path: Path) -> list[Asked]:
@@ -232,6 +232,6 @@ def _first_twice(names: list[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def loaded(asked: list[Asked], video_frames: int) -> Iterator[Question]:
+def loaded(asked: list[Asked], video_frames: int) -> Iterator[EvalQuestion]:
     """Each question with its pictures, one after the other."""
     return (one.load(video_frames) for one in asked)

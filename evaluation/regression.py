@@ -21,9 +21,9 @@ import typer
 from arr_coc.errors import ArrCocError
 from arr_coc.qwen.loading import load_qwen
 from evaluation.errors import EvaluationError, ResultsError
-from evaluation.journal import Journal, Row, model_hash
+from evaluation.journal import AnswerJournal, Row, model_hash
 from evaluation.report import CELL, cells
-from evaluation.runner import Asking, Suite, plan, run_suite
+from evaluation.runner import ModelUnderTest, Suite, plan, run_suite
 from evaluation.suites import named_suite
 
 RECORD = Path(__file__).with_name("regression.json")
@@ -46,11 +46,11 @@ def fixed_suites() -> list[Suite]:
     return [named_suite(name, count) for name, count in COUNTS.items()]
 
 
-def measure(asking: Asking, suites: Sequence[Suite]) -> dict[str, Any]:
+def measure(asking: ModelUnderTest, suites: Sequence[Suite]) -> dict[str, Any]:
     """Accuracy with its interval for each suite, and for all together."""
     ways = plan(STRATEGY, BUDGET, None, 1)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "answers.jsonl") as journal:
+    with tempfile.TemporaryDirectory() as folder, AnswerJournal(Path(folder) / "answers.jsonl") as journal:
         for suite in suites:
             rows += run_suite(asking, suite, ways, journal, lambda question: None)
     together = [{**row, "suite": ALL, "id": f"{row['suite']} {row['id']}"} for row in rows]
@@ -93,10 +93,10 @@ def read_record(path: Path = RECORD) -> dict[str, Any]:
     return record
 
 
-def bundled() -> Asking:
+def bundled() -> ModelUnderTest:
     """The bundled model in float32 on the CPU, as every machine has it."""
     qwen = load_qwen(None, device="cpu", dtype="float32")
-    return Asking(qwen, model_hash(Path(qwen.model.name_or_path)), MAX_TOKENS)
+    return ModelUnderTest(qwen, model_hash(Path(qwen.model.name_or_path)), MAX_TOKENS)
 
 
 def main(write: Annotated[bool, typer.Option("--write", help="Write the record anew.")] = False) -> None:

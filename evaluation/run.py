@@ -21,11 +21,11 @@ from arr_coc.errors import ArrCocError
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.errors import EvaluationError, ResultsError
-from evaluation.journal import Journal, Row, model_hash
+from evaluation.journal import AnswerJournal, Row, model_hash
 from evaluation.output import check_plotting, effects_table, plot, table
 from evaluation.questions import Asked, loaded, read_questions
 from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects
-from evaluation.runner import Asking, Progress, Suite, Way, plan, run_suite, split
+from evaluation.runner import ModelUnderTest, Progress, StrategyRun, Suite, plan, run_suite, split
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import SUITES, named_suite
 from stream.bench.report import machine
@@ -56,10 +56,12 @@ class Outputs:
             raise ResultsError(f"{self.figures} is there already, and no evaluation wrote it; choose another --out")
 
 
-def evaluate(asking: Asking, suites: Sequence[Suite], ways: Sequence[Way], outputs: Outputs) -> dict[str, Any]:
+def evaluate(
+    asking: ModelUnderTest, suites: Sequence[Suite], ways: Sequence[StrategyRun], outputs: Outputs
+) -> dict[str, Any]:
     """Asks what has not been asked, and writes figures and picture. Returns the figures."""
     rows: list[Row] = []
-    with Journal(outputs.answers, fresh=outputs.fresh) as journal:
+    with AnswerJournal(outputs.answers, fresh=outputs.fresh) as journal:
         for suite in suites:
             progress = Progress(suite.name)
             rows += run_suite(asking, suite, ways, journal, progress.step)
@@ -121,9 +123,9 @@ def main(
             check_plotting()
         qwen = load_qwen(model, device=device, dtype=dtype)
         named = model_hash(Path(qwen.model.name_or_path))
-        asking = Asking(qwen, named, max_tokens)
+        asking = ModelUnderTest(qwen, named, max_tokens)
         if untrained:
-            asking = Asking(replace(qwen, realiser=None), f"{named} untrained", max_tokens)
+            asking = ModelUnderTest(replace(qwen, realiser=None), f"{named} untrained", max_tokens)
         figures = evaluate(asking, suites, ways, outputs)
     except (EvaluationError, ArrCocError, StreamError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -144,7 +146,7 @@ def _suites(names: str | None, questions: Path | None, count: int | None, video_
     return found
 
 
-def _model(asking: Asking) -> dict[str, Any]:
+def _model(asking: ModelUnderTest) -> dict[str, Any]:
     qwen: QwenVL = asking.qwen
     return {
         "name": qwen.model_id,

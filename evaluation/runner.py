@@ -12,8 +12,8 @@ from arr_coc.errors import counted
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode
 from evaluation.errors import ChoiceError
-from evaluation.journal import Journal, Row, key_of, peak_bytes, reset_peak
-from evaluation.questions import Question
+from evaluation.journal import AnswerJournal, Row, key_of, peak_bytes, reset_peak
+from evaluation.questions import EvalQuestion
 from evaluation.scoring import looking, score
 from evaluation.strategies.base import EVERYTHING, Ask, Budget, Strategy
 from evaluation.strategies.catalogue import strategy_named
@@ -22,7 +22,7 @@ ENCODES: tuple[Encode, ...] = ("sparse", "incremental", "prune", "weighted", "fu
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class StrategyRun:
     """One strategy at one budget, with one encoding and one seed."""
 
     strategy: Strategy
@@ -31,7 +31,7 @@ class Way:
     seed: int = 0
 
 
-def plan(strategies: str, budgets: str, encodes: str | None, seeds: int) -> list[Way]:
+def plan(strategies: str, budgets: str, encodes: str | None, seeds: int) -> list[StrategyRun]:
     """From comma-separated names. Without encodings, or with none that it knows, a strategy encodes in its own way.
 
     Raises ChoiceError for a name that does not exist, and an encoding that no strategy of the list knows.
@@ -42,7 +42,7 @@ def plan(strategies: str, budgets: str, encodes: str | None, seeds: int) -> list
     if seeds < 1:
         raise ChoiceError(f"--seeds is a whole number of at least 1, got {seeds}")
     return [
-        Way(strategy, budget, encode, seed)
+        StrategyRun(strategy, budget, encode, seed)
         for strategy in chosen
         for budget in (spent if strategy.budgeted else [EVERYTHING])
         for encode in _known(strategy, wanted)
@@ -82,7 +82,7 @@ class Progress:
     def __init__(self, name: str) -> None:
         self._name, self._count, self._told_s = name, 0, 0.0
 
-    def step(self, question: Question) -> None:
+    def step(self, question: EvalQuestion) -> None:
         """One more question has been answered in every way."""
         self._count += 1
         if time.monotonic() - self._told_s >= EVERY_S:
@@ -104,18 +104,18 @@ class Suite:
 
     name: str
     hash: str
-    questions: Callable[[], Iterable[Question]]
+    questions: Callable[[], Iterable[EvalQuestion]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ModelUnderTest:
     """Who is asked: a model under its hash, with at most `max_tokens` an answer."""
 
     qwen: QwenVL
     model_hash: str
     max_tokens: int = 64
 
-    def key(self, suite: Suite, way: Way, question_id: str) -> Row:
+    def key(self, suite: Suite, way: StrategyRun, question_id: str) -> Row:
         """What makes an answer the one it is; as `journal.KEY` names it."""
         return {
             "model": self.model_hash,
@@ -132,7 +132,11 @@ class Asking:
 
 
 def run_suite(
-    asking: Asking, suite: Suite, ways: Sequence[Way], journal: Journal, told: Callable[[Question], None]
+    asking: ModelUnderTest,
+    suite: Suite,
+    ways: Sequence[StrategyRun],
+    journal: AnswerJournal,
+    told: Callable[[EvalQuestion], None],
 ) -> list[Row]:
     """Every answer that the journal does not hold yet; returns all rows of the suite, question by question.
 
@@ -156,7 +160,7 @@ def run_suite(
     return journal.rows(iter(keys))
 
 
-def _answer(asking: Asking, way: Way, question: Question) -> dict[str, Any]:
+def _answer(asking: ModelUnderTest, way: StrategyRun, question: EvalQuestion) -> dict[str, Any]:
     ask = Ask(
         question.frames,
         question.times_s,

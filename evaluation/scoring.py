@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from arr_coc.ops.regions import level_map
 from arr_coc.types import TileGrid
-from evaluation.questions import Question
+from evaluation.questions import EvalQuestion
 from evaluation.strategies.base import Reply
 from training.clips.truth import Box, tile_shares
 
@@ -38,7 +38,7 @@ class Looking:
     on_distractor: float | None = None
 
 
-def looking(question: Question, reply: Reply) -> Looking:
+def looking(question: EvalQuestion, reply: Reply) -> Looking:
     """How a reply's regions lie to a question's boxes."""
     asked = _shares(question, question.boxes, reply.grid)
     distractors = _shares(question, question.distractors, reply.grid)
@@ -56,7 +56,7 @@ def looking(question: Question, reply: Reply) -> Looking:
     )
 
 
-def _shares(question: Question, boxes: Sequence[Sequence[Box]], grid: TileGrid) -> npt.NDArray[np.float64] | None:
+def _shares(question: EvalQuestion, boxes: Sequence[Sequence[Box]], grid: TileGrid) -> npt.NDArray[np.float64] | None:
     """How much of each tile the newest frame's boxes cover, [rows, cols]; None where it has none."""
     if not boxes or not boxes[-1]:
         return None
@@ -91,7 +91,7 @@ def normalise(text: str) -> str:
     return " ".join([word for word in words if word not in _ARTICLES] or words)
 
 
-def score(question: Question, text: str) -> float:
+def score(question: EvalQuestion, text: str) -> float:
     """What `text` is worth as an answer."""
     said = normalise(text)
     if question.facts:

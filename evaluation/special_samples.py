@@ -20,7 +20,7 @@ from training.clips.cast import (
     text_player,
 )
 from training.clips.fonts import random_word
-from training.clips.scenes import Plan, Void
+from training.clips.scenes import ClipPlan, Void
 from training.clips.truth import Box, Clip, Kind, Sample
 from training.questions.samples import ask
 
@@ -34,7 +34,7 @@ _TRIES = 200
 _SEEDS = 2**62
 
 
-def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: ClipOptions) -> tuple[Plan, Sample]:
+def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: ClipOptions) -> tuple[ClipPlan, Sample]:
     """A faint word, and one or two large bright shapes; the word is asked for."""
     for _ in range(_TRIES):
         word = faint(rng, text_player(rng, random_word(rng, "test"), "white", "test", options))
@@ -46,16 +46,18 @@ def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: Cli
             for _ in range(int(rng.integers(1, DISTRACTORS + 1)))
         ]
         cast = _apart(rng, [word, *bright], size_px)
-        plan = Plan(size_px, (0.0,), tuple(cast), options, None, (0, 0), int(rng.integers(_SEEDS)))
+        plan = ClipPlan(size_px, (0.0,), tuple(cast), options, None, (0, 0), int(rng.integers(_SEEDS)))
         sample = ask(rng, plan.facts(), "word", "test") if cast else None
         if sample is not None:
             return plan, replace(sample, distractors=(tuple(player.box_px(0) for player in cast[1:]),))
     raise OptionError(f"no room for a word and its distractors in {size_px[0]}x{size_px[1]} pixels")
 
 
-def void(rng: np.random.Generator, size_px: tuple[int, int], kind: Kind, options: ClipOptions) -> tuple[Plan, Sample]:
+def void(
+    rng: np.random.Generator, size_px: tuple[int, int], kind: Kind, options: ClipOptions
+) -> tuple[ClipPlan, Sample]:
     """A pattern, asked for its name or its colour."""
-    plan = Plan(size_px, (0.0,), (), options, Void.random(rng), (0, 0), int(rng.integers(_SEEDS)))
+    plan = ClipPlan(size_px, (0.0,), (), options, Void.random(rng), (0, 0), int(rng.integers(_SEEDS)))
     sample = ask(rng, plan.facts(), kind, "test")
     assert sample is not None, "a pattern has a name and a colour"
     return plan, sample
@@ -63,7 +65,7 @@ def void(rng: np.random.Generator, size_px: tuple[int, int], kind: Kind, options
 
 def panned(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, kind: Kind, options: ClipOptions, group: str
-) -> Iterator[tuple[Plan, Sample]]:
+) -> Iterator[tuple[ClipPlan, Sample]]:
     """A pan over a page, one sample for every frame; what is asked about is in all of them, and the answer the same."""
     for _ in range(_TRIES):
         plan = _page(rng, size_px, frames, options)
@@ -77,7 +79,7 @@ def panned(
         yield plan, replace(sample, clip=clip, boxes=sample.boxes[frame : frame + 1], group=group)
 
 
-def _page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions) -> Plan:
+def _page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions) -> ClipPlan:
     """Things all over what the camera sees while it goes left, right, up or down."""
     step = int(rng.integers(_PAN_STEPS_PX[0], _PAN_STEPS_PX[1] + 1)) * one(rng, (-1, 1))
     drift = (step, 0) if rng.random() < 0.7 else (0, step)
@@ -86,7 +88,7 @@ def _page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, optio
     cast = random_cast(rng, whole, 1, "test", options)
     cast = [player.placed(player.x_px + min(0, way[0]), player.y_px + min(0, way[1])) for player in cast]
     times = tuple(round(0.1 * frame, 1) for frame in range(frames))
-    return Plan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(_SEEDS)))
+    return ClipPlan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(_SEEDS)))
 
 
 def _apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:

@@ -16,11 +16,11 @@ import numpy as np
 
 from arr_coc.errors import OptionError
 from evaluation.errors import SuiteError
-from evaluation.questions import Question
+from evaluation.questions import EvalQuestion
 from evaluation.runner import Suite
 from evaluation.special_samples import camouflaged, panned, void
 from training.clips.cast import ClipOptions, one
-from training.clips.scenes import Plan, clip_rng
+from training.clips.scenes import ClipPlan, clip_rng
 from training.clips.truth import KINDS, Box, Clip, Kind, Sample
 from training.questions.samples import plan_sample
 
@@ -49,7 +49,7 @@ PLAIN = ClipOptions(
 )
 """What the scenes of every suite are made of, where it says no other; written out, so that it does not move."""
 
-Planned = tuple[Plan, Sample]
+Planned = tuple[ClipPlan, Sample]
 """What is to be drawn, and the question about it with blank frames."""
 
 Made = Callable[["SuiteSpec", int, np.random.Generator], Iterator[Planned]]
@@ -196,7 +196,7 @@ def _all_planned(suite: SuiteSpec) -> Iterator[Planned]:
 
 def _drawn(planned: Iterator[Planned]) -> Iterator[Sample]:
     """The samples with their pictures. A pan is drawn once, and each of its samples gets the picture of its time."""
-    last: Plan | None = None
+    last: ClipPlan | None = None
     for plan, sample in planned:
         if plan is not last:
             last, clip = plan, plan.draw()
@@ -215,10 +215,10 @@ def named_suite(name: str, count: int | None = None) -> Suite:
     if name not in SUITES:
         raise SuiteError(f"unknown suite {name!r}; there are {', '.join(SUITES)}")
 
-    def questions() -> Iterator[Question]:
-        last: Question | None = None
+    def questions() -> Iterator[EvalQuestion]:
+        last: EvalQuestion | None = None
         for index, sample in enumerate(suite_samples(name, count)):
-            question = Question.of(index, sample)
+            question = EvalQuestion.of(index, sample)
             if last is not None and last.group and last.group == question.group:
                 before, before_s = (*last.before, *last.frames), (*last.before_s, *last.times_s)
                 question = replace(question, before=before, before_s=before_s)

@@ -32,7 +32,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser
 from training.cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
-from training.checkpointing import Course, Length, Means, Part, schedule
+from training.checkpointing import Checkpointable, Length, Means, TrainingRun, schedule
 from training.objectives import AnswerLoss, attended, attention_loss, box_loss, last_layers, realised_loss
 
 How = Literal["boxes", "attention", "answer"]
@@ -97,9 +97,9 @@ class Trainer:
         self._along = nn.ModuleList() if along is None else along
         groups = [{"params": list(layer.parameters())}, {"params": list(self._along.parameters())}]
         self.optimiser = torch.optim.AdamW(groups, weight_decay=_WEIGHT_DECAY)
-        parts: dict[str, Part] = {"layer": layer, "along": self._along, "optimiser": self.optimiser}
+        parts: dict[str, Checkpointable] = {"layer": layer, "along": self._along, "optimiser": self.optimiser}
         made_for = {"how": recipe.how, "trained_for": layer.config.trained_for}
-        self.course = Course(folder, Length(recipe.minutes, recipe.steps), parts, made_for)
+        self.course = TrainingRun(folder, Length(recipe.minutes, recipe.steps), parts, made_for)
         self._folder = folder
 
     def step(self, objective: Objective) -> float:
@@ -188,7 +188,7 @@ def train(
     """Trains an allocator for a model, from the layer in `begin_with` if there is one.
 
     Raises OptionError for a `how` that there is not, ModelError for a layer that does not fit the model's embeddings,
-    and as `Course.begin`, `Course.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
+    and as `TrainingRun.begin`, `TrainingRun.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
     """
     if recipe.how not in OBJECTIVES:
         raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")

@@ -31,7 +31,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
 from training.allocator import OBJECTIVES, Recipe, train
-from training.cases import FIRST_CHOSEN_BY, Case, Embedder, cases_of, random_samples
+from training.cases import FIRST_CHOSEN_BY, AllocatorCase, Embedder, cases_of, random_samples
 from training.checkpointing import CHECKPOINT
 from training.objectives import LEAST_SHARE
 
@@ -95,7 +95,7 @@ def _iou(shown: Tiles, asked: Tiles) -> float:
 
 @torch.inference_mode()
 def measure(
-    realiser: RelevanceRealiser, cases: Sequence[Case], embed: Embedder, *, levels: bool
+    realiser: RelevanceRealiser, cases: Sequence[AllocatorCase], embed: Embedder, *, levels: bool
 ) -> dict[str, dict[str, float]]:
     """Means by kind of question, and over the kinds ("all"), each with the number of its cases.
 
@@ -103,7 +103,7 @@ def measure(
     """
     realiser.eval()
 
-    def relevance_of(case: Case) -> torch.Tensor:
+    def relevance_of(case: AllocatorCase) -> torch.Tensor:
         texture = TextureArray(case.texture.channels[None], case.texture.entropy[None])
         query = embed([case.question]) if realiser.participation.asked is not None else None
         return realiser(texture, query).relevance[0]
@@ -111,12 +111,12 @@ def measure(
     return _table(((case, relevance_of(case)) for case in cases), levels)
 
 
-def measure_map(cases: Sequence[Case], *, levels: bool) -> dict[str, dict[str, float]]:
+def measure_map(cases: Sequence[AllocatorCase], *, levels: bool) -> dict[str, dict[str, float]]:
     """The same of a relevance that knows what is wanted of every tile: what can be reached."""
     return _table(((case, (case.wanted > LEAST_SHARE).float()) for case in cases), levels)
 
 
-def _table(maps: Iterable[tuple[Case, torch.Tensor]], levels: bool) -> dict[str, dict[str, float]]:
+def _table(maps: Iterable[tuple[AllocatorCase, torch.Tensor]], levels: bool) -> dict[str, dict[str, float]]:
     by_kind: dict[str, list[Found]] = defaultdict(list)
     for case, relevance in maps:
         if (case.wanted > LEAST_SHARE).any():
@@ -144,12 +144,12 @@ WAYS = (*OBJECTIVES, AFTER_BOXES)
 Table = dict[str, dict[str, Any]]
 
 
-def held_out_cases(split: str, first: int, clips: int) -> list[Case]:
+def held_out_cases(split: str, first: int, clips: int) -> list[AllocatorCase]:
     """Cases of all kinds about so many clips."""
     return list(cases_of(random_samples(split, first, clips, QUESTIONS)))  # type: ignore[arg-type]
 
 
-def compare(qwen: QwenVL, layers: dict[str, ARRCOCLayer], cases: list[Case]) -> Table:
+def compare(qwen: QwenVL, layers: dict[str, ARRCOCLayer], cases: list[AllocatorCase]) -> Table:
     """Means of every layer on the same cases, beside the untrained default and a map that knows the boxes."""
     embed, levels = Embedder(qwen), qwen.knows_levels
     table = {"untrained": measure(RelevanceRealiser(), cases, embed, levels=levels)}

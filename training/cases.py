@@ -29,7 +29,7 @@ _MOST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AllocatorCase:
     """A question about one frame: its texture, and how much of each tile holds what is asked, float32 [gh, gw].
 
     `image` uint8 [H, W, 3] is kept only where the model itself is to look at it.
@@ -87,7 +87,7 @@ def random_samples(split: Split, first: int, clips: int, questions: int = 4) -> 
             yield from (replace(sample, clip=clip) for sample in samples)
 
 
-def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[Case]:
+def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[AllocatorCase]:
     """Cases of all frames of every sample that show something asked about, but not nearly everywhere."""
     drawn = None
     textures: dict[int, TextureArray] = {}
@@ -102,7 +102,7 @@ def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[C
             if frame not in textures:
                 texture = image_texture(torch.from_numpy(image).permute(2, 0, 1)[None])
                 textures[frame] = TextureArray(texture.channels[0], texture.entropy[0])
-            yield Case(
+            yield AllocatorCase(
                 textures[frame],
                 torch.from_numpy(wanted),
                 sample.question,
@@ -115,8 +115,10 @@ def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[C
 class Batches:
     """Endless random batches of cases, each of one grid; the larger the grid, the fewer cases."""
 
-    def __init__(self, cases: Iterable[Case], embed: Embedder, rng: np.random.Generator, tiles: int = 4096) -> None:
-        self._by_grid: dict[tuple[int, ...], list[Case]] = defaultdict(list)
+    def __init__(
+        self, cases: Iterable[AllocatorCase], embed: Embedder, rng: np.random.Generator, tiles: int = 4096
+    ) -> None:
+        self._by_grid: dict[tuple[int, ...], list[AllocatorCase]] = defaultdict(list)
         for case in cases:
             self._by_grid[tuple(case.wanted.shape)].append(case)
         self._grids = list(self._by_grid)
@@ -127,14 +129,14 @@ class Batches:
     def next(self) -> CaseBatch:
         return self.collate(self.pick())
 
-    def pick(self) -> list[Case]:
+    def pick(self) -> list[AllocatorCase]:
         """Cases of one grid, drawn with replacement."""
         grid = self._grids[int(self._rng.choice(len(self._grids), p=self._chances))]
         pool = self._by_grid[grid]
         count = max(4, min(24, self._tiles // (grid[0] * grid[1])))
         return [pool[int(index)] for index in self._rng.integers(len(pool), size=count)]
 
-    def collate(self, cases: list[Case]) -> CaseBatch:
+    def collate(self, cases: list[AllocatorCase]) -> CaseBatch:
         return CaseBatch(
             TextureArray(
                 torch.stack([case.texture.channels for case in cases]),

@@ -23,7 +23,7 @@ WARM_UP = 0.01
 LEAST_RATE = 0.01
 
 
-class Part(Protocol):
+class Checkpointable(Protocol):
     """A network or an optimiser."""
 
     def state_dict(self) -> Any: ...
@@ -39,14 +39,16 @@ class Length:
     steps: int | None = None
 
 
-class Course:
+class TrainingRun:
     """Counts steps and the time spent on them, and keeps both in `folder` with the state of all `parts`.
 
     Training ends after `length.steps` steps, or where that is None, after `length.minutes` spent on steps.
     `made_for` says what else must be the same for a checkpoint to fit.
     """
 
-    def __init__(self, folder: Path, length: Length, parts: Mapping[str, Part], made_for: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, length: Length, parts: Mapping[str, Checkpointable], made_for: Mapping[str, str]
+    ) -> None:
         self.steps = 0
         self.spent_s = 0.0
         self._length = length

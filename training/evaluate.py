@@ -16,13 +16,13 @@ import torch
 import typer
 
 from arr_coc.model import ARRCOCQwen
-from training.clips.demo_worlds import KINDS, SIZES_PX, Question, World, ask, random_world
+from training.clips.demo_worlds import KINDS, SIZES_PX, DemoQuestion, World, ask, random_world
 
 HELD_OUT_SEED = 900_000
 """Training pictures come from seeds far below."""
 
 
-def held_out(worlds: int, size_px: tuple[int, int] | None = None) -> Iterator[tuple[World, list[Question]]]:
+def held_out(worlds: int, size_px: tuple[int, int] | None = None) -> Iterator[tuple[World, list[DemoQuestion]]]:
     """Worlds of one size, or of all sizes, each with one question of every kind; the same on every call."""
     rng = np.random.default_rng(HELD_OUT_SEED)
     for index in range(worlds):

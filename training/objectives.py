@@ -28,13 +28,13 @@ from arr_coc.qwen.vision import VisualTokens, encode_regions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
 from arr_coc.video.picture_allocator import PictureAllocator
-from training.cases import Batches, Case, cases_of
+from training.cases import AllocatorCase, Batches, cases_of
 from training.clips.truth import Sample
 
 _TOKENS = 8
 
 
-def attended(samples: Iterable[Sample], qwen: QwenVL) -> Iterator[Case]:
+def attended(samples: Iterable[Sample], qwen: QwenVL) -> Iterator[AllocatorCase]:
     """Cases of each sample's last frame, `wanted` being the model's attention on it, divided by its largest.
 
     As for feedback, attention is that of the middle layers at the answer's first eight tokens.
@@ -139,7 +139,7 @@ class AnswerLoss:
         chosen = gumbel_topk(relevance, max(1, round(share * relevance[0].numel())), self._rng)
         return self._loss(cases, relevance, chosen)
 
-    def _loss(self, cases: list[Case], relevance: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    def _loss(self, cases: list[AllocatorCase], relevance: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """Cross-entropy of the right answers; `chosen` int64 [B, K], tiles in token order."""
         qwen, cols = self._qwen, relevance.shape[2]
         images = torch.stack([torch.from_numpy(case.image.copy()) for case in cases if case.image is not None])
@@ -154,7 +154,7 @@ class AnswerLoss:
         logits = self._logits(tokens, regions, ids, grid)
         return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=_IGNORED)
 
-    def _dialogues(self, cases: list[Case]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _dialogues(self, cases: list[AllocatorCase]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and labels [B, S] from the question to the end of the answer."""
         qwen, rows, labels = self._qwen, [], []
         for case in cases:

@@ -17,7 +17,7 @@ import typer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from arr_coc.errors import ArrCocError
-from training.checkpointing import CURVE, Course, Length, Means, draw_curve, schedule
+from training.checkpointing import CURVE, Length, Means, TrainingRun, draw_curve, schedule
 from training.export import export
 from training.model.batches import BackgroundBatches
 from training.model.network import Learner, Losses, begin_with, new_model
@@ -52,7 +52,7 @@ class Trainer:
     """A learner and its optimiser; `folder` holds checkpoint, loss curve and model."""
 
     def __init__(self, recipe: Recipe, folder: Path, *, resume: bool = False) -> None:
-        """Raises as `Course.begin`, `Course.resume` and `begin_with`."""
+        """Raises as `TrainingRun.begin`, `TrainingRun.resume` and `begin_with`."""
         self.recipe = recipe
         model = new_model(recipe.seed)
         if recipe.begin_with and not resume:
@@ -64,7 +64,7 @@ class Trainer:
         others = [p for p in self.learner.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), fused=True)
-        self.course = Course(
+        self.course = TrainingRun(
             folder, Length(recipe.minutes, recipe.steps), {"learner": self.learner, "optimiser": self.optimiser}, {}
         )
         self._kind = recipe.device.partition(":")[0]

@@ -93,7 +93,7 @@ class Took:
     answer_ms: float
 
 
-class Way(Protocol):
+class AnswerWay(Protocol):
     """How answers are made; `take` answers about the next picture of a stream. `visual_tokens`: of the last answer."""
 
     name: str
@@ -231,7 +231,7 @@ def stock_processor() -> Any:
     return AutoImageProcessor.from_pretrained(bundled_model_path(), trust_remote_code=False)
 
 
-def way_named(qwen: QwenVL, name: str) -> Way:
+def way_named(qwen: QwenVL, name: str) -> AnswerWay:
     """The way of this name."""
     if name == Stock.name:
         return Stock(qwen, stock_processor())

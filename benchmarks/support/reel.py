@@ -15,7 +15,7 @@ from arr_coc.types import FramePlanes
 from stream.scenes.catalogue import MOSS, SAND, SLATE
 from stream.scenes.drawing import RGB, GroundTruth, Movement, SceneObject, gradient
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
-from training.clips.demo_worlds import Kind, Question, ask, random_facts
+from training.clips.demo_worlds import DemoQuestion, Kind, ask, random_facts
 
 WIDTH_PX, HEIGHT_PX, FPS = 256, 160, 25
 REEL_FRAMES = 1000
@@ -44,7 +44,7 @@ class Reel:
     """`scenes` of one shot each, and the question of every so many frames, `REEL_FRAMES` in all."""
 
     scenes: tuple[Scene, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[DemoQuestion, ...]
 
     @classmethod
     def made(cls, seed: int = 0) -> Reel:
@@ -68,7 +68,7 @@ class Reel:
         scene, frame = self._place(index)
         return scene.facts(frame)
 
-    def question(self, index: int) -> Question:
+    def question(self, index: int) -> DemoQuestion:
         """What is asked of it, and the right answer."""
         return self.questions[index % REEL_FRAMES // QUESTION_FRAMES]
 

@@ -30,7 +30,7 @@ Plane = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class TextureCase:
     """How two frames differ, and the targets: milliseconds, and how many times faster than the swscale peer."""
 
     share: float
@@ -46,21 +46,21 @@ class Case:
 
 
 CASES = (
-    Case(0.0, target_ms=0.3, target_ratio=10),
-    Case(0.01),
-    Case(0.01, scattered=True),
-    Case(0.10, target_ms=0.7, target_ratio=4),
-    Case(0.10, scattered=True),
-    Case(0.50),
-    Case(0.50, scattered=True),
-    Case(1.0),
+    TextureCase(0.0, target_ms=0.3, target_ratio=10),
+    TextureCase(0.01),
+    TextureCase(0.01, scattered=True),
+    TextureCase(0.10, target_ms=0.7, target_ratio=4),
+    TextureCase(0.10, scattered=True),
+    TextureCase(0.50),
+    TextureCase(0.50, scattered=True),
+    TextureCase(1.0),
 )
 
-NOISY = (Case(0.0, noise=2.0), Case(0.10, noise=2.0))
+NOISY = (TextureCase(0.0, noise=2.0), TextureCase(0.10, noise=2.0))
 """At 1080p too."""
 
 
-def changing_tiles(case: Case, grid: TileGrid) -> Mask:
+def changing_tiles(case: TextureCase, grid: TileGrid) -> Mask:
     """Which tiles differ between one frame and the next: bool [rows, cols]."""
     count = round(case.share * grid.tiles)
     mask = np.zeros(grid.shape, bool)
@@ -74,7 +74,7 @@ def changing_tiles(case: Case, grid: TileGrid) -> Mask:
     return mask
 
 
-def make_frames(case: Case, grid: TileGrid) -> list[av.VideoFrame]:
+def make_frames(case: TextureCase, grid: TileGrid) -> list[av.VideoFrame]:
     """A still picture of clutter, in which the changing tiles alternate between two brightnesses."""
     rng = np.random.default_rng(1)
     tiles = changing_tiles(case, grid)

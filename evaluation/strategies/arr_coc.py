@@ -23,8 +23,8 @@ from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import TILE_PX, Encode
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import EvaluationError
-from evaluation.strategies.base import Ask, Reply, Strategy, View, stamps_of
-from evaluation.strategies.session import Prompt, Speaking, Spoken, packet_flops
+from evaluation.strategies.base import Ask, Reply, Strategy, TiledFrame, stamps_of
+from evaluation.strategies.session import EvalPrompt, EvalSession, SessionAnswer, packet_flops
 
 ENCODES: tuple[Encode, ...] = ("sparse", "incremental", "prune", "weighted", "full")
 
@@ -41,14 +41,14 @@ def choosing_flops(realiser: RelevanceRealiser | None, tiles: int) -> int:
 
 
 def allocator_for(
-    qwen: QwenVL, ask: Ask, views: Sequence[View], strategy: str = "auto", explore: float = 0.0
+    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], strategy: str = "auto", explore: float = 0.0
 ) -> PictureAllocator:
     """One stream's allocator, with the budget and the question of `ask`."""
     budget = ask.budget.of(views[-1].grid.tiles)
     return PictureAllocator(qwen, ask.text, AllocatorOptions(strategy, budget, explore=explore), ask.encode)
 
 
-def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[View], spoken: Spoken, allocate_ms: float) -> Reply:
+def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer, allocate_ms: float) -> Reply:
     """With what was paid for the frames that are asked about."""
     made = spoken.result
     of_tokens = sum(view.grid.tiles for view in views)
@@ -81,7 +81,7 @@ def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto", *, streaming: bool =
     packets = [allocator.allocate(frame, stamp) for frame, stamp in zip(ask.frames, stamps[len(before) :], strict=True)]
     allocate_ms = (time.perf_counter() - started_s) * 1e3
     check_allocated(allocator)
-    return reply_from(qwen, ask, views, Speaking(qwen, ask).answer(packets), allocate_ms)
+    return reply_from(qwen, ask, views, EvalSession(qwen, ask).answer(packets), allocate_ms)
 
 
 ARR_COC = Strategy("arr-coc", _answer, encodes=ENCODES)
@@ -101,7 +101,7 @@ def _answer_again(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
     """The answer about the newest frame and, of a clip, those before it; each was answered about when it was new."""
     views = ask.views(qwen)
     allocator = allocator_for(qwen, ask, views, explore=AllocatorOptions().explore)
-    speaking = Speaking(qwen, ask, feedback=learns)
+    speaking = EvalSession(qwen, ask, feedback=learns)
     frames, times_s = _seen(ask)
     first = len(frames) - len(ask.frames)
     clip: list[Packet] = []
@@ -115,7 +115,7 @@ def _answer_again(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
         encoded += spoken.encoded if number >= first else ()
         allocator.on_answer(spoken.result.feedback)
     check_allocated(allocator)
-    reply = reply_from(qwen, ask, views, Spoken(spoken.result, tuple(encoded)), allocate_ms)
+    reply = reply_from(qwen, ask, views, SessionAnswer(spoken.result, tuple(encoded)), allocate_ms)
     if not learns:
         return reply
     choose = reply.flops.choose + _looking_flops(qwen, ask, views, spoken)
@@ -129,9 +129,9 @@ def _seen(ask: Ask) -> tuple[list[Rgb], list[float]]:
     return frames[:1] * EARLIER_LOOKS + frames, earlier_s + times_s
 
 
-def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[View], spoken: Spoken) -> int:
+def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer) -> int:
     """What it takes to see what the answer's first tokens look at."""
-    prompt_tokens = Prompt(qwen, views, ask.text).text_tokens + spoken.result.tokens_used
+    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + spoken.result.tokens_used
     looks = PROBED_LAYERS * min(PROBED_TOKENS, spoken.result.text_tokens + 1)
     return looks * Costs(qwen).attention_row(prompt_tokens)
 

@@ -58,7 +58,7 @@ Chosen = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TiledFrame:
     """`image` uint8 [rows * tile_px, cols * tile_px, 3] on `grid`, at the time that `stamp` says."""
 
     image: Rgb
@@ -67,7 +67,7 @@ class View:
     stamp: FrameStamp
 
     @classmethod
-    def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> View:
+    def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> TiledFrame:
         """Raises ShapeError where the frame is too narrow."""
         height_px, width_px = frame.shape[:2]
         size = smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px)
@@ -113,10 +113,10 @@ class Ask:
     before: tuple[Rgb, ...] = ()
     before_s: tuple[float, ...] = ()
 
-    def views(self, qwen: QwenVL) -> list[View]:
+    def views(self, qwen: QwenVL) -> list[TiledFrame]:
         """The frames as the model's processor fits them. Raises ShapeError where one is too narrow."""
         shown = zip(self.frames, stamps_of(self.times_s), strict=True)
-        return [View.fit(qwen.preprocessing, frame, stamp) for frame, stamp in shown]
+        return [TiledFrame.fit(qwen.preprocessing, frame, stamp) for frame, stamp in shown]
 
 
 def stamps_of(times_s: Sequence[float]) -> list[FrameStamp]:

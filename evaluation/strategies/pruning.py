@@ -39,7 +39,7 @@ from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies.base import Ask, Reply, Strategy
-from evaluation.strategies.session import Prompt
+from evaluation.strategies.session import EvalPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class AfterEncoder:
         wanted = [ask.budget.of(view.grid.tiles) for view in views]
         everything = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
         frames = [self.thin(frame, tokens) for frame, tokens in zip(everything, wanted, strict=True)]
-        part, places = Prompt(qwen, views, ask.text).with_frames(frames)
+        part, places = EvalPrompt(qwen, views, ask.text).with_frames(frames)
         given = sum(place.stop - place.start for place in places)
         keep = self.schedule(len(qwen.language_model.layers), given, sum(wanted))
         done = staged_prefill(qwen, part, places, keep)

@@ -25,11 +25,11 @@ import numpy.typing as npt
 from arr_coc.qwen.options import Frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
-from evaluation.strategies.base import Ask, Chosen, Reply, Strategy, View
+from evaluation.strategies.base import Ask, Chosen, Reply, Strategy, TiledFrame
 from evaluation.strategies.session import answer_from
 
 
-def _choose_full(views: Sequence[View], ask: Ask) -> list[Chosen]:
+def _choose_full(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
     return [np.ones(view.grid.shape, bool) for view in views]
 
 
@@ -62,7 +62,7 @@ def even_tiles(shape: tuple[int, int], tokens: int) -> Chosen:
     return taken.reshape(shape)
 
 
-def _choose_grid(views: Sequence[View], ask: Ask) -> list[Chosen]:
+def _choose_grid(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
     return [even_tiles(view.grid.shape, ask.budget.of(view.grid.tiles)) for view in views]
 
 
@@ -73,13 +73,13 @@ def _answer_grid(qwen: QwenVL, ask: Ask) -> Reply:
 GRID = Strategy("grid", _answer_grid)
 
 
-def changes(views: Sequence[View]) -> list[npt.NDArray[np.float64]]:
+def changes(views: Sequence[TiledFrame]) -> list[npt.NDArray[np.float64]]:
     """For each frame but the first, the mean absolute difference of each tile with the frame before: [tiles]."""
     tiles = [view.tiles().astype(np.int16) for view in views]
     return [np.abs(later - earlier).mean(axis=(1, 2, 3)) for earlier, later in pairwise(tiles)]
 
 
-def most_changed(views: Sequence[View], tokens: int) -> list[Chosen]:
+def most_changed(views: Sequence[TiledFrame], tokens: int) -> list[Chosen]:
     """The tiles that the clip's budget, `tokens` a frame, buys."""
     shape, tiles = views[0].grid.shape, views[0].grid.tiles
     changed = changes(views)
@@ -99,7 +99,7 @@ def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool
     return chosen
 
 
-def _choose_evs(views: Sequence[View], ask: Ask) -> list[Chosen]:
+def _choose_evs(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
     return most_changed(views, ask.budget.of(views[0].grid.tiles))
 
 
@@ -110,7 +110,7 @@ def _answer_evs(qwen: QwenVL, ask: Ask) -> Reply:
 EVS = Strategy("evs", _answer_evs)
 
 
-def _choose_random(views: Sequence[View], ask: Ask) -> list[Chosen]:
+def _choose_random(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
     rng = np.random.default_rng(ask.seed)
     chosen = []
     for view in views:

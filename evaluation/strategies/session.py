@@ -18,16 +18,16 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerResult, AnswerSession
 from arr_coc.qwen.vision import VisualTokens
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, TokenPacket
-from evaluation.strategies.base import Ask, Chosen, Reply, View
+from evaluation.strategies.base import Ask, Chosen, Reply, TiledFrame
 
 
-class Prompt:
+class EvalPrompt:
     """[system] [frames…] [query] [assistant]: one frame as an image, each of several under its time.
 
     `text_tokens` counts everything but the frames' own tokens.
     """
 
-    def __init__(self, qwen: QwenVL, views: Sequence[View], query: str) -> None:
+    def __init__(self, qwen: QwenVL, views: Sequence[TiledFrame], query: str) -> None:
         self._qwen = qwen
         ids = prompt_ids(qwen, None)
         self._head, self._close = ids.head, ids.frame_close
@@ -51,14 +51,14 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SessionAnswer:
     """An answer, and what each frame took that had to be encoded for it, where `incremental` did that."""
 
     result: AnswerResult
     encoded: tuple[VisionStats, ...]
 
 
-class Speaking:
+class EvalSession:
     """Answers with a session of its own, so that none is cheaper for what another one left in the cache."""
 
     def __init__(self, qwen: QwenVL, ask: Ask, frames: Frames = "causal", *, feedback: bool = False) -> None:
@@ -67,12 +67,12 @@ class Speaking:
         self._session.vision = self._vision = _NotingEncoder(options.incremental)
         self._query = ask.text
 
-    def answer(self, packets: Sequence[Packet]) -> Spoken:
+    def answer(self, packets: Sequence[Packet]) -> SessionAnswer:
         """What is said about frames, the oldest first."""
         self._vision.taken.clear()
         for _ in self._session.answer(packets, self._query):
             pass
-        return Spoken(self._session.last, tuple(self._vision.taken))
+        return SessionAnswer(self._session.last, tuple(self._vision.taken))
 
 
 class _NotingEncoder(IncrementalEncoder):
@@ -88,13 +88,13 @@ class _NotingEncoder(IncrementalEncoder):
         return made
 
 
-Choose: TypeAlias = Callable[[Sequence[View], Ask], list[Chosen]]
+Choose: TypeAlias = Callable[[Sequence[TiledFrame], Ask], list[Chosen]]
 """Which tiles of each view are shown."""
 
 
 def answer_from(choose: Choose, qwen: QwenVL, ask: Ask, frames: Frames = "causal") -> Reply:
     """Answers from the tiles that `choose` names, encoded as `ask.encode` says and read as `frames` says."""
-    speaking = Speaking(qwen, ask, frames)
+    speaking = EvalSession(qwen, ask, frames)
     started_s = time.perf_counter()
     views = ask.views(qwen)
     chosen = choose(views, ask)
@@ -117,10 +117,12 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask, frames: Frames = "causal
     )
 
 
-def packet_flops(qwen: QwenVL, ask: Ask, views: Sequence[View], shown: Sequence[float], spoken: Spoken) -> Flops:
+def packet_flops(
+    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], shown: Sequence[float], spoken: SessionAnswer
+) -> Flops:
     """What it takes to answer so from `shown` tokens of each frame."""
     costs = Costs(qwen)
-    lengths = [Prompt(qwen, views, ask.text).text_tokens + round(sum(shown))] * costs.layers
+    lengths = [EvalPrompt(qwen, views, ask.text).text_tokens + round(sum(shown))] * costs.layers
     encoded = shown if encodes_shown_only(ask.encode) else [view.grid.tiles for view in views]
     encode = sum(costs.encode(round(tokens)) for tokens in encoded)
     if ask.encode == "incremental":

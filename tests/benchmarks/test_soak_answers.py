@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import NS_PER_S, FrameStamp
-from benchmarks.soak_answers import Plan, Run, open_model, verdict
+from benchmarks.soak_answers import Run, SoakPlan, open_model, verdict
 from benchmarks.support.reel import FPS, QUESTION_FRAMES, REEL_FRAMES, SHOT_FRAMES, Reel
 from stream.config import Config
 from tests.support.answer_models import FakeSpeaker
@@ -45,7 +45,7 @@ def test_every_kind_of_question_is_asked_and_answers_differ(reel: Reel) -> None:
 
 
 def test_a_run_answers_at_cuts_at_questions_and_every_so_often(reel: Reel) -> None:
-    run = Run(Plan(60, answer_every=10), FakeSpeaker(Config()))
+    run = Run(SoakPlan(60, answer_every=10), FakeSpeaker(Config()))
     told = {}
     for index in range(60):
         stamp = FrameStamp(index, index * NS_PER_S // FPS, 0)
@@ -59,7 +59,7 @@ def test_a_run_answers_at_cuts_at_questions_and_every_so_often(reel: Reel) -> No
 
 
 def test_a_run_of_one_epoch_notices_no_cut(reel: Reel) -> None:
-    run = Run(Plan(8, one_epoch=True), FakeSpeaker(Config()))
+    run = Run(SoakPlan(8, one_epoch=True), FakeSpeaker(Config()))
     for index in range(36, 44):
         run.step(reel.planes(index), FrameStamp(index, index * NS_PER_S // FPS, 0), "what?")
     assert run.cuts == 0
@@ -94,7 +94,7 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
             index = packet.stamp.frame_index
             yield Reel.made().question(index).answer if index < REEL_FRAMES or index % 200 < 100 else "?"
 
-    run = Run(Plan(2 * REEL_FRAMES, answer_every=100, looped=True), Forgetful(Config()))
+    run = Run(SoakPlan(2 * REEL_FRAMES, answer_every=100, looped=True), Forgetful(Config()))
     first, second = (one.told() for one in run.go())
     assert (first["accuracy"], first["same"], first["lost"]) == (1.0, 1.0, 0)
     assert second["lost"] == pytest.approx(second["answers"] * (1 - second["same"]))
@@ -106,7 +106,7 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["looped", "one_epoch"])
 def test_thousands_of_frames_later_it_is_as_small_and_as_right(way: str) -> None:
-    run = Run(Plan(4 * REEL_FRAMES, **{way: True}), open_model(None))
+    run = Run(SoakPlan(4 * REEL_FRAMES, **{way: True}), open_model(None))
     thousands = [one.told() for one in run.go()]
     told = verdict(thousands, run.samples.faults(), looped=way == "looped")
     assert told["met"], told

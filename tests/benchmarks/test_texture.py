@@ -16,7 +16,16 @@ from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks import precision, texture
-from benchmarks.support.texture_frames import CASES, SIZES, Case, changing_tiles, make_frames, peers, planes_of, rgb_of
+from benchmarks.support.texture_frames import (
+    CASES,
+    SIZES,
+    TextureCase,
+    changing_tiles,
+    make_frames,
+    peers,
+    planes_of,
+    rgb_of,
+)
 from benchmarks.support.texture_report import judged, plot, summary, table
 from benchmarks.texture import crosses_at, crossing, one_by_one
 from tests.support.stores import require
@@ -26,7 +35,7 @@ SMALL = TileGrid.of(180, 320)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_just_the_wanted_share_of_tiles_changes(case: Case) -> None:
+def test_just_the_wanted_share_of_tiles_changes(case: TextureCase) -> None:
     for grid, tolerance in (*((grid, 0.01) for grid in SIZES.values()), (SMALL, 0.04)):
         assert changing_tiles(case, grid).mean() == pytest.approx(case.share, abs=tolerance)
     frames = [planes_of(frame) for frame in make_frames(case, SMALL)]
@@ -36,7 +45,7 @@ def test_just_the_wanted_share_of_tiles_changes(case: Case) -> None:
 
 
 def test_noise_stays_below_the_thresholds() -> None:
-    first, second, *_ = (planes_of(frame) for frame in make_frames(Case(0.0, noise=2.0), SMALL))
+    first, second, *_ = (planes_of(frame) for frame in make_frames(TextureCase(0.0, noise=2.0), SMALL))
     store = open_store(PlaneFormat.of(first), "cpu")
     store.update(first, FrameStamp(0, 0, 0))
     assert store.compare(second).dirty_share == 0
@@ -48,7 +57,7 @@ def test_noise_stays_below_the_thresholds() -> None:
 def test_every_peer_builds_a_pyramid_of_the_same_picture() -> None:
     require("gl")
     # so smooth that it hardly matters how wide the filter is
-    level0 = cv2.GaussianBlur(texture.padded(make_frames(Case(0.0), SMALL)[0], SMALL), (0, 0), 40)
+    level0 = cv2.GaussianBlur(texture.padded(make_frames(TextureCase(0.0), SMALL)[0], SMALL), (0, 0), 40)
     expected, seen = expected_levels(level0), set()
     for peer in peers(SMALL):
         for _ in range(2):
@@ -63,8 +72,8 @@ def test_every_peer_builds_a_pyramid_of_the_same_picture() -> None:
 
 
 def test_tiles_that_are_done_one_by_one_have_the_same_bytes() -> None:
-    first, second, *_ = (rgb_of(frame) for frame in make_frames(Case(1.0), SMALL))
-    dirty = Difference(changing_tiles(Case(0.5, scattered=True), SMALL))
+    first, second, *_ = (rgb_of(frame) for frame in make_frames(TextureCase(1.0), SMALL))
+    dirty = Difference(changing_tiles(TextureCase(0.5, scattered=True), SMALL))
     stores = [open_store(PlaneFormat.of(first), "cpu") for _ in range(2)]
     for store in stores:
         store.update(first, FrameStamp(0, 0, 0))
@@ -87,16 +96,16 @@ def test_the_crossing_lies_between_the_shares_where_the_order_changes() -> None:
 
 
 def test_targets_are_judged_by_the_figures() -> None:
-    def row(case: Case, mips_ms: float, **changes: Any) -> dict[str, Any]:
+    def row(case: TextureCase, mips_ms: float, **changes: Any) -> dict[str, Any]:
         given = {"case": case.name, "size": "1080p", "store": "cpu", "share": case.share, "mips_ms": {"p50": mips_ms}}
         targets = {"target_ms": None, "target_times_faster": None, "update_ms": {"p50": 0.5}, "times_faster": 8.0}
         return {**given, **targets, **changes}
 
     rows = [
-        row(Case(0.0), 0.1, target_ms=0.3, target_times_faster=10),
-        row(Case(0.1), 0.25),
-        row(Case(0.5, scattered=True), 2.6),
-        row(Case(1.0), 2.0),
+        row(TextureCase(0.0), 0.1, target_ms=0.3, target_times_faster=10),
+        row(TextureCase(0.1), 0.25),
+        row(TextureCase(0.5, scattered=True), 2.6),
+        row(TextureCase(1.0), 2.0),
     ]
     verdicts = {one["what"]: (one["measured"], one["met"]) for one in judged({"cases": rows})}
     assert verdicts == {
@@ -110,7 +119,7 @@ def test_targets_are_judged_by_the_figures() -> None:
 def test_a_whole_report_is_written_as_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "1080p", SMALL)
     cases = [one for case in CASES[2:] for one in texture.measured("1080p", case, ("cpu",), 1)]
-    found = crossing("cpu", [rgb_of(frame) for frame in make_frames(Case(1.0), SMALL)], texture.finisher, 2)
+    found = crossing("cpu", [rgb_of(frame) for frame in make_frames(TextureCase(1.0), SMALL)], texture.finisher, 2)
     report: dict[str, Any] = {"cases": cases, "peers": texture.measure_peers("1080p", 1), "crossing": [found]}
     report["targets"] = judged(report)
     shown = table(json.loads(json.dumps(report)))

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from evaluation.errors import ResultsError
-from evaluation.journal import Journal, key_of, model_hash
+from evaluation.journal import AnswerJournal, key_of, model_hash
 from tests.support.evaluation import row
 
 
 def test_rows_are_there_for_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "answers.jsonl"
-    with Journal(path) as journal:
+    with AnswerJournal(path) as journal:
         journal.add(row(id="0"))
         journal.add(row(id="1", text="blue"))
-    with Journal(path) as journal:
+    with AnswerJournal(path) as journal:
         assert key_of(row(id="1")) in journal
         assert key_of(row(id="1", model="another")) not in journal
         assert [one["text"] for one in journal.rows(iter([key_of(row(id="1")), key_of(row(id="2"))]))] == ["blue"]
@@ -24,11 +24,11 @@ def test_rows_are_there_for_the_next_run(tmp_path: Path) -> None:
 
 def test_a_line_that_a_kill_cut_off_is_dropped_and_written_over(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    with Journal(path) as journal:
+    with AnswerJournal(path) as journal:
         journal.add(row(id="0"))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"model": "m", "sui')
-    with Journal(path) as journal:
+    with AnswerJournal(path) as journal:
         assert len(journal.rows(iter([key_of(row(id="0"))]))) == 1
         journal.add(row(id="1"))
     lines = path.read_bytes().splitlines(keepends=True)
@@ -37,37 +37,37 @@ def test_a_line_that_a_kill_cut_off_is_dropped_and_written_over(tmp_path: Path) 
 
 
 def test_each_row_is_on_disk_before_the_next_question(tmp_path: Path) -> None:
-    with Journal(tmp_path / "answers.jsonl") as journal:
+    with AnswerJournal(tmp_path / "answers.jsonl") as journal:
         journal.add(row(id="0"))
         assert (tmp_path / "answers.jsonl").read_bytes().endswith(b"}\n")
 
 
 def test_fresh_forgets(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    with Journal(path) as journal:
+    with AnswerJournal(path) as journal:
         journal.add(row())
-    with Journal(path, fresh=True) as journal:
+    with AnswerJournal(path, fresh=True) as journal:
         assert key_of(row()) not in journal
 
 
 @pytest.mark.parametrize("line", ["not json\n", "[1, 2]\n", '{"model": "m"}\n', "3\n"])
 def test_a_file_of_something_else_is_refused_by_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "answers.jsonl"
-    with Journal(path) as journal:
+    with AnswerJournal(path) as journal:
         journal.add(row())
     path.write_text(path.read_text() + line)
     with pytest.raises(ResultsError, match=r"line 2 of .*answers.jsonl is no answer of an evaluation; remove"):
-        Journal(path)
+        AnswerJournal(path)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="choose another --out"):
-        Journal(tmp_path / "file" / "answers.jsonl")
+        AnswerJournal(tmp_path / "file" / "answers.jsonl")
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    with Path("/dev/full").open("wb", buffering=0) as full, Journal(tmp_path / "other.jsonl") as journal:
+    with Path("/dev/full").open("wb", buffering=0) as full, AnswerJournal(tmp_path / "other.jsonl") as journal:
         journal._file, own = full, journal._file  # type: ignore[assignment]
         with pytest.raises(ResultsError, match="No space left on device; what it holds is kept"):
             journal.add(row())

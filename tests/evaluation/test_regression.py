@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from evaluation import regression
 from evaluation.errors import ResultsError
 from evaluation.regression import ALL, RECORD, bundled, fallen, fixed_suites, measure, read_record
-from evaluation.runner import Asking
+from evaluation.runner import ModelUnderTest
 from evaluation.strategies.catalogue import STRATEGIES
 from tests.support.evaluation import suite
 from tests.support.models import tiny_qwen
@@ -25,8 +25,8 @@ def test_accuracy_has_not_fallen_by_more_than_its_interval() -> None:
 
 
 @pytest.fixture
-def asking() -> Asking:
-    return Asking(tiny_qwen(), "tiny", max_tokens=2)
+def asking() -> ModelUnderTest:
+    return ModelUnderTest(tiny_qwen(), "tiny", max_tokens=2)
 
 
 def record(**accuracy: float) -> dict[str, Any]:
@@ -52,14 +52,16 @@ def test_other_questions_cannot_be_compared() -> None:
     assert all("--write" in line for line in fallen(now, before))
 
 
-def test_all_suites_are_measured_apart_and_together(asking: Asking) -> None:
+def test_all_suites_are_measured_apart_and_together(asking: ModelUnderTest) -> None:
     measured = measure(asking, [suite(3, "one"), suite(2, "two")])
     assert {name: now["count"] for name, now in measured["suites"].items()} == {"one": 3, "two": 2, ALL: 5}
     assert measured["suites"]["one"]["hash"] == "hash"
     assert fallen(measured, measured) == []
 
 
-def test_the_command_writes_compares_and_fails(asking: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_compares_and_fails(
+    asking: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "regression.json"
     monkeypatch.setattr(regression, "RECORD", path)
     monkeypatch.setattr(regression.read_record, "__defaults__", (path,))

@@ -20,7 +20,7 @@ from evaluation.journal import model_hash
 from evaluation.output import check_plotting, plot
 from evaluation.report import cells
 from evaluation.run import Outputs, evaluate
-from evaluation.runner import Asking, plan
+from evaluation.runner import ModelUnderTest, plan
 from evaluation.strategies.base import Ask, Reply
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import named_suite
@@ -34,8 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def asking(folder: Path) -> Asking:
-    return Asking(load_qwen(folder), model_hash(folder), max_tokens=4)
+def asking(folder: Path) -> ModelUnderTest:
+    return ModelUnderTest(load_qwen(folder), model_hash(folder), max_tokens=4)
 
 
 def command(*arguments: str) -> Result:
@@ -58,7 +58,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, name: str, stop_after: int | None 
     return asked
 
 
-def test_figures_answers_and_picture_are_written(asking: Asking, tmp_path: Path) -> None:
+def test_figures_answers_and_picture_are_written(asking: ModelUnderTest, tmp_path: Path) -> None:
     outputs = Outputs(tmp_path / "out.json", tmp_path / "out.png", fresh=False)
     ways = plan("arr-coc,full,random", "50%,20%", None, 2)
     figures = evaluate(asking, [suite(3), suite(2, "clips", frames=2)], ways, outputs)
@@ -81,7 +81,7 @@ def test_figures_answers_and_picture_are_written(asking: Asking, tmp_path: Path)
 
 
 def test_a_run_that_was_killed_goes_on_where_it_was(
-    asking: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asking: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = Outputs(tmp_path / "out.json", None, fresh=False)
     with monkeypatch.context() as patched:
@@ -105,7 +105,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
 
 @pytest.mark.parametrize("changed", [{"model_hash": "another"}, {"max_tokens": 5}])
 def test_answers_of_another_model_or_option_are_not_taken(
-    asking: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+    asking: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
     outputs = Outputs(tmp_path / "out.json", None, fresh=False)
     asked = counting(monkeypatch, "grid")
@@ -227,7 +227,7 @@ def test_a_pan_s_questions_know_the_frames_before_them() -> None:
     assert all(question.before == () for question in named_suite("still", 3).questions())
 
 
-def test_figures_that_cannot_be_written_are_told(asking: Asking, tmp_path: Path) -> None:
+def test_figures_that_cannot_be_written_are_told(asking: ModelUnderTest, tmp_path: Path) -> None:
     (tmp_path / "out.json").mkdir()
     with pytest.raises(ResultsError, match="choose another --out"):
         evaluate(asking, [suite(1)], plan("grid", "50%", None, 1), Outputs(tmp_path / "out.json", None, False))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from evaluation.errors import ChoiceError
-from evaluation.runner import Way, plan, split
+from evaluation.runner import StrategyRun, plan, split
 from evaluation.strategies.base import EVERYTHING, Budget
 from evaluation.strategies.catalogue import STRATEGIES
 
@@ -27,7 +27,7 @@ def test_anything_else_is_refused_in_one_line(text: str) -> None:
         Budget.parse(text)
 
 
-def names(ways: list[Way]) -> list[tuple[str, str, str, int]]:
+def names(ways: list[StrategyRun]) -> list[tuple[str, str, str, int]]:
     return [(way.strategy.name, str(way.budget), way.encode, way.seed) for way in ways]
 
 

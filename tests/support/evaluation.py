@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.questions import Question
+from evaluation.questions import EvalQuestion
 from evaluation.runner import Suite
 from evaluation.strategies.base import Ask, Budget
 
@@ -17,18 +17,18 @@ def picture(seed: int = 0, height_px: int = 160, width_px: int = 224) -> Any:
     return np.random.default_rng(seed).integers(0, 256, (height_px, width_px, 3), dtype=np.uint8)
 
 
-def question(number: int = 0, frames: int = 1, **changes: Any) -> Question:
+def question(number: int = 0, frames: int = 1, **changes: Any) -> EvalQuestion:
     """One about frames of noise."""
     shown = tuple(picture(10 * number + index) for index in range(frames))
     times_s = tuple(index / 2 for index in range(frames))
     fields = {"id": str(number), "kind": "colour", "text": "What is it?", "answers": ("red",)} | changes
-    return Question(frames=shown, times_s=times_s, **fields)
+    return EvalQuestion(frames=shown, times_s=times_s, **fields)
 
 
 def suite(count: int = 3, name: str = "small", frames: int = 1) -> Suite:
     """So many questions."""
 
-    def questions() -> Iterator[Question]:
+    def questions() -> Iterator[EvalQuestion]:
         return (question(number, frames) for number in range(count))
 
     return Suite(name, "hash", questions)

@@ -31,7 +31,7 @@ from training import allocator as allocator_module
 from training.allocator import Recipe, Trainer, answer_objective, boxes_objective, new_layer, train
 from training.allocator_compare import found, measure
 from training.allocator_compare import main as compare_main
-from training.cases import Batches, Case, Embedder, cases_of, random_samples
+from training.cases import AllocatorCase, Batches, Embedder, cases_of, random_samples
 from training.checkpointing import CHECKPOINT
 from training.clips.truth import Clip, Sample, tile_shares
 from training.objectives import (
@@ -54,7 +54,7 @@ def qwen() -> QwenVL:
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Case]:
+def cases() -> list[AllocatorCase]:
     return list(cases_of(random_samples("train", 0, CLIPS)))
 
 
@@ -95,7 +95,7 @@ def test_cases_are_frames_in_which_what_is_asked_is_to_be_seen() -> None:
     assert kept.image is frames[0]
 
 
-def test_batches_hold_one_grid_and_pad_questions_with_zeros(qwen: QwenVL, cases: list[Case]) -> None:
+def test_batches_hold_one_grid_and_pad_questions_with_zeros(qwen: QwenVL, cases: list[AllocatorCase]) -> None:
     batches = Batches(cases, Embedder(qwen), np.random.default_rng(0), tiles=1024)
     for _ in range(5):
         picked = batches.pick()
@@ -119,7 +119,7 @@ def test_losses_are_least_where_relevance_is_what_is_wanted(loss: object) -> Non
     assert values[0] < 0.3 < values[3] < 20
 
 
-def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[Case]) -> None:
+def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[AllocatorCase]) -> None:
     batches = Batches(cases, Embedder(qwen), np.random.default_rng(0), tiles=64)
     batch = batches.next()
     torch.manual_seed(0)

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from arr_coc.errors import ModelError
-from training.checkpointing import CHECKPOINT, CURVE, Course, Length, Means, schedule
+from training.checkpointing import CHECKPOINT, CURVE, Length, Means, TrainingRun, schedule
 
 
-def course(folder: Path, how: str = "one") -> Course:
-    return Course(folder, Length(minutes=1.0), {"layer": nn.Linear(2, 2)}, {"how": how})
+def course(folder: Path, how: str = "one") -> TrainingRun:
+    return TrainingRun(folder, Length(minutes=1.0), {"layer": nn.Linear(2, 2)}, {"how": how})
 
 
 def test_the_rate_rises_then_falls() -> None:
@@ -26,7 +26,7 @@ def test_the_rate_rises_then_falls() -> None:
 
 
 def test_a_course_may_be_counted_in_steps(tmp_path: Path) -> None:
-    counted = Course(tmp_path, Length(minutes=1e-9, steps=4), {}, {})
+    counted = TrainingRun(tmp_path, Length(minutes=1e-9, steps=4), {}, {})
     for done in range(4):
         assert counted.progress == done / 4
         with counted.step():

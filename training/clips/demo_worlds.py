@@ -45,7 +45,7 @@ KINDS: tuple[Kind, ...] = ("caption", "colour", "shape", "place", "movement", "n
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DemoQuestion:
     """One question about a world, and its answer."""
 
     kind: Kind
@@ -168,12 +168,12 @@ def _worn(rng: np.random.Generator, image: Image) -> Image:
     return image
 
 
-def ask(rng: np.random.Generator, facts: GroundTruth, kind: Kind) -> Question:
+def ask(rng: np.random.Generator, facts: GroundTruth, kind: Kind) -> DemoQuestion:
     """A question of the given kind about a frame, in one of its wordings."""
     text, answer = _ASKERS[kind](rng, facts)
     if rng.random() < 0.1:
         text = text.lower().rstrip("?.")
-    return Question(kind, text, answer)
+    return DemoQuestion(kind, text, answer)
 
 
 def _pick(rng: np.random.Generator, wordings: tuple[str, ...]) -> str:

@@ -110,7 +110,7 @@ def clip_rng(split: Split, number: int) -> np.random.Generator:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClipPlan:
     """A clip before it is drawn: what plays in it, and how its ground, light and camera are to be made."""
 
     size_px: tuple[int, int]
@@ -198,7 +198,7 @@ def random_plan(
     frames: int = 1,
     split: Split = "train",
     options: ClipOptions = _DEFAULTS,
-) -> Plan:
+) -> ClipPlan:
     """A random clip of (width, height) pixels, before it is drawn. Raises OptionError for more than four frames."""
     if not 1 <= frames <= MOST_FRAMES:
         raise OptionError(f"a clip has 1 to {MOST_FRAMES} frames, got {frames}")
@@ -208,11 +208,11 @@ def random_plan(
         drift = (int(rng.integers(-_DRIFT_PX, _DRIFT_PX + 1)), int(rng.integers(-_DRIFT_PX, _DRIFT_PX + 1)))
     around = [abs(step) * (frames - 1) for step in drift]
     if rng.random() < options.void_share:
-        return Plan(size_px, times_s, (), options, Void.random(rng), drift, int(rng.integers(2**62)))
+        return ClipPlan(size_px, times_s, (), options, Void.random(rng), drift, int(rng.integers(2**62)))
     cast = random_cast(rng, (size_px[0] - around[0], size_px[1] - around[1]), frames, split, options)
     corner = [max(0, step) * (frames - 1) for step in drift]
     cast = [player.placed(player.x_px + corner[0], player.y_px + corner[1]) for player in cast]
-    return Plan(size_px, times_s, tuple(cast), options, None, drift, int(rng.integers(2**62)))
+    return ClipPlan(size_px, times_s, tuple(cast), options, None, drift, int(rng.integers(2**62)))
 
 
 def random_clip(
@@ -233,7 +233,7 @@ _GAPS_PX = (2.0, 14.0)
 _WORD_SHARE = 0.7
 
 
-def random_crowd(rng: np.random.Generator, size_px: tuple[int, int]) -> Plan:
+def random_crowd(rng: np.random.Generator, size_px: tuple[int, int]) -> ClipPlan:
     """Rows of words and numbers, and rows of shapes, in training's fonts, over a picture of (width, height) pixels."""
     width_px, height_px = size_px
     cast: list[Player] = []
@@ -250,7 +250,7 @@ def random_crowd(rng: np.random.Generator, size_px: tuple[int, int]) -> Plan:
         bottom = max(player.box_px(0)[3] for player in row)
         cast += row
         top = bottom + float(rng.uniform(*_GAPS_PX))
-    return Plan(size_px, (0.0,), tuple(cast), _OPTIONS, None, (0, 0), int(rng.integers(2**62)))
+    return ClipPlan(size_px, (0.0,), tuple(cast), _OPTIONS, None, (0, 0), int(rng.integers(2**62)))
 
 
 def _text(rng: np.random.Generator) -> Player:

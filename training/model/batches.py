@@ -18,9 +18,9 @@ import torch
 from arr_coc.qwen.prompt import time_text
 from arr_coc.types import NS_PER_S, TileGrid
 from training.clips.truth import Clip
-from training.model.lessons import Lesson, Plan, Teacher
+from training.model.lessons import BatchPlan, Lesson, Teacher
 from training.model.tokenizer import scenes_tokenizer
-from training.model.views import UNKNOWN, View, Viewer, place_on_grid
+from training.model.views import UNKNOWN, TokenView, Viewer, place_on_grid
 
 TOKENS_A_BATCH = 1024
 """Visual tokens of all frames of a batch that is only looked at: 16 frames of 64 tokens, or 4 of 256."""
@@ -111,9 +111,9 @@ def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
         yield _batch(teacher.plan(progress.value), teacher, viewer, prompter, rng)
 
 
-def _batch(plan: Plan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator) -> Batch:
+def _batch(plan: BatchPlan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator) -> Batch:
     lessons: list[Lesson] = []
-    views: list[list[View]] = []
+    views: list[list[TokenView]] = []
     most, text = (TOKENS_ASKED, TEXT_TOKENS * plan.questions) if plan.asks else (TOKENS_A_BATCH, 0)
     while not views or len(views) * (plan.frames * len(views[0][0].regions) + text) < most - plan.budget // 2:
         lesson = teacher.lesson(plan)
@@ -164,14 +164,14 @@ def _stacked(rows: list[list[npt.NDArray[Any]]]) -> torch.Tensor:
     return torch.from_numpy(np.stack([np.stack(row) for row in rows]))
 
 
-def _dropped(rng: np.random.Generator, view: View, tokens: int) -> View:
+def _dropped(rng: np.random.Generator, view: TokenView, tokens: int) -> TokenView:
     """The view without as many tokens, background first, as it has above `tokens`."""
     excess = len(view.regions) - tokens
     if excess == 0:
         return view
     importance = (view.targets[:, 0] >= 0) + rng.random(len(view.regions))
     kept = np.sort(np.argsort(importance)[excess:])
-    return View(view.grid, view.regions[kept], view.pixels[kept], view.targets[kept])
+    return TokenView(view.grid, view.regions[kept], view.pixels[kept], view.targets[kept])
 
 
 def _padded(rows: list[list[list[int]]], fill: int) -> torch.Tensor:

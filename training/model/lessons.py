@@ -63,7 +63,7 @@ _FEW_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """What all clips of one batch share.
 
     `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
@@ -131,7 +131,7 @@ class Teacher:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
-    def plan(self, progress: float) -> Plan:
+    def plan(self, progress: float) -> BatchPlan:
         """What the next batch is like, when `progress` in [0, 1] of training is done."""
         rng = self._rng
         seeing, demo_share = next(shares for until, *shares in _SHARES if progress <= until)
@@ -140,12 +140,12 @@ class Teacher:
             size_px = one(rng, READ_SIZES_PX)
             reads = one(rng, READ_CHARACTERS)
             budget, how = self._shown(size_px) if rng.random() < 0.5 else (_tiles(size_px), "grid")
-            return Plan(True, reads, False, False, 1, size_px, budget, how)
+            return BatchPlan(True, reads, False, False, 1, size_px, budget, how)
         if asks and rng.random() < COMPARE_SHARE:
             size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
             apart = self._apart(frames)
             budget, how = self._shown(size_px)
-            return Plan(True, 0, False, False, frames, size_px, budget, how, apart, compares=True)
+            return BatchPlan(True, 0, False, False, frames, size_px, budget, how, apart, compares=True)
         describes = bool(asks and rng.random() < DESCRIBE_SHARE)
         demo = bool(asks and rng.random() < demo_share)
         frames = one(rng, FRAMES) if asks and not demo else 1
@@ -157,7 +157,7 @@ class Teacher:
             tiles = _tiles(size_px)
             budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
         apart = self._apart(frames)
-        return Plan(asks, 0, describes, demo, frames, size_px, budget, how, apart)
+        return BatchPlan(asks, 0, describes, demo, frames, size_px, budget, how, apart)
 
     def _apart(self, frames: int) -> bool:
         return frames > 1 and bool(self._rng.random() < APART_SHARE)
@@ -168,7 +168,7 @@ class Teacher:
         budget = max(_LEAST_TOKENS, round(_tiles(size_px) * one(rng, _KEPT_SHARES)))
         return budget, HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
 
-    def lesson(self, plan: Plan) -> Lesson:
+    def lesson(self, plan: BatchPlan) -> Lesson:
         """One clip, with its questions."""
         rng = self._rng
         if plan.demo:
@@ -194,7 +194,7 @@ def _tiles(size_px: tuple[int, int]) -> int:
     return TileGrid.of(height_px, width_px).tiles
 
 
-def _reading_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
+def _reading_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
     while True:
         kind: Kind = "number" if plan.reads == 1 or rng.random() < 0.4 else "word"
         drawn, sample = plan_sample(rng, plan.size_px, 1, "train", kind, plan.options)
@@ -202,7 +202,7 @@ def _reading_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
             return Lesson.of(drawn.draw(), [sample])
 
 
-def _demo_lesson(rng: np.random.Generator, plan: Plan) -> Lesson:
+def _demo_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
     world = demo_worlds.random_world(rng, plan.size_px)
     others: Sequence[demo_worlds.Kind] = demo_worlds.KINDS[1:]
     kinds = ("caption", *(others[int(k)] for k in rng.permutation(len(others))[: plan.questions - 1]))

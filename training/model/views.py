@@ -66,7 +66,7 @@ HOWS: tuple[How, ...] = ("allocator", "foveated", "mixed", "grid", "random")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TokenView:
     """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 15]."""
 
     grid: TileGrid
@@ -87,7 +87,7 @@ class Viewer:
         ]
         self._frame_index = 0
 
-    def look(self, image: Image, things: Sequence[Seen], budget: int, how: How, about: Sequence[Box] = ()) -> View:
+    def look(self, image: Image, things: Sequence[Seen], budget: int, how: How, about: Sequence[Box] = ()) -> TokenView:
         """The frame at a budget of tokens, or with all of its tiles where the budget allows.
 
         `about`: boxes of what is asked about, which a made-up map makes more of.
@@ -106,7 +106,7 @@ class Viewer:
             else:
                 regions = _chosen(self._imagined(things, about, view.grid), budget, how)
             pixels = view.gather(regions)
-            return View(view.grid, regions, pixels, token_targets(things, image.shape[:2], regions))
+            return TokenView(view.grid, regions, pixels, token_targets(things, image.shape[:2], regions))
 
     def _imagined(self, things: Sequence[Seen], about: Sequence[Box], grid: TileGrid) -> npt.NDArray[np.float32]:
         """A relevance map that knows the things more or less well, under smooth noise."""

@@ -27,7 +27,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Asking:
+class AskContext:
     """What an asker may use: chance, a clip, the split whose words it may name, the stories of the clip's things."""
 
     rng: np.random.Generator

@@ -8,7 +8,7 @@ from itertools import pairwise
 from training.clips.cast import COLOUR_NAMES, one
 from training.clips.fonts import random_word
 from training.clips.scenes import PATTERNS
-from training.questions.asking import Asked, Asking
+from training.questions.asking import AskContext, Asked
 from training.questions.stories import AREAS, SIDES, TEXTS, Story, article, is_beside, may_be_in, middle, place_of
 
 _MOST_DESCRIBED = 4
@@ -16,7 +16,7 @@ _EVENT_ONLY = ("What happened to the {}?",)
 """Of what moves besides, "what did it do" would ask for either."""
 
 
-def movement(asking: Asking) -> Asked | None:
+def movement(asking: AskContext) -> Asked | None:
     """Which way something goes, or what it is that goes a certain way."""
     if len(asking.clip.frames) < 2:
         return None
@@ -39,7 +39,7 @@ def movement(asking: Asking) -> Asked | None:
     return None
 
 
-def event(asking: Asking) -> Asked | None:
+def event(asking: AskContext) -> Asked | None:
     """What appeared, left or changed its colour."""
     if len(asking.clip.frames) < 2 or not asking.told:
         return None
@@ -82,7 +82,7 @@ def _happened(story: Story) -> str:
     return "left" if story.leaves else f"turned {story.last.colour}"
 
 
-def describe(asking: Asking) -> Asked | None:
+def describe(asking: AskContext) -> Asked | None:
     """Every thing with a phrase, from left to right as they are first seen."""
     told = [story for story in asking.told if story.what not in PATTERNS]
     if not 1 <= len(told) <= _MOST_DESCRIBED:
@@ -117,7 +117,7 @@ _TO = {"left": "left of", "right": "right of", "above": "above", "below": "below
 _OPPOSITE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 
 
-def colour(asking: Asking) -> Asked | None:
+def colour(asking: AskContext) -> Asked | None:
     """What colour something has that is named without it."""
     for story in asking.shuffled:
         if story.what in PATTERNS:
@@ -135,7 +135,7 @@ def colour(asking: Asking) -> Asked | None:
     return None
 
 
-def shape(asking: Asking) -> Asked | None:
+def shape(asking: AskContext) -> Asked | None:
     """What something is that is named by its colour or its place; for a pattern, which one."""
     for story in asking.shuffled:
         if story.what in PATTERNS:
@@ -157,7 +157,7 @@ def shape(asking: Asking) -> Asked | None:
     return None
 
 
-def where(asking: Asking) -> Asked | None:
+def where(asking: AskContext) -> Asked | None:
     """In which ninth of the picture something that stands still is."""
     for story in asking.shuffled:
         place, name = place_of(asking.clip, story), asking.name(story)
@@ -167,7 +167,7 @@ def where(asking: Asking) -> Asked | None:
     return None
 
 
-def word(asking: Asking) -> Asked | None:
+def word(asking: AskContext) -> Asked | None:
     """Which word it is."""
     plain = (
         "What word is shown?",
@@ -179,13 +179,13 @@ def word(asking: Asking) -> Asked | None:
     return _text(asking, "word", plain)
 
 
-def number(asking: Asking) -> Asked | None:
+def number(asking: AskContext) -> Asked | None:
     """Which number it is."""
     plain = ("What number is shown?", "Which number is it?", "What is the number?", "Read the number.")
     return _text(asking, "number", plain)
 
 
-def _text(asking: Asking, what: str, plain: Sequence[str]) -> Asked | None:
+def _text(asking: AskContext, what: str, plain: Sequence[str]) -> Asked | None:
     """Reading: the only one of its kind, or the one of a colour, or the one on a side."""
     here = [story for story in asking.told if story.what == what]
     if not here:
@@ -210,7 +210,7 @@ def _text(asking: Asking, what: str, plain: Sequence[str]) -> Asked | None:
     return None
 
 
-def count(asking: Asking) -> Asked | None:
+def count(asking: AskContext) -> Asked | None:
     """How many there are of a shape, a colour or of all; the same number in every frame."""
     told = [story for story in asking.told if story.what not in PATTERNS]
     if not told or any(not story.steady for story in told):
@@ -237,7 +237,7 @@ def _plural(name: str) -> str:
     return f"{name}es" if name.endswith("s") else f"{name}s"
 
 
-def exists(asking: Asking) -> Asked | None:
+def exists(asking: AskContext) -> Asked | None:
     """Whether there is such a thing, or whether it has this attribute."""
     told = [story for story in asking.shuffled if story.what not in PATTERNS]
     yes = asking.rng.random() < 0.5
@@ -266,7 +266,7 @@ def exists(asking: Asking) -> Asked | None:
     return None
 
 
-def relation(asking: Asking) -> Asked | None:
+def relation(asking: AskContext) -> Asked | None:
     """How two things lie to each other."""
     named = [(story, name) for story in asking.shuffled if (name := asking.name(story)) and story.what not in PATTERNS]
     clip = asking.clip

@@ -14,7 +14,7 @@ from training.clips import demo_worlds
 from training.clips.cast import COLOUR_NAMES
 from training.clips.fonts import Split
 from training.clips.scenes import random_clip
-from training.questions.asking import Asking
+from training.questions.asking import AskContext
 from training.questions.kinds import exists
 from training.questions.stories import stories
 
@@ -104,7 +104,7 @@ def _clip(rng: np.random.Generator, split: Split) -> tuple[npt.NDArray[np.uint8]
     """A picture as training draws them, with a question for either answer."""
     while True:
         clip = random_clip(rng, SIZES_PX[2], 1, split)
-        asking, found = Asking(rng, clip, split, stories(clip)), {}
+        asking, found = AskContext(rng, clip, split, stories(clip)), {}
         for _ in range(_ATTEMPTS):
             asked = exists(asking)
             if asked is not None and not asked.question.startswith("Is the "):

@@ -14,9 +14,9 @@ import numpy as np
 from arr_coc.errors import OptionError
 from training.clips.cast import ClipOptions
 from training.clips.fonts import Split
-from training.clips.scenes import Plan, random_plan
+from training.clips.scenes import ClipPlan, random_plan
 from training.clips.truth import Box, Clip, Kind, Sample
-from training.questions.asking import Asked, Asking
+from training.questions.asking import AskContext, Asked
 from training.questions.kinds import (
     colour,
     count,
@@ -35,7 +35,7 @@ from training.questions.stories import Story, stories
 
 def ask(rng: np.random.Generator, clip: Clip, kind: Kind, split: Split) -> Sample | None:
     """A question of a kind about a clip; None if the clip gives none whose answer is beyond doubt."""
-    asked = _ASKERS[kind](Asking(rng, clip, split, stories(clip)))
+    asked = _ASKERS[kind](AskContext(rng, clip, split, stories(clip)))
     if asked is None:
         return None
     question = asked.question
@@ -48,7 +48,7 @@ def _boxes(about: Sequence[Story], frames: int) -> tuple[tuple[Box, ...], ...]:
     return tuple(tuple(box for story in about for box in story.boxes[frame]) for frame in range(frames))
 
 
-_ASKERS: dict[Kind, Callable[[Asking], Asked | None]] = {
+_ASKERS: dict[Kind, Callable[[AskContext], Asked | None]] = {
     "colour": colour,
     "shape": shape,
     "where": where,
@@ -85,7 +85,7 @@ def random_sample(
 
 def plan_sample(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, split: Split, kind: Kind, options: ClipOptions
-) -> tuple[Plan, Sample]:
+) -> tuple[ClipPlan, Sample]:
     """The same undrawn: the sample's frames are blank. Raises as `random_sample`."""
     fitting = _fitting(kind, options)
     for _ in range(_TRIES):

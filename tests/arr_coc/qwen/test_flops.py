@@ -16,8 +16,8 @@ from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FrameStamp
-from evaluation.strategies.base import View
-from evaluation.strategies.session import Prompt
+from evaluation.strategies.base import TiledFrame
+from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import picture
 from tests.support.models import tiny_qwen
 
@@ -35,12 +35,12 @@ def test_every_part_is_what_torch_counts(family: str) -> None:
     if family == "qwen3_vl_moe":
         qwen.model.set_experts_implementation("eager")  # torch does not count grouped products
     costs = Costs(qwen)
-    view = View.fit(qwen.preprocessing, picture(), FrameStamp(0, 0, 0))
+    view = TiledFrame.fit(qwen.preprocessing, picture(), FrameStamp(0, 0, 0))
     packet = view.whole(np.ones(view.grid.shape, bool))
     frame = encode_packet(qwen, packet, "full")
     assert costs.encode(view.grid.tiles) == counted(lambda: encode_packet(qwen, packet, "full"))
 
-    prompt = Prompt(qwen, [view], "What is it?")
+    prompt = EvalPrompt(qwen, [view], "What is it?")
     part, _ = prompt.with_frames([frame])
     length = prompt.text_tokens + view.grid.tiles
     assert part.tokens == length

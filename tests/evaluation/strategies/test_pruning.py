@@ -16,7 +16,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies.pruning import DIVPRUNE, Prefilled, staged_prefill
 from evaluation.strategies.pruning import fastv_schedule as fastv_schedule
 from evaluation.strategies.pruning import pyramid_schedule as pyramid_schedule
-from evaluation.strategies.session import Prompt
+from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask
 from tests.support.models import FAMILIES, mrope_positions, tiny_qwen
 
@@ -32,7 +32,7 @@ def prompt(qwen: QwenVL, frames: int = 2) -> tuple[PromptPart, list[slice], list
     asked = ask(frames=frames)
     views = asked.views(qwen)
     encoded = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
-    return *Prompt(qwen, views, asked.text).with_frames(encoded), encoded
+    return *EvalPrompt(qwen, views, asked.text).with_frames(encoded), encoded
 
 
 def staged(qwen: QwenVL, keep: Mapping[int, int]) -> Prefilled:

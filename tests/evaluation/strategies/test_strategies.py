@@ -18,11 +18,11 @@ from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import EvaluationError
 from evaluation.strategies.arr_coc import choosing_flops
-from evaluation.strategies.base import View
+from evaluation.strategies.base import TiledFrame
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named
 from evaluation.strategies.pruning import most_diverse
 from evaluation.strategies.sampling import changes, even_tiles, most_changed, smaller_grid
-from evaluation.strategies.session import Prompt
+from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask, picture
 from tests.support.models import FAMILIES, tiny_qwen
 
@@ -75,7 +75,7 @@ def test_older_families_are_served_too(family: str, name: str) -> None:
 
 def test_who_chooses_after_the_encoder_pays_all_of_it(qwen: QwenVL) -> None:
     costs = Costs(qwen)
-    text = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens
+    text = EvalPrompt(qwen, ask().views(qwen), "What is it?").text_tokens
     sparse = STRATEGIES["grid"].answer(qwen, ask("40%"))
     assert sparse.flops.encode == costs.encode(14)
     assert sparse.flops.prefill == costs.prefill([text + 14] * 3)
@@ -130,8 +130,8 @@ def test_the_grid_is_even_and_spends_all(shape: tuple[int, int], share: float) -
         assert all(abs(half.sum() - due) <= 0.15 * count + 1 for half, due in zip(halves, expected, strict=True))
 
 
-def views(qwen: QwenVL, frames: list[np.ndarray]) -> list[View]:
-    return [View.fit(qwen.preprocessing, frame, FrameStamp(index, 0, 0)) for index, frame in enumerate(frames)]
+def views(qwen: QwenVL, frames: list[np.ndarray]) -> list[TiledFrame]:
+    return [TiledFrame.fit(qwen.preprocessing, frame, FrameStamp(index, 0, 0)) for index, frame in enumerate(frames)]
 
 
 def test_frame_differences_keep_the_first_frame_and_what_changed(qwen: QwenVL) -> None:
@@ -303,7 +303,7 @@ def test_answers_teach_whatever_the_encoder_sees(qwen: QwenVL, encode: Any, monk
 
 def test_looking_is_paid_for(qwen: QwenVL) -> None:
     replies = [STRATEGIES[name].answer(qwen, ask("100%")) for name in ("arr-coc-again", "arr-coc-feedback")]
-    prompt_tokens = Prompt(qwen, ask().views(qwen), "What is it?").text_tokens + TILES
+    prompt_tokens = EvalPrompt(qwen, ask().views(qwen), "What is it?").text_tokens + TILES
     looks = (replies[1].flops.choose - replies[0].flops.choose) / Costs(qwen).attention_row(prompt_tokens)
     assert looks == PROBED_LAYERS * 7, "for six tokens of text, of which the last may be followed by the end"
     assert replies[0].ttft_ms > 0

@@ -15,14 +15,14 @@ from arr_coc.errors import OptionError
 from stream.scenes.textures import TextMask, set_text
 from training.clips.cast import ClipOptions, Player, faint, opposite, shape_player, text_player
 from training.clips.fonts import FAMILIES, LONGEST, WORDS, Bend, Split, face, random_face, random_number, random_word
-from training.clips.scenes import COLOURS_OF_PATTERNS, PATTERNS, Plan, clip_rng, random_clip, random_plan
+from training.clips.scenes import COLOURS_OF_PATTERNS, PATTERNS, ClipPlan, clip_rng, random_clip, random_plan
 from training.clips.truth import Box
 
 BARE = ClipOptions(clutter=0.0, worn=False, void_share=0.0, faint_share=0.0, drift_share=0.0)
 """Nothing but things on a ground."""
 
 
-def plans(count: int, frames: int = 1, options: ClipOptions = BARE) -> list[Plan]:
+def plans(count: int, frames: int = 1, options: ClipOptions = BARE) -> list[ClipPlan]:
     return [random_plan(clip_rng("train", number), (384, 256), frames, options=options) for number in range(count)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stream.scenes.drawing import GroundTruth, SceneObject
-from training.model.lessons import QUESTIONS, Plan, Teacher, seen_in
+from training.model.lessons import QUESTIONS, BatchPlan, Teacher, seen_in
 
 
 def share_asking(progress: float) -> float:
@@ -21,17 +21,17 @@ def test_it_begins_with_seeing() -> None:
 def test_every_lesson_that_asks_has_questions_about_its_clip() -> None:
     teacher = Teacher(np.random.default_rng(2))
     for frames in (1, 3):
-        lesson = teacher.lesson(Plan(True, 0, True, False, frames, (256, 256), 32, "grid"))
+        lesson = teacher.lesson(BatchPlan(True, 0, True, False, frames, (256, 256), 32, "grid"))
         assert len(lesson.clip.frames) == len(lesson.clip.times_s) == frames
         assert len(lesson.questions) == QUESTIONS
         assert all(question and answer.endswith(".") for question, answer in lesson.questions)
         assert max(frame.std() for frame in lesson.clip.frames) > 0, "it is drawn"
-    assert teacher.lesson(Plan(False, 0, False, False, 1, (256, 256), 64, "grid")).questions == ()
-    assert len(teacher.lesson(Plan(True, 0, False, True, 1, (320, 192), 32, "grid")).questions) == QUESTIONS
+    assert teacher.lesson(BatchPlan(False, 0, False, False, 1, (256, 256), 64, "grid")).questions == ()
+    assert len(teacher.lesson(BatchPlan(True, 0, False, True, 1, (320, 192), 32, "grid")).questions) == QUESTIONS
 
 
 def test_reading_is_taught_on_small_pictures() -> None:
-    lesson = Teacher(np.random.default_rng(2)).lesson(Plan(True, 2, False, False, 1, (160, 96), 15, "grid"))
+    lesson = Teacher(np.random.default_rng(2)).lesson(BatchPlan(True, 2, False, False, 1, (160, 96), 15, "grid"))
     assert {thing.what for thing in lesson.clip.things[0]} <= {"word", "number"}
     ((_, answer),) = lesson.questions
     assert len(answer.rstrip(".")) <= 2
