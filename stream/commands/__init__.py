@@ -1,1 +1,1 @@
-"""The commands: each module one command, importing what it runs only when it runs."""
+"""Commands. Each imports the parts of the program only when it runs."""

@@ -115,7 +115,7 @@ def bench(
 def _configurations(
     run: RunOptions, source: str | None, against: Sequence[str], against_set: Sequence[str]
 ) -> dict[str, Config]:
-    """The configuration to measure, "A", and where there is one to compare with, "B"."""
+    """Return the configuration to measure, "A", and where there is one to compare with, "B"."""
     top = [] if source is None else [ConfigLayer("SOURCE", {"source": source})]
     other = [
         *map(layer_from_file, against),
@@ -163,7 +163,7 @@ def _measure(plan: BenchPlan) -> BenchResult:
 def _report(
     result: BenchResult, source: str, files: dict[str, OutputFile], json_path: str | None, png_path: str | None
 ) -> None:
-    """Prints the figures, and writes those files that were asked for."""
+    """Print the figures, and write the files that were asked for."""
     from stream.bench.output import plot_series, print_report
     from stream.bench.series import document
     from stream.sources.address import redacted

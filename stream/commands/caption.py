@@ -1,4 +1,4 @@
-"""`caption` and `demo`."""
+"""`caption` command: a video in, captions out; and `demo`: the same on a drawn clip, with a heat map."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _captioned(config: Config, shared: AnswerWorker | None = None, *, resume: bo
 
 
 def _journal(config: Config, *, resume: bool) -> Journal | None:
-    """The run's journal, and a line about one that lies there already. Raises ResumeError."""
+    """Return the run's journal, and report one that lies there already. Raises ResumeError."""
     from stream.recording.journal import could_continue, journal_for
 
     journal = journal_for(config, resume=resume)
@@ -94,7 +94,7 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
 
 
 def _run(config: Config, journal: Journal | None, shared: AnswerWorker | None, *, resume: bool) -> Summary:
-    """Runs with the journal, which is removed once the run has finished."""
+    """Run with the journal, which is removed once the run has finished."""
     from stream.display import open_display
     from stream.runtime.pipeline import Pipeline
     from stream.runtime.session import open_run, run_session
@@ -122,14 +122,14 @@ def _end(journal: Journal, *, finished: bool) -> None:
     if finished:
         journal.remove()
         return
-    remains = journal.is_resumable
+    resumable = journal.is_resumable
     journal.close()
-    if remains:
+    if resumable:
         report_note(CONTINUE)
 
 
 MARK = ".arr-coc-demo"
-"""A file that marks a folder as one that a demo has written to, so that the next one may overwrite its results."""
+"""Mark of a folder that a demo has written to, so that the next one may overwrite its results."""
 
 
 WITHOUT = (
@@ -144,7 +144,7 @@ WITHOUT = (
     "realtime",
     "restart",
 )
-"""Options of runs that mean nothing here: the clip is drawn, read frame by frame and over in seconds, and the heat map
+"""Options without a meaning here: the clip is drawn, read frame by frame and over in seconds, and the heat map
 is one of the results anyway."""
 
 
@@ -183,7 +183,7 @@ def demo(
 
 
 def _claim(folder: str, outputs: Sequence[str]) -> None:
-    """Makes the folder, and marks it as a demo's.
+    """Make the folder, and mark it as a demo's.
 
     Raises OutputError where it cannot be made, or holds a file that would be overwritten and is no demo's.
     """

@@ -1,4 +1,4 @@
-"""`doctor` and `devices`."""
+"""`doctor` command: checks of this machine; and `devices`: its cameras."""
 
 from __future__ import annotations
 
@@ -119,18 +119,18 @@ def doctor(
 
 
 def _checks_as_json(config: Config, streams: int) -> bool:
-    """All checks in one object, when the last one is made; returns whether all that is needed works."""
+    """Print all checks in one object, when the last one is made; return whether all that is needed works."""
     from stream.doctor import all_needed_work, examine
     from stream.logs import print_line
 
     checks = list(examine(config, streams))
-    well = all_needed_work(checks)
-    print_line(json.dumps({"works": well, "checks": [asdict(check) for check in checks]}, indent=2))
-    return well
+    works = all_needed_work(checks)
+    print_line(json.dumps({"works": works, "checks": [asdict(check) for check in checks]}, indent=2))
+    return works
 
 
 def _as_lines(config: Config, streams: int) -> bool:
-    """A line for each check, as soon as it is made."""
+    """Print a line for each check, as soon as it is made."""
     from stream.doctor import all_needed_work, examine
     from stream.logs import print_line
 
@@ -142,7 +142,7 @@ def _as_lines(config: Config, streams: int) -> bool:
 
 
 def _at_terminal(config: Config, streams: int) -> bool:
-    """A row for each check, as soon as it is made; below them, what is checked at the moment."""
+    """Print a row for each check, as soon as it is made; below them, the part that is checked at the moment."""
     from stream.display.progress import PlainConsole
 
     console = PlainConsole()

@@ -1,4 +1,4 @@
-"""Options that runs share, text options, durations, contradictions."""
+"""Options that commands share, the configuration keys that they set, and the reading of durations and counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|$)")
 
 
 def parse_duration(option: str, text: str) -> float:
-    """Seconds, more than 0; a number without a unit is seconds. Raises ConfigError, which names the option."""
+    """Read a duration above 0; a number alone is seconds. Raises ConfigError, which names the option."""
     written = "".join(text.split()).lower()
     seconds, at = 0.0, 0
     while part := _PART.match(written, at):
@@ -45,7 +45,7 @@ _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:\.\d*)?)")
 
 
 def parse_media_time(option: str, text: str) -> float:
-    """A media time or a length of it in seconds, 0 or more: `90`, `1:30`, `0:01:30.5`, or as `parse_duration` takes it.
+    """Read a media time or a length of it, in seconds: `90`, `1:30`, `0:01:30.5`, or as `parse_duration` takes it.
 
     Raises ConfigError, which names the option.
     """
@@ -62,9 +62,21 @@ def parse_media_time(option: str, text: str) -> float:
     raise ConfigError(f"{option} needs seconds or h:mm:ss, such as 90, 1:30 or 0:01:30.5; got {text!r}")
 
 
+def parse_count(option: str, text: str, most: int | None = None) -> int:
+    """Read a whole number from 1 to `most`. Raises ConfigError, which names the option."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1 or (most is not None and count > most):
+        wanted = "of at least 1" if most is None else f"from 1 to {most}"
+        raise ConfigError(f"{option} needs a whole number {wanted}; got {text!r}")
+    return count
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """The configuration key that an option sets, in the option's annotation.
+    """Configuration key that an option sets, in the option's annotation.
 
     `read` makes the key's value of the option's name and text; without it the text is a TOML value or bare text.
     """
@@ -74,7 +86,7 @@ class ConfigKey:
 
 
 def layers_from_options(owner: Callable[..., object], **given: object) -> list[ConfigLayer]:
-    """A layer for each option of `owner` that was given and carries a key. Raises ConfigError.
+    """Return a layer for each option of `owner` that was given and carries a key. Raises ConfigError.
 
     `given` has the options' values by their names: None, or False for a flag that only switches on, where nothing was
     given.
@@ -97,7 +109,7 @@ def layers_from_options(owner: Callable[..., object], **given: object) -> list[C
 
 
 def text_option(*names: str, metavar: str, help: str) -> Any:
-    """The option under all of its `names`; its default, which `help` tells, is not shown."""
+    """Return the option under all of its `names`; its default, which `help` tells, is not shown."""
     return typer.Option(*names, metavar=metavar, help=help, show_default=False)
 
 
@@ -151,11 +163,15 @@ Assignments = Annotated[
 
 
 CUES = (".vtt", ".srt")
+"""Suffixes of files that hold captions only."""
 
 
 def check_standing_query_options(config: Config, *, go_on: bool, force: bool) -> None:
-    """Raises ConfigError where `--go-on` or `--force` has nothing to act on, and for captions, or how soon they are to
-    begin, where nothing is said."""
+    """Check the options of a standing query.
+
+    Raises ConfigError where `--go-on` or `--force` has nothing to act on, and for captions, or a latency target, where
+    there are no answers.
+    """
     until = config.answer.until
     if go_on and until.question is None:
         raise ConfigError('--go-on needs --until; give for example --until "is there a red car?"')
@@ -333,7 +349,7 @@ class RunOptions:
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False
 
     def configuration(self, base: Sequence[ConfigLayer] = (), top: Sequence[ConfigLayer] = ()) -> Config:
-        """The configuration: `base`, then the files in their order, `--set`, options and `top`. Raises ConfigError."""
+        """Build it from `base`, the files in their order, `--set`, options and `top`. Raises ConfigError."""
         layers = [*base, *(layer_from_file(name) for name in self.config or ())]
         layers += [layer_from_assignment(assignment) for assignment in self.set or ()]
         layers += layers_from_options(RunOptions, **vars(self))
@@ -345,7 +361,7 @@ class RunOptions:
         return config
 
     def _check_server(self, config: Config) -> None:
-        """Raises ConfigError for an option about the model where that is elsewhere."""
+        """Raise ConfigError for an option about the model where that is elsewhere."""
         if config.answer.server is None:
             return
         for option, given in (("-m", self.model), ("--device", self.device), ("--dtype", self.dtype)):
@@ -359,7 +375,7 @@ class RunOptions:
 def takes_run_options(
     command: Callable[..., int], without: Collection[str] = (), hidden: Collection[str] = ()
 ) -> Callable[..., int]:
-    """Gives a command, whose parameter `run` is a RunOptions, the options themselves in its place.
+    """Give a command, whose parameter `run` is a RunOptions, the options themselves in its place.
 
     `without`: fields of RunOptions whose options mean nothing to this command, which does not get them.
     `hidden`: fields whose options change nothing for it; it takes them, and its help leaves them out.
@@ -393,20 +409,8 @@ def takes_run_options(
 
 
 def _hidden(annotation: Any) -> Any:
-    """The annotation of an option that is taken, and not shown."""
+    """Return the annotation of an option that is taken, and not shown."""
     kind, shown, *_ = get_args(annotation)
     option = copy.copy(shown)
     option.hidden = True
     return Annotated[kind, option]
-
-
-def parse_count(option: str, text: str, most: int | None = None) -> int:
-    """The whole number, from 1 to `most`. Raises ConfigError, which names the option."""
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1 or (most is not None and count > most):
-        wanted = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ConfigError(f"{option} needs a whole number {wanted}; got {text!r}")
-    return count

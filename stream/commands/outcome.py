@@ -16,26 +16,27 @@ FAILED = 1
 """The run failed on the way."""
 
 BAD_INPUT = 2
-"""What was asked for cannot be done: usage, configuration, source, model or output."""
+"""The request cannot be met: usage, configuration, source, model or output."""
 
 INTERRUPTED = 130
 """Ended by Ctrl-C: 128 + SIGINT, as shells count."""
 
 NOT_FOUND = 3
-"""What was watched for did not come: the answer to the standing question was never yes."""
+"""The answer to the standing query was never yes."""
 
 READER_GONE = 141
-"""Whoever read stdout has gone: 128 + SIGPIPE."""
+"""The reader of stdout has gone: 128 + SIGPIPE."""
 
 
 def exit_status(summary: Summary, *, watching: bool = False) -> int:
-    """`watching`: the run had a standing question."""
+    """Return the exit status of a run; `watching`: it had a standing query."""
     if summary.ended in ("interrupted", "cancelled"):
         return INTERRUPTED
     return NOT_FOUND if watching and not summary.found else 0
 
 
 def report_written(paths: Sequence[str]) -> None:
+    """Report the files that were written."""
     for path in paths:
         if path == STDOUT:
             continue
@@ -48,11 +49,11 @@ def also_written(output: OutputConfig) -> list[str]:
 
 
 def report_error(message: str) -> None:
-    """One line on stderr."""
+    """Write an error in one line on stderr."""
     line = " ".join(message.split())
     logs.say(f"error: {line}", "error", "error", message=line)
 
 
 def report_note(message: str) -> None:
-    """A remark in one line on stderr."""
+    """Write a remark in one line on stderr."""
     logs.say(message, message=message.removeprefix("note: "))

@@ -1,9 +1,9 @@
-"""`replay` and its lines."""
+"""`replay` command: the answers of a recorded run again, compared line by line."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,11 @@ from stream.clock import clock_text
 from stream.commands.options import text_option
 from stream.commands.outcome import FAILED, report_note
 from stream.errors import RecordingError
-from stream.events import Event, Explanation, FrameReady, encode_event
-from stream.runtime.replay import ReplayedAnswer, ReplayedYesNo, ReplaySummary
 from stream.untrusted import printable
+
+if TYPE_CHECKING:
+    from stream.events import Event
+    from stream.runtime.replay import ReplayedAnswer, ReplayedYesNo, ReplaySummary
 
 
 def replay(
@@ -39,21 +41,19 @@ def replay(
     recording = Recording(folder)
 
     from stream.logs import print_line
-
-    pass
     from stream.runtime.replay import Replay, answered_by, open_recorded, replay_config
 
-    told = answered_by(recording)
-    if told.program != version("arr-coc-stream"):
-        report_note(f"note: recorded by version {told.program}")
-    config = replay_config(told, model, device, dtype)
-    replayed = Replay(open_recorded(told, config), told)
+    provenance = answered_by(recording)
+    if provenance.program != version("arr-coc-stream"):
+        report_note(f"note: recorded by version {provenance.program}")
+    config = replay_config(provenance, model, device, dtype)
+    run = Replay(open_recorded(provenance, config), provenance)
     lines_of = json_lines if as_json else text_lines
     for record in recording.records():
-        for event in replayed.take(record):
+        for event in run.take(record):
             for line in lines_of(event):
                 print_line(line)
-    summary = replayed.summary(recording.damage)
+    summary = run.summary(recording.damage)
     for damage in summary.damage:
         report_note(f"note: {damage}")
     if not summary.answers + summary.looks:
@@ -64,12 +64,16 @@ def replay(
 
 
 def json_lines(event: Event) -> list[str]:
-    """The event as a line of JSON, unless it is about a frame or why its tokens were chosen, as in a run's own."""
+    """Return the event as a line of JSON, unless it is about a frame or its tokens, as in a run's own."""
+    from stream.events import Explanation, FrameReady, encode_event
+
     return [] if isinstance(event, (FrameReady, Explanation)) else [encode_event(event)]
 
 
 def text_lines(event: Event) -> list[str]:
-    """An answer or a look, with the recorded one where that was another, or the summary; nothing else."""
+    """Return an answer or yes/no check, with the recorded one where that was another, or the summary; nothing else."""
+    from stream.runtime.replay import ReplayedAnswer, ReplayedYesNo, ReplaySummary
+
     if isinstance(event, ReplaySummary):
         return [_total(event)]
     if isinstance(event, ReplayedAnswer):
@@ -88,7 +92,7 @@ def _compared(event: ReplayedAnswer | ReplayedYesNo, now: str, recorded: str) ->
 
 
 def _total(summary: ReplaySummary) -> str:
-    """What was replayed, what differs, and of what kind of run it is."""
+    """Return the numbers of answers replayed and differing, and of frames and drops of the run."""
     parts = []
     for count, what in ((summary.answers, "answer"), (summary.looks, "look")):
         if count:

@@ -1,4 +1,4 @@
-"""`serve-answers`, `ask`, `keys`."""
+"""Commands for runs on several hosts: `serve-answers`, `ask` and `keys`."""
 
 from __future__ import annotations
 

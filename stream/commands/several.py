@@ -1,4 +1,4 @@
-"""Several sources in one command, one after another: where each one's outputs go, and what becomes of the whole."""
+"""Runs of several sources, one after another: the outputs of each, and the exit status of all."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from stream.runtime.answer_worker import AnswerWorker
 
 NAME = "{name}"
-"""In an output's name: the source's name without folder and suffix."""
+"""Placeholder in an output's name for the source's name without folder and suffix."""
 
 CAPTIONS = ".vtt"
-"""What is written where `-o` names a folder."""
+"""Suffix of the output where `-o` names a folder."""
 
 RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
-    """The configuration for each source, its outputs named after it.
+    """Return the configuration for each source, its outputs named after it.
 
     Raises OutputError where two sources would be written to one file, a source would be overwritten, and for an
     unknown suffix and a place that cannot be written.
@@ -45,7 +45,7 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
 
 
 def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
-    """Runs one after another with one model; returns the exit status of all.
+    """Run one after another with one model; return the exit status of all.
 
     A source that fails is told, and the others go on; so they do after one that an earlier run has finished. Ctrl-C
     ends all.
@@ -75,7 +75,7 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
 
 
 def _shared(config: Config) -> closing[AnswerWorker] | nullcontext[None]:
-    """The answer process of all runs, where they have one of their own on this machine."""
+    """Return the answer process of all runs, where they have one of their own on this machine."""
     if config.answer.server is not None or config.pipeline.single_process:
         return nullcontext()
     from stream.runtime.answer_worker import AnswerWorker
@@ -106,6 +106,6 @@ def _place(option: str, path: str, name: str, folder_of: str | None = None) -> s
 
 
 def _name_of(source: str) -> str:
-    """The file's name without folder and suffix; of an address what makes a file name."""
+    """Return the file's name without folder and suffix; of an address the part that makes a file name."""
     stem = Path(source).stem if "://" not in source else source.partition("://")[2]
     return re.sub(r"[^\w.+-]+", "_", stem).strip("_") or "source"

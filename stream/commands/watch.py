@@ -1,4 +1,4 @@
-"""`watch`: a live source, or a file at its own pace, as a live view."""
+"""`watch` command: a live source, or a file at its own pace, as a live view."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def watch(
 
 
 def _quiet_display(*, captions: bool, piped: bool) -> Display:
-    """Progress and remarks on stderr; without `captions` stdout belongs to an output."""
+    """Return a display with progress and remarks on stderr; without `captions` stdout belongs to an output."""
     from stream.display import open_display
 
     display = open_display(captions=captions)
@@ -120,7 +120,7 @@ def _quiet_display(*, captions: bool, piped: bool) -> Display:
 
 
 def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) -> Display:
-    """A live view where stdout is a terminal that can show one; plain lines otherwise, and beside a log."""
+    """Return a live view where stdout is a terminal that can show one; plain lines otherwise, and beside a log."""
     import os
 
     from stream import logs
