@@ -6,13 +6,18 @@ import fcntl
 import os
 import select
 import struct
+import subprocess
+import sys
 import termios
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pyte
 
 from tests.support.network import LIMIT_S
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Pty:
@@ -24,6 +29,23 @@ class Pty:
         self._stream = pyte.ByteStream(self.screen)
         self.resize(columns, rows)
         self.written = ""
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts Python with the arguments in the checkout; this is its terminal."""
+
+        def own_terminal() -> None:
+            fcntl.ioctl(self.program, termios.TIOCSCTTY, 0)
+
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            stdin=self.program,
+            stdout=self.program,
+            stderr=self.program,
+            env={**os.environ, "TERM": "xterm-256color"},
+            start_new_session=True,
+            preexec_fn=own_terminal,
+        )
 
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.program, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -19,8 +15,6 @@ from stream.display.live import LiveDisplay
 from tests.support.models import tiny_folder
 from tests.support.terminal import Pty
 from tests.support.video import make_video, moving_square
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -98,21 +92,8 @@ def test_a_terminal_of_somebody_else_is_left_alone() -> None:
 @pytest.mark.parametrize("interrupts", [1, 2])
 def test_on_a_terminal_a_question_is_typed_and_ctrl_c_ends_it(interrupts: int, tmp_path: Path) -> None:
     pty = Pty(100, 30)
-
-    def own_terminal() -> None:
-        fcntl.ioctl(pty.program, termios.TIOCSCTTY, 0)
-
-    arguments = ["run_stream.py", "watch", "scene:demo", "--budget", "64", "-o", str(tmp_path / "a.jsonl")]
-    with subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        stdin=pty.program,
-        stdout=pty.program,
-        stderr=pty.program,
-        env={**os.environ, "TERM": "xterm-256color"},
-        start_new_session=True,
-        preexec_fn=own_terminal,
-    ) as child:
+    output = str(tmp_path / "a.jsonl")
+    with pty.start("run_stream.py", "watch", "scene:demo", "--budget", "64", "-o", output) as child:
         pty.shows("a second · ", limit_s=60)
         pty.type("Where is it?\r")
         pty.shows("asked: Where is it?")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import av
@@ -17,34 +13,15 @@ from stream.control import leave_gone_terminal
 from tests.support.network import until
 from tests.support.terminal import Pty
 
-ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
-
-
-def start_on(pty: Pty, arguments: list[str]) -> subprocess.Popen[bytes]:
-    """The command with a speaker that needs no model, on a terminal of its own."""
-
-    def own_terminal() -> None:
-        fcntl.ioctl(pty.program, termios.TIOCSCTTY, 0)
-
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.fake_command", "-1", *arguments],
-        cwd=ROOT,
-        stdin=pty.program,
-        stdout=pty.program,
-        stderr=pty.program,
-        env={**os.environ, "TERM": "xterm-256color"},
-        start_new_session=True,
-        preexec_fn=own_terminal,
-    )
 
 
 @pytest.mark.parametrize("command", ["caption", pytest.param("watch", marks=pytest.mark.slow)])
 def test_a_closed_terminal_ends_the_run_with_a_summary_and_a_whole_video(command: str, tmp_path: Path) -> None:
     told, video = tmp_path / "a.jsonl", tmp_path / "a.mp4"
-    outputs = ["-o", str(told), "--heatmap", str(video)]
+    arguments = [command, "scene:demo", "--realtime", "--every", "0.3", "-o", str(told), "--heatmap", str(video)]
     pty = Pty(100, 30)
-    with start_on(pty, [command, "scene:demo", "--realtime", "--every", "0.3", *outputs]) as child:
+    with pty.start("-m", "tests.support.fake_command", "-1", *arguments) as child:
         pty.until(lambda: told.exists() and '"type":"answer"' in told.read_text("utf-8"), limit_s=LIMIT_S)
         pty.close()
         until(lambda: child.poll() is not None, limit_s=LIMIT_S)
