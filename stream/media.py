@@ -81,7 +81,7 @@ class SourceOutage:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """What a source says about itself before its first frame.
+    """Properties of a source, known before its first frame.
 
     `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns`
     and `frames` are what the container declares, None where it does not. `rotation` is in degrees counterclockwise,
@@ -109,7 +109,7 @@ class Source(Protocol):
     """An open source. It is read once, by one thread, and closed by that thread; also a context manager."""
 
     def describe(self) -> SourceInfo:
-        """What is known before the first frame."""
+        """Return the properties that are known before the first frame."""
         ...
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame | SourceOutage]:
@@ -121,7 +121,7 @@ class Source(Protocol):
         ...
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """What was lost after the last good frame; known once `frames` has ended."""
+        """Return the losses after the last good frame; known once `frames` has ended."""
         ...
 
     def repaired_pts(self) -> tuple[int, int]:
@@ -148,7 +148,7 @@ class PollableSource(Protocol):
         ...
 
     def poll(self) -> list[SourceFrame | SourceOutage] | None:
-        """What has come since the last call, without waiting; None after the end. Raises as `Source.frames`."""
+        """Return what has come since the last call, without waiting; None after the end. Raises as `Source.frames`."""
         ...
 
     @property

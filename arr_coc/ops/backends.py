@@ -67,7 +67,7 @@ def _say_once(problem: str) -> None:
 
 
 def has_cuda() -> bool:
-    """Whether torch can use a CUDA device."""
+    """Return True if torch can use a CUDA device."""
     import torch
 
     return torch.cuda.is_available()

@@ -84,7 +84,7 @@ class CudaGraphStep:
         self._replay = capture(self._step, device)
 
     def fits(self, layers: list[GrowableLayer]) -> bool:
-        """Whether the layers still write where they did when this was made."""
+        """Return True if the layers still write where they did when this was made."""
         return len(layers) == len(self._rooms) and all(
             layer.room_keys is keys and layer.room_values is values
             for layer, (keys, values) in zip(layers, self._rooms, strict=True)

@@ -27,7 +27,7 @@ Ids: TypeAlias = tuple[int, ...]
 
 
 def same_picture(one: Packet, other: Packet) -> bool:
-    """Whether two packets show the same pixels in the same regions.
+    """Return True if two packets show the same pixels in the same regions.
 
     A FramePacket's image may be overwritten once it has been answered, so it equals no other.
     """
@@ -109,7 +109,7 @@ class CachedFrame:
         return pixels + sum(rows.numel() * rows.element_size() for rows in (*self.keys, *self.values, self.embeds))
 
     def reads(self, packet: Packet, wrapping: FrameDelimiters) -> bool:
-        """Whether reading `packet` in `wrapping` would give this very frame again."""
+        """Return True if reading `packet` in `wrapping` would give this very frame again."""
         return self.wrapping == wrapping and self.packet is not None and same_picture(self.packet, packet)
 
 

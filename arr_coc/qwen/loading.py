@@ -36,7 +36,8 @@ def dtype_on_cpu(facts: ModelSpec) -> str:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the processor has AMX, which multiplies tiles of bfloat16; torch tells only under a private name."""
+    """Return True if the processor has AMX, which multiplies tiles of bfloat16; torch tells only under a private
+    name."""
     supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return supported is not None and bool(supported())
 

@@ -94,7 +94,7 @@ class WindowOptions:
 
     @property
     def timed(self) -> bool:
-        """Whether frames are introduced by their time: yes, unless there is never more than one."""
+        """True if frames are introduced by their time, as wherever there may be more than one."""
         return self.frames > 1
 
 

@@ -55,7 +55,7 @@ class QwenVL:
 
     @cached_property
     def decodes_plainly(self) -> bool:
-        """Whether the decoder lies on one device with nothing hooked in between, as a device map of several would, and
+        """True if the decoder is on one device with nothing hooked in between, as a device map of several would, and
         every layer sees all tokens before its own."""
         devices = {
             parameter.device for parameter in [*self.language_model.parameters(), *self.model.lm_head.parameters()]
@@ -66,7 +66,7 @@ class QwenVL:
 
     @property
     def knows_levels(self) -> bool:
-        """Whether it was trained with tokens of coarse levels."""
+        """True if it was trained with tokens of coarse levels."""
         return bool(getattr(self.model.config, "arr_coc_levels", False))
 
     @property

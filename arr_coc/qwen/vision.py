@@ -256,7 +256,7 @@ def window_side_tiles(tower: Any) -> int | None:
 
 
 def windowed(tower: Any, layer: int) -> bool:
-    """Whether a layer of a tower with windows attends inside them."""
+    """Return True if a layer of a tower with windows attends inside them."""
     return layer not in tower.fullatt_block_indexes
 
 

@@ -28,7 +28,7 @@ MOST = 0.75
 
 
 def full_refresh_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, drift: float | None) -> bool:
-    """Whether a frame is encoded afresh, `frames_since_all` frames after the last that was.
+    """Return True if a frame is encoded afresh, `frames_since_all` frames after the last that was.
 
     `stale` bool [K] must be encoded anyway; where they are most of all, the rest costs little and makes it exact.
     """

@@ -107,7 +107,7 @@ class RelevanceRealiser(nn.Module):
         self.balancer = AdaptiveTensionBalancer(query_dim=query_dim)
 
     def knows(self, model_id: str) -> bool:
-        """Whether the learned parts were trained on embeddings of this model."""
+        """Return True if the learned parts were trained on embeddings of this model."""
         return bool(self.trained_for) and self.trained_for == model_id
 
     def score_picture(self, texture: TextureArray) -> torch.Tensor:

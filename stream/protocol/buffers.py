@@ -56,7 +56,7 @@ class Mailbox(Generic[T]):
 
     @property
     def replaced(self) -> int:
-        """How many items were replaced by a newer one before the receiver wanted them."""
+        """Number of items that were replaced by a newer one before the receiver wanted them."""
         return self._replaced
 
     def grant(self, count: int = 1) -> None:
@@ -131,7 +131,7 @@ class SharedFrameWriter:
 
     @property
     def descriptor(self) -> int:
-        """What the answer process must inherit."""
+        """Descriptor that the answer process must inherit."""
         return self._descriptor
 
     def write(self, image: Image) -> None:

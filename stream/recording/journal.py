@@ -97,7 +97,7 @@ class Journal:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a file is left from which this run, as far as it came, can be continued."""
+        """True if a file is left from which this run can be resumed."""
         return self.count > 0 and self._log.is_in_place
 
     @property

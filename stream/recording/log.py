@@ -62,7 +62,7 @@ class RecordLog:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file that `open` opened still lies at `path`."""
+        """Return True if the file that `open` opened is still at `path`."""
         with suppress(OSError):
             return self._status is not None and os.path.samestat(self.path.lstat(), self._status)
         return False

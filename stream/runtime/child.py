@@ -168,7 +168,7 @@ class ChildProcess:
 
     @property
     def died_by_signal(self) -> bool:
-        """Whether it ended by a signal, and so without a last report."""
+        """True if it ended by a signal, and so without a last report."""
         status = self._process.poll()
         return status is not None and status < 0
 

@@ -113,7 +113,7 @@ class StageGroup:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         stuck = [name for name, thread in self._threads.items() if thread.is_alive()]
         if stuck:
-            log.error("still running %s s after they were told to end: %s", JOIN_LIMIT_S, ", ".join(stuck))
+            log.error("still running %s s after the request to end: %s", JOIN_LIMIT_S, ", ".join(stuck))
         return not stuck
 
 

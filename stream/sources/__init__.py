@@ -1,4 +1,4 @@
-"""Where frames come from: files, cameras, networks, pictures and generated scenes, behind one contract."""
+"""Sources of frames: files, cameras, networks, pictures and generated scenes, behind one contract."""
 
 from __future__ import annotations
 

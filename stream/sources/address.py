@@ -41,7 +41,7 @@ _CAMERA = re.compile(r"\d{1,3}|/dev/(video\d+|v4l/.+)")
 
 
 def scheme_of(address: str) -> str | None:
-    """What stands before "://", in lower case; None for a path."""
+    """Return the text before "://", in lower case; None for a path."""
     match = _SCHEME.match(address)
     return match[1].lower() if match else None
 
@@ -56,12 +56,12 @@ def camera_of(address: str) -> str | None:
 
 
 def is_read_once(address: str) -> bool:
-    """Whether what was read of it is gone, and a second process could not go on from there."""
+    """Return True if a source can be read only once, so that a second process could not continue it."""
     return address == STDIN or (address.startswith(ZMQ_PREFIX) and address.endswith(PULL))
 
 
 def is_live_address(address: str) -> bool:
-    """Whether an address, by its form alone, is a live source's: HTTP may bring a file too, unless it is HLS."""
+    """Return True if an address, by its form alone, is a live source's: HTTP may bring a file too, unless it is HLS."""
     scheme = scheme_of(address)
     if scheme in {"http", "https"}:
         return ".m3u8" in address
@@ -69,7 +69,7 @@ def is_live_address(address: str) -> bool:
 
 
 def has_slashed_credentials(address: str) -> bool:
-    """Whether the password has a "/" that is not written as %2F, which ends the host's part of the address."""
+    """Return True if the password has a "/" that is not written as %2F, which ends the host's part of the address."""
     return _CREDENTIALS.search(address) is None and _SLASHED_CREDENTIALS.search(address) is not None
 
 

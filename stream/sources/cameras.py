@@ -93,7 +93,7 @@ def list_cameras(folder: Path = Path("/dev"), open_device: Open | None = None) -
 
 
 def none_found() -> tuple[str, str]:
-    """Why there may be no camera, and what to do."""
+    """Return the reason that there may be no camera, and the remedy."""
     if not Path("/sys").exists():
         return "cameras are read through V4L2, which only Linux has", "give the address of a network camera"
     if "microsoft" in os.uname().release.lower():
@@ -102,7 +102,7 @@ def none_found() -> tuple[str, str]:
 
 
 def read_camera(device: str, open_device: Open) -> Camera | None:
-    """What a device says of itself; None where it gives no pictures (an encoder, a camera's metadata)."""
+    """Query a device; None where it gives no pictures (an encoder, a camera's metadata)."""
     try:
         with open_device(device) as call:
             capability = bytearray(104)

@@ -215,7 +215,7 @@ class TimeRange:
         return cls(start_ns, None if config.duration_s is None else start_ns + round(config.duration_s * NS_PER_S))
 
     def ended_by(self, media_ns: int) -> bool:
-        """Whether a frame of that time lies behind the part."""
+        """Return True if a frame of that time lies behind the part."""
         return self.end_ns is not None and media_ns >= self.end_ns
 
     def empty(self, name: str, length_ns: int | None = None, instead: str = "") -> SourceOver:
@@ -253,7 +253,7 @@ _SHOWN = 3
 
 
 def is_pattern(address: str) -> bool:
-    """Whether an address names files by a pattern such as `shots/*.png`."""
+    """Return True if an address names files by a pattern such as `shots/*.png`."""
     return glob.has_magic(address) and not os.path.lexists(address)
 
 

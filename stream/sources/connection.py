@@ -19,7 +19,7 @@ from stream.sources.limits import address_options
 
 @dataclass(frozen=True, slots=True)
 class FailureAdvice:
-    """Why something live cannot be had, and what to do about it."""
+    """Reason that a live source cannot be read, and the remedy."""
 
     reason: str
     remedy: str
@@ -93,7 +93,7 @@ _CAMERA_NUMBERS = {
 
 
 def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
-    """Why an address on a network could not be opened."""
+    """Return the reason that an address on a network could not be opened."""
     if isinstance(error, (av.error.ExitError, av.error.TimeoutError)) or took_s >= TOO_SLOW * limit_s:
         return too_slow(limit_s)
     for kind, failure in _NETWORK:
@@ -105,7 +105,7 @@ def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Fai
 
 
 def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
-    """Why a camera could not be opened."""
+    """Return the reason that a camera could not be opened."""
     if isinstance(error, av.error.ExitError):
         return camera_too_slow(limit_s)
     return _CAMERA_NUMBERS.get(error.errno) or FailureAdvice(
@@ -129,7 +129,7 @@ def too_slow(limit_s: float) -> FailureAdvice:
 
 
 def reading_failure(error: av.FFmpegError) -> str:
-    """Why something live that was being read is lost."""
+    """Return the reason that a live source was lost."""
     if isinstance(error, av.error.InvalidDataError):
         return "its data is no longer video"
     if error.errno == errno.EIO:
@@ -268,7 +268,7 @@ def camera_options(config: CaptureConfig) -> dict[str, str]:
 
 
 def is_endless(container: av.container.InputContainer) -> bool:
-    """Whether what came over HTTP is live: of no known length, neither in bytes nor in time."""
+    """Return True if a resource over HTTP is live: of no known length, neither in bytes nor in time."""
     if container.format.name in _HTTP_LIVE_FORMATS:
         return True
     if container.format.name == "hls":

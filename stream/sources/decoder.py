@@ -192,7 +192,7 @@ def declared_end_ns(container: av.container.InputContainer, stream: av.video.str
 
 
 def duration_ns_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
-    """How long there is something to see, as declared, for the stream or else for the whole container."""
+    """Return the declared duration of the video, for the stream or else for the whole container."""
     end_ns = declared_end_ns(container, stream)
     if end_ns is not None or container.duration is None:
         return end_ns

@@ -84,7 +84,7 @@ class ContainerSource:
         return self._timeline
 
     def describe(self) -> SourceInfo:
-        """What the container declares, and what the first frame shows."""
+        """Return the properties that the container declares and the first frame shows."""
         return self._info
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
@@ -113,11 +113,11 @@ class ContainerSource:
         self._trailing = self._decoder.lost_after_last() + self._missing_end(media_ns + self._shown_ns(last))
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """What was lost after the last good frame; nothing where `max_frames` ended the run before the file did."""
+        """Return the losses after the last good frame; nothing where `max_frames` ended the run before the file did."""
         return self._trailing
 
     def repaired_pts(self) -> tuple[int, int]:
-        """How many PTS were made, and how many clamped."""
+        """Return how many PTS were made, and how many clamped."""
         return self._timeline.made_pts, self._timeline.clamped_pts
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ class StdinSource(ContainerSource):
 
 
 class PipeReader:
-    """What FFmpeg reads from: waits for the writer in slices, and reports an end once it shall stop."""
+    """Input of FFmpeg from a pipe: waits for the writer in slices, and reports an end once it shall stop."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

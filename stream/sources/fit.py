@@ -28,7 +28,7 @@ MAX_SIDE_PX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class FrameFitter:
-    """What `capture.fit`, `capture.size` and `capture.max_tiles` ask of every frame.
+    """Fitting of every frame by `capture.fit`, `capture.size` and `capture.max_tiles`.
 
     `size` alone scales the planes as they are: fast. With `resize`, and with `pad` where the padded frame would have
     more than `max_tiles`, the frame becomes exactly what Qwen's processor makes of it: converted to RGB by swscale,
@@ -55,7 +55,7 @@ class FrameFitter:
         return planes if wanted == native else resize_planes(planes, wanted)
 
     def resizes_like_qwen(self, height_px: int, width_px: int) -> bool:
-        """Whether a frame of the given size is prepared as Qwen's processor would."""
+        """Return True if a frame of the given size is prepared as Qwen's processor would."""
         height, width = self.size or (height_px, width_px)
         return self.resize or (self.max_tiles is not None and TileGrid.of(height, width).tiles > self.max_tiles)
 

@@ -1,4 +1,4 @@
-"""How far a source may reach: what FFmpeg may open beside what was named, and how large a picture may be.
+"""Limits of a source: the files that FFmpeg may open, and the size of a picture.
 
 A playlist, or a description of a session, names other files and addresses; so does a name with `%d` in it. Whoever
 gives a file means that file: FFmpeg is told by its whitelists to open nothing else. An address may lead to other
@@ -57,12 +57,13 @@ def address_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
 
 
 def too_large(max_pixels: int) -> str:
-    """Why a decoder takes a picture for invalid."""
+    """Return the reason that a decoder rejects a picture."""
     return f"{more_than(max_pixels)}, or damaged"
 
 
 def decoding_failure(error: av.FFmpegError, max_pixels: int) -> str:
-    """Why a packet does not decode, in FFmpeg's words where there are better ones than "Invalid argument"."""
+    """Return the reason that a packet does not decode, in FFmpeg's words where there are better ones than "Invalid
+    argument"."""
     return too_large(max_pixels) if isinstance(error, av.error.ArgumentError) else error.strerror or str(error)
 
 

@@ -45,7 +45,7 @@ _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (2, 2): "420", (1, 2): "440", (4, 1)
 
 
 def colour_of(frame: av.VideoFrame) -> Colour:
-    """How the frame's samples encode colour, read as swscale reads it.
+    """Return the colour encoding of the frame's samples, read as swscale reads it.
 
     Range unspecified means limited, except for gray and the `yuvj` formats, which are full.
     """

@@ -71,7 +71,7 @@ class FrameQueue:
             self._signal()
 
     def drain(self) -> list[Item] | None:
-        """What has come since, without waiting; None after the last. Raises the error that ended it."""
+        """Return what has come since, without waiting; None after the last. Raises the error that ended it."""
         with self._changed:
             if self._closed:
                 return None
@@ -89,7 +89,7 @@ class FrameQueue:
             return None
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether `drain` has something to say within the time limit."""
+        """Return True if `drain` has something to give within the time limit."""
         poll = select.poll()
         poll.register(self._readable, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
@@ -155,7 +155,7 @@ class ReaderThread(Protocol):
 
 
 class ThreadedSource:
-    """What comes in its own time, through a bounded queue.
+    """Source that comes in its own time, through a bounded queue.
 
     Whoever reads the source waits on `fileno` beside other things and calls `poll`, or iterates over `frames`;
     neither is ever held up.
@@ -178,7 +178,7 @@ class ThreadedSource:
             raise
 
     def describe(self) -> SourceInfo:
-        """What the first frame shows."""
+        """Return the properties that the first frame shows."""
         return self._info
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame | SourceOutage]:
@@ -201,7 +201,7 @@ class ThreadedSource:
         return self._reader.queue.fileno()
 
     def poll(self) -> list[SourceFrame | SourceOutage] | None:
-        """What has come since the last call, without waiting; None after the end. Raises as `frames`."""
+        """Return what has come since the last call, without waiting; None after the end. Raises as `frames`."""
         self._reader.begin()
         return self._reader.queue.drain()
 
@@ -215,7 +215,7 @@ class ThreadedSource:
         return ()
 
     def repaired_pts(self) -> tuple[int, int]:
-        """How many PTS were made, and how many clamped."""
+        """Return how many PTS were made, and how many clamped."""
         return self._reader.timeline.made_pts, self._reader.timeline.clamped_pts
 
     def close(self) -> None:

@@ -153,7 +153,7 @@ class Backoff:
 
 
 class Pacer:
-    """When a frame of a source that comes in bursts (HLS: a segment at a time) is due, by its media time.
+    """Pacer of a source that comes in bursts (HLS: a segment at a time), by its media time.
 
     The first frame is due at once; a late one moves all that follow.
     """

@@ -39,7 +39,8 @@ Image = npt.NDArray[np.uint8]
 
 
 class FrameHeader(msgspec.Struct, frozen=True):
-    """What the bytes are. `t_ns`: the sender's monotonic clock at capture; `seq` counts the frames that it sent."""
+    """Description of a frame's bytes. `t_ns`: the sender's monotonic clock at capture; `seq` counts the frames that
+    it sent."""
 
     v: int
     width: Side
@@ -151,7 +152,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FrameAddress:
-    """Where frames are sent from, as ZeroMQ names it, and whether they are pulled."""
+    """Address of a sender of frames, as ZeroMQ names it, and whether they are pulled."""
 
     name: str
     endpoint: str

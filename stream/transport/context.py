@@ -45,7 +45,7 @@ class EventSender:
         self._socket.connect(endpoint)
 
     def send(self, event: bytes, timeout_ms: int) -> bool:
-        """Whether the event was taken within the time limit."""
+        """Send an event; return False if it was not taken within the time limit."""
         try:
             self._socket.send(event, zmq.NOBLOCK)
         except zmq.Again:

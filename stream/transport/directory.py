@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 
 def state_folders() -> list[str]:
-    """Where records may lie, the first one that can be used: $XDG_RUNTIME_DIR, $XDG_STATE_HOME, or ~/.local/state."""
+    """Return the folders for records, of which the first usable one is taken: $XDG_RUNTIME_DIR, $XDG_STATE_HOME, or
+    ~/.local/state."""
     bases = [os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("XDG_STATE_HOME"), os.path.expanduser("~/.local/state")]
     return [os.path.join(base, FOLDER) for base in bases if base and os.path.isabs(base)]
 

@@ -139,7 +139,7 @@ class Link:
 
     @property
     def endpoint(self) -> str:
-        """Where the other end is reached."""
+        """Address of the other end."""
         return self._endpoint
 
     @property
@@ -260,7 +260,7 @@ class LinkPoller:
             self._poller.register(descriptor, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether a message has come on some link, or a descriptor is readable, within the time limit."""
+        """Return True if a message has come on some link, or a descriptor is readable, within the time limit."""
         return bool(self._poller.poll(timeout_ms))
 
 
@@ -402,7 +402,7 @@ class ServerLink:
             log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
-        """Whether the client is still there to take it. Arrays must not change afterwards."""
+        """Send a message; return False if the client is gone. Arrays must not change afterwards."""
         try:
             self._socket.send(client, zmq.SNDMORE)
         except zmq.ZMQError as error:

@@ -42,7 +42,7 @@ class SocketThread(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> str:
-        """Where the socket can be reached, once it can: a port that was left open is a number now.
+        """Start the thread, and return the endpoint once it is open: a port that was left open is a number now.
 
         Raises OutputError where the endpoint cannot be bound.
         """
@@ -67,7 +67,7 @@ class SocketThread(ABC):
 
     @abstractmethod
     def serve(self, public: zmq.Socket[bytes]) -> None:
-        """What the thread does until it is told to end."""
+        """Serve in the thread until it is told to end."""
 
     def _run(self) -> None:
         with suppress(zmq.ContextTerminated):

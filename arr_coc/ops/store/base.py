@@ -34,7 +34,7 @@ class LeaseLock:
 
     @property
     def writer_waits(self) -> bool:
-        """Whether a writer is kept waiting, and new readers with it."""
+        """True while a writer is kept waiting, and new readers with it."""
         return self._waiting_writers > 0
 
     @contextmanager
@@ -115,7 +115,7 @@ class TextureStore(ABC):
 
     @abstractmethod
     def accepts(self, planes: FramePlanes) -> bool:
-        """Whether planes are of the store's format."""
+        """Return True if planes are of the store's format."""
 
     @property
     @abstractmethod

@@ -1,0 +1,31 @@
+"""Docstrings of the product name the thing: none of a module, public class or public function begins with a
+question."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_imports import SOURCES, module_name
+
+QUESTION = re.compile(r"(What|How|Where|Who|Whom|Whose|Which|When|Whether|Why)\b")
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def public(node: Documented) -> Iterator[Documented]:
+    """A module or class and the public classes and functions in it."""
+    yield node
+    for child in node.body:
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and not child.name.startswith("_"):
+            yield from public(child) if isinstance(child, ast.ClassDef) else [child]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_docstrings_begin_with_what_the_thing_is_or_does(path: Path) -> None:
+    first_lines = (ast.get_docstring(node) or "" for node in public(ast.parse(path.read_text(encoding="utf-8"))))
+    assert [line for line in first_lines if QUESTION.match(line)] == []
