@@ -1,5 +1,4 @@
-"""Docstrings of the product name the thing: none of a module, public class or public function begins with a
-question."""
+"""Docstrings of the product: none of a module, public class or public function begins with a question word."""
 
 from __future__ import annotations
 
