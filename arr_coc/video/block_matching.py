@@ -10,15 +10,13 @@ Correlation is of detail, without what is smooth, and does not see gain and offs
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.video.motion import Thumbnail
+from arr_coc.video.motion import Floats, Thumbnail, block_means, correlate, shifted
 
 FLAT = 6
 """Range of values, of 255, within which a border row or column is a letterbox bar."""
@@ -71,8 +69,6 @@ LEAST_NEIGHBOURS = 2
 LEAST_BLOCKS = 8
 """A search among many places finds some of a few blocks by chance: shares are of so many blocks at least."""
 
-Floats = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -123,10 +119,10 @@ def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None
 
 def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> Match:
     """Blocks that correlate with the same place before."""
-    mean_old, mean_new = _block_means(old), _block_means(new)
-    variance_old = _block_means(old * old) - mean_old * mean_old
-    variance_new = _block_means(new * new) - mean_new * mean_new
-    product = _block_means(old * new) - mean_old * mean_new
+    mean_old, mean_new = block_means(old, PLACE_PX), block_means(new, PLACE_PX)
+    variance_old = block_means(old * old, PLACE_PX) - mean_old * mean_old
+    variance_new = block_means(new * new, PLACE_PX) - mean_new * mean_new
+    product = block_means(old * new, PLACE_PX) - mean_old * mean_new
     telling = variance_new >= TELLING * TELLING
     alike = telling & (product > ALIKE_IN_PLACE * np.sqrt(np.maximum(variance_old * variance_new, 1e-6)))
     return Match(float(alike.sum()) / max(least_blocks, int(telling.sum())), float(telling.mean()))
@@ -137,24 +133,17 @@ def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> Match:
 
     Nothing where less than half of the picture would be left to compare.
     """
-    rows, cols = old.shape
-    window = _window(rows, cols)
-    # cv2 multiplies its arguments by the window in place.
-    (dx, dy), _ = cv2.phaseCorrelate(before.astype(np.float32), after.astype(np.float32), window)
-    if abs(dy) > rows / 2 or abs(dx) > cols / 2 or max(abs(dx), abs(dy)) < 0.5:
+    dy, dx, _ = correlate(before.astype(np.float32), after.astype(np.float32))
+    if abs(dy) > old.shape[0] / 2 or abs(dx) > old.shape[1] / 2 or max(abs(dx), abs(dy)) < 0.5:
         return Match()
-    moved = cv2.warpAffine(old, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (cols, rows))
-    inside = (
-        slice(max(0, math.ceil(dy)), rows + min(0, math.floor(dy))),
-        slice(max(0, math.ceil(dx)), cols + min(0, math.floor(dx))),
-    )
+    moved, inside = shifted(old, dy, dx)
     moved, seen = np.ascontiguousarray(moved[inside]), np.ascontiguousarray(new[inside])
     return _in_place(moved, seen, LEAST_BLOCKS) if min(seen.shape) >= PLACE_PX else Match()
 
 
 def _telling_share(detail: Floats) -> float:
-    mean = _block_means(detail)
-    return float((_block_means(detail * detail) - mean * mean >= TELLING * TELLING).mean())
+    mean = block_means(detail, PLACE_PX)
+    return float((block_means(detail * detail, PLACE_PX) - mean * mean >= TELLING * TELLING).mean())
 
 
 def _found_anywhere(old: Floats, new: Floats) -> float:
@@ -202,14 +191,3 @@ def _smaller(luma: Luma) -> Floats:
     rows, cols = luma.shape
     height = max(2 * BLOCK_PX, round(rows * SEARCH_WIDTH_PX / cols))
     return _detail(cv2.resize(luma, (SEARCH_WIDTH_PX, height), interpolation=cv2.INTER_AREA))
-
-
-def _block_means(values: Floats) -> Floats:
-    rows, cols = (size // PLACE_PX for size in values.shape)
-    whole = values[: rows * PLACE_PX, : cols * PLACE_PX]
-    return np.asarray(cv2.resize(whole, (cols, rows), interpolation=cv2.INTER_AREA), np.float32)
-
-
-@lru_cache(maxsize=4)
-def _window(rows: int, cols: int) -> Floats:
-    return np.asarray(cv2.createHanningWindow((cols, rows), cv2.CV_32F), np.float32)

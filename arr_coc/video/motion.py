@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from arr_coc.types import NO_SHIFT, FramePlanes, Shift
 
+Floats = npt.NDArray[np.float32]
+
 LUMA_WIDTH_PX = 320
 """Luma is halved until it is at most this wide: level 3 at 1920×1080, level 2 at 1280×720."""
 
@@ -94,37 +96,49 @@ def estimate_shift(before: Thumbnail, after: Thumbnail) -> Shift:
     if before.luma.shape != after.luma.shape or min(before.luma.shape) < 2 * BLOCK_TEXELS:
         return NO_SHIFT
     first, second = before.luma.astype(np.float32), after.luma.astype(np.float32)
-    # cv2 multiplies its arguments by the window in place.
-    (dx, dy), response = cv2.phaseCorrelate(first.copy(), second.copy(), _window(*first.shape))
+    dy, dx, response = correlate(first, second)
     if response < RESPONSE or max(abs(dy), abs(dx)) < LEAST_TEXELS or not _explains(first, second, dy, dx):
         return NO_SHIFT
     return Shift(dy * after.texel_px, dx * after.texel_px, min(1.0, float(response)))
 
 
 @lru_cache(maxsize=4)
-def _window(rows: int, cols: int) -> npt.NDArray[np.float32]:
-    return cv2.createHanningWindow((cols, rows), cv2.CV_32F)
+def _hann_window(rows: int, cols: int) -> Floats:
+    return np.asarray(cv2.createHanningWindow((cols, rows), cv2.CV_32F), np.float32)
 
 
-def _explains(first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], dy: float, dx: float) -> bool:
+def _explains(first: Floats, second: Floats, dy: float, dx: float) -> bool:
     """Whether most blocks that tell are closer to `first` moved by (dy, dx) than to `first`, where both overlap."""
     rows, cols = first.shape
     if abs(dy) > rows / 2 or abs(dx) > cols / 2:
         return False
-    moved = cv2.warpAffine(first, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (cols, rows))
-    overlap = (
-        slice(max(0, math.ceil(dy)), rows + min(0, math.floor(dy))),
-        slice(max(0, math.ceil(dx)), cols + min(0, math.floor(dx))),
-    )
-    still = _block_means(cv2.absdiff(first[overlap], second[overlap]))
-    aligned = _block_means(cv2.absdiff(moved[overlap], second[overlap]))
-    telling = _block_means(cv2.absdiff(moved[overlap], first[overlap])) > BLOCK_CHANGE
+    moved, overlap = shifted(first, dy, dx)
+    still = block_means(cv2.absdiff(first[overlap], second[overlap]), BLOCK_TEXELS)
+    aligned = block_means(cv2.absdiff(moved[overlap], second[overlap]), BLOCK_TEXELS)
+    telling = block_means(cv2.absdiff(moved[overlap], first[overlap]), BLOCK_TEXELS) > BLOCK_CHANGE
     explained = telling & (aligned <= BLOCK_GAIN * still)
     return bool(telling.mean() >= TELLING_SHARE and explained.sum() >= EXPLAINED_SHARE * telling.sum())
 
 
-def _block_means(difference: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Means over whole blocks: float32 [rows // 8, cols // 8]."""
-    rows, cols = (size // BLOCK_TEXELS for size in difference.shape)
-    whole = difference[: rows * BLOCK_TEXELS, : cols * BLOCK_TEXELS]
-    return cv2.resize(whole, (cols, rows), interpolation=cv2.INTER_AREA)
+def correlate(first: Floats, second: Floats) -> tuple[float, float, float]:
+    """Phase correlation of two pictures [h, w] under a Hann window: (dy, dx) in texels, and the peak's share."""
+    # cv2 multiplies its arguments by the window in place.
+    (dx, dy), response = cv2.phaseCorrelate(first.copy(), second.copy(), _hann_window(*first.shape))
+    return dy, dx, response
+
+
+def shifted(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[slice, slice]]:
+    """The picture [h, w] moved by (dy, dx), and the part of it that lies inside."""
+    rows, cols = picture.shape
+    moved = cv2.warpAffine(picture, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (cols, rows))
+    return np.asarray(moved, np.float32), (
+        slice(max(0, math.ceil(dy)), rows + min(0, math.floor(dy))),
+        slice(max(0, math.ceil(dx)), cols + min(0, math.floor(dx))),
+    )
+
+
+def block_means(values: Floats, side: int) -> Floats:
+    """Means over whole blocks: float32 [h // side, w // side]."""
+    rows, cols = (size // side for size in values.shape)
+    whole = values[: rows * side, : cols * side]
+    return np.asarray(cv2.resize(whole, (cols, rows), interpolation=cv2.INTER_AREA), np.float32)
