@@ -674,8 +674,9 @@ def test_the_address_is_a_dash(tmp_path: Path) -> None:
     path = make_video(tmp_path / "clip.ts", moving_square(12))
     code = (
         "from stream.sources.factory import open_source; from stream.config import CaptureConfig;"
-        "from stream.clock import FakeClock;"
-        "source = open_source('-', CaptureConfig(), FakeClock()); print(len(list(source.frames()))); source.close()"
+        "from stream.clock import MonotonicClock;"
+        "source = open_source('-', CaptureConfig(), MonotonicClock());"
+        "print(len(list(source.frames()))); source.close()"
     )
     with path.open("rb") as clip, subprocess.Popen(["cat"], stdin=clip, stdout=subprocess.PIPE) as cat:
         done = subprocess.run([sys.executable, "-c", code], stdin=cat.stdout, capture_output=True, timeout=60)
