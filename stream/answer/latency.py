@@ -11,11 +11,11 @@ from arr_coc.errors import counted
 from stream.events import Answer, Event, Notice
 
 MISSED, MET, OFF = "target-missed", "target-met", "target-off"
-"""Codes of the notices: the target cannot be met; it can again; it is not looked after in this run."""
+"""Codes of the notices: the target cannot be met; it can again; it is not held in this run."""
 
 
 class LatencyController:
-    """One run's target, for the thread that allocates. What is held is p95 of an answer's `ttft_ms`.
+    """Controller of one run's latency, for the thread that allocates: it holds p95 of an answer's `ttft_ms`.
 
     A `budget` that is a number or a share is where the search begins. An adaptive one goes on choosing by the spread of
     relevance, and what the target allows is its limit.
@@ -28,7 +28,7 @@ class LatencyController:
         self._tokens = 0
 
     def limits(self, tiles: int) -> tuple[int | None, int]:
-        """Of a frame of so many tiles: its budget, None where that is adaptive, and what it may cost at most."""
+        """Return the budget of a frame of so many tiles, None where that is adaptive, and its most tokens."""
         tokens = self._held.budget_for(tiles)
         return None if self._adaptive else tokens, tokens
 
@@ -38,19 +38,19 @@ class LatencyController:
         self._tokens = 0 if before is not None and _same(before, frame) else frame.allocation.tokens
 
     def on_answer(self, answer: Answer) -> list[Event]:
-        """The answer with the target and the budget that comes of it, and behind it what the user should know.
+        """Return the answer with the target and the new budget, followed by notices.
 
         A frame that was shown whole because its allocation failed says nothing about budgets, and neither does one that
         shows what the one before it showed: the model has that in memory.
         """
-        tiles, told = answer.tokens_total, None
+        tiles, verdict = answer.tokens_total, None
         if answer.timing is not None and 0 < self._tokens <= MOST_TOKENS:
-            told = self._held.observe(answer.timing.ttft_ms, self._tokens, tiles)
+            verdict = self._held.observe(answer.timing.ttft_ms, self._tokens, tiles)
         events: list[Event] = [
             replace(answer, target_ms=self._held.target_ms, budget=self._held.budget_for(tiles)),
         ]
-        if told is not None:
-            events.append(self._missed(tiles) if told == "missed" else self._met())
+        if verdict is not None:
+            events.append(self._missed(tiles) if verdict == "missed" else self._met())
         return events
 
     def _missed(self, tiles: int) -> Notice:
@@ -66,14 +66,14 @@ class LatencyController:
 
 
 def _same(before: FrameAllocation, now: FrameAllocation) -> bool:
-    """Whether a frame shows the same tokens as the one that was answered about before it."""
+    """Return whether a frame shows the same tokens as the one that was answered about before it."""
     if now is before:
         return True
     return now.change_since == 0 and now.allocation.regions.equal(before.allocation.regions)
 
 
 def target_off() -> Notice:
-    """The notice that a run in lockstep does not look after its target."""
+    """Return the notice that a run in lockstep does not hold its target."""
     message = (
         "answer.target_ms has no effect: a file that is read frame by frame gets the same answers on every run; give "
         "--realtime to hold it"

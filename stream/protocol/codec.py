@@ -42,7 +42,7 @@ PIXELS: Layout = ("uint8", ("K", 3, 32, 32))
 
 
 def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
-    """The header entries for `arrays`. Raises TransportError for a dtype that messages do not carry."""
+    """Return the header entries for `arrays`. Raises TransportError for a dtype that messages do not carry."""
     try:
         return msgspec.convert([(array.dtype.name, array.shape) for array in arrays], tuple[ArraySpec, ...])
     except msgspec.ValidationError as error:
@@ -52,7 +52,7 @@ def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
 def token_message(
     answer: int, turn: int, packet: TokenPacket, *, wants_answer: bool = True
 ) -> tuple[TokenPacketMessage, list[Array]]:
-    """A TokenPacket as message and parts."""
+    """Return a TokenPacket as message and parts."""
     arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
     specs = specs_of(*arrays)
     message = TokenPacketMessage(
@@ -62,7 +62,7 @@ def token_message(
 
 
 def token_packet(message: TokenPacketMessage, parts: Sequence[Part]) -> TokenPacket:
-    """The TokenPacket of a message."""
+    """Return the TokenPacket of a message."""
     check_bounds(message)
     regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
     _check_regions(type(message).__name__, regions, message.grid.rows, message.grid.cols)
@@ -73,7 +73,7 @@ def token_packet(message: TokenPacketMessage, parts: Sequence[Part]) -> TokenPac
 def frame_message(
     answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool, wants_answer: bool = True
 ) -> tuple[FramePacketMessage, list[Array]]:
-    """A FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
+    """Return a FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
     specs = specs_of(*arrays)
     message = FramePacketMessage(
@@ -89,7 +89,7 @@ def frame_message(
 
 
 def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: Array | None = None) -> FramePacket:
-    """The FramePacket of a message; `snapshot` is the image of one that lies there."""
+    """Return the FramePacket of a message; `snapshot` is the image of one that lies there."""
     grid = message.grid
     check_bounds(message)
     relevance: Layout = ("float32", grid.shape)
@@ -106,7 +106,7 @@ def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: A
 
 
 def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbedding:
-    """The embedding of the question that holds now."""
+    """Return the embedding of the query that is in force now."""
     (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
     if not tokens.size:
         raise TransportError("the embedding of a question holds nothing")
@@ -115,12 +115,12 @@ def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbeddin
 
 
 def feedback_arrays(feedback: Feedback | None) -> list[Array]:
-    """The parts of an AnswerReply or YesNoReply."""
+    """Return the parts of an AnswerReply or YesNoReply."""
     return [] if feedback is None else [feedback.regions, feedback.attention, feedback.similarity]
 
 
 def feedback_of(message: AnswerReply | YesNoReply, parts: Sequence[Part]) -> Feedback | None:
-    """The feedback that an answer carries, if any."""
+    """Return the feedback that an answer carries, if any."""
     if message.feedback_stamp is None:
         _arrays(message, parts)
         return None
@@ -128,7 +128,7 @@ def feedback_of(message: AnswerReply | YesNoReply, parts: Sequence[Part]) -> Fee
 
 
 def checked_feedback(feedback: Feedback) -> Feedback:
-    """The same. Raises TransportError where it is no feedback on any frame."""
+    """Return it unchanged. Raises TransportError where it is no feedback on any frame."""
     if not len(feedback.regions) == len(feedback.attention) == len(feedback.similarity):
         raise TransportError("feedback holds as many regions as it has numbers for")
     _check_regions("feedback", feedback.regions, TILES_MAX, TILES_MAX)
@@ -163,7 +163,7 @@ def _check_finite(what: str, *arrays: Array) -> None:
 
 
 def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[Array]:
-    """The parts as arrays, once header and sizes have been checked."""
+    """Return the parts as arrays, once header and sizes have been checked."""
     kind = type(message).__name__
     lengths: dict[str, int] = {}
     fits = len(message.arrays) == len(layouts) and all(

@@ -307,11 +307,12 @@ _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
 
 def encode(message: Message) -> bytes:
+    """Return a message as msgpack."""
     return _encoder.encode(message)
 
 
 def decode(data: bytes | memoryview) -> AnyMessage:
-    """The message in `data`. Raises TransportError where it is none, or one beyond the limits."""
+    """Return the message in `data`. Raises TransportError where it is none, or one beyond the limits."""
     if len(data) > HEADER_BYTES_MAX + WEIGHTS_BYTES_MAX:
         raise TransportError(f"a message's fields have {len(data)} bytes; at most {HEADER_BYTES_MAX} are read")
     try:

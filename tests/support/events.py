@@ -1,9 +1,12 @@
-"""Events made by hand, for tests of what takes them."""
+"""Events, packets and replies made by hand, for tests of what takes them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.events import (
     Answer,
     AnswerTiming,
@@ -14,6 +17,7 @@ from stream.events import (
     YesNoResult,
     YesNoTiming,
 )
+from stream.protocol.messages import AnswerReply, YesNoReply
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -102,3 +106,25 @@ def summary(**changes: Any) -> Summary:
         "timing": {"wall_s": 1.5, "fps": 2.0},
     }
     return Summary(**{**given, **changes})
+
+
+def make_token_packet(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:
+    """A packet of so many tokens of the first tile, all of whose pixels have this value."""
+    regions, pixels = np.zeros((tokens, 3), np.int32), np.full((tokens, 3, 32, 32), value, np.uint8)
+    return TokenPacket(stamp, grid, regions, np.ones(tokens, np.float32), pixels)
+
+
+def make_frame_packet(stamp: FrameStamp, grid: TileGrid, value: int = 0) -> FramePacket:
+    """A whole frame, all of whose pixels have this value; its first tile was chosen."""
+    image = np.full((grid.padded_height_px, grid.padded_width_px, 3), value, np.uint8)
+    return FramePacket(stamp, grid, np.zeros((1, 3), np.int32), np.ones(grid.shape, np.float32), image)
+
+
+def make_answer_reply(number: int, query: str, text: str, **fields: Any) -> AnswerReply:
+    figures = {"tokens_used": 2, "text_tokens": 3, "encode_ms": 1.0, "prefill_ms": 2.0, "decode_ms": 3.0, **fields}
+    return AnswerReply(answer=number, query=query, text=text, **figures)
+
+
+def make_yes_no_reply(number: int, **fields: Any) -> YesNoReply:
+    figures = {"yes": 0.75, "certain": 0.5, "tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
+    return YesNoReply(answer=number, **figures)

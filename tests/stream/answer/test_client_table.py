@@ -1,4 +1,4 @@
-"""Whose turn it is at an answer stage."""
+"""Table of clients: the order of turns, and their limits."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
 from stream.answer.model import Packet
@@ -38,6 +38,7 @@ from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.transport.links import Envelope
 from tests.support.answer_models import FakeSpeaker
+from tests.support.events import make_token_packet
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square
 
@@ -163,8 +164,7 @@ class ScriptedLink:
 
 
 def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
-    arrays = np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros((1, 3, 32, 32), np.uint8)
-    message, parts = token_message(0, 1, TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 64), *arrays))
+    message, parts = token_message(0, 1, make_token_packet(FrameStamp(0, 0, 0), TileGrid.of(64, 64)))
     packet = Envelope(message, tuple(memoryview(part.tobytes()) for part in parts))
     client = b"one"
     link = ScriptedLink(

@@ -1,4 +1,4 @@
-"""When to speak: answer points, questions, waiting, and what becomes of an answer stage that says nothing."""
+"""Scheduler of answers: answer points, queries, waiting, and an answer server that is silent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Answer, AnswerCancelled, Event, Notice, QueryChanged, YesNoResult
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
-    AnswerReply,
     Cancel,
     Connect,
     Disconnect,
@@ -30,11 +29,11 @@ from stream.protocol.messages import (
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
-    YesNoReply,
 )
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import ServerLink, Transport, ipc_endpoint, private_directory
 from tests.support.clock import FakeClock
+from tests.support.events import make_answer_reply, make_token_packet, make_yes_no_reply
 
 S = 1_000_000_000
 GRID = TileGrid.of(64, 64)
@@ -42,7 +41,7 @@ STEPS_MAX = 1000
 
 
 class Stepping(RunControl):
-    """Lets the other end have a look whenever the stage shows that it lives: both run in one thread."""
+    """Lets the other end act whenever the stage shows that it lives: both run in one thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,14 +97,12 @@ class Peer:
             self.send(TurnGrant(turn=self.turn))
         elif isinstance(message, TokenPacketMessage) and self.answers:
             if self.looks:
-                figures = {"tokens_used": 1, "encode_ms": 1.0, "prefill_ms": 1.0}
-                self.send(YesNoReply(answer=message.answer, yes=0.01, certain=1.0, **figures))  # type: ignore[arg-type]
+                self.send(make_yes_no_reply(message.answer, yes=0.01, certain=1.0))
             if message.wants_answer:
                 self.answer(message.answer)
 
     def answer(self, number: int) -> None:
-        figures = {"tokens_used": 1, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-        self.send(AnswerReply(answer=number, query=self.query, text="t", **figures))  # type: ignore[arg-type]
+        self.send(make_answer_reply(number, self.query, "t"))
 
     def hold(self, query: str) -> None:
         self.query = query
@@ -116,7 +113,7 @@ class Peer:
         return [message.stamp.frame_index for message in self.heard if isinstance(message, TokenPacketMessage)]
 
 
-class Talk:
+class ScheduledRun:
     """A scheduler, and the test as the stage that it serves."""
 
     def __init__(self, transport: Transport, *, reconnect: bool = False, **policy: object) -> None:
@@ -154,12 +151,12 @@ class Talk:
         )
         self._transport = transport
 
-    def begin(self) -> Talk:
+    def begin(self) -> ScheduledRun:
         self.scheduler.connect(self._transport)
         self.begun = True
         return self
 
-    def greet(self) -> Talk:
+    def greet(self) -> ScheduledRun:
         self.begin().scheduler.wait_until_ready()
         return self
 
@@ -189,8 +186,7 @@ class Talk:
         self.events.append(event)
 
     def make_packet(self) -> TokenPacket | None:
-        arrays = np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros((1, 3, 32, 32), np.uint8)
-        return TokenPacket(FrameStamp(self._newest, self._newest * S, 0), GRID, *arrays) if self.there else None
+        return make_token_packet(FrameStamp(self._newest, self._newest * S, 0), GRID) if self.there else None
 
     def make_full_packet(self) -> FramePacket | None:
         return None
@@ -214,30 +210,30 @@ class Talk:
         self.peer.port.close()
 
 
-Opener = Callable[..., Talk]
+Opener = Callable[..., ScheduledRun]
 
 
 @pytest.fixture
 def opened() -> Iterator[Opener]:
     transport = Transport()
-    made: list[Talk] = []
+    made: list[ScheduledRun] = []
 
-    def opening(**policy: object) -> Talk:
-        made.append(Talk(transport, **policy))  # type: ignore[arg-type]
+    def opening(**policy: object) -> ScheduledRun:
+        made.append(ScheduledRun(transport, **policy))  # type: ignore[arg-type]
         return made[-1]
 
     yield opening
-    for talk in made:
-        talk.close()
+    for run in made:
+        run.close()
     transport.close()
 
 
 def test_it_meets_the_model_and_its_embedding_before_anything_else(opened: Opener) -> None:
-    talk = opened().greet()
-    ((hello, embedding),) = talk.met
+    run = opened().greet()
+    ((hello, embedding),) = run.met
     assert (hello.model_id, embedding.text) == ("m", "what?")
-    assert talk.events == []
-    assert talk.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
+    assert run.events == []
+    assert run.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_before_it_has_begun_nothing_was_dropped(opened: Opener) -> None:
@@ -245,184 +241,184 @@ def test_before_it_has_begun_nothing_was_dropped(opened: Opener) -> None:
 
 
 def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(opened: Opener) -> None:
-    talk = opened().greet()
+    run = opened().greet()
     for index in range(5):
-        talk.show(index)
-        assert len(talk.triggers()) == 1 + index // 2
-    talk.show(5)
-    talk.scheduler.finish(last_answer=True)
-    assert talk.triggers() == ["start", "every", "every", "end"]
-    assert talk.peer.packets() == [0, 2, 4, 5]
-    assert talk.asked == 4
-    talk.peer.step()
-    assert isinstance(talk.peer.heard[-1], Disconnect)
+        run.show(index)
+        assert len(run.triggers()) == 1 + index // 2
+    run.show(5)
+    run.scheduler.finish(last_answer=True)
+    assert run.triggers() == ["start", "every", "every", "end"]
+    assert run.peer.packets() == [0, 2, 4, 5]
+    assert run.asked == 4
+    run.peer.step()
+    assert isinstance(run.peer.heard[-1], Disconnect)
 
 
 def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) -> None:
-    talk = opened(lockstep=False).greet()
-    talk.peer.grants = False
+    run = opened(lockstep=False).greet()
+    run.peer.grants = False
     for index in range(6):
-        talk.show(index)
-        talk.go_on()
-    assert talk.peer.packets() == []
-    talk.peer.send(TurnGrant(turn=1))
-    talk.go_on()
-    assert talk.peer.packets() == [5]
-    talk.go_on()
-    assert talk.triggers() == ["start"]
-    assert talk.scheduler.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0}
+        run.show(index)
+        run.go_on()
+    assert run.peer.packets() == []
+    run.peer.send(TurnGrant(turn=1))
+    run.go_on()
+    assert run.peer.packets() == [5]
+    run.go_on()
+    assert run.triggers() == ["start"]
+    assert run.scheduler.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0}
 
 
 def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Opener) -> None:
-    talk = opened(lockstep=False).greet()
-    talk.there = False
-    talk.show(0)
-    talk.go_on(3)
-    assert talk.peer.packets() == []
-    talk.there = True
-    talk.show(1)
-    talk.go_on()
-    assert talk.peer.packets() == [1]
-    assert talk.triggers() == ["start"]
-    assert sum(isinstance(message, TurnRequest) for message in talk.peer.heard) == 1
+    run = opened(lockstep=False).greet()
+    run.there = False
+    run.show(0)
+    run.go_on(3)
+    assert run.peer.packets() == []
+    run.there = True
+    run.show(1)
+    run.go_on()
+    assert run.peer.packets() == [1]
+    assert run.triggers() == ["start"]
+    assert sum(isinstance(message, TurnRequest) for message in run.peer.heard) == 1
 
 
-def cancels(talk: Talk) -> list[AnswerCancelled]:
-    return [event for event in talk.events if isinstance(event, AnswerCancelled)]
+def cancels(run: ScheduledRun) -> list[AnswerCancelled]:
+    return [event for event in run.events if isinstance(event, AnswerCancelled)]
 
 
 @pytest.mark.parametrize("cancel", [True, False])
 def test_a_cut_cancels_what_is_being_spoken_only_where_that_is_asked_for(opened: Opener, cancel: bool) -> None:
-    talk = opened(lockstep=False, cancel_on_cut=cancel).greet()
-    talk.peer.answers = False
-    talk.show(0)
-    talk.go_on()
-    talk.show(1, cut=True)
-    talk.go_on(3)
-    heard = [type(message) for message in talk.peer.heard]
+    run = opened(lockstep=False, cancel_on_cut=cancel).greet()
+    run.peer.answers = False
+    run.show(0)
+    run.go_on()
+    run.show(1, cut=True)
+    run.go_on(3)
+    heard = [type(message) for message in run.peer.heard]
     assert (Cancel in heard) == cancel
-    assert [(told.answer, told.frame_index, told.by_frame_index) for told in cancels(talk)] == [(0, 0, 1)] * cancel
-    assert talk.peer.packets() == ([0, 1] if cancel else [0])
-    assert talk.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": int(cancel)}
-    talk.peer.answer(0)
-    talk.go_on()
-    assert talk.triggers() == ([] if cancel else ["start"]), "what comes too late is ignored"
-    talk.peer.answer(1)
-    talk.go_on(1)
-    assert talk.triggers() == (["cut"] if cancel else ["start", "cut"])
+    assert [(told.answer, told.frame_index, told.by_frame_index) for told in cancels(run)] == [(0, 0, 1)] * cancel
+    assert run.peer.packets() == ([0, 1] if cancel else [0])
+    assert run.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": int(cancel)}
+    run.peer.answer(0)
+    run.go_on()
+    assert run.triggers() == ([] if cancel else ["start"]), "what comes too late is ignored"
+    run.peer.answer(1)
+    run.go_on(1)
+    assert run.triggers() == (["cut"] if cancel else ["start", "cut"])
 
 
 def test_a_cut_while_nothing_is_spoken_cancels_nothing(opened: Opener) -> None:
-    talk = opened(lockstep=False, cancel_on_cut=True).greet()
-    talk.show(0)
-    talk.go_on(3)
-    talk.show(1, cut=True)
-    talk.go_on(3)
-    assert talk.triggers() == ["start", "cut"]
-    assert cancels(talk) == []
-    assert Cancel not in [type(message) for message in talk.peer.heard]
+    run = opened(lockstep=False, cancel_on_cut=True).greet()
+    run.show(0)
+    run.go_on(3)
+    run.show(1, cut=True)
+    run.go_on(3)
+    assert run.triggers() == ["start", "cut"]
+    assert cancels(run) == []
+    assert Cancel not in [type(message) for message in run.peer.heard]
 
 
 def test_a_picture_of_another_size_cancels_as_a_cut_does(opened: Opener) -> None:
-    talk = opened(lockstep=False, cancel_on_cut=True).greet()
-    talk.peer.answers = False
-    talk.show(0)
-    talk.go_on()
-    talk.scheduler.observe(FrameStamp(1, S, 0), S, change=0.0, cut=False, discontinuity=True)
-    assert [(told.by, told.by_frame_index) for told in cancels(talk)] == [("discontinuity", 1)]
+    run = opened(lockstep=False, cancel_on_cut=True).greet()
+    run.peer.answers = False
+    run.show(0)
+    run.go_on()
+    run.scheduler.observe(FrameStamp(1, S, 0), S, change=0.0, cut=False, discontinuity=True)
+    assert [(told.by, told.by_frame_index) for told in cancels(run)] == [("discontinuity", 1)]
 
 
 def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
-    talk = opened(lockstep=False, cancel_on_cut=True).greet()
-    talk.peer.answers = False
+    run = opened(lockstep=False, cancel_on_cut=True).greet()
+    run.peer.answers = False
     for index in range(4):
-        talk.show(index, cut=index > 0)
-        talk.go_on(3)
-    assert [(told.answer, told.trigger) for told in cancels(talk)] == [(0, "start"), (1, "cut"), (2, "cut")]
-    assert talk.peer.packets() == [0, 1, 2, 3]
-    assert talk.scheduler.drops["answer.cancelled"] == 3
+        run.show(index, cut=index > 0)
+        run.go_on(3)
+    assert [(told.answer, told.trigger) for told in cancels(run)] == [(0, "start"), (1, "cut"), (2, "cut")]
+    assert run.peer.packets() == [0, 1, 2, 3]
+    assert run.scheduler.drops["answer.cancelled"] == 3
 
 
 def test_a_look_that_came_with_a_cancelled_answer_is_made_up_for(opened: Opener) -> None:
-    talk = opened(standing_query=watched(only_query=False), lockstep=False, cancel_on_cut=True).greet()
-    talk.peer.answers = False
-    talk.show(0)
-    talk.go_on()
-    assert spoken(talk) == [(0, True)]
-    talk.show(1, cut=True)
-    talk.peer.answers = True
-    talk.go_on(3)
-    talk.show(2)
-    talk.go_on(3)
-    assert [event.frame_index for event in talk.events if isinstance(event, YesNoResult)][:1] == [1]
+    run = opened(standing_query=watched(only_query=False), lockstep=False, cancel_on_cut=True).greet()
+    run.peer.answers = False
+    run.show(0)
+    run.go_on()
+    assert spoken(run) == [(0, True)]
+    run.show(1, cut=True)
+    run.peer.answers = True
+    run.go_on(3)
+    run.show(2)
+    run.go_on(3)
+    assert [event.frame_index for event in run.events if isinstance(event, YesNoResult)][:1] == [1]
 
 
 def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl_c(opened: Opener) -> None:
-    talk = opened(lockstep=False).greet()
-    talk.show(0)
-    talk.go_on()
-    talk.show(1)
-    talk.scheduler.finish(last_answer=False)
-    assert talk.triggers() == ["start"]
+    run = opened(lockstep=False).greet()
+    run.show(0)
+    run.go_on()
+    run.show(1)
+    run.scheduler.finish(last_answer=False)
+    assert run.triggers() == ["start"]
 
 
 def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Opener) -> None:
-    talk = opened(reconnect=True).greet()
-    talk.show(0)
-    talk.peer.greets = False
-    talk.scheduler.client.reconnect("gone")
-    talk.show(1)
+    run = opened(reconnect=True).greet()
+    run.show(0)
+    run.peer.greets = False
+    run.scheduler.client.reconnect("gone")
+    run.show(1)
 
     def end() -> None:
-        talk.peer.step()
-        talk.control.end()
+        run.peer.step()
+        run.control.end()
 
-    talk.control.step = end
-    talk.scheduler.finish(last_answer=True)
-    assert talk.triggers() == ["start"]
+    run.control.step = end
+    run.scheduler.finish(last_answer=True)
+    assert run.triggers() == ["start"]
 
 
 def test_after_ctrl_c_a_model_that_loads_is_not_waited_for(opened: Opener) -> None:
-    talk = opened()
-    talk.peer.greets = False
-    talk.control.end()
-    talk.greet().scheduler.finish(last_answer=False)
-    assert talk.met == []
+    run = opened()
+    run.peer.greets = False
+    run.control.end()
+    run.greet().scheduler.finish(last_answer=False)
+    assert run.met == []
 
 
 def test_another_question_is_answered_at_once(opened: Opener) -> None:
-    talk = opened().greet()
-    talk.show(0)
-    talk.control.ask("who?")
-    talk.go_on()
-    talk.show(1)
-    assert talk.triggers() == ["start", "asked"]
-    assert QueryChanged(query="who?") in talk.events
-    assert [embedding.text for _, embedding in talk.met] == ["what?", "who?"]
-    assert talk.peer.packets() == [0, 1]
+    run = opened().greet()
+    run.show(0)
+    run.control.ask("who?")
+    run.go_on()
+    run.show(1)
+    assert run.triggers() == ["start", "asked"]
+    assert QueryChanged(query="who?") in run.events
+    assert [embedding.text for _, embedding in run.met] == ["what?", "who?"]
+    assert run.peer.packets() == [0, 1]
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_another_question_before_the_first_frame_is_answered_with_that(opened: Opener, lockstep: bool) -> None:
-    talk = opened(lockstep=lockstep).begin()
-    talk.control.ask("who?")
-    talk.scheduler.wait_until_ready()
-    talk.there = False
-    talk.go_on(6)
-    assert QueryChanged(query="who?") in talk.events
-    assert not any(isinstance(message, TurnRequest) for message in talk.peer.heard)
-    talk.there = True
-    talk.show(0)
-    talk.go_on(6)
-    assert talk.triggers() == ["start"]
+    run = opened(lockstep=lockstep).begin()
+    run.control.ask("who?")
+    run.scheduler.wait_until_ready()
+    run.there = False
+    run.go_on(6)
+    assert QueryChanged(query="who?") in run.events
+    assert not any(isinstance(message, TurnRequest) for message in run.peer.heard)
+    run.there = True
+    run.show(0)
+    run.go_on(6)
+    assert run.triggers() == ["start"]
 
 
 def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
-    talk = opened().greet()
-    talk.control.ask("where?")
-    talk.control.ask("who?")
-    talk.go_on()
-    assert [message.query for message in talk.peer.heard if isinstance(message, SetQuery)] == ["who?"]
+    run = opened().greet()
+    run.control.ask("where?")
+    run.control.ask("who?")
+    run.go_on()
+    assert [message.query for message in run.peer.heard if isinstance(message, SetQuery)] == ["who?"]
 
 
 @pytest.mark.parametrize(
@@ -431,12 +427,12 @@ def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
 def test_a_model_of_a_small_world_is_named_once(
     opened: Opener, source_is_drawn: bool, world: str | None, told: int
 ) -> None:
-    talk = opened(source_is_drawn=source_is_drawn)
-    talk.peer.known_world = world
-    talk.greet()
-    talk.control.ask("who?")
-    talk.go_on()
-    notices = [event for event in talk.events if isinstance(event, Notice)]
+    run = opened(source_is_drawn=source_is_drawn)
+    run.peer.known_world = world
+    run.greet()
+    run.control.ask("who?")
+    run.go_on()
+    notices = [event for event in run.events if isinstance(event, Notice)]
     assert len(notices) == told
     if told:
         assert notices[0].code == "model-world"
@@ -458,38 +454,38 @@ def watched(*, only_query: bool, force: bool = False) -> StandingQueryOptions:
 def test_a_model_that_cannot_know_what_is_watched_for_is_refused(
     opened: Opener, source_is_drawn: bool, unseen: tuple[str, ...]
 ) -> None:
-    talk = opened(source_is_drawn=source_is_drawn, standing_query=watched(only_query=True))
-    talk.peer.known_world, talk.peer.unseen = "cats", unseen
+    run = opened(source_is_drawn=source_is_drawn, standing_query=watched(only_query=True))
+    run.peer.known_world, run.peer.unseen = "cats", unseen
     with pytest.raises(ConfigError, match=r"m only knows cats.*or give --force to run anyway"):
-        talk.greet()
+        run.greet()
 
 
 def test_a_forced_watch_says_with_every_look_that_it_means_nothing(opened: Opener) -> None:
-    talk = opened(source_is_drawn=False, standing_query=watched(only_query=True, force=True))
-    talk.peer.known_world, talk.peer.looks = "cats", True
-    talk.greet()
-    talk.show(0)
-    looks = [event for event in talk.events if isinstance(event, YesNoResult)]
+    run = opened(source_is_drawn=False, standing_query=watched(only_query=True, force=True))
+    run.peer.known_world, run.peer.looks = "cats", True
+    run.greet()
+    run.show(0)
+    looks = [event for event in run.events if isinstance(event, YesNoResult)]
     assert [look.warning for look in looks] == ["means nothing: the model only knows cats"]
 
 
-def spoken(talk: Talk) -> list[tuple[int, bool]]:
+def spoken(run: ScheduledRun) -> list[tuple[int, bool]]:
     """Which frames were sent, and whether an answer was wanted."""
     return [
         (message.stamp.frame_index, message.wants_answer)
-        for message in talk.peer.heard
+        for message in run.peer.heard
         if isinstance(message, TokenPacketMessage)
     ]
 
 
 def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> None:
-    talk = opened(standing_query=watched(only_query=False)).greet()
+    run = opened(standing_query=watched(only_query=False)).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6, 0.0]):
-        talk.show(index, since_look=since_look)
-    assert spoken(talk) == [(0, True), (2, True), (3, False), (4, True)]
-    assert (talk.asked, talk.looked) == (3, 4)
-    assert talk.triggers() == ["start", "every", "every"]
-    assert [event.trigger for event in talk.events if isinstance(event, YesNoResult)] == [
+        run.show(index, since_look=since_look)
+    assert spoken(run) == [(0, True), (2, True), (3, False), (4, True)]
+    assert (run.asked, run.looked) == (3, 4)
+    assert run.triggers() == ["start", "every", "every"]
+    assert [event.trigger for event in run.events if isinstance(event, YesNoResult)] == [
         "start",
         "every",
         "change",
@@ -498,89 +494,89 @@ def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> Non
 
 
 def test_alone_nothing_else_is_asked_and_looks_count_as_answers(opened: Opener) -> None:
-    talk = opened(standing_query=watched(only_query=True)).greet()
+    run = opened(standing_query=watched(only_query=True)).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6]):
-        talk.show(index, cut=index == 2, change=1.0, since_look=since_look)
-    talk.scheduler.finish(last_answer=True)
-    assert spoken(talk) == [(0, False), (2, False), (3, False)]
-    assert (talk.asked, talk.looked) == (3, 3)
+        run.show(index, cut=index == 2, change=1.0, since_look=since_look)
+    run.scheduler.finish(last_answer=True)
+    assert spoken(run) == [(0, False), (2, False), (3, False)]
+    assert (run.asked, run.looked) == (3, 3)
 
 
 def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
-    talk = opened(standing_query=watched(only_query=True), reconnect=True, lockstep=False).greet()
-    talk.peer.answers = False
-    talk.show(0)
-    talk.go_on()
-    assert spoken(talk) == [(0, False)]
-    talk.scheduler.client.reconnect("gone")
-    talk.peer.answers = True
-    talk.go_on(3)
-    talk.show(1)
-    talk.go_on(3)
-    assert spoken(talk) == [(0, False), (1, False)]
-    assert [event.trigger for event in talk.events if isinstance(event, YesNoResult)] == ["again"]
+    run = opened(standing_query=watched(only_query=True), reconnect=True, lockstep=False).greet()
+    run.peer.answers = False
+    run.show(0)
+    run.go_on()
+    assert spoken(run) == [(0, False)]
+    run.scheduler.client.reconnect("gone")
+    run.peer.answers = True
+    run.go_on(3)
+    run.show(1)
+    run.go_on(3)
+    assert spoken(run) == [(0, False), (1, False)]
+    assert [event.trigger for event in run.events if isinstance(event, YesNoResult)] == ["again"]
 
 
 def test_an_answer_stage_that_says_nothing_ends_the_run(opened: Opener) -> None:
-    talk = opened(silence_limit_s=0.1).greet()
-    talk.peer.answers = False
+    run = opened(silence_limit_s=0.1).greet()
+    run.peer.answers = False
     with pytest.raises(StageDied, match=r"silent for 0.1 s; raise pipeline.timeout_s for slow models"):
-        talk.show(0)
-    assert talk.hung == 0
+        run.show(0)
+    assert run.hung == 0
 
 
 def test_an_answer_stage_that_says_nothing_is_given_up_for_its_successor(opened: Opener) -> None:
-    talk = opened(silence_limit_s=0.1, reconnect=True).greet()
-    talk.peer.answers = False
-    react = talk.peer.react
+    run = opened(silence_limit_s=0.1, reconnect=True).greet()
+    run.peer.answers = False
+    react = run.peer.react
 
     def recover(message: Message) -> None:
         if isinstance(message, Connect):
-            talk.peer.answers, talk.peer.model_id = True, "another"
+            run.peer.answers, run.peer.model_id = True, "another"
         react(message)
 
-    talk.peer.react = recover  # type: ignore[method-assign]
-    talk.show(0)
-    assert talk.hung == 1
-    assert talk.triggers() == ["start"]
-    assert [hello.model_id for hello, _ in talk.met] == ["m", "another"]
-    assert talk.peer.packets() == [0, 0]
-    assert talk.scheduler.drops["answer.lost"] == 0
+    run.peer.react = recover  # type: ignore[method-assign]
+    run.show(0)
+    assert run.hung == 1
+    assert run.triggers() == ["start"]
+    assert [hello.model_id for hello, _ in run.met] == ["m", "another"]
+    assert run.peer.packets() == [0, 0]
+    assert run.scheduler.drops["answer.lost"] == 0
 
 
 def test_silence_is_noticed_while_frames_go_on(opened: Opener) -> None:
-    talk = opened(lockstep=False, reconnect=True, silence_limit_s=5.0).greet()
-    talk.peer.answers = False
-    talk.show(0)
-    talk.go_on()
+    run = opened(lockstep=False, reconnect=True, silence_limit_s=5.0).greet()
+    run.peer.answers = False
+    run.show(0)
+    run.go_on()
     for _ in range(8):
-        talk.clock.advance(S // 2)
-        talk.go_on(1)
-    assert talk.hung == 0
-    talk.peer.answers = True
-    talk.clock.advance(S)
-    talk.go_on(6)
-    assert talk.hung == 1
-    assert talk.scheduler.drops["answer.lost"] == 1
-    assert talk.triggers() == ["asked"]
+        run.clock.advance(S // 2)
+        run.go_on(1)
+    assert run.hung == 0
+    run.peer.answers = True
+    run.clock.advance(S)
+    run.go_on(6)
+    assert run.hung == 1
+    assert run.scheduler.drops["answer.lost"] == 1
+    assert run.triggers() == ["asked"]
 
 
 def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
-    talk = opened().greet()
-    talk.peer.answers = False
-    react = talk.peer.react
+    run = opened().greet()
+    run.peer.answers = False
+    react = run.peer.react
 
     def cancel(message: Message) -> None:
         react(message)
         if isinstance(message, TokenPacketMessage):
-            talk.control.cancel()
+            run.control.cancel()
 
-    talk.peer.react = cancel  # type: ignore[method-assign]
+    run.peer.react = cancel  # type: ignore[method-assign]
     with pytest.raises(CancelledError):
-        talk.show(0)
-    talk.scheduler.client.cancel()
-    talk.peer.step()
-    assert [type(message) for message in talk.peer.heard[-2:]] == [Cancel, Disconnect]
+        run.show(0)
+    run.scheduler.client.cancel()
+    run.peer.step()
+    assert [type(message) for message in run.peer.heard[-2:]] == [Cancel, Disconnect]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Answer: many frame processes at one stage, fair turns, and what one of them may not do to another."""
+"""Answer server: many clients, fair turns, and what one of them may not do to another."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Envelope, Link
 from tests.support import answer_models as fake_speaker
 from tests.support.answer_models import BrokenSpeaker, FakeSpeaker, PatientSpeaker, SilentSpeaker
+from tests.support.events import make_frame_packet
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, stage_runner
 
@@ -140,8 +141,7 @@ def tokens(index: int = 7) -> TokenPacket:
 
 
 def whole_frame() -> FramePacket:
-    image = np.full((GRID.padded_height_px, GRID.padded_width_px, 3), 3, np.uint8)
-    return FramePacket(STAMP, GRID, tokens().regions, np.ones(GRID.shape, np.float32), image)
+    return make_frame_packet(STAMP, GRID, 3)
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):

@@ -41,7 +41,7 @@ from stream.recording.format import (
 from stream.recording.log import RecordLog
 from stream.recording.recorder import RECORDING_ENDED, LinkRecorder, Recorder
 from stream.transport import Envelope
-from tests.support.events import frame
+from tests.support.events import frame, make_token_packet
 from tests.support.network import until
 
 
@@ -50,9 +50,7 @@ def notice(number: int) -> Notice:
 
 
 def token_packet_of(tokens: int) -> TokenPacket:
-    regions = np.zeros((tokens, 3), np.int32)
-    pixels = np.full((tokens, 3, 32, 32), 7, np.uint8)
-    return TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 96), regions, np.ones(tokens, np.float32), pixels)
+    return make_token_packet(FrameStamp(0, 0, 0), TileGrid.of(64, 96), tokens, 7)
 
 
 HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None, provenance="{}")

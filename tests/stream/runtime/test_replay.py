@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
-from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import FrameStamp, TileGrid
 from stream.answer.model import Packet
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
 from stream.protocol.codec import token_message
-from stream.protocol.messages import AnswerReply, Cancel, Connect, ServerHello, TurnExpired, YesNoReply
+from stream.protocol.messages import Cancel, Connect, ServerHello, TurnExpired
 from stream.recording.format import (
     AnyRecord,
     EventRecord,
@@ -32,7 +31,7 @@ from stream.recording.identity import AnswerProvenance, answer_provenance, parse
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedYesNo, answered_by, open_recorded, replay_config
 from tests.support.answer_models import FakeSpeaker
-from tests.support.events import answer, frame
+from tests.support.events import answer, frame, make_answer_reply, make_token_packet, make_yes_no_reply
 from tests.support.runs import Seen, open_supervised, watch
 from tests.support.runs import config as supervised_config
 from tests.support.video import make_video, moving_square
@@ -210,21 +209,17 @@ def test_text_of_another_number_of_tokens_is_not_the_same(video: str, tmp_path: 
 
 
 def packet_record(number: int, *, wants_answer: bool = True) -> SentMessage:
-    pixels = np.full((1, 3, 32, 32), number, np.uint8)
-    stamp = FrameStamp(number, number * 10**9, 0)
-    packet = TokenPacket(stamp, TileGrid.of(64, 96), np.zeros((1, 3), np.int32), np.ones(1, np.float32), pixels)
+    packet = make_token_packet(FrameStamp(number, number * 10**9, 0), TileGrid.of(64, 96), value=number)
     message, arrays = token_message(number, number, packet, wants_answer=wants_answer)
     return SentMessage(message, compress_arrays(arrays))
 
 
 def answered(number: int, text: str) -> ReceivedMessage:
-    times = {"encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
-    return ReceivedMessage(AnswerReply(answer=number, query="q", text=text, tokens_used=1, text_tokens=4, **times))
+    return ReceivedMessage(make_answer_reply(number, "q", text, text_tokens=4))
 
 
 def looked(number: int) -> ReceivedMessage:
-    times = {"encode_ms": 1.0, "prefill_ms": 1.0}
-    return ReceivedMessage(YesNoReply(answer=number, yes=0.01, certain=1.0, tokens_used=1, **times))
+    return ReceivedMessage(make_yes_no_reply(number, yes=0.01, certain=1.0))
 
 
 def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay]:

@@ -28,7 +28,7 @@ from stream.protocol.messages import (
     TurnRequest,
 )
 from stream.recording.journal import journal_for
-from tests.stream.answer.test_client import Opener, Talk, answered, clock, opened, tokens, whole_frame
+from tests.stream.answer.test_client import Opener, ServerFixture, answered, clock, opened, tokens, whole_frame
 from tests.stream.display.test_layout import FIGURES
 from tests.stream.runtime.test_pipeline import configured, run, without_timing
 from tests.support.clock import FakeClock
@@ -39,29 +39,29 @@ from tests.support.video import make_video, moving_square
 __all__ = ["clock", "opened"]
 
 
-def asked_with_shadow(talk: Talk) -> FramePacket:
+def asked_with_shadow(server: ServerFixture) -> FramePacket:
     """An answer is asked for, and given, that is to be checked."""
     shadow = whole_frame()
-    talk.grant()
-    talk.client.send_request(tokens(), "every", shadow=shadow)
-    talk.expect(TokenPacketMessage)
+    server.grant()
+    server.client.send_request(tokens(), "every", shadow=shadow)
+    server.expect(TokenPacketMessage)
     return shadow
 
 
 def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> None:
-    talk = opened()
-    shadow = asked_with_shadow(talk)
-    (told,) = talk.hear(answered(0))
+    server = opened()
+    shadow = asked_with_shadow(server)
+    (told,) = server.hear(answered(0))
     assert isinstance(told, Answer)
-    talk.expect(TurnRequest)
-    assert talk.client.busy
-    assert not talk.client.may_send
-    talk.hear(TurnGrant(turn=2))
-    message, received = expect_whole(talk.peer, FramePacketMessage)
+    server.expect(TurnRequest)
+    assert server.client.busy
+    assert not server.client.may_send
+    server.hear(TurnGrant(turn=2))
+    message, received = expect_whole(server.peer, FramePacketMessage)
     assert (message.answer, message.turn) == (0, 2)
     np.testing.assert_array_equal(frame_packet(message, received.parts).image, shadow.image)
-    assert talk.hear(AnswerDelta(answer=0, text="all of")) == []
-    (found,) = talk.hear(answered(0))
+    assert server.hear(AnswerDelta(answer=0, text="all of")) == []
+    (found,) = server.hear(answered(0))
     assert found == ShadowCheck(
         answer=0,
         frame_index=5,
@@ -74,58 +74,58 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
         tokens_used=2,
         tokens_full=2,
     )
-    assert not talk.client.busy
-    assert talk.ask(turn=3) == 1
+    assert not server.client.busy
+    assert server.ask(turn=3) == 1
 
 
 def test_the_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None:
     writer = SharedFrameWriter()
     try:
-        talk = opened(snapshot=writer)
-        shadow = asked_with_shadow(talk)
-        talk.hear(answered(0))
-        talk.expect(TurnRequest)
-        talk.hear(TurnGrant(turn=2))
-        assert expect_whole(talk.peer, FramePacketMessage)[0].in_snapshot
+        server = opened(snapshot=writer)
+        shadow = asked_with_shadow(server)
+        server.hear(answered(0))
+        server.expect(TurnRequest)
+        server.hear(TurnGrant(turn=2))
+        assert expect_whole(server.peer, FramePacketMessage)[0].in_snapshot
         np.testing.assert_array_equal(SharedFrameReader(writer.descriptor).read(64, 64), shadow.image)
     finally:
         writer.close()
 
 
 def test_a_check_of_another_question_is_dropped(opened: Opener) -> None:
-    talk = opened()
-    asked_with_shadow(talk)
-    talk.hear(answered(0))
-    talk.expect(TurnRequest)
-    talk.client.set_query("who?")
-    talk.expect(SetQuery)
-    talk.hear(TurnGrant(turn=2))
-    talk.expect(FramePacketMessage)
-    assert talk.hear(answered(0, query="who?")) == []
-    assert not talk.client.busy
+    server = opened()
+    asked_with_shadow(server)
+    server.hear(answered(0))
+    server.expect(TurnRequest)
+    server.client.set_query("who?")
+    server.expect(SetQuery)
+    server.hear(TurnGrant(turn=2))
+    server.expect(FramePacketMessage)
+    assert server.hear(answered(0, query="who?")) == []
+    assert not server.client.busy
 
 
 def test_a_check_that_is_lost_is_no_lost_answer(opened: Opener) -> None:
-    talk = opened(reconnect=True)
-    asked_with_shadow(talk)
-    talk.hear(answered(0))
-    talk.expect(TurnRequest)
-    talk.lose()
-    assert not talk.client.busy
-    assert talk.client.requests.lost_answers == 0
+    server = opened(reconnect=True)
+    asked_with_shadow(server)
+    server.hear(answered(0))
+    server.expect(TurnRequest)
+    server.lose()
+    assert not server.client.busy
+    assert server.client.requests.lost_answers == 0
 
 
 def test_in_lockstep_a_check_is_repeated_by_the_successor(opened: Opener) -> None:
-    talk = opened(reconnect=True, resend_after_loss=True)
-    asked_with_shadow(talk)
-    talk.hear(answered(0))
-    talk.expect(TurnRequest)
-    talk.lose()
-    talk.greet()
-    talk.expect(TurnRequest)
-    talk.hear(TurnGrant(turn=1))
-    talk.expect(FramePacketMessage)
-    (found,) = talk.hear(answered(0))
+    server = opened(reconnect=True, resend_after_loss=True)
+    asked_with_shadow(server)
+    server.hear(answered(0))
+    server.expect(TurnRequest)
+    server.lose()
+    server.greet()
+    server.expect(TurnRequest)
+    server.hear(TurnGrant(turn=1))
+    server.expect(FramePacketMessage)
+    (found,) = server.hear(answered(0))
     assert isinstance(found, ShadowCheck)
 
 
@@ -185,7 +185,7 @@ def test_a_checked_run_cannot_be_continued(tmp_path: Path) -> None:
             "output": {"paths": (str(tmp_path / "a.vtt"),)},
         }
     )
-    with pytest.raises(ResumeError, match=r"leave answer\.shadow_every out"):
+    with pytest.raises(ResumeError, match=r"--resume is incompatible with answer\.shadow_every"):
         journal_for(config, resume=True)
 
 
