@@ -22,8 +22,7 @@ from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice,
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.messages import Connect, QueryAccepted, ServerHello
 from stream.recording.format import Recording
-from stream.runtime import answer_worker as answer_process
-from stream.runtime import answer_worker as serving
+from stream.runtime import answer_worker
 from stream.runtime.answer_worker import answer_threads, serve_answers, start_answer_process
 from stream.runtime.child import ChildProcess
 from stream.runtime.pipeline import Pipeline
@@ -109,7 +108,7 @@ def test_without_orders_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "empty").touch()
     with (tmp_path / "empty").open() as empty:
         monkeypatch.setattr("sys.stdin", empty)
-        assert answer_process.main() == 1
+        assert answer_worker.main() == 1
 
 
 ANYWHERE = "tcp://127.0.0.1:*"
@@ -350,7 +349,7 @@ def test_an_address_in_use_is_told_before_the_model_is_loaded(endpoint: str, mon
         raise AssertionError("the model was loaded first")
 
     with serving_at(endpoint):
-        monkeypatch.setattr(serving, "load_answer_model", loaded)
+        monkeypatch.setattr(answer_worker, "load_answer_model", loaded)
         with pytest.raises(ConfigError, match=f"cannot open {endpoint}: another program uses it"):
             serve_answers(Config(), endpoint, lambda: None, RunControl())
 
@@ -380,14 +379,14 @@ def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.Mo
         os.kill(os.getpid(), signal.SIGINT)
         return FakeSpeaker(config)
 
-    monkeypatch.setattr(serving, "load_answer_model", load)
+    monkeypatch.setattr(answer_worker, "load_answer_model", load)
     with pytest.raises(KeyboardInterrupt):
         serve_answers(Config(), ANYWHERE, lambda: pytest.fail("it was loaded"))
 
 
 def test_a_second_ctrl_c_waits_for_nothing() -> None:
     control = RunControl()
-    with serving._signals_cancel(control):
+    with answer_worker._signals_cancel(control):
         os.kill(os.getpid(), signal.SIGINT)
         assert control.cancelled
         with pytest.raises(KeyboardInterrupt):
