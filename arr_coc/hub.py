@@ -44,7 +44,7 @@ def local_folder(name: str | Path) -> Path | None:
         path = Path(name).expanduser()
         there, folder = path.exists(), path.is_dir()
     except (OSError, RuntimeError) as error:  # no permission; or ~somebody, who is not known
-        raise ModelNotFound(f"{name} cannot be looked at ({error})", "check its permissions") from error
+        raise ModelNotFound(f"{name} cannot be read ({error})", "check its permissions") from error
     if folder:
         return path
     if there:

@@ -101,7 +101,7 @@ class BudgetController:
         Raises BudgetError for a target that is none, and for a start that is neither.
         """
         if not (math.isfinite(target_ms) and target_ms > 0):
-            raise BudgetError(f"a latency to hold is a number of milliseconds above 0; got {target_ms!r}")
+            raise BudgetError(f"a latency target is a number of milliseconds above 0; got {target_ms!r}")
         self.target_ms = target_ms
         fixed_tokens(start, tiles=1)
         self._start = start

@@ -63,7 +63,7 @@ def open_store(
 
 @cache
 def _say_once(problem: str) -> None:
-    log.warning("there is a CUDA device, and the texture lies in ordinary memory all the same: %s", problem)
+    log.warning("there is a CUDA device, but the texture is stored in host memory: %s", problem)
 
 
 def has_cuda() -> bool:

@@ -250,6 +250,6 @@ class DecodeRunner:
                 self._step = CudaGraphStep(self._qwen, kv.layers, self._capture)
             except RuntimeError as error:
                 reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
-                _log.warning("decoding goes on without a captured graph: %s", reason)
+                _log.warning("decoding continues without a captured graph: %s", reason)
                 self._capture = None
         return self._step

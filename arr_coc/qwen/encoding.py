@@ -171,7 +171,7 @@ class IncrementalEncoder:
         if not slots and not self._too_large:
             self._too_large = True
             log.warning(
-                "keeping the keys of %s takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
+                "caching the keys of %s takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
                 *(counted(regions, "token"), regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
             )
         return VisionKVCache(belonging, size, slots) if slots else None

@@ -199,7 +199,7 @@ class AnswerSession:
         if window is not None:
             window.begin(self.prompts.ids.head, frames[-1].stamp.epoch if frames else None)
         if not frames and (window is None or not window.frames):
-            raise OptionError("there is no frame to speak about")
+            raise OptionError("there is no frame to answer about")
         self.prompts.check_fits(frames, query, window)
         record = AnswerTimer()
         vision = self.vision  # another stream's may stand there when the answer has ended

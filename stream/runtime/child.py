@@ -178,7 +178,7 @@ class ChildProcess:
         if status is None:
             return None
         if self._hung_s is not None:
-            return StageDied(self._name, f"its process gave no sign of life for {self._hung_s:.1f} s")
+            return StageDied(self._name, f"its process sent no heartbeat for {self._hung_s:.1f} s")
         printed = self._printed()
         log.debug("the %s process printed: %s", self._name, printed)
         cause = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"

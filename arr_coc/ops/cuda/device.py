@@ -93,7 +93,7 @@ def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         _log.warning(
-            "nvcc did not compile %s.cu for %s, so the shipped PTX serves: %s", file, architecture, said.strip()
+            "nvcc did not compile %s.cu for %s, so the shipped PTX is used: %s", file, architecture, said.strip()
         )
         return None
 
@@ -167,9 +167,9 @@ def failure(name: str, reason: str) -> StoreError:
         )
     if reason in _WRONG_CODE:
         return BackendMissing(
-            f"the CUDA driver does not take the kernels ({reason})", f"update it to {OLDEST_DRIVER} or newer"
+            f"the CUDA driver rejects the kernels ({reason})", f"update it to {OLDEST_DRIVER} or newer"
         )
-    return DeviceLost(f"the GPU gave up in {name} ({reason}); open a new store, or choose texture.backend = cpu")
+    return DeviceLost(f"the GPU failed in {name} ({reason}); open a new store, or choose texture.backend = cpu")
 
 
 POINTER, HANDLE, INT, LONG, FLOAT = (
@@ -258,7 +258,7 @@ class KernelSet:
             try:
                 return _loaded(compiled)
             except BackendMissing as error:
-                _log.warning("nvcc is newer than the driver, so the shipped PTX serves: %s", error)
+                _log.warning("nvcc is newer than the driver, so the shipped PTX is used: %s", error)
         return _loaded(shipped(file))
 
     def _compile(self, file: str) -> bytes | None:

@@ -63,7 +63,7 @@ def _subsampling(planes: FramePlanes) -> tuple[int, int]:
         for sx in SUBSAMPLING:
             if u == v == (-(-luma[0] // sy), -(-luma[1] // sx)):
                 return sy, sx
-    raise ShapeError(f"chroma planes {u} and {v} are no 1, 2 or 4 fold subsampling of luma {luma}")
+    raise ShapeError(f"chroma planes {u} and {v} are not a 1, 2 or 4 fold subsampling of luma {luma}")
 
 
 class PaddedPlanes:

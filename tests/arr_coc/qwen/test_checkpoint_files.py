@@ -249,5 +249,5 @@ def test_a_path_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_p
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "exists", deny)
-    with pytest.raises(ModelNotFound, match=r"cannot be looked at .*; check its permissions"):
+    with pytest.raises(ModelNotFound, match=r"cannot be read .*; check its permissions"):
         local_folder(tmp_path)

@@ -282,4 +282,4 @@ def test_where_nothing_can_be_captured_it_goes_on_without(
     qwen = tiny_qwen()
     assert answer(qwen, refuse, Decoding(max_tokens=5)) == answer(qwen, None, Decoding(max_tokens=5))
     (record,) = caplog.records
-    assert record.getMessage() == f"decoding goes on without a captured graph: {logged}"
+    assert record.getMessage() == f"decoding continues without a captured graph: {logged}"

@@ -367,7 +367,7 @@ def test_a_frame_above_the_limit_is_encoded_whole_and_said_once(caplog: pytest.L
         for _ in range(2):
             assert_same(incremental(encoder, qwen, world.packet(EVERY)), sparse(qwen, world.packet(EVERY)))
     assert [record.getMessage() for record in caplog.records] == [
-        "keeping the keys of 54 tokens takes 0.5 MB, more than memory_mb = 0.4; such frames are encoded whole"
+        "caching the keys of 54 tokens takes 0.5 MB, more than memory_mb = 0.4; such frames are encoded whole"
     ]
     assert encoder.report.encoded == 54
     incremental(encoder, qwen, world.packet(few))

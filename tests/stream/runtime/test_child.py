@@ -89,7 +89,7 @@ def test_without_a_word_the_status_is_all_there_is(make: MakeChild) -> None:
 def test_a_child_that_hangs_died_of_its_silence(make: MakeChild) -> None:
     child = make("wait")
     child.kill(hung_s=5.04)
-    assert death_of(child).cause == "its process gave no sign of life for 5.0 s"
+    assert death_of(child).cause == "its process sent no heartbeat for 5.0 s"
 
 
 def test_it_hears_the_pulse(make: MakeChild) -> None:

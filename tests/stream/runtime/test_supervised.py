@@ -228,7 +228,7 @@ def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None
     assert seen.error is None
     [(name, cause, count)] = seen.restarts()
     assert (name, count) == (process, 1)
-    assert re.fullmatch(r"its process gave no sign of life for \d+\.\d s", cause)
+    assert re.fullmatch(r"its process sent no heartbeat for \d+\.\d s", cause)
     assert seen.frames_rise()
 
 
@@ -275,7 +275,7 @@ def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
 
     seen = watch(run, on_event)
     assert seen.error is None
-    assert seen.restarts() == [("answers", f"its process gave no sign of life for {HEARTBEAT_S:.1f} s", 1)]
+    assert seen.restarts() == [("answers", f"its process sent no heartbeat for {HEARTBEAT_S:.1f} s", 1)]
     assert seen.summary.dropped["answer.lost"] == 1
 
 

@@ -121,7 +121,7 @@ def test_where_nvcc_fails_the_shipped_ptx_serves(
     broken.chmod(0o755)
     monkeypatch.setattr(compiling, "nvcc", lambda: str(broken))
     assert compiling.compiled("fetch", (99, 0)) is None
-    assert "fetch.cu for sm_990, so the shipped PTX serves: unsupported architecture" in caplog.text
+    assert "fetch.cu for sm_990, so the shipped PTX is used: unsupported architecture" in caplog.text
     assert list(cache.iterdir()) == []
 
 

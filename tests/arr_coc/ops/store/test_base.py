@@ -320,7 +320,7 @@ def test_a_cuda_device_that_serves_no_store_is_told_once(
     _say_once.cache_clear()
     fmt = PlaneFormat.of(random_planes(np.random.default_rng(0), 32, 32))
     assert [open_store(fmt).backend for _ in range(2)] == ["cpu", "cpu"]
-    assert caplog.text.count("in ordinary memory all the same: texture.backend = cuda needs torch with CUDA") == 1
+    assert caplog.text.count("stored in host memory: texture.backend = cuda needs torch with CUDA") == 1
 
 
 def test_a_store_without_a_frame_or_closed_gives_no_lease(opened: Opener) -> None:
