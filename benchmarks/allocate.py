@@ -1,4 +1,4 @@
-"""What allocating costs a frame, and how steady it is.
+"""Cost of allocating a frame, and its steadiness.
 
     python -m benchmarks.allocate [--out FILE]
 

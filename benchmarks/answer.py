@@ -1,4 +1,4 @@
-"""What an answer costs: every way of encoding at 100, 27 and 10 % of the tokens, beside stock transformers.
+"""Cost of an answer: every way of encoding at 100, 27 and 10 % of the tokens, beside stock transformers.
 
     python -m benchmarks.answer [--rounds N] [--device cuda] [--dtype bfloat16] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""How well scene cuts are found, beside PySceneDetect on the same frames.
+"""Scores of scene-cut detection, beside PySceneDetect on the same frames.
 
     python -m benchmarks.cuts [--clips FOLDER] [--per-kind N] [--out FILE]
 

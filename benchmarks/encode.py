@@ -1,4 +1,4 @@
-"""What choosing tokens saves: sparse against full encoding, incremental against both, and answers a second.
+"""Savings of choosing tokens: sparse against full encoding, incremental against both, and answers a second.
 
     python -m benchmarks.encode [--model FOLDER] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""What it costs to see what an answer looked at, and to learn from it, against answers that teach nothing.
+"""Cost of feedback: of seeing what an answer attended to, and of learning from it, against answers that teach nothing.
 
     python -m benchmarks.feedback [--rounds N] [--device cuda] [--dtype bfloat16] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""What the texture and the allocator's work cost on a CUDA device, against targets for an H200-class GPU.
+"""Cost of the texture and of the allocator's work on a CUDA device, against targets for an H200-class GPU.
 
     python -m benchmarks.gpu [--rounds N] [--size 1920x1080] [--updates N] [--out FILE]
 

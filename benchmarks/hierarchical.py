@@ -1,4 +1,4 @@
-"""What attention in two levels of detail loses against full attention, and what it saves, by the share seen finely.
+"""Loss and savings of attention in two levels of detail against full attention, by the share seen finely.
 
     python -m benchmarks.hierarchical [--repeats N] [--out FILE] [--png FILE]
 

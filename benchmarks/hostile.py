@@ -1,4 +1,4 @@
-"""What an honest client waits for its answers while another client with a valid key is hostile.
+"""Waiting time of an honest client for its answers while another client with a valid key is hostile.
 
     python -m benchmarks.hostile [--answers N] [--out FILE]
 

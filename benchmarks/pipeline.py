@@ -1,4 +1,4 @@
-"""How many 1080p frames a second go from capture to a ready allocation, the answer process decoding beside it.
+"""Throughput of 1080p frames from capture to a ready allocation, the answer process decoding beside it.
 
     python -m benchmarks.pipeline [--model FOLDER] [--frames 900] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""How soon there is text again after an RTSP camera that was away for ten seconds is back.
+"""Time until there is text again after an RTSP camera that was away for ten seconds is back.
 
     python -m benchmarks.reconnect [--model FOLDER] [--cuts 5] [--away 10] [--out FILE]
 

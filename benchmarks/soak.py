@@ -59,7 +59,7 @@ def make_clip(path: Path, frames: int) -> None:
 
 @dataclass
 class Samples:
-    """What each look at the run has found, by its name. The first `warm_share` of the looks shows no growth."""
+    """Samples of a run, by name. The first `warm_share` of the looks shows no growth."""
 
     frames: list[int] = field(default_factory=list)
     series: dict[str, list[float]] = field(default_factory=dict)

@@ -62,7 +62,7 @@ CHANCE = 1.96
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """How long the run is, and how often it answers. `looped`: times begin again; `one_epoch`: cuts are not noticed."""
+    """Length of a run, and how often it answers. `looped`: times begin again; `one_epoch`: cuts are not noticed."""
 
     frames: int
     answer_every: int = 10

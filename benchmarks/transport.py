@@ -1,4 +1,4 @@
-"""How long one hop between two stages takes, with another process decoding beside it.
+"""Time of one hop between two stages, with another process decoding beside it.
 
     python -m benchmarks.transport [--out FILE]
 

@@ -1,4 +1,4 @@
-"""How soon a watch notices, how often it is wrong, and what it saves against looking at every frame.
+"""Delay, errors and savings of a standing query, against asking it of every frame.
 
     python -m benchmarks.until [--model FOLDER] [--seconds 20] [--out FILE]
 

@@ -1,4 +1,4 @@
-"""How well the semantic-void guard tells pictures without content from those with some.
+"""Accuracy of the semantic-void guard: pictures without content against those with some.
 
     python -m benchmarks.void [--seeds N] [--clips FOLDER] [--out FILE]
 

@@ -1,1 +1,1 @@
-"""What a model answers, and what that costs, when it is shown fewer visual tokens."""
+"""Evaluation of a model that is shown fewer visual tokens: its answers, and their cost."""

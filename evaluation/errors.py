@@ -1,4 +1,4 @@
-"""What can go wrong in an evaluation; the message of each is one line that says what to do.
+"""Errors of an evaluation; the message of each is one line that says what to do.
 
 EvaluationError
 ├── SuiteError (ValueError)      a suite that does not exist

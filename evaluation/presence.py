@@ -1,4 +1,4 @@
-"""How often a yes to a standing question is wrong: drawn scenes, asked for what they hold and for what they do not.
+"""Error rate of a yes to a standing query: drawn scenes, asked for what they hold and for what they do not.
 
     python -m evaluation.presence [--model FOLDER] [--scenes 120] [--out FILE]
 

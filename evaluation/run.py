@@ -37,7 +37,7 @@ BAD_INPUT = 2
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where results go: figures, the answers beside them, and the picture, if one is wanted."""
+    """Places of the results: figures, the answers beside them, and the picture, if one is wanted."""
 
     figures: Path
     picture: Path | None

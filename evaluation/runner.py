@@ -109,7 +109,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class ModelUnderTest:
-    """Who is asked: a model under its hash, with at most `max_tokens` an answer."""
+    """Model that is asked, under its hash, with at most `max_tokens` an answer."""
 
     qwen: QwenVL
     model_hash: str

@@ -62,7 +62,7 @@ _BEGIN_BIAS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, how long, and from how many drawn clips.
+    """Settings of a training: what is trained, how long, and from how many drawn clips.
 
     Training takes `steps` steps, or where that is None, `minutes` spent on steps. Both include resumed runs.
     `rate` 0: the one that suits the way of training.

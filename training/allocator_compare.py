@@ -45,7 +45,7 @@ Tiles = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of one case, or its mean over several.
+    """Result of one case, or its mean over several.
 
     `recall`: the share of the asked tiles that are shown at level 0, of 25 % of the tokens, and `recall_small` of 10 %;
     `iou` of the tiles at level 0 with the asked ones, which cannot exceed `iou_bound`, as so many tiles are shown;

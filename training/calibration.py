@@ -1,4 +1,4 @@
-"""How sure a model's yes is: its raw odds against drawn scenes whose truth is known, fitted and kept in its folder.
+"""Calibration of a model's yes: its raw odds against drawn scenes whose truth is known, fitted and kept in its folder.
 
     python -m training.calibration [--model FOLDER] [--scenes 120] [--write]
 

@@ -1,4 +1,4 @@
-"""What the allocator learns from."""
+"""Cases that the allocator learns from."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Checkpointable(Protocol):
 
 @dataclass(frozen=True)
 class Length:
-    """How long to train. `steps` wins over `minutes`, and makes the result independent of the machine's speed."""
+    """Length of a training. `steps` wins over `minutes`, and makes the result independent of the machine's speed."""
 
     minutes: float
     steps: int | None = None

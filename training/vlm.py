@@ -33,7 +33,7 @@ _ATTENTION = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast: `steps`, or where None, `minutes` spent on steps. Both include resumed runs."""
+    """Length and pace of a training: `steps`, or where None, `minutes` spent on steps. Both include resumed runs."""
 
     minutes: float = 55.0
     steps: int | None = None

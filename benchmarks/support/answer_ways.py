@@ -94,7 +94,7 @@ class Took:
 
 
 class AnswerWay(Protocol):
-    """How answers are made; `take` answers about the next picture of a stream. `visual_tokens`: of the last answer."""
+    """Way to make answers; `take` answers about the next picture of a stream. `visual_tokens`: of the last answer."""
 
     name: str
     visual_tokens: int

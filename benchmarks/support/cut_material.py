@@ -95,7 +95,7 @@ def _worn(rng: Rng, frames: list[Image]) -> list[Image]:
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """What happens between two true cuts; `cuts` are those within it, counted from its first frame."""
+    """Event between two true cuts; `cuts` are those within it, counted from its first frame."""
 
     frames: list[Image]
     cuts: tuple[int, ...] = ()

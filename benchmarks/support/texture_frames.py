@@ -31,7 +31,7 @@ Plane = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class TextureCase:
-    """How two frames differ, and the targets: milliseconds, and how many times faster than the swscale peer."""
+    """Difference of two frames, and the targets: milliseconds, and how many times faster than the swscale peer."""
 
     share: float
     scattered: bool = False
@@ -145,7 +145,7 @@ class WholeFrame:
 
 
 class BuildPyramid:
-    """What cv2's `buildPyramid` does, which its Python side lacks: `pyrDown` again and again (a Gaussian filter)."""
+    """cv2's `buildPyramid`, which its Python side lacks: `pyrDown` again and again (a Gaussian filter)."""
 
     name = "cv2 buildPyramid"
 

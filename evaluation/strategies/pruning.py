@@ -146,7 +146,7 @@ def all_tokens(frame: EncodedFrame, tokens: int) -> EncodedFrame:
 
 @dataclass(frozen=True, slots=True)
 class AfterEncoder:
-    """How tokens are dropped: `thin` before the language model, `schedule` inside it.
+    """Method that drops tokens: `thin` before the language model, `schedule` inside it.
 
     `thin_flops` tells what `thin` takes: (tokens, how many are kept, their width) → FLOPs.
     """

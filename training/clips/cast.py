@@ -172,7 +172,7 @@ _TURNABLE = 12.0
 
 @dataclass(frozen=True, slots=True)
 class ClipOptions:
-    """What random clips are made of. Shares are chances in [0, 1], sizes are pixels of the picture.
+    """Options of random clips. Shares are chances in [0, 1], sizes are pixels of the picture.
 
     Things are `sizes_px` across, text has capitals `capitals_px` high; together with a width of at most 112 pixels each
     thing takes one to four tiles' area.

@@ -54,7 +54,7 @@ _MEASURED_PX = 200
 
 @dataclass(frozen=True, slots=True)
 class Bend:
-    """How a face is bent: `slant` is the tangent of its lean to the right, `weight_px` what every stroke gains."""
+    """Distortion of a face: `slant` is the tangent of its lean to the right, `weight_px` what every stroke gains."""
 
     slant: float = 0.0
     width: float = 1.0

@@ -1,4 +1,4 @@
-"""What is taught when."""
+"""Lessons of the model, and when each is taught."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _FEW_TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What all clips of one batch share.
+    """Settings that all clips of one batch share.
 
     `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.

@@ -149,7 +149,8 @@ def _spread_weights(model: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What is minimised, its parts, and the share of answer tokens that are right; None where nothing was asked."""
+    """Loss that is minimised, its parts, and the share of answer tokens that are right; None where nothing was
+    asked."""
 
     total: torch.Tensor
     answer: float | None

@@ -1,4 +1,4 @@
-"""What an asker may use."""
+"""Context of an asker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class AskContext:
-    """What an asker may use: chance, a clip, the split whose words it may name, the stories of the clip's things."""
+    """Context of an asker: chance, a clip, the split whose words it may name, the stories of the clip's things."""
 
     rng: np.random.Generator
     clip: Clip
