@@ -29,7 +29,7 @@ class ArrCocError(Exception):
     """
 
     user_fixable: ClassVar[bool] = False
-    """Whether the user can put it right: it is reported as it is, where other errors mean that a stage died."""
+    """True for errors that the user can put right: reported as they are, where others mean that a stage died."""
 
     def __init__(self, problem: str = "", remedy: str | None = None) -> None:
         super().__init__(problem if remedy is None else f"{problem}; {remedy}")

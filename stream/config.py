@@ -51,15 +51,15 @@ class CaptureConfig(Section):
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
     """Largest picture, width times height, that is decoded; a larger one is refused before memory is taken for it."""
     stream: int | None = Field(default=None, ge=0)
-    """Which video stream of a file that holds several, counted from 0; its default one when absent."""
+    """Video stream of a file that holds several, counted from 0; its default one when absent."""
     fps: float | None = Field(default=None, gt=0, le=1000)
-    """Frames a second of an image folder (25 when absent), and what a camera is asked for."""
+    """Frames a second of an image folder (25 when absent), or requested of a camera."""
     camera_mode: str | None = Field(
         default=None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}(:\w+)?$", examples=["1280x720:mjpeg"]
     )
-    """What a camera is asked for, "WxH" or "WxH:FORMAT"; `devices` lists the modes. The driver's choice when absent."""
+    """Mode of a camera, "WxH" or "WxH:FORMAT"; `devices` lists the modes. The driver's choice when absent."""
     rtsp_transport: Literal["tcp", "udp"] = "tcp"
-    """How RTSP media travel: `tcp` loses nothing, `udp` is sooner on a bad network."""
+    """Transport of RTSP media: `tcp` loses nothing, `udp` is sooner on a bad network."""
     reconnect: bool = True
     """Try a live source that is lost again and again, with growing waits; otherwise its loss ends the run."""
     open_timeout_s: float = Field(default=10.0, gt=0)
@@ -72,14 +72,14 @@ class CutConfig(Section):
     """Detection of scene cuts; thresholds are documented with `arr_coc.video.cuts.SceneCutDetector`."""
 
     enabled: bool = True
-    """Whether scene cuts are looked for."""
+    """Detect scene cuts."""
 
 
 class TextureConfig(Section):
     """Texture store, and the change that makes a tile new."""
 
     backend: Literal["auto", "cpu", "gl", "cuda"] = "auto"
-    """Where the texture lies: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
+    """Place of the texture: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
     mean_threshold: float = Field(default=3.5, ge=0, le=255)
     """A tile is dirty where its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)
@@ -117,18 +117,18 @@ class IncrementalConfig(Section):
     share: float = Field(default=0.10, ge=0, le=1)
     """Share of the regions that are encoded again with every frame although they did not change."""
     drift_limit: float | None = Field(default=0.2, gt=0)
-    """Where these were further off than that, the next frame is encoded afresh; none for no limit."""
+    """Error of these regions above which the next frame is encoded afresh; none for no limit."""
     memory_mb: float = Field(default=1024.0, ge=0)
-    """What kept keys and values may take; a frame that alone needs more is encoded as `sparse` encodes it."""
+    """Memory for kept keys and values, in MB; a frame that alone needs more is encoded as with `sparse`."""
 
 
 class WindowConfig(Section):
     """Frames that an answer is about."""
 
     frames: int = Field(default=1, ge=1)
-    """How many are shown: the newest that was answered about and those before it that suit the question best."""
+    """Number of frames shown: the newest that was answered about and those before it that suit the question best."""
     kept: int | None = Field(default=None, ge=1)
-    """From how many of the newest they are picked; as many as are shown when absent."""
+    """Number of the newest frames from which they are picked; as many as are shown when absent."""
     on_cut: Literal["empty", "keep"] = "empty"
     """At a cut: forget the frames before it, or keep them, for questions about the past."""
 
@@ -164,7 +164,7 @@ class StandingQueryConfig(Section):
     """A check of this probability, of yes or of no, changes the answer alone; any other must be confirmed by the
     next."""
     certain: float = Field(default=0.1, ge=0, le=1)
-    """Where yes and no together are less probable than this, a check says nothing."""
+    """Least probability of yes and no together; below it a check says nothing."""
 
     @property
     def alone(self) -> bool:
@@ -180,7 +180,7 @@ class AnswerConfig(Section):
     query: str = Field(default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """The question or instruction."""
     encode: Literal["full", "prune", "sparse", "incremental", "weighted"] = "sparse"
-    """What the vision encoder sees: only the chosen tokens (`sparse`), those of them that are new or changed
+    """Tokens for the vision encoder: only the chosen tokens (`sparse`), those of them that are new or changed
     (`incremental`), or all."""
     incremental: IncrementalConfig = IncrementalConfig()
     window: WindowConfig = WindowConfig()
@@ -199,7 +199,7 @@ class AnswerConfig(Section):
     shadow_every: int | None = Field(default=None, ge=1)
     """After so many answers the frame of the last one is answered about with all of its tokens too, to compare."""
     feedback: bool = True
-    """What an answer looked at draws the tokens of later frames; without it nothing is computed for that."""
+    """Let the regions that an answer attended to draw the tokens of later frames."""
     max_tokens: int = Field(default=64, ge=1)
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)
@@ -209,9 +209,9 @@ class AnswerConfig(Section):
     seed: int = 0
     """Of the draws, with a temperature."""
     server: str | None = Field(default=None, min_length=1)
-    """Where `serve-answers` runs the answer stage, such as tcp://10.0.0.2:5555; a process of this run when absent."""
+    """Address of a `serve-answers`, such as tcp://10.0.0.2:5555; a process of this run when absent."""
     device: str = "auto"
-    """Where the model runs: `auto`, `cpu`, `cuda`, `cuda:1`…"""
+    """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Numbers that the model computes with."""
 
@@ -238,19 +238,19 @@ class OutputConfig(Section):
     heatmap: str | None = None
     """A video with the allocation drawn over the frames (.mp4)."""
     why: str | None = None
-    """Why each token of each frame that was answered about was chosen (.jsonl)."""
+    """Reasons for each token of each frame that was answered about (.jsonl)."""
     record: str | None = Field(default=None, min_length=1)
     """A folder for a recording of requests to the answer stage and its replies, for `replay`."""
     publish: str | None = Field(default=None, min_length=1)
-    """Where a ZeroMQ PUB socket for robots and AR is bound, such as tcp://127.0.0.1:5556."""
+    """Endpoint of the ZeroMQ PUB socket for robots and AR, such as tcp://127.0.0.1:5556."""
     control: str | None = Field(default=None, min_length=1)
-    """Where a ZeroMQ REP socket that takes questions is bound, such as tcp://127.0.0.1:5557."""
+    """Endpoint of the ZeroMQ REP socket that takes questions, such as tcp://127.0.0.1:5557."""
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP."""
     metrics_host: str = "127.0.0.1"
     """Address that the metrics are served on; 0.0.0.0 for every network of this machine."""
     timing: bool = True
-    """Whether JSONL carries latencies; without them two runs give the same bytes."""
+    """Write latencies to JSONL; without them two runs give the same bytes."""
 
 
 class PipelineConfig(Section):

@@ -30,7 +30,7 @@ DETAILS_CHARS_MAX = 65_536
 NAME_CHARS_MAX = 1_024
 """Of a model, a known world, a kind of encoding."""
 SETTINGS_CHARS_MAX = 65_536
-"""What answers depend on, as JSON."""
+"""Provenance of answers, as JSON."""
 
 # Numbers.
 COUNT_MAX = 2**53
@@ -66,7 +66,7 @@ KEPT_BYTES_MAX = 16 * MIB
 CONFIG_BYTES_MAX = 1 * MIB
 """A configuration file."""
 JOURNAL_BYTES_MAX = 1024 * MIB
-"""What of a journal is read: a hundred times that of a day of answers each second."""
+"""Longest part of a journal that is read: a hundred times that of a day of answers each second."""
 
 # How much at once, and how often.
 PIECES_MAX = 16_384

@@ -46,7 +46,7 @@ TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 """Each of these sets is a whole tokenizer."""
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
-"""Where a chat template may lie, beside `chat_template` in `tokenizer_config.json`."""
+"""Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
 
 QUANTISED = {
     "awq": "gptqmodel",

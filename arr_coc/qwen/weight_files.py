@@ -17,7 +17,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 LFS_POINTER = b"version https://git-lfs."
-"""How the file begins that git leaves in place of a large one (Git LFS specification)."""
+"""First bytes of the file that git leaves in place of a large one (Git LFS specification)."""
 
 _NUMBERED = re.compile(r"(?:^|\.)(layers|blocks)\.(\d+)\.")
 

@@ -53,6 +53,7 @@ class RecordLog:
 
     @property
     def is_open(self) -> bool:
+        """True between `open` and `close`."""
         return self._fd is not None
 
     @property
