@@ -18,7 +18,7 @@ LINGER_MS = 1000
 
 
 class EventReceiver:
-    """The main thread's end of the event bus."""
+    """Main thread's end of the event bus."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._socket = context.socket(zmq.PULL)
@@ -26,7 +26,7 @@ class EventReceiver:
         self._socket.bind(endpoint)
 
     def receive(self, timeout_ms: int) -> bytes | None:
-        """The next encoded event, or None within the time limit."""
+        """Return the next encoded event, or None within the time limit."""
         if not self._socket.poll(timeout_ms):
             return None
         return self._socket.recv(zmq.NOBLOCK)
@@ -36,7 +36,7 @@ class EventReceiver:
 
 
 class EventSender:
-    """A stage's end of the event bus; belongs to the thread that made it."""
+    """Stage's end of the event bus; belongs to the thread that made it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._socket = context.socket(zmq.PUSH)
@@ -57,7 +57,7 @@ class EventSender:
 
 
 class Transport:
-    """The ZeroMQ context of one process and the names of its links."""
+    """ZeroMQ context of one process, which makes all of its sockets."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -69,7 +69,7 @@ class Transport:
         return self._context
 
     def require_curve(self, curve: ServerCurve) -> None:
-        """From here on sockets with CURVE take only clients whose public key is in `curve.clients`."""
+        """Let sockets with CURVE take only clients whose public key is in `curve.clients`."""
         if self._authenticator is None:
             self._authenticator = ThreadAuthenticator(self._context)
             self._authenticator.start()
@@ -85,11 +85,11 @@ class Transport:
         watched: bool = False,
         observer: LinkObserver | None = None,
     ) -> Link:
-        """One end of the channel at `endpoint`; make it in the thread that uses it."""
+        """Return one end of the channel at `endpoint`; make it in the thread that uses it."""
         return Link(self._context, endpoint, bind=bind, check=check, curve=curve, watched=watched, observer=observer)
 
     def server_link(self, endpoint: str, curve: ServerCurve | None = None) -> ServerLink:
-        """The end of a channel that many links may reach; make it in the thread that uses it."""
+        """Return the end of a channel that many links may reach; make it in the thread that uses it."""
         if curve is not None:
             self.require_curve(curve)
         return ServerLink(self._context, endpoint, curve=curve)
@@ -101,7 +101,7 @@ class Transport:
         return EventSender(self._context, endpoint)
 
     def close(self) -> None:
-        """Ends the context; every socket must have been closed."""
+        """End the context; every socket must have been closed."""
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()

@@ -144,7 +144,7 @@ class Link:
 
     @property
     def lost(self) -> bool:
-        """A peer that was connected is gone; make a new link to hear of it again.
+        """Whether a peer that was connected is gone; make a new link to reach it again.
 
         Raises ConnectionRefused where the peer does not accept this end's key.
         """
@@ -160,14 +160,14 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """The peer has been met; always so for a link within the process."""
+        """Whether the peer has been reached; always so for a link within the process."""
         if self._peer is None:
             return True
         self._peer.update()
         return self._peer.met
 
     def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
-        """Hands over a message and its arrays, which must not change afterwards: large ones are not copied.
+        """Hand over a message and its arrays, which must not change afterwards: large ones are not copied.
 
         Waits for room. Raises what `check` raises; without one, TransportError after SEND_LIMIT_MS.
         """
@@ -181,7 +181,7 @@ class Link:
             waited_ms += SEND_SLICE_MS
 
     def offer(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
-        """As `send` where there is room at once; whether there was."""
+        """Send where there is room at once; returns whether there was."""
         try:
             self._socket.send(encode(message), zmq.NOBLOCK | (zmq.SNDMORE if arrays else 0))
         except zmq.Again:
@@ -192,7 +192,7 @@ class Link:
         return True
 
     def receive(self, timeout_ms: int = 0) -> Envelope | None:
-        """The next message, or None within the time limit. Raises TransportError for one that cannot be read."""
+        """Return the next message, or None within the time limit. Raises TransportError for one that cannot be read."""
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
         try:
@@ -206,7 +206,7 @@ class Link:
         return received
 
     def close(self) -> None:
-        """Closes the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""
+        """Close the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""
         gone = False
         if self._peer is not None:
             self._peer.update()
@@ -216,7 +216,7 @@ class Link:
 
 
 class _PeerMonitor:
-    """Follows a socket's connection: whether its peer was met, is gone, or refused it."""
+    """Monitor of a socket's connection: whether its peer was reached, is gone, or refused it."""
 
     def __init__(self, watched: zmq.Socket[bytes]) -> None:
         self.met = self.lost = self.refused = False
@@ -250,7 +250,7 @@ class _PeerMonitor:
 
 
 class LinkPoller:
-    """Waits for any of several links and file descriptors; belongs to their thread."""
+    """Poller of several links and file descriptors; belongs to their thread."""
 
     def __init__(self, *links: Link, descriptors: Sequence[int] = ()) -> None:
         self._poller = zmq.Poller()
@@ -348,7 +348,7 @@ SEND_WAIT_MS = 2000
 
 
 class ServerLink:
-    """Takes messages from any client, and sends to one that is named. Belongs to the thread that made it."""
+    """Server's end: takes messages from any client, and sends to one of them. Belongs to the thread that made it."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, curve: ServerCurve | None = None
@@ -389,10 +389,10 @@ class ServerLink:
         try:
             return name.bytes, Envelope(decode(parts[0] if parts else b""), parts[1:])
         except TransportError as error:
-            self._tell_of(name, error)
+            self._log_unreadable(name, error)
             return name.bytes, error
 
-    def _tell_of(self, name: zmq.Frame, error: TransportError) -> None:
+    def _log_unreadable(self, name: zmq.Frame, error: TransportError) -> None:
         try:
             peer = str(name.get("Peer-Address")) or "a process of this machine"
         except zmq.ZMQError:
@@ -414,5 +414,5 @@ class ServerLink:
         return True
 
     def close(self) -> None:
-        """Closes the socket; what is still on its way gets LINGER_MS."""
+        """Close the socket; what is still on its way gets LINGER_MS."""
         self._socket.close()
