@@ -155,7 +155,7 @@ class MemoryEstimate:
         """`dtype` as `loading.DTYPES` names them, or `auto` for the checkpoint's own.
 
         The largest activations are the vision encoder's or the prefill's, whichever are more; a window's frames are
-        prefilled one by one. Its frames count twice, as `room.py` counts them: kept, and in their slots.
+        prefilled one by one. Its frames count twice, as `window_limits.py` counts them: kept, and in their slots.
         """
         stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
         size = BYTES.get(dtype) or stored

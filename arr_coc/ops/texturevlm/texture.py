@@ -164,7 +164,7 @@ class Texture:
     def sample_along(
         self, points: torch.Tensor, along: torch.Tensor, across_px: float | torch.Tensor = 1.0, layer: Layer = 0
     ) -> torch.Tensor:
-        """Anisotropic samples: the mean over footprints |along| long and `across_px` wide; see `anisotropic.py`.
+        """Anisotropic samples: the mean over footprints |along| long and `across_px` wide; see `sampling.py`.
 
         `points` and `along` float [..., 2]; `across_px` above 0 (else OptionError), a number or a tensor that
         broadcasts to [...]. Returns [..., 3].
