@@ -239,7 +239,7 @@ class _Receiver(threading.Thread):
     def nothing_came(self, limit_s: float) -> SourceError:
         """Why there has been no frame, and what to do."""
         if self._problem is not None:
-            why = f"sends only invalid messages: {self._problem}; docs/sources.md has the formatat"
+            why = f"sends only invalid messages: {self._problem}; docs/sources.md has the format"
         elif self._met:
             kind = "PUSH" if self._address.pull else "PUB"
             why = f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"

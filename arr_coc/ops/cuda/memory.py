@@ -216,7 +216,7 @@ def put_places(slot: StagingBuffer, tiles: Tiles) -> int:
 
 
 class HostMirror:
-    """Levels in ordinary memory. `level0` belongs to who converts frames on the host, and is stale only after frames
+    """Levels in host memory. `level0` belongs to who converts frames on the host, and is stale only after frames
     that never were there; the others are stale after every write."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """The store on CUDA.
 
-Frames in ordinary memory are compared and converted on the host, so that bytes stay those of the CPU store; their
+Frames in host memory are compared and converted on the host, so that bytes stay those of the CPU store; their
 dirty tiles are packed into pinned memory, copied at once, and written on all levels by one kernel. Frames that are CUDA
 tensors are compared and taken on the device. Readers on the device sample the texture into tensors; readers on the host
 get what changed since they last looked.

@@ -67,7 +67,7 @@ class CudaTexels:
         return self.mirror.read(level)
 
     def gather(self, regions: Regions) -> Plane:
-        """The pixels of regions in ordinary memory."""
+        """The pixels of regions in host memory."""
         patches = self.patches(torch.from_numpy(regions), torch.uint8)
         host = np.empty(tuple(patches.shape), np.uint8)
         if host.size:

@@ -1,4 +1,4 @@
-"""Contract of a texture store, what all stores share, and the reference store in ordinary memory."""
+"""Contract of a texture store, what all stores share, and the reference store in host memory."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class TextureStore(ABC):
 
 
 class BaseTextureStore(TextureStore):
-    """A store that compares frames with its own copy of the planes, in ordinary memory."""
+    """A store that compares frames with its own copy of the planes, in host memory."""
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, planes: PaddedPlanes) -> None:
         """`planes` is the copy that `_update_levels` keeps up to date."""
@@ -286,7 +286,7 @@ def _frozen(versions: TileVersions) -> TileVersions:
 
 
 class CpuStore(BaseTextureStore):
-    """A texture in ordinary memory; nothing of it outlives the process."""
+    """A texture in host memory; nothing of it outlives the process."""
 
     backend = "cpu"
 
@@ -297,7 +297,7 @@ class CpuStore(BaseTextureStore):
 
     @property
     def hardware(self) -> str:
-        return "ordinary memory"
+        return "host memory"
 
     def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         self._updater.update(planes, rectangles)

@@ -75,7 +75,7 @@ class TexelReader(Protocol):
 
 
 class MemoryTexels:
-    """Levels in ordinary memory."""
+    """Levels in host memory."""
 
     def __init__(self, levels: tuple[Plane, ...], gatherer: PatchGatherer | None = None) -> None:
         self._levels = levels

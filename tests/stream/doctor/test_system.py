@@ -150,7 +150,7 @@ class TestHardware:
         assert system.cameras().found == "this FFmpeg has no V4L2"
 
     def test_the_cpu_store_works_everywhere(self) -> None:
-        assert system.texture("cpu", "auto") == DiagnosticCheck("texture cpu", "works", "ordinary memory")
+        assert system.texture("cpu", "auto") == DiagnosticCheck("texture cpu", "works", "host memory")
 
     @pytest.mark.parametrize(("wanted", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
     @pytest.mark.parametrize(
