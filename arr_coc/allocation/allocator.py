@@ -21,12 +21,18 @@ from arr_coc.allocation.attending import (
     picture_structure,
     resolve_strategy,
 )
-from arr_coc.allocation.feedback import ExplorationTracker, FeedbackPrior
-from arr_coc.allocation.temporal import TAU_MS, MotionCompensator, TemporalBlend, shift_map
+from arr_coc.allocation.temporal import (
+    TAU_MS,
+    ExplorationTracker,
+    FeedbackPrior,
+    MotionCompensator,
+    TemporalBlend,
+    shift_map,
+)
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
 from arr_coc.ops.regions import level_map
-from arr_coc.ops.store.view import TextureView
+from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import CachedRelevance, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import LEVELS, NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions

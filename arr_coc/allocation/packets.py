@@ -10,7 +10,7 @@ import torch
 
 from arr_coc.allocation.allocator import FrameAllocation
 from arr_coc.ops.regions import region_mean
-from arr_coc.ops.store.view import TextureView
+from arr_coc.ops.store.base import TextureView
 from arr_coc.types import Allocation, FramePacket, TokenPacket, TokenReason
 
 

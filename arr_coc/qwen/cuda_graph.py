@@ -15,8 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe, attention_weights, probed_layers
-from arr_coc.qwen.decode import choose_finite, decode, not_finite, through_layers
-from arr_coc.qwen.kv_cache import GrowableLayer
+from arr_coc.qwen.decode import GrowableLayer, choose_finite, decode, not_finite, through_layers
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 

@@ -16,9 +16,8 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError
-from arr_coc.qwen.decode import PromptPart
+from arr_coc.qwen.decode import PrefixCache, PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, Packet
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import WindowOptions
 from arr_coc.qwen.qwenvl import KeyCapture, QwenVL, rotate, rotation
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket

@@ -14,7 +14,7 @@ import torch
 from jinja2 import TemplateError
 
 from arr_coc.errors import ContextLengthError, ModelError, counted
-from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, encode_packet, token_count
 from arr_coc.qwen.frame_window import (
     CachedFrame,
@@ -25,7 +25,6 @@ from arr_coc.qwen.frame_window import (
     insert_frames,
     prefill_frame,
 )
-from arr_coc.qwen.kv_cache import CacheMark, PrefixCache
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size

@@ -23,8 +23,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.video.block_matching import Match, found_in_place, match_blocks, without_bars
-from arr_coc.video.motion import Thumbnail
+from arr_coc.video.motion import Match, Thumbnail, found_in_place, match_blocks, without_bars
 
 REPLACED_SHARE = 0.35
 """Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in this

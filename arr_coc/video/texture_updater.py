@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
+from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, TextureView
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.ops.store.view import TextureView
 from arr_coc.types import NO_SHIFT, FramePlanes, FrameStamp, Shift, TileChange, new_epoch
 from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector
 from arr_coc.video.motion import Thumbnail, estimate_shift

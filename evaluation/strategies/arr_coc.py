@@ -2,7 +2,7 @@
 
 Both see the same frames as often, blend relevance over time and explore as a stream does by itself. What an answer
 teaches is the decoder's attention on its tokens, and their similarity with the question
-(arr_coc/allocation/feedback.py); the one is
+(arr_coc/allocation/temporal.py); the one is
 told of it before the next frame, the other is not. Nothing else differs.
 """
 

@@ -32,10 +32,9 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import attention_weights, last_query
-from arr_coc.qwen.decode import PromptPart, TextStream, decode
+from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, decode
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet, pooled
 from arr_coc.qwen.flops import Costs, Flops
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies.base import Ask, Reply, Strategy

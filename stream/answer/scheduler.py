@@ -8,7 +8,7 @@ from typing import Protocol
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
-from stream.answer.model_world import doubt_about
+from stream.answer.model import doubt_about
 from stream.answer.request import ClientOptions
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
 from stream.clock import Clock

@@ -13,8 +13,8 @@ from stream.config import Config
 from stream.display import open_display
 from stream.errors import StreamError
 from stream.monitor.health import RunHandle
-from stream.monitor.memory import MemorySampler
 from stream.monitor.metrics import TRIM_S
+from stream.monitor.statistics import MemorySampler
 from stream.runtime.session import open_run, run_session
 from stream.sinks.base import Display
 

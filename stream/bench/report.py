@@ -17,7 +17,6 @@ import numpy.typing as npt
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.events import Answer, Cut, Event, FrameReady, Summary
-from stream.monitor.memory import MemorySample
 from stream.monitor.metrics import (
     TRIM_S,
     Jitter,
@@ -28,7 +27,7 @@ from stream.monitor.metrics import (
     slope_per_hour,
     trimmed,
 )
-from stream.monitor.statistics import RunStatistics
+from stream.monitor.statistics import MemorySample, RunStatistics
 from stream.sinks.base import Sink
 from stream.sources.address import shown_config
 

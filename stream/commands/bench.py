@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import RunOptions, parse_count, parse_duration, takes_run_options
-from stream.commands.outcome import INTERRUPTED, also_written, report_note, report_written
+from stream.commands.run import INTERRUPTED, also_written, check_run, report_note, report_written
 from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
 from stream.errors import ConfigError
-from stream.runtime.preflight import check_run
 from stream.sinks.output_file import check_distinct, check_suffix, check_writable, output_files
 
 if TYPE_CHECKING:

@@ -11,11 +11,9 @@ import typer
 
 from arr_coc.errors import counted
 from stream.commands.options import ConfigKey, RunOptions, layers_from_options, takes_run_options
-from stream.commands.outcome import also_written, exit_status, report_note, report_written
-from stream.commands.several import configs_of, run_each
+from stream.commands.run import also_written, check_run, configs_of, exit_status, report_note, report_written, run_each
 from stream.config_loading import ConfigLayer, layer_from_file
 from stream.errors import ConfigError, OutputError
-from stream.runtime.preflight import check_run
 
 if TYPE_CHECKING:
     from stream.config import Config

@@ -20,7 +20,7 @@ from stream.commands.options import (
     parse_count,
     text_option,
 )
-from stream.commands.outcome import FAILED
+from stream.commands.run import FAILED
 from stream.config import CLIENTS_MAX
 from stream.config_loading import build_config
 

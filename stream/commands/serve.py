@@ -19,7 +19,7 @@ from stream.commands.options import (
     layers_from_options,
     text_option,
 )
-from stream.commands.outcome import INTERRUPTED
+from stream.commands.run import INTERRUPTED
 from stream.config_loading import ConfigLayer, build_config, layer_from_assignment, layer_from_file
 from stream.errors import TransportError
 
@@ -50,8 +50,8 @@ def ask(
     layers = layers_from_options(ask, keys=keys, plain_tcp=plain_tcp)
     network = build_config([ConfigLayer("ask", {"answer.query": question}), *layers]).network
 
-    from stream.commands.outcome import report_error
-    from stream.sinks.control import ask_request, read_reply
+    from stream.commands.run import report_error
+    from stream.sinks.services import ask_request, read_reply
     from stream.transport.security import client_curve
     from stream.transport.services import request
 

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import ConfigKey, RunOptions, layers_from_options, parse_duration, takes_run_options
-from stream.commands.outcome import also_written, exit_status, report_written
-from stream.commands.several import configs_of, run_each
+from stream.commands.run import also_written, check_run, configs_of, exit_status, report_written, run_each
 from stream.config import STDOUT
 from stream.config_loading import ConfigLayer
 from stream.errors import ConfigError
-from stream.runtime.preflight import check_run
 
 if TYPE_CHECKING:
     from stream.config import Config

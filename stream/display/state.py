@@ -15,8 +15,7 @@ from stream.display.text import EventText, discards_partial_answer, verdict_text
 from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Notice, QueryChanged, Started, VerdictChanged
 from stream.media import SourceInfo
 from stream.monitor.health import RunHandle
-from stream.monitor.memory import resident_bytes
-from stream.monitor.statistics import StatisticsSnapshot
+from stream.monitor.statistics import StatisticsSnapshot, resident_bytes
 from stream.untrusted import printable
 
 ENTRIES_KEPT = 200

@@ -115,7 +115,7 @@ class EventText:
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
         if isinstance(event, Restarted):
-            so_far = "" if event.count == 1 else f" ({event.count} restarts so far)"
+            so_far = "" if event.count == 1 else f" ({counted(event.count, 'restart')} so far)"
             return f"restarting {event.process}{so_far}: {event.cause}"
         if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"

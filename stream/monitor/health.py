@@ -29,9 +29,8 @@ from stream.events import (
     YesNoResult,
 )
 from stream.media import AllocationOverlay
-from stream.monitor.memory import resident_bytes
 from stream.monitor.schema import StatsMessage, StatusMessage
-from stream.monitor.statistics import RunStatistics
+from stream.monitor.statistics import RunStatistics, resident_bytes
 from stream.sources import SourceInfo
 from stream.sources.fit import FrameFitter
 

@@ -10,7 +10,7 @@ from arr_coc.ops.store.difference import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.latency import LatencyController, target_off
-from stream.answer.model_world import shows_scenes
+from stream.answer.model import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions

@@ -7,8 +7,7 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 
 from arr_coc.errors import ArrCocError
-from stream.answer.model import QWEN, model_name
-from stream.answer.model_world import check_watched
+from stream.answer.model import QWEN, check_watched, model_name
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config
 from stream.control import INTERRUPTED, RunControl, describe

@@ -47,11 +47,11 @@ def _services(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
     """The sinks that the configuration names; their libraries are only imported where there are any."""
     services: list[Callable[[Config, RunMonitor], Sink]] = []
     if config.output.publish is not None:
-        from stream.sinks.publish import PublishSink
+        from stream.sinks.services import PublishSink
 
         services.append(PublishSink)
     if config.output.control is not None:
-        from stream.sinks.control import ControlSink
+        from stream.sinks.services import ControlSink
 
         services.append(ControlSink)
     if config.output.metrics_port is not None:

@@ -17,7 +17,7 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem
 from stream.sources.checks import check_file
-from stream.sources.limits import decoder_options, decoding_failure, file_options
+from stream.sources.connection import decoder_options, decoding_failure, file_options
 from stream.sources.timing import MediaTimeline
 
 DECODERS: Mapping[str, Sequence[str]] = {

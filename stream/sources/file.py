@@ -22,6 +22,7 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import SCALE_DOWN, TimeRange
+from stream.sources.connection import file_options, too_large
 from stream.sources.decoder import (
     TEXT_DEMUXERS,
     VideoDecoder,
@@ -34,7 +35,6 @@ from stream.sources.decoder import (
     video_stream,
 )
 from stream.sources.fit import FrameFitter
-from stream.sources.limits import file_options, too_large
 from stream.sources.planes import FrameFormat, quarter_turns, to_planes
 from stream.sources.timing import MediaTimeline
 

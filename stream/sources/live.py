@@ -16,10 +16,17 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame, SourceInfo, SourceOutage
 from stream.sources.checks import refuse_time_range
-from stream.sources.connection import LiveTarget, cannot, opened_within, reading_failure, silent
+from stream.sources.connection import (
+    LiveTarget,
+    cannot,
+    decoder_options,
+    decoding_failure,
+    opened_within,
+    reading_failure,
+    silent,
+)
 from stream.sources.decoder import ONE_THREAD_MAX_PX, LossTracker, rate_of, video_stream
 from stream.sources.fit import FrameFitter
-from stream.sources.limits import decoder_options, decoding_failure
 from stream.sources.planes import FrameFormat, quarter_turns, to_planes
 from stream.sources.threaded import FrameQueue, ThreadedSource
 from stream.sources.timing import Backoff, LiveTimeline, Pacer

@@ -23,8 +23,8 @@ from stream.errors import SourceError, TransportError
 from stream.media import SkippedItem, SourceFrame, SourceInfo, SourceOutage
 from stream.sources.address import PULL, ZMQ_PREFIX
 from stream.sources.checks import refuse_time_range
+from stream.sources.connection import decoder_options
 from stream.sources.fit import FrameFitter
-from stream.sources.limits import decoder_options
 from stream.sources.planes import planes_of, rgb_of
 from stream.sources.threaded import FrameQueue, ThreadedSource
 from stream.sources.timing import LiveTimeline

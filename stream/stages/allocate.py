@@ -17,7 +17,7 @@ from msgspec import structs
 from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
 from arr_coc.allocation.packets import all_tokens, explain, frame_packet_from, packet_from, weights_of
 from arr_coc.errors import StoreError, StoreReplaced, counted
-from arr_coc.ops.store.view import TextureView
+from arr_coc.ops.store.base import TextureView
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions

@@ -6,8 +6,14 @@ Backpressure is not left to ZeroMQ: senders hold a `Mailbox` and wait for credit
 
 from __future__ import annotations
 
-from stream.transport.context import EventReceiver, EventSender, Transport
-from stream.transport.directory import SocketDirectory, ipc_endpoint, private_directory
+from stream.transport.context import (
+    EventReceiver,
+    EventSender,
+    SocketDirectory,
+    Transport,
+    ipc_endpoint,
+    private_directory,
+)
 from stream.transport.links import Client, Envelope, Link, LinkObserver, LinkPoller, ServerLink
 
 __all__ = [

@@ -1,14 +1,254 @@
-"""`Transport` (one ZeroMQ context a process), private ipc directory, `EventSender/EventReceiver`."""
+"""ZeroMQ context of a process, and the private directories of its ipc sockets.
+
+Each run keeps one file, locked for as long as its process lives, in a folder that only this user can enter. A record
+that nobody holds is that of a run that is gone. Where there is no such folder, nothing is recorded and nothing swept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
 
+import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from stream.errors import TransportError
 from stream.transport.links import Link, LinkObserver, ServerLink
 from stream.transport.security import ClientCurve, ServerCurve
+
+FOLDER = "arr-coc-stream"
+
+SUFFIX = ".run"
+
+RECORD_MAX_BYTES = 8192
+"""A path is at most 4096 bytes long."""
+
+log = logging.getLogger(__name__)
+
+
+def state_folders() -> list[str]:
+    """Return the folders for records, of which the first usable one is taken: $XDG_RUNTIME_DIR, $XDG_STATE_HOME, or
+    ~/.local/state."""
+    bases = [os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("XDG_STATE_HOME"), os.path.expanduser("~/.local/state")]
+    return [os.path.join(base, FOLDER) for base in bases if base and os.path.isabs(base)]
+
+
+@contextlib.contextmanager
+def keep_record(record: bytes) -> Iterator[None]:
+    """While inside, this process holds a record. Without a folder to keep it in there is none."""
+    name = f"{_host()}-{secrets.token_hex(16)}{SUFFIX}"
+    with _folder_to_write() as folder:
+        held = None if folder is None else _written(folder, name, record)
+        try:
+            yield
+        finally:
+            if folder is not None and held is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+                os.close(held)
+
+
+def sweep(tidy: Callable[[bytes], None]) -> None:
+    """Calls `tidy` with the record of every run on this machine that is gone, and removes that record."""
+    for path in state_folders():
+        folder = _open_private(path)
+        if folder is None:
+            continue
+        try:
+            for name in os.listdir(folder):
+                if name.startswith(f"{_host()}-") and name.endswith(SUFFIX):
+                    with contextlib.suppress(OSError):
+                        _sweep_one(folder, name, tidy)
+        finally:
+            os.close(folder)
+
+
+def _sweep_one(folder: int, name: str, tidy: Callable[[bytes], None]) -> None:
+    """Raises OSError where its run goes on, or where it is no record."""
+    held = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        about = os.fstat(held)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+            return
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        tidy(os.read(held, RECORD_MAX_BYTES))
+        os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(held)
+
+
+def _written(folder: int, name: str, record: bytes) -> int | None:
+    """The descriptor that holds the new record's lock; None where there can be no record.
+
+    The record gets its name once it is locked: a sweep never finds it without its lock.
+    """
+    new = f".{name}"
+    try:
+        held = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    except OSError as error:
+        log.debug("no record of this run: %s", error)
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(held, record)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        log.debug("no record of this run: %s", error)
+        os.close(held)
+        with contextlib.suppress(OSError):
+            os.unlink(new, dir_fd=folder)
+        return None
+    return held
+
+
+@contextlib.contextmanager
+def _folder_to_write() -> Iterator[int | None]:
+    """The folder for a new record, made where there is none; None where nothing can be kept."""
+    folders = state_folders()
+    opened = next((found for path in folders if (found := _open_private(path, make=True)) is not None), None)
+    try:
+        yield opened
+    finally:
+        if opened is not None:
+            os.close(opened)
+
+
+def _open_private(path: str, *, make: bool = False) -> int | None:
+    """A folder of this user that nobody else can enter or write; None where it is anything else."""
+    try:
+        if make:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        log.debug("no records in %s: %s", path, error)
+        return None
+    about = os.fstat(opened)
+    if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
+        log.debug("no records in %s: others may enter it", path)
+        os.close(opened)
+        return None
+    return opened
+
+
+def _host() -> str:
+    """The machine's name: a home folder may be shared by several."""
+    return os.uname().nodename.replace("/", "_")
+
+
+IPC_PATH_MAX_BYTES = 107
+"""A Unix socket's path may be this long on Linux (sun_path, less the final zero)."""
+
+
+LONGEST_NAME = "reports"
+"""Of the sockets that lie there."""
+
+
+PREFIX = "arr-coc-"
+
+PRIVATE_MODE = 0o700
+
+
+class SocketDirectory(msgspec.Struct, frozen=True):
+    """A directory that a run has made for its sockets. `marker` is the random name of the file that marks it as such;
+    `device` and `inode` are those of the directory.
+
+    It can be sent to another process, which can remove it too.
+    """
+
+    path: str
+    marker: str
+    device: int
+    inode: int
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    @classmethod
+    def make(cls) -> SocketDirectory:
+        """A new one in the system's temporary directory, which only this user can enter."""
+        path = tempfile.mkdtemp(prefix=PREFIX)
+        made = os.stat(path)
+        directory = cls(path, f".run-{secrets.token_hex(16)}", made.st_dev, made.st_ino)
+        os.close(os.open(os.path.join(path, directory.marker), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return directory
+
+    def remove(self) -> bool:
+        """Removes the directory, its marker and its sockets; returns whether it is gone.
+
+        Nothing is removed where it is not the directory that was made, or holds anything but the marker and sockets of
+        this user. Any process may call this at any time, several at once too.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                self._remove()
+            except OSError as error:
+                log.debug("%s stays: %s", self.path, error)
+        return not os.path.lexists(self.path)
+
+    def _remove(self) -> None:
+        opened = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            names = self._removable(opened)
+            for name in sorted(names, key=lambda name: name == self.marker):  # the marker last
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=opened)
+        finally:
+            os.close(opened)
+        os.rmdir(self.path)
+
+    def _removable(self, opened: int) -> list[str]:
+        """The names of all that lies in the directory. Raises OSError where something of it is not the run's."""
+        about = os.fstat(opened)
+        if (about.st_dev, about.st_ino) != (self.device, self.inode):
+            raise OSError("another directory has taken its place")
+        if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) != PRIVATE_MODE:
+            raise OSError("others may enter it")
+        names = os.listdir(opened)
+        if names and self.marker not in names:
+            raise OSError("its marker is gone")
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                entry = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                expected = stat.S_ISREG if name == self.marker else stat.S_ISSOCK
+                if not expected(entry.st_mode) or entry.st_uid != about.st_uid:
+                    raise OSError(f"{name} in it is not the program's")
+        return names
+
+
+@contextlib.contextmanager
+def private_directory() -> Iterator[SocketDirectory]:
+    """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
+
+    What runs have left that were killed is swept up first. Raises TransportError where the system's temporary directory
+    has too long a name for a Unix socket.
+    """
+    sweep(_remove_recorded)
+    directory = SocketDirectory.make()
+    with keep_record(msgspec.json.encode(directory)):
+        try:
+            if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
+                raise TransportError(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
+            yield directory
+        finally:
+            directory.remove()
+
+
+def _remove_recorded(record: bytes) -> None:
+    with contextlib.suppress(msgspec.DecodeError):
+        msgspec.json.decode(record, type=SocketDirectory).remove()
+
+
+def ipc_endpoint(directory: os.PathLike[str], name: str = "answer") -> str:
+    """The address of a socket in `directory`: the answer stage's, or another one's."""
+    return f"ipc://{os.path.join(directory, name)}"
+
 
 EVENT_QUEUE = 256
 """Events that may wait for the main thread before the allocate stage waits."""

@@ -13,7 +13,7 @@ from benchmarks.live import measure_memory, measure_release, targets, worst_fram
 from benchmarks.support.hop_channels import END, OwnThreads, number_of, numbered
 from benchmarks.transport import median_of
 from stream.bench.report import RunRecord, report
-from stream.monitor.memory import MemorySample
+from stream.monitor.statistics import MemorySample
 from tests.stream.bench.test_report import recorded
 from tests.support.events import frame
 

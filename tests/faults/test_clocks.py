@@ -28,7 +28,7 @@ FRAMES = 20
 WALL_CLOCK_FOR_PEOPLE = {
     "stream/logs.py": "tells people and log readers when something happened",
     "stream/recording/recorder.py": "tells a person when something was recorded",
-    "stream/sinks/publish.py": "stamps messages for other machines",
+    "stream/sinks/services.py": "stamps messages for other machines",
     "stream/display/state.py": "tells a person at what time something was said",
 }
 """Where the time of day is what is wanted."""

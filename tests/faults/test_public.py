@@ -17,7 +17,7 @@ import zmq
 
 from stream.config import Config
 from stream.monitor.health import RunMonitor
-from stream.sinks.control import ControlHandler, ask_request
+from stream.sinks.services import ControlHandler, ask_request
 from stream.sources.zeromq import FrameDecoder, InvalidFrameMessage
 from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
 from tests.support.faults import many

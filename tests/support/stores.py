@@ -14,9 +14,8 @@ from arr_coc.errors import DeviceLost, StoreError
 from arr_coc.ops.backends import open_store, probe_backend
 from arr_coc.ops.gl.buffers import MappedBuffer
 from arr_coc.ops.gl.device import GlDevice, find_device, open_device
-from arr_coc.ops.store.base import Backend, CpuStore, TextureStore
+from arr_coc.ops.store.base import Backend, CpuStore, TexelReader, TextureStore
 from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle
-from arr_coc.ops.store.view import TexelReader
 from arr_coc.types import FramePlanes
 from arr_coc.video import texture_updater as updater
 

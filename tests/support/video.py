@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from av.stream import Disposition
 
+from arr_coc.ops.store.base import MemoryTexels, TextureView
 from arr_coc.ops.store.raster import rgb_matrix
-from arr_coc.ops.store.view import MemoryTexels, TextureView
 from arr_coc.types import LEVELS, TILE_PX, Colour, FramePlanes, FrameStamp, Layout, TileGrid, TileVersions
 
 Image = npt.NDArray[np.uint8]

@@ -14,9 +14,8 @@ from typer import Exit
 
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCLayer, load_bundled_realiser
-from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import grid_regions

@@ -18,8 +18,7 @@ import torch
 
 from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
-from arr_coc.ops.cuda.frames import DeviceFrame, FrameUploader
-from arr_coc.ops.cuda.interop import SharedTextures
+from arr_coc.ops.cuda.interop import DeviceFrame, FrameUploader, SharedTextures
 from arr_coc.ops.cuda.memory import (
     AT_ONCE,
     FINE_BYTES,

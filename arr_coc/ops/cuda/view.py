@@ -12,8 +12,8 @@ import torch
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.cuda.device import CudaDevice, call
 from arr_coc.ops.cuda.memory import HostMirror, MipTexture, StreamOrder
+from arr_coc.ops.store.base import TextureView
 from arr_coc.ops.store.planes import Plane
-from arr_coc.ops.store.view import TextureView
 from arr_coc.types import TILE_PX, FrameStamp, TileGrid, TileVersions
 
 CHANNELS = 13

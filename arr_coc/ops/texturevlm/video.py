@@ -14,10 +14,9 @@ from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.pictures import Picture, to_rgb
-from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
+from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, TextureView
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.ops.store.view import TextureView
 from arr_coc.ops.texturevlm.texture import Foveation, FoveationOptions
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
 

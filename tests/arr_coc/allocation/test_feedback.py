@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from arr_coc.allocation.feedback import FADE_S, INFORMATION_BAND, RENEW, ExplorationTracker, FeedbackPrior
-from arr_coc.allocation.temporal import RENEWAL
+from arr_coc.allocation.temporal import FADE_S, INFORMATION_BAND, RENEW, RENEWAL, ExplorationTracker, FeedbackPrior
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 
 INFORMATION = np.array([[0.2, 0.4, 0.8]], np.float32)

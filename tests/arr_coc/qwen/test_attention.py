@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
-from arr_coc.qwen.decode import PromptPart, decode, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, decode, prefill
 from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL

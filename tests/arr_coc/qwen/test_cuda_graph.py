@@ -14,9 +14,8 @@ from torch.utils._pytree import tree_leaves
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe
 from arr_coc.qwen.cuda_graph import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CudaGraphStep, DecodeRunner, cuda_graph
-from arr_coc.qwen.decode import PromptPart, SingleTokenStep, decode_one_token, prefill
+from arr_coc.qwen.decode import ROOM_TOKENS, PrefixCache, PromptPart, SingleTokenStep, decode_one_token, prefill
 from arr_coc.qwen.frame_window import FrameWindow
-from arr_coc.qwen.kv_cache import ROOM_TOKENS, PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.decode import PromptPart, TextStream, choose, decode, prefill
-from arr_coc.qwen.kv_cache import PrefixCache
+from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, choose, decode, prefill
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from tests.support.models import SPECIAL_TOKENS, tiny_qwen, tiny_tokenizer

@@ -10,10 +10,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from arr_coc.qwen.decode import decode_one_token, prefill
+from arr_coc.qwen.decode import PrefixCache, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs, Flops
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FrameStamp
 from evaluation.strategies.base import TiledFrame

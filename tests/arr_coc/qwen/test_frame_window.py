@@ -12,7 +12,7 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import Packet, encode_packet
 from arr_coc.qwen.frame_window import (
     CachedFrame,
@@ -23,7 +23,6 @@ from arr_coc.qwen.frame_window import (
     prefill_frame,
     suitability,
 )
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Frames, WindowOptions
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL

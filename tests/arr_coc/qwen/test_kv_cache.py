@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import DynamicCache
 
-from arr_coc.qwen.decode import PromptPart, prefill
-from arr_coc.qwen.kv_cache import ROOM_TOKENS, PrefixCache, empty_kv
+from arr_coc.qwen.decode import ROOM_TOKENS, PrefixCache, PromptPart, empty_kv, prefill
 from tests.support.models import tiny_qwen
 
 

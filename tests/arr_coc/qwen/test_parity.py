@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import grid_regions, to_patches, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL

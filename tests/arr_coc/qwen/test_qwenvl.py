@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from arr_coc.qwen.decode import PromptPart, prefill
-from arr_coc.qwen.kv_cache import PrefixCache
+from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.preprocess import visual_positions
 from arr_coc.qwen.qwenvl import KeyCapture, rotate, rotation
 from tests.support.models import FAMILIES, tiny_qwen

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
+from arr_coc.qwen.decode import ROOM_TOKENS
 from arr_coc.qwen.frame_window import FrameWindow
-from arr_coc.qwen.kv_cache import ROOM_TOKENS
 from arr_coc.qwen.options import AnswerOptions, WindowOptions
 from tests.arr_coc.qwen.test_session import QUERY, packet, said, whole
 from tests.support.sessions import Logits, apart, frame_tokens, frames, sharing

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.decode import PromptPart, decode_one_token, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies.pruning import DIVPRUNE, Prefilled, staged_prefill
 from evaluation.strategies.pruning import fastv_schedule as fastv_schedule

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stream import cli
-from stream.answer.model_world import check_watched, doubt_about
+from stream.answer.model import check_watched, doubt_about
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.runtime.session import open_run

@@ -10,8 +10,7 @@ import pytest
 from stream.bench.report import FRAME, Report, RunRecord, config_json, machine, report
 from stream.config import Config
 from stream.events import Cut, Event, Outage, Restarted
-from stream.monitor.memory import MemorySample
-from stream.monitor.statistics import RunStatistics
+from stream.monitor.statistics import MemorySample, RunStatistics
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, summary
 

@@ -17,7 +17,7 @@ import pytest
 from stream.cli import main
 from stream.config import Config, OutputConfig
 from stream.monitor.health import RunMonitor
-from stream.sinks.control import ControlSink
+from stream.sinks.services import ControlSink
 from stream.transport import services as control_module
 from tests.stream.test_cli import error_of
 from tests.support.events import frame

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stream.cli import main
-from stream.commands.several import configs_of, run_each
+from stream.commands.run import configs_of, run_each
 from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, NothingToContinue, OutputError, ReaderGone, ResumeError, SourceError
 from stream.events import Answer, Summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from stream.monitor.memory import MemorySampler, resident_bytes
+from stream.monitor.statistics import MemorySampler, resident_bytes
 
 
 def test_processes_that_are_gone_are_left_out() -> None:

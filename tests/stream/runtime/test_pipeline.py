@@ -17,7 +17,7 @@ from PIL import Image
 
 from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import DeviceLost, ModelNotFound
-from arr_coc.ops.store.view import TextureView
+from arr_coc.ops.store.base import TextureView
 from arr_coc.types import Encode, Feedback, Shift
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import (

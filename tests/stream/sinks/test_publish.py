@@ -36,7 +36,7 @@ from stream.events import (
 )
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
-from stream.sinks.publish import KEPT, PublishSink
+from stream.sinks.services import KEPT, PublishSink
 from stream.transport import services as publisher_module
 from tests.support.events import answer, frame, look, shadow, summary, turned
 from tests.support.network import listening

@@ -21,9 +21,9 @@ import pytest
 from PIL import Image
 
 from arr_coc.types import NS_PER_S
+from stream.commands.run import check_source
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
-from stream.runtime.preflight import check_source
 from stream.sources import Source, SourceFrame, file
 from stream.sources import file as module
 from stream.sources import planes as form

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.transport.directory import SocketDirectory, private_directory, state_folders
+from stream.transport.context import SocketDirectory, private_directory, state_folders
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from arr_coc.qwen.checkpoint import family_of
-from arr_coc.qwen.decode import PromptPart, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame
-from arr_coc.qwen.kv_cache import PrefixCache
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.store.base import Backend
+from arr_coc.ops.store.base import Backend, TextureView
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.ops.store.view import TextureView
 from tests.support.stores import BACKENDS, require
 from tests.support.video import random_planes, stamp
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stream.commands.run import check_run, check_source
 from stream.config import CaptureConfig, Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError, SourceError, SourceNotFound
-from stream.runtime.preflight import check_run, check_source
 
 ROOT = Path(__file__).resolve().parents[3]
 

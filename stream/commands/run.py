@@ -1,0 +1,233 @@
+"""Runs of a command: checks before anything is loaded, one source after another, and the exit status.
+
+Loading torch, OpenCV and FFmpeg takes seconds; a mistyped name is reported at once. Nothing is opened here, and the
+code that opens it checks again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stream import logs
+from stream.answer.model import model_name
+from stream.config import STDOUT, CaptureConfig, Config, NetworkConfig, check_reachable, needs_keys
+from stream.errors import (
+    NothingToContinue,
+    OutputError,
+    ReaderGone,
+    SourceError,
+    SourceNotFound,
+    StageDied,
+    TransportError,
+)
+from stream.sinks.output_file import check_distinct, check_outputs, output_files
+from stream.sources.address import (
+    PULL,
+    SCENE_PREFIX,
+    STDIN,
+    ZMQ_PREFIX,
+    camera_of,
+    is_live_address,
+    redacted,
+    scheme_of,
+)
+from stream.sources.checks import check_address, check_file, is_pattern, pictures_of, refuse_time_range
+
+if TYPE_CHECKING:
+    from stream.config import OutputConfig
+    from stream.events import Summary
+    from stream.runtime.answer_worker import AnswerWorker
+
+FAILED = 1
+"""The run failed on the way."""
+
+BAD_INPUT = 2
+"""The request cannot be met: usage, configuration, source, model or output."""
+
+INTERRUPTED = 130
+"""Ended by Ctrl-C: 128 + SIGINT, as shells count."""
+
+NOT_FOUND = 3
+"""The answer to the standing query was never yes."""
+
+READER_GONE = 141
+"""The reader of stdout has gone: 128 + SIGPIPE."""
+
+
+def exit_status(summary: Summary, *, watching: bool = False) -> int:
+    """Return the exit status of a run; `watching`: it had a standing query."""
+    if summary.ended in ("interrupted", "cancelled"):
+        return INTERRUPTED
+    return NOT_FOUND if watching and not summary.found else 0
+
+
+def report_written(paths: Sequence[str]) -> None:
+    """Report the files that were written."""
+    for path in paths:
+        if path == STDOUT:
+            continue
+        logs.say(f"wrote {path}", event="wrote", path=path)
+
+
+def also_written(output: OutputConfig) -> list[str]:
+    """Return the files that a run wrote beside its captions."""
+    return [path for path in (output.heatmap, output.why, output.record) if path is not None]
+
+
+def report_error(message: str) -> None:
+    """Write an error in one line on stderr."""
+    line = " ".join(message.split())
+    logs.say(f"error: {line}", "error", "error", message=line)
+
+
+def report_note(message: str) -> None:
+    """Write a remark in one line on stderr."""
+    logs.say(message, message=message.removeprefix("note: "))
+
+
+NAME = "{name}"
+"""Placeholder in an output's name for the source's name without folder and suffix."""
+
+CAPTIONS = ".vtt"
+"""Suffix of the output where `-o` names a folder."""
+
+RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
+
+
+def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
+    """Return the configuration for each source, its outputs named after it.
+
+    Raises OutputError where two sources would be written to one file, a source would be overwritten, and for an
+    unknown suffix and a place that cannot be written.
+    """
+    configs = [
+        config.model_copy(update={"source": source, "output": _placed(config.output, source)}) for source in sources
+    ]
+    files = [path for one in configs for path in output_files(one.output) if path != STDOUT]
+    check_distinct(files, sources[0], *sources[1:])
+    for one in configs:
+        check_outputs(one.output, one.source)
+    return configs
+
+
+def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
+    """Run one after another with one model; return the exit status of all.
+
+    A source that fails is told, and the others go on; so they do after one that an earlier run has finished. Ctrl-C
+    ends all.
+    """
+    statuses = []
+    with _shared(configs[0]) as shared:
+        for number, config in enumerate(configs, 1):
+            report_note(f"{config.source} ({number} of {len(configs)})")
+            try:
+                summary = run_one(config, shared)
+            except ReaderGone:
+                raise
+            except NothingToContinue:
+                report_note(f"note: {config.source} was finished before; its outputs stay as they are")
+                statuses.append(0)
+                continue
+            except (SourceError, OutputError, StageDied, TransportError) as error:
+                report_error(str(error))
+                statuses.append(FAILED)
+                continue
+            statuses.append(exit_status(summary, watching=config.answer.until.question is not None))
+            if statuses[-1] == INTERRUPTED:
+                return INTERRUPTED
+    if FAILED in statuses:
+        return FAILED
+    return min(statuses)  # with a standing question: 0 where one of them found it
+
+
+def _shared(config: Config) -> closing[AnswerWorker] | nullcontext[None]:
+    """Return the answer process of all runs, where they have one of their own on this machine."""
+    if config.answer.server is not None or config.pipeline.single_process:
+        return nullcontext()
+    from stream.runtime.answer_worker import AnswerWorker
+
+    return closing(AnswerWorker(config, restart=config.pipeline.restart is True))
+
+
+def _placed(output: OutputConfig, source: str) -> OutputConfig:
+    name = _name_of(source)
+    changed = {
+        key: None if path is None else _place(f"--{key}", path, name)
+        for key, path in (("heatmap", output.heatmap), ("why", output.why), ("record", output.record))
+    }
+    paths = tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in output.paths)
+    return output.model_copy(update={**changed, "paths": paths})
+
+
+def _place(option: str, path: str, name: str, folder_of: str | None = None) -> str:
+    if path == STDOUT:
+        return path
+    if folder_of is not None and (path.endswith(os.sep) or os.path.isdir(path)):
+        return os.path.join(path, name + folder_of)
+    if NAME not in path:
+        example = f"{NAME}{Path(path).suffix}"
+        also = ", or name a folder" if folder_of is not None else ""
+        raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{also}")
+    return path.replace(NAME, name)
+
+
+def _name_of(source: str) -> str:
+    """Return the file's name without folder and suffix; of an address the part that makes a file name."""
+    stem = Path(source).stem if "://" not in source else source.partition("://")[2]
+    return re.sub(r"[^\w.+-]+", "_", stem).strip("_") or "source"
+
+
+def check_run(config: Config) -> None:
+    """Raises StreamError or ArrCocError where a run of this configuration would fail at once."""
+    check_outputs(config.output, config.source)
+    if config.output.record is not None:
+        _check_record(config.output.record)
+    check_source(config.source, config.capture, config.network)
+    for endpoint in (config.output.publish, config.output.control):
+        if endpoint is not None:
+            needs_keys(config.network, endpoint)
+    if config.answer.server is not None:
+        needs_keys(config.network, config.answer.server)
+        check_reachable(config.answer.server)
+    else:
+        model_name(config)
+
+
+def _check_record(folder: str) -> None:
+    """Raises OutputError where no folder for a recording can be."""
+    problem = "it is a file" if os.path.isfile(folder) else os.strerror(errno.ENOENT)
+    if not os.path.isdir(folder) and (os.path.lexists(folder) or not Path(folder).parent.is_dir()):
+        raise OutputError(f"cannot record into {folder!r}: {problem}; name a folder, new or empty")
+
+
+def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
+    """Raises SourceError, or ConfigError for an endpoint of ZeroMQ, where there cannot be such a source."""
+    device = camera_of(address)
+    if is_live_address(address) and scheme_of(address) not in ("http", "https"):  # HLS may have an end
+        refuse_time_range(capture, redacted(address))
+    if address == STDIN or address.startswith(SCENE_PREFIX):
+        return
+    if device is not None:
+        if not os.path.exists(device):
+            raise SourceNotFound(f"{device} is not there; plug the camera in, or choose one that `devices` lists")
+    elif address.startswith(ZMQ_PREFIX):
+        endpoint = address.removeprefix(ZMQ_PREFIX).removesuffix(PULL)
+        needs_keys(network, endpoint)
+        check_reachable(endpoint)
+    else:
+        check_address(address)
+        if scheme_of(address) is None:
+            _check_path(os.path.expanduser(address), capture)
+
+
+def _check_path(path: str, capture: CaptureConfig) -> None:
+    if os.path.isdir(path) or is_pattern(path):
+        pictures_of(path)
+    else:
+        check_file(Path(path), capture.max_pixels)
