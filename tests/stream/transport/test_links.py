@@ -609,7 +609,7 @@ def test_what_is_no_answer_stage_turns_a_link_away(places: Places) -> None:
         with pytest.raises(ConnectionRefused, match="turns this end away: give --keys the folder"):
             until(lambda: link.lost, link)
         thread.join(LIMIT_MS / 1000)
-    with pytest.raises(ConnectionRefused, match="check that it is an answer stage"):
+    with pytest.raises(ConnectionRefused, match="check that it is an answer server"):
         link.lost  # noqa: B018
     assert not link.connected
 
