@@ -26,6 +26,7 @@ import torch
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "allocate.json"
@@ -135,7 +136,7 @@ def main() -> None:
         "jitter": measure_jitter(arguments.frames),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    write_report(arguments.out, result)
     print(json.dumps(result, indent=2))
 
 

@@ -15,10 +15,8 @@ to the first token, less memory.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ import numpy as np
 import torch
 
 from arr_coc.qwen.loading import DTYPES, load_qwen
-from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from benchmarks.support.answer_ways import (
     TEXT_TOKENS,
@@ -37,19 +34,16 @@ from benchmarks.support.answer_ways import (
     Streamed,
     Took,
     peak_mib,
+    pictures,
     plot,
     speak_on,
     stock_processor,
 )
+from benchmarks.support.harness import write_report
 from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from stream.bench.report import machine
-from stream.clock import MonotonicClock
-from stream.config import CaptureConfig
-from stream.sources.factory import open_source
 
 RESULTS = Path(__file__).parent / "results" / "answer.json"
-SIZE = "1024x1024"
-EVERY_FRAMES = 5
 WARM_UP = 2
 """Turns that are not counted; the first one encodes everything."""
 
@@ -57,18 +51,6 @@ ANSWERS_TARGET, FIRST_TOKEN_TARGET = 4.0, 5.0
 GPU_TARGETS_MS = {"first_token_ms p50": 10.0, "first_token_ms p99": 15.0, "answer_ms p50": 35.0}
 TOKENS_TARGET_HZ = 600.0
 JUDGED = "sparse 273"
-
-
-def pictures(count: int) -> list[Rgb]:
-    """Pictures of the drawn stream, a fifth of a second apart."""
-    found: list[Rgb] = []
-    with closing(open_source("scene:demo", CaptureConfig(size=SIZE), MonotonicClock())) as source:
-        for index, frame in enumerate(source.frames()):
-            if index % EVERY_FRAMES == 0:
-                found.append(np.array(frame.planes.planes[0]))
-            if len(found) == count:
-                break
-    return found
 
 
 def all_ways(qwen: QwenVL) -> list[AnswerWay]:
@@ -220,7 +202,7 @@ def main() -> None:
     for name, part in parts.items():
         report[name] = part()
         print(table(report[name]), "\n")
-        arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_report(arguments.out, report)
     plot(report, arguments.out.with_suffix(".png"))
     print(f"written to {arguments.out}")
 

@@ -35,6 +35,7 @@ from arr_coc.video.motion import Thumbnail
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.support.cut_grounds import Part, decoded
 from benchmarks.support.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.sources.planes import planes_of
 
@@ -217,7 +218,7 @@ def main() -> None:
     else:
         print(f"real clips are left out: {arguments.clips} has no manifest.json (--clips or $ARR_COC_CLIPS)")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments.out, report)
     print(f"written to {arguments.out}")
 
 

@@ -29,6 +29,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed, model_2b
 from benchmarks.support.answer_ways import speak_on
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "encode.json"
@@ -132,7 +133,7 @@ def main() -> None:
         "answers": measure_answers(qwen, 4 * arguments.repeats),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(arguments.out, report)
     print(json.dumps(report, indent=2))
 
 

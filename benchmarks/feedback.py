@@ -30,8 +30,8 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
-from benchmarks.answer import pictures
-from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, speak_on
+from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, pictures, speak_on
+from benchmarks.support.harness import write_report
 from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from stream.bench.report import machine
 
@@ -163,7 +163,7 @@ def main() -> None:
         "qwen3_vl_2b": measure_2b(arguments.device, DTYPES[arguments.dtype_2b], arguments.rounds_2b),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments.out, report)
     print(json.dumps(report, indent=2))
 
 

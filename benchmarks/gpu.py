@@ -18,7 +18,6 @@ Then one tile is updated 100 000 times, and what the process holds must not grow
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -39,6 +38,7 @@ from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.knowing import InformationScorer
 from arr_coc.types import FramePlanes, FrameStamp
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
@@ -293,7 +293,7 @@ def main() -> None:
         print(f"{target['what']} {target['time']}: {target['p50_ms']} of {target['target_ms']} ms, {verdict}")
     print(f"after {report['leaks']['updates']} updates grown by {report['leaks']['grown']}")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments.out, report)
     print(f"written to {arguments.out}")
 
 

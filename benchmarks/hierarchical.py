@@ -30,6 +30,7 @@ from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.vision import Attend, VisualTokens, embed_rows, run_blocks
 from arr_coc.types import TILE_PX, TileGrid
 from benchmarks.allocate import scenery
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.scenes.catalogue import load_scene
 
@@ -207,7 +208,7 @@ def main() -> None:
         "one_layer_ms": times,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments.out, report)
     draw(errors, arguments.png)
     print(json.dumps({"errors": errors, "one_layer_ms": times}, indent=2))
 

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.support.harness import percentiles, write_report
 from benchmarks.support.hop_channels import (
     END,
     Channel,
@@ -159,7 +160,7 @@ def slow_consumer(channel: Channel, pictures: Sequence[Picture], seconds: float,
     age_ms = [(at_ns - captured_ns[frame]) / 1e6 for frame, at_ns in arrivals]
     during = [age for at, age in zip(at_s, age_ms, strict=True) if at <= seconds]
     return {
-        "age_ms": {name: round(value, 2) for name, value in percentiles(during).items()},
+        "age_ms": percentiles(during, 2),
         "first_second_ms": round(float(np.median([a for t, a in zip(at_s, age_ms, strict=True) if t <= 1])), 2),
         "last_second_ms": round(
             float(np.median([a for t, a in zip(at_s, age_ms, strict=True) if seconds - 1 <= t <= seconds])), 2
@@ -172,11 +173,6 @@ def slow_consumer(channel: Channel, pictures: Sequence[Picture], seconds: float,
         "stays_below_two_periods": max(during) <= TARGET_PERIODS * CONSUMER_S * 1e3,
         "timeline": [[round(at, 3), round(age, 2)] for at, age in zip(at_s, age_ms, strict=True) if at <= seconds],
     }
-
-
-def percentiles(values: list[float]) -> dict[str, float]:
-    p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist()
-    return {"p50": p50, "p95": p95, "p99": p99, "max": max(values)}
 
 
 def peers() -> list[Channel]:
@@ -211,7 +207,7 @@ def measure_hops(pictures: Sequence[Picture], rounds: int, count: int) -> list[d
             "way": name,
             "between": "processes" if processes else "threads",
             "carries": entry["carries"],
-            "hop_us": {key: round(value, 1) for key, value in percentiles(entry["hops"]).items()},
+            "hop_us": percentiles(entry["hops"], 1),
             "p50_of_rounds": entry["p50_of_rounds"],
         }
         for (name, processes), entry in measured.items()
@@ -299,7 +295,7 @@ def main() -> None:
     }
     print(table(hops, slow))
     print(json.dumps(told["comparison"], indent=2))
-    options.out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    write_report(options.out, told)
     draw(slow, options.png)
 
 

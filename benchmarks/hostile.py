@@ -27,6 +27,7 @@ import numpy as np
 import zmq
 
 from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from benchmarks.support.harness import write_report
 from stream.answer.client_table import ServerOptions
 from stream.answer.model import AnswerStats, Packet
 from stream.answer.server import AnswerServer
@@ -231,7 +232,7 @@ def main() -> None:
         "met": all(figures["ratio"] <= TARGET for figures in beside.values()),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(arguments.out, report)
     print(json.dumps(report, indent=2))
 
 

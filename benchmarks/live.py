@@ -30,6 +30,7 @@ import av
 import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePlanes
+from benchmarks.support.harness import write_report
 from stream.bench.measure import record_run
 from stream.bench.report import BYTES_PER_MB, Report, RunRecord, config_json, machine, report
 from stream.clock import MonotonicClock
@@ -216,7 +217,7 @@ def main() -> None:
         **told.as_json(),
     }
     print(json.dumps({key: result[key] for key in ("targets", "memory", "release", "dropped")}, indent=2))
-    options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_report(options.out, result)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ Definitions are those of `python run_stream.py bench`. Target: at least 120 fram
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import av
 
+from benchmarks.support.harness import write_report
 from stream.bench.report import RunRecord, config_json, machine, report
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.runtime.pipeline import Pipeline
@@ -72,7 +72,7 @@ def main() -> None:
     print(f"capture to allocation ready: {rates} frames a second (target {TARGET_FPS:g})")
     print(f"frame latency, median run: p50 {latency['p50']:.2f} ms, p99 {latency['p99']:.2f} ms")
     print(f"answers beside it: {median['figures']['answers']['value']:.1f} a second")
-    options.out.write_text(json.dumps({"fps_of_runs": rates, "median_run": median}, indent=2) + "\n", "utf-8")
+    write_report(options.out, {"fps_of_runs": rates, "median_run": median})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ the relative error of a token is the norm of the difference over the norm. Answe
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.texture_updater import TextureUpdater
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.config import DEFAULT_QUERY
 from stream.scenes import load_scene
@@ -178,7 +178,7 @@ def main() -> None:
         "answers": answers,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments.out, report)
     print(f"written to {arguments.out}")
 
 

@@ -12,13 +12,13 @@ ready, to the first piece of text, and to the first whole answer about a frame f
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support.harness import write_report
 from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
@@ -135,7 +135,7 @@ def main() -> None:
     print(f"server back to first text: {texts} s, worst {worst} (target {TARGET_S:g} s)")
     options.out.parent.mkdir(exist_ok=True)
     document = {"target_s": TARGET_S, "worst_first_text_s": worst, "cuts": cuts, "machine": machine()}
-    options.out.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    write_report(options.out, document)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Target: no growth in counts, at most 8 MiB of memory in either process over 100 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import av
 import numpy as np
 import psutil
 
+from benchmarks.support.harness import write_report
 from stream.answer.model import QWEN
 from stream.bench.report import machine
 from stream.config import AnswerConfig, Config
@@ -183,7 +183,7 @@ def main() -> None:
     for name, growth in told["growth"].items():
         print(f"{name}: {result.samples.series[name][-1]:.1f} at the end, growth {growth:+.2f}")
     print("; ".join(told["faults"]) or "nothing grew")
-    options.out.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+    write_report(options.out, told)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
 from arr_coc.video.texture_updater import TextureOptions
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
+from benchmarks.support.harness import write_report
 from benchmarks.support.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from stream.answer.model import AnswerModel, load_qwen_model
 from stream.answer.request import words_of
@@ -261,7 +262,7 @@ def main() -> None:
     for number, thousand in enumerate(run.go()):
         print(f"{REEL_FRAMES * (number + 1)}: {thousand.told()}", flush=True)
         told = document(run, options.model, time.monotonic() - began_s)
-        options.out.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
+        write_report(options.out, told)
     plot(told, options.out.with_suffix(".png"))
     print(json.dumps(told["verdict"], indent=2))
 

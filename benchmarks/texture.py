@@ -21,7 +21,6 @@ OpenGL; and nowhere more than 1.2 times what everything takes.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -44,6 +43,7 @@ from arr_coc.ops.store.base import Backend, TextureStore
 from arr_coc.ops.store.difference import Difference
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
+from benchmarks.support.harness import write_report
 from benchmarks.support.texture_frames import (
     CASES,
     NOISY,
@@ -313,7 +313,7 @@ def main() -> None:
     report["targets"] = judged(report)
     print(table(report))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments.out, report)
     plot(report, arguments.png)
     print(f"written to {arguments.out} and {arguments.png}")
 

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
+from benchmarks.support.harness import percentiles, write_report
 from stream.bench.report import machine
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_message, frame_packet, token_message, token_packet
@@ -144,12 +145,7 @@ def measure(link: Link, send: Callable[[int], None], count: int) -> dict[str, di
         slept_ns = time.monotonic_ns()
         time.sleep(PERIOD_S)
         late_us.append((time.monotonic_ns() - slept_ns) / 1e3 - PERIOD_S * 1e6)
-    return {"hop": percentiles(hops_us[count // 10 :]), "late_sleep": percentiles(late_us)}
-
-
-def percentiles(values: list[float]) -> dict[str, float]:
-    p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist()
-    return {"p50": round(p50, 1), "p95": round(p95, 1), "p99": round(p99, 1), "max": round(max(values), 1)}
+    return {"hop": percentiles(hops_us[count // 10 :], 1), "late_sleep": percentiles(late_us, 1)}
 
 
 def median_of(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
@@ -209,7 +205,7 @@ def main() -> None:
         "hops": hops,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(arguments.out, report)
     print(json.dumps(report, indent=2))
 
 

@@ -31,6 +31,7 @@ import av
 import torch
 
 from arr_coc.hub import bundled_model_path
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, StandingQueryConfig
 from stream.events import VerdictChanged, YesNoResult
@@ -234,7 +235,7 @@ def main() -> None:
         "all": summed(measured, options.seconds),
         "cases": measured,
     }
-    options.out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    write_report(options.out, result)
     print(json.dumps(result["all"], indent=2))
 
 

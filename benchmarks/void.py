@@ -29,6 +29,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.picture_allocator import FrameAllocator
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.scenes.drawing import COLOURS, RGB, SHAPES, SceneObject, draw_object, gradient, page
 from stream.scenes.textures import grained, plain
@@ -247,7 +248,7 @@ def main() -> None:
         "kinds": rows,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments.out, report)
     print(f"written to {arguments.out}")
 
 

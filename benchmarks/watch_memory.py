@@ -12,7 +12,6 @@ Target: no process grows by more than 8 MiB of resident memory an hour, and no c
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ import psutil
 
 from benchmarks.live import make_clip
 from benchmarks.soak import Samples, process_figures, rounded
+from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.runtime.child import python_command, python_environment
 
@@ -115,7 +115,7 @@ def main() -> None:
     for name, growth in told["growth_per_hour"].items():
         print(f"{name}: {samples.series[name][-1]:.1f} at the end, {growth:+.2f} an hour")
     print("; ".join(told["faults"]) or "nothing grew")
-    options.out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    write_report(options.out, told)
 
 
 if __name__ == "__main__":

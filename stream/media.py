@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -105,8 +105,14 @@ def never_stop() -> bool:
     return False
 
 
+SourceType = TypeVar("SourceType", bound="Source")
+
+
 class Source(Protocol):
-    """An open source. It is read once, by one thread, and closed by that thread; also a context manager."""
+    """Open source of frames, and a context manager. One thread reads it once and closes it.
+
+    A class that derives from it inherits the answers of a source that loses nothing and holds nothing.
+    """
 
     def describe(self) -> SourceInfo:
         """Return the properties that are known before the first frame."""
@@ -122,21 +128,23 @@ class Source(Protocol):
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """Return the losses after the last good frame; known once `frames` has ended."""
-        ...
+        return ()
 
     def repaired_pts(self) -> tuple[int, int]:
-        """So far: how many PTS were missing and made from the rate, and how many went backward and were clamped."""
-        ...
+        """Return how many PTS were missing and made from the rate, and how many went backward and were clamped."""
+        return 0, 0
 
     def close(self) -> None:
-        """Gives back the file and the decoder; frames that were handed out stay valid. May be called twice."""
-        ...
+        """Close the file and the decoder; frames that were handed out stay valid. May be called twice."""
+        return
 
-    def __enter__(self) -> Source: ...
+    def __enter__(self: SourceType) -> SourceType:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 @runtime_checkable

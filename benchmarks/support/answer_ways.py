@@ -1,4 +1,4 @@
-"""Ways to answer, peak memory, plot.
+"""Pictures to answer, the ways to answer them, their peak memory, and a plot.
 
 python -m benchmarks.support.answer_ways WAY DEVICE DTYPE
 """
@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
@@ -25,9 +26,27 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import Encode, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
 from stream.runtime.child import python_command, python_environment
+from stream.sources.factory import open_source
+
+SIZE = "1024x1024"
+EVERY_FRAMES = 5
 
 PARTS = {"prepare_ms": "0.6", "encode_ms": "tab:blue", "prefill_ms": "tab:orange", "decode_ms": "tab:green"}
+
+
+def pictures(count: int) -> list[Rgb]:
+    """Return pictures of the drawn stream, a fifth of a second apart."""
+    found: list[Rgb] = []
+    with closing(open_source("scene:demo", CaptureConfig(size=SIZE), MonotonicClock())) as source:
+        for index, frame in enumerate(source.frames()):
+            if index % EVERY_FRAMES == 0:
+                found.append(np.array(frame.planes.planes[0]))
+            if len(found) == count:
+                break
+    return found
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -259,8 +278,6 @@ def _resident_mib(name: str) -> float:
 
 
 def main() -> None:
-    from benchmarks.answer import pictures
-
     name, device, dtype = sys.argv[1:]
     qwen = speak_on(load_qwen(None, device=device, dtype=dtype))
     way, frames = way_named(qwen, name), pictures(ANSWERS)

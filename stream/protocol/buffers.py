@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """One slot and a count of credits.
+    """Mailbox of one slot and a count of credits.
 
     `merge(old, new)` makes the item that takes the slot when `new` replaces `old`; what must not be lost with the
     old item (a discontinuity, a note about a skipped packet) is carried over there.
@@ -82,7 +82,7 @@ class Mailbox(Generic[T]):
 
 
 class SlotTable(Generic[T]):
-    """A bounded table of slot number → object, shared by threads."""
+    """Bounded table of slot number → object, shared by threads."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
@@ -123,7 +123,7 @@ Image = npt.NDArray[np.uint8]
 
 
 class SharedFrameWriter:
-    """The frame process's end; of memory that its parent made, where it inherited a descriptor."""
+    """Writer of one frame into shared memory, in the frame process; its parent may have made the memory."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = _nameless_file() if descriptor is None else descriptor
@@ -147,7 +147,7 @@ class SharedFrameWriter:
 
 
 class SharedFrameReader:
-    """The answer process's end."""
+    """Reader of the frame in shared memory, in the answer process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -1,4 +1,4 @@
-"""Packets, embeddings and feedback ⇄ header + raw array parts, validated.
+"""Codec of packets, embeddings and feedback: a message and its raw array parts, validated.
 
 Arrays that come in share the memory of the part that they came in, and are read-only. Parts that are not what
 their header says, or not what such a packet holds, raise TransportError.

@@ -1,4 +1,4 @@
-"""Objects (`SceneObject`, `GroundTruth`), their outlines, drawing them.
+"""Objects of drawn scenes, their outlines, and drawing them.
 
 A world is one to three things on a background. A thing has a shape (or is a two-digit number), a colour, a place and
 a movement, and all four can be seen in a single frame: what moves draws a fading streak behind it, as a long

@@ -1,4 +1,4 @@
-"""`Scene` (shots with actors) and `PacedScene`.
+"""Generated clips: a scene of shots with actors, and a scene that costs the same for every frame.
 
 What a frame costs to make is a copy of the picture, the same for every frame, so that jitter that is measured behind it
 is not its own. Planes are 4:2:0, as a decoder of real video gives them.

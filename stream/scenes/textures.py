@@ -289,7 +289,7 @@ _UNIT = 128
 
 @dataclass(frozen=True, slots=True)
 class Lighting:
-    """Light on a scene: its brightness, how much less reaches each corner, and how it grows from frame to frame."""
+    """Lighting of a scene: its brightness, how much less reaches each corner, and how it grows from frame to frame."""
 
     level: float = 1.0
     corners: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from stream.config import Config
 
 HIDDEN = "***"
-"""What stands for a secret wherever an address is shown."""
+"""Text that stands for a secret wherever an address is shown."""
 
 SHORTEST_SECRET = 4
 """A password shorter than this is not looked for in other texts: it would blank out half of them."""
@@ -47,7 +47,8 @@ def scheme_of(address: str) -> str | None:
 
 
 def camera_of(address: str) -> str | None:
-    """The device that an address names: `0` is /dev/video0 unless there is a file of that name; None for others."""
+    """Return the device that an address names: `0` is /dev/video0 unless there is a file of that name; None for
+    others."""
     if not _CAMERA.fullmatch(address):
         return None
     if not address.isdigit():
@@ -74,7 +75,7 @@ def has_slashed_credentials(address: str) -> bool:
 
 
 def redacted(address: str) -> str:
-    """An address as it may be shown: user, password and parameters that look secret are `***`; a path stays."""
+    """Return an address that may be shown: user, password and parameters that look secret are `***`; a path stays."""
     if scheme_of(address) is None:
         return address
     shown = _CREDENTIALS.sub(f"{HIDDEN}@", address)
@@ -84,7 +85,7 @@ def redacted(address: str) -> str:
 
 
 def scrubbed(text: str, address: str) -> str:
-    """Any text, with the secrets of `address` taken out, and the credentials of every other address in it."""
+    """Return a text without the secrets of `address`, and without the credentials of every other address in it."""
     text = text.replace(address, redacted(address))
     for secret in _secrets(address):
         text = text.replace(secret, HIDDEN)
@@ -92,12 +93,12 @@ def scrubbed(text: str, address: str) -> str:
 
 
 def shown_config(config: Config) -> Config:
-    """The configuration as it may be written down: the source without its secrets."""
+    """Return a configuration that may be written down: the source without its secrets."""
     return config.model_copy(update={"source": redacted(config.source)})
 
 
 def _secrets(address: str) -> list[str]:
-    """What must not be seen of an address, longest first, as it is written and as it is meant."""
+    """Return the secrets of an address, longest first, as they are written and as they are decoded."""
     if scheme_of(address) is None:
         return []
     found: set[str] = {value for _, value in _PARAMETER.findall(address)}

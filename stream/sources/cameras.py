@@ -85,7 +85,7 @@ class Camera:
 
 
 def list_cameras(folder: Path = Path("/dev"), open_device: Open | None = None) -> list[Camera]:
-    """Every device that gives pictures or could, in the order of their numbers; not what only gives metadata."""
+    """Return every device that gives pictures or could, in the order of their numbers; not those for metadata only."""
     nodes = [path for path in folder.glob("video*") if re.fullmatch(r"video\d+", path.name)]
     nodes.sort(key=lambda path: int(path.name.removeprefix("video")))
     found = (read_camera(str(node), open_device or opened) for node in nodes)

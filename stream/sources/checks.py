@@ -39,7 +39,7 @@ _BARE_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 
 @dataclass(frozen=True, slots=True)
 class _Authority:
-    """What stands between "://" and the path: the host in brackets where it is IPv6, the port as it is written."""
+    """Host and port of an address: the host in brackets where it is IPv6, the port as it is written."""
 
     host: str
     port: str | None
@@ -140,7 +140,7 @@ def _size_px(file: BinaryIO) -> tuple[int, int]:
 
 
 def _unfolded_bytes(file: BinaryIO) -> int:
-    """How long the metadata are, counted no further than the limit."""
+    """Return the size of the unpacked metadata, counted no further than the limit."""
     total = 0
     while total <= METADATA_MAX_BYTES and len(head := file.read(8)) == 8:
         length, kind = struct.unpack(">I4s", head)
@@ -204,7 +204,7 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """From `start_ns` on, up to and without `end_ns`; None is the end of the file."""
+    """Range of media time from `start_ns` up to and without `end_ns`; None is the end of the file."""
 
     start_ns: int
     end_ns: int | None
@@ -219,7 +219,7 @@ class TimeRange:
         return self.end_ns is not None and media_ns >= self.end_ns
 
     def empty(self, name: str, length_ns: int | None = None, instead: str = "") -> SourceOver:
-        """The error of a file that has no frame in the part; `instead` is another reason that there may be."""
+        """Return the error of a file that has no frame in the range; `instead` is another reason that there may be."""
         start = f"capture.start_s = {self.start_ns / NS_PER_S:g}"
         if self.end_ns is not None and (length_ns is None or self.start_ns < length_ns) and not instead:
             return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give a longer time")
@@ -233,7 +233,7 @@ class TimeRange:
 
 
 def refuse_time_range(config: CaptureConfig, name: str) -> None:
-    """Raises ConfigError where a part is asked of what has no beginning and no end."""
+    """Refuse a time range of a live source. Raises ConfigError."""
     for key, value in (("start_s", config.start_s), ("duration_s", config.duration_s)):
         if value:
             instead = "leave it out" if key == "start_s" else "--for ends a run after a time"
@@ -241,10 +241,10 @@ def refuse_time_range(config: CaptureConfig, name: str) -> None:
 
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
-"""What counts as a picture in a folder."""
+"""File endings of pictures in a folder."""
 
 _VIDEO_SUFFIXES = frozenset({".mp4", ".mkv", ".mov", ".webm", ".avi", ".ts", ".m4v", ".mpg", ".mpeg", ".flv"})
-"""What is looked for where a folder holds no pictures, to say so."""
+"""File endings of videos, which the error names for a folder without pictures."""
 
 _PICTURE_KINDS = "png, jpg, webp, bmp, tif or gif"
 
@@ -258,13 +258,16 @@ def is_pattern(address: str) -> bool:
 
 
 def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Sorts as people count: img2 before img10."""
+    """Return a key that sorts as people count: img2 before img10."""
     parts = re.split(r"(\d+)", path.name.casefold())
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], str(path)
 
 
 def pictures_of(address: str) -> list[Path]:
-    """The pictures that an address names, in order. Raises SourceNotFound or SourceError where there are none."""
+    """Return the pictures that an address names, in order.
+
+    Raises SourceNotFound or SourceError where there are none.
+    """
     if is_pattern(address):
         found = [Path(name) for name in glob.iglob(address, recursive=True)]
         if not found:
@@ -282,7 +285,7 @@ def pictures_of(address: str) -> list[Path]:
 
 
 def root_of(address: str) -> Path:
-    """The folder that an address names, or that in which its pattern looks."""
+    """Return the folder that an address names, or in which its pattern looks."""
     if not is_pattern(address):
         return Path(address)
     plain = list(takewhile(lambda part: not glob.has_magic(part), Path(address).parts))

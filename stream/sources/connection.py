@@ -8,10 +8,11 @@ addresses, as HLS does, and never to a file.
 from __future__ import annotations
 
 import errno
-import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLong
 from dataclasses import dataclass
 
 import av
@@ -177,14 +178,14 @@ def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Fail
 
 
 def camera_too_slow(limit_s: float) -> FailureAdvice:
-    """No picture came within the time limit."""
+    """Return the advice for a camera that gave no picture in time."""
     return FailureAdvice(
         f"gives no picture within {limit_s:g} s", "unplug it and plug it in again, or choose another camera"
     )
 
 
 def too_slow(limit_s: float) -> FailureAdvice:
-    """Nothing, or nothing of use, came within the time limit."""
+    """Return the advice for an address that did not answer in time."""
     return FailureAdvice(
         f"does not answer within {limit_s:g} s",
         "check the address, the network and that something sends there; capture.open_timeout_s sets how long to wait",
@@ -205,7 +206,7 @@ def silent(stall_s: float) -> str:
 
 
 def reason_of(error: av.FFmpegError) -> str:
-    """FFmpeg's own words, which hold no address."""
+    """Return FFmpeg's own words, which hold no address."""
     words = error.strerror or type(error).__name__
     return words[:1].lower() + words[1:]
 
@@ -213,7 +214,7 @@ def reason_of(error: av.FFmpegError) -> str:
 US_PER_S = 1_000_000
 
 GRACE_S = 0.5
-"""How much longer than its own time limit FFmpeg may take: a name server, for instance, does not look at it."""
+"""Time that FFmpeg may take beyond its own limit: a name server, for instance, does not know of it."""
 
 _NONBLOCK = 4
 """AVFMT_FLAG_NONBLOCK, which FFmpeg knows by number only: a camera that hangs would hold its reader for ever."""
@@ -235,14 +236,12 @@ _RESUMABLE = frozenset({"rtsp", "rtsps"})
 tried again: two of them make up `capture.stall_s`."""
 
 _RTP_WAIT = str(US_PER_S // 10)
-"""How long a gap in RTP over UDP is waited for; FFmpeg's own half a second would be seen."""
+"""Wait for a gap in RTP over UDP; FFmpeg's own half a second would be seen."""
 
 _UDP_BUFFER_BYTES = 1 << 22
-"""What the system may hold of a UDP stream while nobody reads: a key frame comes in one burst."""
+"""Bytes of a UDP stream that the system may hold while nobody reads: a key frame comes in one burst."""
 
 _HTTP_LIVE_FORMATS = frozenset({"mpjpeg"})
-
-log = logging.getLogger(__name__)
 
 Open = Callable[[float], av.container.InputContainer]
 """Opens something live within so many seconds; raises SourceError."""
@@ -250,7 +249,7 @@ Open = Callable[[float], av.container.InputContainer]
 
 @dataclass(frozen=True, slots=True)
 class LiveTarget:
-    """Something live that can be opened, and opened again.
+    """Live source that can be opened, and opened again.
 
     `name` holds no secrets, `too_slow` says why nothing came within a time limit, and `paced` that pictures come in
     bursts, and are handed on at the pace of their PTS.
@@ -263,29 +262,26 @@ class LiveTarget:
 
 
 def network_target(address: str, config: CaptureConfig) -> LiveTarget:
-    """An address on a network."""
+    """Return the target for an address on a network."""
     name = redacted(address)
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         options = {**network_options(address, config), **address_options(scheme_of(address) or "", config)}
         timeout = (limit_s, config.stall_s / 2 if scheme_of(address) in _RESUMABLE else config.stall_s)
-        return _opened(lambda: av.open(address, options=options, timeout=timeout, metadata_errors="replace"), limit_s)
-
-    def _opened(call: Callable[[], av.container.InputContainer], limit_s: float) -> av.container.InputContainer:
         start_s = time.monotonic()
         try:
-            return call()
+            return av.open(address, options=options, timeout=timeout, metadata_errors="replace")
         except av.FFmpegError as error:
-            failure = network_failure(error, time.monotonic() - start_s, limit_s)
+            advice = network_failure(error, time.monotonic() - start_s, limit_s)
         except ValueError as error:
-            failure = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
-        raise cannot(name, failure)
+            advice = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
+        raise cannot(name, advice)
 
     return LiveTarget(name, open_it)
 
 
 def camera_target(device: str, config: CaptureConfig) -> LiveTarget:
-    """A camera of this machine, through V4L2."""
+    """Return the target for a camera of this machine, through V4L2."""
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         start_s = time.monotonic()
@@ -302,7 +298,7 @@ def camera_target(device: str, config: CaptureConfig) -> LiveTarget:
 
 
 def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
-    """FFmpeg's options: little delay, and a file on a web server is asked for again where it broke off."""
+    """Return FFmpeg's options: little delay, and a file on a web server is asked for again where it broke off."""
     scheme = scheme_of(address)
     options = dict(_OPTIONS.get(scheme or "", {}))
     if scheme in ("rtsp", "rtsps"):
@@ -318,7 +314,7 @@ def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
 
 
 def camera_options(config: CaptureConfig) -> dict[str, str]:
-    """FFmpeg's options for `capture.camera_mode` and `capture.fps`."""
+    """Return FFmpeg's options for `capture.camera_mode` and `capture.fps`."""
     options = {"fflags": f"nobuffer+{_NONBLOCK}"}
     if config.camera_mode is not None:
         size, _, pixel_format = config.camera_mode.partition(":")
@@ -340,52 +336,34 @@ def is_endless(container: av.container.InputContainer) -> bool:
 
 
 def opened_within(target: LiveTarget, limit_s: float) -> av.container.InputContainer:
-    """Opens in a thread of its own, so that nothing that FFmpeg waits for can hold the caller beyond the limit.
+    """Open a target in a thread of its own, so that nothing that FFmpeg waits for can hold the caller beyond the limit.
 
-    Raises SourceError. What opens after that is closed at once.
+    What opens after that is closed at once. Raises SourceError.
     """
-    opening = _Opening(target, limit_s)
-    opening.start()
-    return opening.result(limit_s + GRACE_S)
+    opening: Future[av.container.InputContainer] = Future()
+
+    def attempt() -> None:
+        try:
+            container = target.open(limit_s)
+        except Exception as error:
+            if opening.set_running_or_notify_cancel():
+                opening.set_exception(error)
+            return
+        if opening.set_running_or_notify_cancel():
+            opening.set_result(container)
+        else:
+            container.close()
+
+    threading.Thread(target=attempt, name="open source", daemon=True).start()
+    try:
+        return opening.result(limit_s + GRACE_S)
+    except WaitedTooLong as error:
+        if opening.cancel():
+            raise cannot(target.name, target.too_slow(limit_s)) from error
+        return opening.result()
+    finally:
+        opening.cancel()
 
 
 def cannot(name: str, failure: FailureAdvice) -> SourceError:
     return SourceError(f"{name} {failure.reason}; {failure.remedy}")
-
-
-class _Opening(threading.Thread):
-    """One attempt to open a target."""
-
-    def __init__(self, target: LiveTarget, limit_s: float) -> None:
-        super().__init__(name="open source", daemon=True)
-        self._target = target
-        self._limit_s = limit_s
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._abandoned = False
-        self._container: av.container.InputContainer | None = None
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        container = None
-        try:
-            container = self._target.open(self._limit_s)
-        except Exception as error:
-            self._error = error
-        with self._lock:
-            self._container = container
-            self._done.set()
-            if container is not None and self._abandoned:
-                container.close()
-
-    def result(self, timeout_s: float) -> av.container.InputContainer:
-        try:
-            self._done.wait(timeout_s)
-        finally:
-            with self._lock:
-                self._abandoned = not self._done.is_set()
-        if self._error is not None:
-            raise self._error
-        if self._container is None:
-            raise cannot(self._target.name, self._target.too_slow(self._limit_s))
-        return self._container

@@ -1,4 +1,4 @@
-"""Opening containers, picking streams, `VideoDecoder` with a `LossTracker`, what this FFmpeg can do."""
+"""Opening containers, choosing streams and decoding them; the formats that this FFmpeg can read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from av.stream import Disposition
 from arr_coc.types import NS_PER_S
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.media import SkippedItem
+from stream.media import SkippedItem, SourceInfo
 from stream.sources.checks import check_file
 from stream.sources.connection import decoder_options, decoding_failure, file_options
+from stream.sources.planes import quarter_turns
 from stream.sources.timing import MediaTimeline
 
 DECODERS: Mapping[str, Sequence[str]] = {
@@ -37,13 +38,13 @@ CAMERA_FORMAT = "video4linux2,v4l2"
 
 
 def ffmpeg_version() -> str:
-    """The versions of PyAV and of the libavcodec that it carries."""
+    """Return the versions of PyAV and of the libavcodec that it carries."""
     codec = ".".join(map(str, av.library_versions["libavcodec"]))
     return f"{av.__version__} (libavcodec {codec})"
 
 
 def decodable() -> dict[str, bool]:
-    """Each video format, and whether it can be decoded."""
+    """Return each video format, and whether it can be decoded."""
     return {
         name: any(decoder in av.codecs_available and _opens(decoder, "r") for decoder in decoders)
         for name, decoders in DECODERS.items()
@@ -59,7 +60,7 @@ def reads_cameras() -> bool:
 
 
 def protocols() -> dict[str, bool]:
-    """Each network protocol, and whether FFmpeg has it: asked of a port of this machine where nothing listens."""
+    """Return each network protocol, and whether FFmpeg has it; tries a port of this machine where nothing listens."""
     return {name: _speaks(name) for name in PROTOCOLS}
 
 
@@ -92,7 +93,7 @@ _MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
 def open_container(path: Path, config: CaptureConfig) -> av.container.InputContainer:
-    """Opens a file for reading, and nothing that it may name.
+    """Open a file for reading, and nothing that it may name.
 
     Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it, or may not.
     """
@@ -110,7 +111,7 @@ def open_container(path: Path, config: CaptureConfig) -> av.container.InputConta
 def video_stream(
     container: av.container.InputContainer, name: str, wanted: int | None = None
 ) -> av.video.stream.VideoStream:
-    """Video stream `wanted`, counted from 0; without a number the first one marked as default, else the first one.
+    """Return video stream `wanted`, counted from 0; by default the first one marked as default, else the first one.
 
     Cover art is no video stream. Raises SourceError where there is none, or none of that number.
     """
@@ -134,7 +135,7 @@ def video_stream(
 
 
 def _described(stream: av.video.stream.VideoStream) -> str:
-    """A video stream in a few words: codec, size, language, title."""
+    """Return a video stream in a few words: codec, size, language, title."""
     context = stream.codec_context
     words = ["undecodable"] if context is None else [context.name, f"{context.width}x{context.height}"]
     language, title = stream.metadata.get("language"), stream.metadata.get("title")
@@ -144,12 +145,12 @@ def _described(stream: av.video.stream.VideoStream) -> str:
 
 
 def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:
-    """The stream's clock, from where players begin."""
+    """Return the stream's clock, from where players begin."""
     return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream))
 
 
 def origin_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Fraction:
-    """The presentation time, in seconds, that players show as 0.
+    """Return the presentation time, in seconds, that players show as 0.
 
     It is the container's start time where that is positive, else 0, or the video's own start where that is earlier.
     """
@@ -161,14 +162,14 @@ def origin_of(container: av.container.InputContainer, stream: av.video.stream.Vi
 
 
 def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
-    """Frames a second as the container declares or FFmpeg estimates them."""
+    """Return frames a second as the container declares or FFmpeg estimates them."""
     return stream.average_rate or stream.guessed_rate
 
 
 def begin_near(
     container: av.container.InputContainer, stream: av.video.stream.VideoStream, media_ns: int | None
 ) -> None:
-    """Goes to the last key frame before a media time, as far as the container can tell, or (None) to the beginning.
+    """Seek to the last key frame before a media time, as far as the container can tell, or (None) to the beginning.
 
     Where it cannot, it stays where it is.
     """
@@ -178,7 +179,7 @@ def begin_near(
 
 
 def declared_end_ns(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
-    """The media time at which the container says that this stream ends; None where it says nothing of it alone."""
+    """Return the media time at which the container says that this stream ends; None if it does not say."""
     if stream.duration is not None and stream.time_base is not None:
         end = ((stream.start_time or 0) + stream.duration) * stream.time_base
     elif match := _MATROSKA_END.fullmatch(stream.metadata.get("DURATION", "")):
@@ -197,6 +198,32 @@ def duration_ns_of(container: av.container.InputContainer, stream: av.video.stre
     if end_ns is not None or container.duration is None:
         return end_ns
     return container.duration * NS_PER_S // AV_TIME_BASE
+
+
+def source_info(
+    name: str,
+    stream: av.video.stream.VideoStream,
+    first: av.VideoFrame,
+    *,
+    live: bool,
+    duration_ns: int | None = None,
+    frames: int | None = None,
+) -> SourceInfo:
+    """Return what a stream declares, and what its first frame shows."""
+    rate = rate_of(stream)
+    turned = quarter_turns(first.rotation) % 2 == 1
+    return SourceInfo(
+        name=name,
+        width_px=first.height if turned else first.width,
+        height_px=first.width if turned else first.height,
+        fps=float(rate) if rate else None,
+        duration_ns=duration_ns,
+        frames=frames,
+        live=live,
+        codec=stream.codec_context.name,
+        pixel_format=first.format.name,
+        rotation=first.rotation,
+    )
 
 
 def _not_a_video(path: Path, reason: str) -> SourceError:
@@ -221,7 +248,7 @@ class _Loss:
 
 
 class LossTracker:
-    """Packets that failed, in file order, given out in the order in which they would have been shown.
+    """Record of packets that failed, in file order, returned in the order in which they would have been shown.
 
     A decoder meets packets before it shows their pictures, so a failure is known a few frames too early. Neighbouring
     packets become one item, with the first one's reason and time; one that fails again counts once.
@@ -231,20 +258,20 @@ class LossTracker:
         self._waiting: list[_Loss] = []
 
     def lost(self, number: int, reason: str, pts: int | None, media_ns: int | None, *, exact: bool = True) -> None:
-        """Notes that packet `number` (1-based) failed. `exact` is False where a decoder with threads told it late."""
+        """Note that packet `number` (1-based) failed. `exact` is False where a decoder with threads told it late."""
         if self._waiting and number - 1 <= self._waiting[-1].last <= number:
             self._waiting[-1] = replace(self._waiting[-1], last=number)
         else:
             self._waiting.append(_Loss(number, number, reason, pts, media_ns, exact))
 
     def before(self, pts: int | None) -> tuple[SkippedItem, ...]:
-        """Takes out what lies before a frame with this PTS; all of it where a PTS is missing."""
+        """Remove and return what lies before a frame with this PTS; all of it where a PTS is missing."""
         due = [loss for loss in self._waiting if pts is None or loss.pts is None or loss.pts < pts]
         self._waiting = [loss for loss in self._waiting if loss not in due]
         return tuple(loss.item() for loss in due)
 
     def rest(self) -> tuple[SkippedItem, ...]:
-        """Takes out everything that is left."""
+        """Remove and return everything that is left."""
         return self.before(None)
 
 
@@ -261,7 +288,7 @@ MAX_READ_ERRORS = 16
 
 
 class VideoDecoder:
-    """Decodes one stream of a container; what fails is noted in `losses` and skipped."""
+    """Decoder of one stream of a container; packets that fail are noted and skipped."""
 
     def __init__(
         self,
@@ -283,17 +310,17 @@ class VideoDecoder:
         context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS
 
     def frames(self) -> Iterator[av.VideoFrame]:
-        """The frames that decode, in the order in which they are shown; to be called once."""
+        """Yield the frames that decode, in the order in which they are shown; to be called once."""
         for packet in self._read():
             yield from self._decode(packet)
         yield from self._flush()
 
     def lost_before(self, pts: int | None) -> tuple[SkippedItem, ...]:
-        """Takes out what was lost before the frame with this PTS."""
+        """Remove and return what was lost before the frame with this PTS."""
         return self._losses.before(pts)
 
     def lost_after_last(self) -> tuple[SkippedItem, ...]:
-        """Takes out what else was lost."""
+        """Remove and return what else was lost."""
         return self._losses.rest()
 
     def _read(self) -> Iterator[av.Packet]:

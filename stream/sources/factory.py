@@ -1,4 +1,4 @@
-"""`open_source`: address → open source."""
+"""Opening a source by its address: `open_source`."""
 
 from __future__ import annotations
 

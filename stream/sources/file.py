@@ -1,4 +1,4 @@
-"""`FileSource`, `StdinSource`: containers that end."""
+"""Sources that are containers with an end: a file, and standard input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 
 import av
 
@@ -20,7 +19,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.media import SkippedItem, SourceFrame, SourceInfo, never_stop
+from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import SCALE_DOWN, TimeRange
 from stream.sources.connection import file_options, too_large
 from stream.sources.decoder import (
@@ -30,25 +29,25 @@ from stream.sources.decoder import (
     declared_end_ns,
     duration_ns_of,
     open_container,
-    rate_of,
+    source_info,
     timeline_of,
     video_stream,
 )
-from stream.sources.fit import FrameFitter
-from stream.sources.planes import FrameFormat, quarter_turns, to_planes
+from stream.sources.fit import FrameFitter, FrameFormat
+from stream.sources.planes import to_planes
 from stream.sources.timing import MediaTimeline
 
 END_TOLERANCE_NS = NS_PER_S // 2
-"""How much earlier than declared a video may end before that counts as a loss: containers round and count
+"""Time by which a video may end earlier than declared before that counts as a loss: containers round and count
 differently."""
 
 
 REWINDS_S = (0, 2, 20)
-"""How far before `capture.start_s` a key frame is looked for, before all is read from the beginning: a container
+"""Seconds before `capture.start_s` at which a key frame is sought, before all is read from the beginning: a container
 without an index, such as MPEG-TS, may be entered behind the one that is needed."""
 
 
-class ContainerSource:
+class ContainerSource(Source):
     """One video stream of an open container, read from its first frame to its last.
 
     The first frame is decoded on opening, so that a container without one fails at once.
@@ -73,7 +72,14 @@ class ContainerSource:
             self._decoder = VideoDecoder(self._container, self._stream, self._timeline, config.max_pixels)
             self._decoded = self._decoder.frames()
             self._first = self._decode_first()
-            self._info = self._describe(self._first)
+            self._info = source_info(
+                name,
+                self._stream,
+                self._first,
+                live=False,
+                duration_ns=duration_ns_of(container, self._stream),
+                frames=self._stream.frames or None,
+            )
         except BaseException:
             self._container.close()
             raise
@@ -102,7 +108,7 @@ class ContainerSource:
             if self._part.ended_by(media_ns):
                 return
             planes = to_planes(frame, self._fit, self._name)
-            form = FrameFormat.of(frame, planes)
+            form = FrameFormat.of((frame.height, frame.width), planes)
             duration_ns = self._duration_ns(frame, media_ns)
             yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped, duration_ns)
             previous = form
@@ -124,14 +130,6 @@ class ContainerSource:
         """Closes the file; frames that were handed out stay valid."""
         self._container.close()
 
-    def __enter__(self) -> ContainerSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _decode_first(self) -> av.VideoFrame:
         first = self._first_after_start() if self._part.start_ns else next(self._decoded, None)
         if first is None:
@@ -146,7 +144,7 @@ class ContainerSource:
         return first
 
     def _nothing_decoded(self, reason: str) -> str:
-        """Why there is not a single frame, and what to do."""
+        """Return why there is not a single frame, and what to do."""
         remedy = SCALE_DOWN if too_large(self._max_pixels) in reason else self._remedy
         return f"no frame of {self._name} can be decoded ({reason}); {remedy}"
 
@@ -180,33 +178,17 @@ class ContainerSource:
         return first
 
     def _media_ns(self, frame: av.VideoFrame, *, missing_ns: int) -> int:
-        """When the frame is shown; `missing_ns` where it does not say."""
+        """Return the media time of a frame; `missing_ns` if it has no PTS."""
         media_ns = self._timeline.at_ns(frame.pts)
         return missing_ns if media_ns is None else media_ns
 
-    def _describe(self, first: av.VideoFrame) -> SourceInfo:
-        rate = rate_of(self._stream)
-        turned = quarter_turns(first.rotation) % 2 == 1
-        return SourceInfo(
-            name=self._name,
-            width_px=first.height if turned else first.width,
-            height_px=first.width if turned else first.height,
-            fps=float(rate) if rate else None,
-            duration_ns=duration_ns_of(self._container, self._stream),
-            frames=self._stream.frames or None,
-            live=False,
-            codec=self._stream.codec_context.name,
-            pixel_format=first.format.name,
-            rotation=first.rotation,
-        )
-
     def _shown_ns(self, frame: av.VideoFrame) -> int:
-        """How long a frame is shown: what its packet says, at least one period."""
+        """Return the duration of a frame: what its packet says, at least one period."""
         declared = (frame.duration or 0) * (self._stream.time_base or 0)
         return int(max(declared, self._timeline.period) * NS_PER_S)
 
     def _duration_ns(self, frame: av.VideoFrame, media_ns: int) -> int:
-        """How long a frame is shown: what its packet says, else one period; not beyond the stream's declared end."""
+        """Return the duration of a frame: its packet's, else one period; not beyond the stream's declared end."""
         duration_ns = int((frame.duration or 0) * (self._stream.time_base or 0) * NS_PER_S)
         duration_ns = duration_ns if duration_ns > 0 else int(self._timeline.period * NS_PER_S)
         if self._declared_ns is not None and self._declared_ns > media_ns:

@@ -1,4 +1,4 @@
-"""The work size: how a frame is scaled before it meets the tile grid."""
+"""Processing resolution: the scaling of a frame before it meets the tile grid, and the format of a frame."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from arr_coc.errors import ShapeError
 from arr_coc.qwen.resize import MAX_ASPECT, resize_image
 from arr_coc.qwen.resize import smart_resize as qwen_size
-from arr_coc.types import TILE_PX, FramePlanes, TileGrid
+from arr_coc.types import TILE_PX, Colour, FramePlanes, TileGrid
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
 
@@ -46,7 +46,10 @@ class FrameFitter:
         return cls(config.fit == "resize", size, config.max_tiles)
 
     def apply(self, planes: FramePlanes, rgb: Callable[[], Image]) -> FramePlanes:
-        """The frame at its work size; `rgb` converts it where that is needed. Raises SourceError as `smart_resize`."""
+        """Return the frame at its processing resolution; `rgb` converts it where that is needed.
+
+        Raises SourceError as `smart_resize`.
+        """
         native = planes.height_px, planes.width_px
         wanted = self.processing_resolution(*native)
         if self.resizes_like_qwen(*native):
@@ -111,6 +114,27 @@ def resize_planes(planes: FramePlanes, size: tuple[int, int]) -> FramePlanes:
         how = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
         scaled.append(np.asarray(cv2.resize(plane, (width, height), interpolation=how), np.uint8))
     return FramePlanes(planes.layout, tuple(scaled), planes.colour)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFormat:
+    """Coded size, shapes of the planes, and colour encoding of a frame."""
+
+    coded_size: tuple[int, int]
+    shapes: tuple[tuple[int, ...], ...]
+    colour: Colour
+
+    @classmethod
+    def of(cls, coded_size: tuple[int, int], planes: FramePlanes) -> FrameFormat:
+        return cls(coded_size, tuple(plane.shape for plane in planes.planes), planes.colour)
+
+    def change_since(self, previous: FrameFormat | None) -> str | None:
+        """Return the `discontinuity` of a frame of this format after one of the `previous` format."""
+        if previous is None:
+            return "start"
+        if self.coded_size != previous.coded_size:
+            return "resolution"
+        return "format" if self != previous else None
 
 
 def _parse_size(text: str) -> tuple[int, int]:

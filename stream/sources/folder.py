@@ -1,4 +1,4 @@
-"""`FolderSource`: pictures in natural order, EXIF, transparency."""
+"""Source of pictures in a folder: natural order, EXIF rotation, transparency over white."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fractions import Fraction
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,9 @@ from arr_coc.types import NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.media import SkippedItem, SourceFrame, SourceInfo, never_stop
+from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import TimeRange, pictures_of, root_of
-from stream.sources.fit import FrameFitter
+from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.timing import DEFAULT_RATE
 
 WHITE = (255, 255, 255, 255)
@@ -33,7 +32,7 @@ _DAMAGED = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
     RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
-"""What Pillow raises for files that are damaged, or no pictures."""
+"""Errors of Pillow for files that are damaged, or no pictures."""
 
 
 class PictureError(Exception):
@@ -84,7 +83,7 @@ _SHOWN = 3
 """Losses in a row that are told one by one."""
 
 
-class FolderSource:
+class FolderSource(Source):
     """Pictures in natural order, one every 1 / `capture.fps` seconds (25 a second when absent)."""
 
     def __init__(self, address: str, config: CaptureConfig, clock: Clock) -> None:
@@ -127,36 +126,22 @@ class FolderSource:
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """The pictures that can be read, each at its place's time; to be called once."""
         rest = self._read(self._first.place + 1, should_stop)
-        size: tuple[int, ...] | None = None
+        previous: FrameFormat | None = None
         for index, picture in enumerate(chain([self._first], rest)):
             drawn = FramePlanes("rgb", (picture.rgb,))
             capture_ns = self._clock.now_ns()
             planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
-            discontinuity = _discontinuity(size, picture.rgb.shape)
+            frame_format = FrameFormat.of((drawn.height_px, drawn.width_px), planes)
+            discontinuity = frame_format.change_since(previous)
             duration_ns = self._media_ns(picture.place + 1) - picture.media_ns
             yield SourceFrame(index, picture.media_ns, capture_ns, planes, discontinuity, picture.skipped, duration_ns)
-            size = picture.rgb.shape
+            previous = frame_format
             if index + 1 == self._max_frames:
                 return
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """The pictures after the last readable one; nothing where `max_frames` ended the run."""
         return self._trailing
-
-    def repaired_pts(self) -> tuple[int, int]:
-        """None: every picture has its place's time."""
-        return 0, 0
-
-    def close(self) -> None:
-        """Nothing to give back: every file was closed when it had been read."""
-
-    def __enter__(self) -> FolderSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read(self, begin: int, should_stop: Callable[[], bool]) -> Iterator[_FolderPicture]:
         """Every picture from place `begin` on, with those before it that cannot be read; what is left is `trailing`."""
@@ -202,9 +187,3 @@ def _in_few_words(skipped: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
         return tuple(skipped)
     first, last = skipped[0], skipped[-1]
     return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(skipped)),)
-
-
-def _discontinuity(before: tuple[int, ...] | None, now: tuple[int, ...]) -> str | None:
-    if before is None:
-        return "start"
-    return None if before == now else "resolution"

@@ -1,4 +1,4 @@
-"""`LiveSource`, `ReconnectingReader`, `LiveDecoder`: one live input, reopened when lost."""
+"""Live source: a camera or an address that FFmpeg reads, opened again when it is lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import av
 
@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.media import SkippedItem, SourceFrame, SourceInfo, SourceOutage
+from stream.media import SkippedItem, SourceFrame
 from stream.sources.checks import refuse_time_range
 from stream.sources.connection import (
     LiveTarget,
@@ -25,14 +25,14 @@ from stream.sources.connection import (
     reading_failure,
     silent,
 )
-from stream.sources.decoder import ONE_THREAD_MAX_PX, LossTracker, rate_of, video_stream
-from stream.sources.fit import FrameFitter
-from stream.sources.planes import FrameFormat, quarter_turns, to_planes
-from stream.sources.threaded import FrameQueue, ThreadedSource
-from stream.sources.timing import Backoff, LiveTimeline, Pacer
+from stream.sources.decoder import ONE_THREAD_MAX_PX, LossTracker, rate_of, source_info, video_stream
+from stream.sources.fit import FrameFormat
+from stream.sources.planes import to_planes
+from stream.sources.threaded import ReaderThread, ThreadedSource
+from stream.sources.timing import Backoff, Pacer
 
 CAMERA_POLL_S = 0.002
-"""How often a camera that does not block is asked for its next picture."""
+"""Time between two requests for the next picture of a camera that does not block."""
 
 LARGE_PICTURE_THREADS = 4
 """Threads for pictures above 1920x1088: slices, because whole frames in parallel would each wait for the next."""
@@ -42,11 +42,11 @@ SILENCE = 0.9
 
 
 class ConnectionLost(Exception):
-    """A live source gives nothing any more; its text says why."""
+    """Error of a live source that gives nothing any more; its text says why."""
 
 
 class LiveDecoder:
-    """Decodes one connection. What fails on the way is noted and skipped; `skipped` takes it out."""
+    """Decoder of one connection. Packets that fail are noted and skipped; `skipped` returns them."""
 
     def __init__(
         self,
@@ -138,19 +138,11 @@ STEADY_NS = 5 * NS_PER_S
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _LostConnection:
-    reason: str
-    since_ns: int
-    attempts: int = 0
-
-
-class ReconnectingReader(threading.Thread):
-    """Reads a live source, from an open container on, into `queue`, until `stop` is set.
+class ReconnectingReader(ReaderThread):
+    """Reader of a live source that begins with an open container, and opens the source again when it is lost.
 
     All that FFmpeg waits for happens in this thread, under PyAV's time limits, so it ends by itself; nobody has to wait
-    for it. Frames are discarded until `begin` is called, so that the first one that is handed over is fresh; `ready` is
-    set once the first one was decoded, and `info` describes it. Every connection is closed where it was used.
+    for it. Every connection is closed where it was used.
     """
 
     def __init__(
@@ -161,49 +153,15 @@ class ReconnectingReader(threading.Thread):
         config: CaptureConfig,
         clock: Clock,
     ) -> None:
-        super().__init__(name=f"read {target.name}", daemon=True)
-        self.queue = FrameQueue()
-        self.timeline = LiveTimeline()
-        self.ready = threading.Event()
-        self.info: SourceInfo | None = None
-        self.failure: Exception | None = None
+        super().__init__(target.name, config, clock)
         self._target = target
         self._container: av.container.InputContainer | None = container
-        self._config = config
-        self._clock = clock
-        self._fit = FrameFitter.of(config)
         self._retry_s = min(config.open_timeout_s, max(RETRY_S, 2 * opening_s))
         self._first_within_s = max(config.open_timeout_s - opening_s, 1.0)
-        self._stopping = threading.Event()
-        self._begun = False
-        self._waits = Backoff()
-        self._pace = Pacer() if target.paced else None
-        self._outage: _LostConnection | None = None
-        self._form: FrameFormat | None = None
-        self._index = -1
-        self._media_ns = 0
-        self._seen_ns: int | None = None
+        self._backoff = Backoff()
+        self._pacer = Pacer() if target.paced else None
 
-    def begin(self) -> None:
-        """From here on frames are handed over."""
-        self._begun = True
-
-    def stop(self) -> None:
-        """Ends the thread, as soon as FFmpeg lets go of it."""
-        self._stopping.set()
-
-    def run(self) -> None:
-        error: Exception | None = None
-        try:
-            self._keep()
-        except Exception as caught:
-            log.debug("reading %s failed", self._target.name, exc_info=True)
-            error = caught
-        self.failure = error
-        self.queue.finish(error)
-        self.ready.set()
-
-    def _keep(self) -> None:
+    def read(self) -> None:
         while self._container is not None:
             try:
                 reason = self._follow(self._container)
@@ -214,10 +172,12 @@ class ReconnectingReader(threading.Thread):
                 return
             if self.info is None:
                 raise SourceError(f"{self._target.name} gives no picture: {reason}; check that something sends there")
-            if not self._config.reconnect:
-                raise SourceError(f"{self._target.name} is lost: {reason}; capture.reconnect would try it again")
-            self._note_outage(reason)
+            if self._outage is None:
+                self._begin_outage(reason)
             self._container = self._reopened()
+
+    def no_frame_error(self) -> SourceError:
+        return cannot(self._target.name, self._target.too_slow(self._config.open_timeout_s))
 
     def _follow(self, container: av.container.InputContainer) -> str | None:
         """Reads one connection to its end; why it was lost, None where no more is wanted."""
@@ -233,81 +193,52 @@ class ReconnectingReader(threading.Thread):
             decoder = LiveDecoder(container, stream, self._config, self._clock, self._stopping)
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
-                    self._describe(stream, frame)
+                    self.info = source_info(self._target.name, stream, frame, live=True)
+                    self._first_within_s = max(self._config.stall_s, self._config.open_timeout_s)
+                    self.ready.set()
                 self._hand_over(frame, decoder)
                 if self._stopping.is_set() or self._index + 1 == self._config.max_frames:
                     return None
         except ConnectionLost as lost:
             if self._clock.now_ns() - begin_ns >= STEADY_NS:
-                self._waits.reset()
+                self._backoff.reset()
             return str(lost)
         return None
 
-    def _describe(self, stream: av.video.stream.VideoStream, first: av.VideoFrame) -> None:
-        rate = rate_of(stream)
-        turned = quarter_turns(first.rotation) % 2 == 1
-        self.info = SourceInfo(
-            name=self._target.name,
-            width_px=first.height if turned else first.width,
-            height_px=first.width if turned else first.height,
-            fps=float(rate) if rate else None,
-            duration_ns=None,
-            frames=None,
-            live=True,
-            codec=stream.codec_context.name,
-            pixel_format=first.format.name,
-            rotation=first.rotation,
-        )
-        self._first_within_s = max(self._config.stall_s, self._config.open_timeout_s)
-        self.ready.set()
-
     def _hand_over(self, frame: av.VideoFrame, decoder: LiveDecoder) -> None:
-        """Stamps a frame and hands it over; the first one after an outage ends that."""
+        """Stamp a frame and put it into the queue; the first one after an outage ends that."""
         now_ns = self._clock.now_ns()
         skipped = decoder.skipped()
-        if not self._begun:
+        if not self._begun.is_set():
+            if self._outage is None:
+                self._seen_ns = now_ns
             return
-        if self._seen_ns is None or self._outage is not None:
+        if self._index < 0 or self._outage is not None:
             skipped = ()
         media_ns = self.timeline.media_ns(frame.pts, now_ns)
         now_ns = self._wait_until_due(media_ns, now_ns)
-        planes = to_planes(frame, self._fit, self._target.name)
-        form = FrameFormat.of(frame, planes)
-        discontinuity = form.change_since(self._form)
-        if self._outage is not None:
-            self._tell_return(self._outage, now_ns)
-            discontinuity = discontinuity or "reconnect"
-            self._outage = None
-        self._form, self._seen_ns, self._media_ns = form, now_ns, media_ns
+        planes = to_planes(frame, self._fitter, self._target.name)
+        frame_format = FrameFormat.of((frame.height, frame.width), planes)
+        discontinuity = self._end_outage(frame_format.change_since(self._format), now_ns)
+        self._format, self._seen_ns, self._media_ns = frame_format, now_ns, media_ns
         self._index += 1
         self.queue.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, skipped))
 
     def _wait_until_due(self, media_ns: int, now_ns: int) -> int:
         """Holds a frame of a source that comes in bursts until its time; the time then."""
-        if self._pace is None:
+        if self._pacer is None:
             return now_ns
-        due_ns = self._pace.due_ns(media_ns, now_ns)
+        due_ns = self._pacer.due_ns(media_ns, now_ns)
         if due_ns > now_ns:
             self._stopping.wait((due_ns - now_ns) / NS_PER_S)
             return self._clock.now_ns()
         return now_ns
 
-    def _note_outage(self, reason: str) -> None:
-        """The first loss of a connection begins an outage; attempts that fail are part of it."""
-        if self._outage is None:
-            now_ns = self._clock.now_ns()
-            self._outage = _LostConnection(reason, self._seen_ns or now_ns)
-            self.queue.put(SourceOutage(max(self._index, 0), self._media_ns, reason))
-
-    def _tell_return(self, outage: _LostConnection, now_ns: int) -> None:
-        lasted_s = (now_ns - outage.since_ns) / NS_PER_S
-        self.queue.put(SourceOutage(max(self._index, 0), self._media_ns, outage.reason, lasted_s, outage.attempts))
-
     def _reopened(self) -> av.container.InputContainer | None:
-        """Tries again with growing waits until it works; None where no more is wanted."""
+        """Try again with growing waits until it works; return None once the thread shall stop."""
         assert self._outage is not None
-        while not self._stopping.wait(self._waits.next_s()):
-            self._outage.attempts += 1
+        while not self._stopping.wait(self._backoff.next_s()):
+            self._outage = replace(self._outage, attempts=self._outage.attempts + 1)
             try:
                 return opened_within(self._target, self._retry_s)
             except SourceError as error:
@@ -345,5 +276,4 @@ class LiveSource(ThreadedSource):
         super().__init__(
             ReconnectingReader(target, container, took_s, config, clock),
             max(config.open_timeout_s - took_s, 0),
-            lambda: cannot(target.name, target.too_slow(config.open_timeout_s)),
         )

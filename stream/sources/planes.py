@@ -1,9 +1,8 @@
-"""Decoded frame → 8-bit planes, upright; `FrameFormat`."""
+"""Conversion of a decoded frame to upright planes of 8 bits."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 
 import av
@@ -41,7 +40,7 @@ _DEEP_PLANAR = re.compile(r"(yuv4\d\dp|gray)(9|10|12|14|16)le")
 """Planar formats of more than 8 bits, in this machine's byte order → layout and bits a sample."""
 
 _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (2, 2): "420", (1, 2): "440", (4, 1): "411", (4, 4): "410"}
-"""How many luma samples share a chroma sample (across, down) → the sampling's name."""
+"""Luma samples that share a chroma sample (across, down) → the sampling's name."""
 
 
 def colour_of(frame: av.VideoFrame) -> Colour:
@@ -176,7 +175,8 @@ def _same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.V
 
 
 def _chroma_would_shift(planes: FramePlanes, turns: int) -> bool:
-    """Whether turning mirrors an odd number of luma samples that share chroma, which moves chroma by half a sample."""
+    """Return whether turning mirrors an odd number of luma samples that share chroma, which moves chroma by half a
+    sample."""
     if planes.layout != "yuv":
         return False
     luma, chroma = planes.planes[:2]
@@ -194,7 +194,10 @@ def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
 
 
 def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
-    """The frame's planes at their work size. Raises SourceError where its format or shape cannot be converted."""
+    """Return a frame's planes at the processing resolution.
+
+    Raises SourceError if format or shape cannot be converted.
+    """
     try:
         return fit.apply(planes_of(frame), partial(rgb_of, frame))
     except av.FFmpegError as error:
@@ -202,24 +205,3 @@ def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
             f"{name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert ({error.strerror}); "
             "convert them to yuv420p"
         ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class FrameFormat:
-    """Size, planes and colour encoding of a frame."""
-
-    coded_size: tuple[int, int]
-    shapes: tuple[tuple[int, ...], ...]
-    colour: Colour
-
-    @classmethod
-    def of(cls, frame: av.VideoFrame, planes: FramePlanes) -> FrameFormat:
-        return cls((frame.height, frame.width), tuple(plane.shape for plane in planes.planes), planes.colour)
-
-    def change_since(self, previous: FrameFormat | None) -> str | None:
-        """The `discontinuity` of a frame of this form after one of the `previous` form."""
-        if previous is None:
-            return "start"
-        if self.coded_size != previous.coded_size:
-            return "resolution"
-        return "format" if self != previous else None

@@ -1,22 +1,21 @@
-"""Generated scenes as a source: `scene:NAME`."""
+"""Source of a generated scene: `scene:NAME`."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.media import SkippedItem, SourceFrame, SourceInfo, never_stop
+from stream.media import Source, SourceFrame, SourceInfo, never_stop
 from stream.scenes import open_scene
 from stream.sources.checks import TimeRange
 from stream.sources.fit import FrameFitter
 
 
-class SceneSource:
+class SceneSource(Source):
     """One generated scene, drawn frame by frame; the same on every run."""
 
     def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
@@ -55,25 +54,6 @@ class SceneSource:
             media_ns, discontinuity = self._media_ns(index), None if number else "start"
             duration_ns = self._media_ns(index + 1) - media_ns
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)
-
-    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """Nothing: a drawn scene loses nothing."""
-        return ()
-
-    def repaired_pts(self) -> tuple[int, int]:
-        """None: every frame is drawn at its own time."""
-        return 0, 0
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
-    def __enter__(self) -> SceneSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _bounds_ns(self, part: TimeRange) -> tuple[int, int]:
         end_ns = self._media_ns(self._scene.frames)

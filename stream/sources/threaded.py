@@ -1,18 +1,26 @@
-"""`ThreadedSource`, `FrameQueue`, `PrefetchSource`: reading in a thread, taken through a pollable queue."""
+"""Sources that a thread reads, and the pollable queue between that thread and the pipeline."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Protocol
+from dataclasses import replace
 
+from arr_coc.types import NS_PER_S
+from stream.clock import Clock
+from stream.config import CaptureConfig
+from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, SourceOutage, merge_metadata, never_stop
+from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.timing import LiveTimeline
+
+log = logging.getLogger(__name__)
 
 CAPACITY = 4
 """Frames that may wait. Whoever takes them is nearly always waiting; this covers a pause of its thread."""
@@ -24,7 +32,7 @@ Item = SourceFrame | SourceOutage
 
 
 class FrameQueue:
-    """A bounded queue between one giver and one taker; `fileno` is readable when `drain` has something to say.
+    """Bounded queue between one producer and one consumer; `fileno` is readable when `drain` has something to return.
 
     `put` drops the oldest frame where there is no room, and counts it in `dropped`; what that frame had to tell (a
     discontinuity, what was skipped) goes over to the next one. `put_wait` waits instead.
@@ -133,36 +141,89 @@ WAIT_S = 0.05
 """Longest single wait for a frame, before `should_stop` is asked."""
 
 CLOSE_S = 0.3
-"""How long closing waits for the reading thread, which mostly ends with the next packet; it needs no help to end."""
+"""Longest wait of `close` for the reading thread, which mostly ends with the next packet, and always by itself."""
 
 
-class ReaderThread(Protocol):
-    """The thread that reads: `ready` is set once `info` or `failure` is; it hands over after `begin`, until `stop`."""
+class ReaderThread(threading.Thread, ABC):
+    """Thread that reads one source into `queue` until `stop` is called.
 
-    queue: FrameQueue
-    timeline: LiveTimeline
-    ready: threading.Event
-    info: SourceInfo | None
-    failure: Exception | None
+    Frames are discarded until `begin` is called, so that the first one in the queue is fresh. `ready` is set once
+    `info` describes the first frame, or `failure` holds the error that ended the reading.
+    """
 
-    def start(self) -> None: ...
+    def __init__(self, source_name: str, config: CaptureConfig, clock: Clock) -> None:
+        super().__init__(name=f"read {source_name}", daemon=True)
+        self.queue = FrameQueue()
+        self.timeline = LiveTimeline()
+        self.ready = threading.Event()
+        self.info: SourceInfo | None = None
+        self.failure: Exception | None = None
+        self._source_name = source_name
+        self._config = config
+        self._clock = clock
+        self._fitter = FrameFitter.of(config)
+        self._begun = threading.Event()
+        self._stopping = threading.Event()
+        self._format: FrameFormat | None = None
+        self._index = -1
+        self._media_ns = 0
+        self._seen_ns = clock.now_ns()
+        self._outage: SourceOutage | None = None
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """Put frames into the queue from here on."""
+        self._begun.set()
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """End the thread, as soon as what it waits for returns."""
+        self._stopping.set()
+        self._begun.set()
 
-    def join(self, timeout: float | None = None) -> None: ...
+    def run(self) -> None:
+        try:
+            self.read()
+        except Exception as error:
+            log.debug("reading %s failed", self._source_name, exc_info=True)
+            self.failure = error
+        self.queue.finish(self.failure)
+        self.ready.set()
+
+    @abstractmethod
+    def read(self) -> None:
+        """Read until the end, or until `stop` is called. Raises SourceError where the source is lost for good."""
+
+    @abstractmethod
+    def no_frame_error(self) -> SourceError:
+        """Return the error of a source that gave no frame within `capture.open_timeout_s`."""
+
+    def _begin_outage(self, reason: str) -> None:
+        """Report a loss. Raises SourceError where `capture.reconnect` is off."""
+        if not self._config.reconnect:
+            raise SourceError(f"{self._source_name} is lost: {reason}; set capture.reconnect = true to wait for it")
+        self._outage = SourceOutage(max(self._index, 0), self._media_ns, reason)
+        self.queue.put(self._outage)
+
+    def _end_outage(self, discontinuity: str | None, now_ns: int) -> str | None:
+        """Report that an outage is over, if there is one; return the discontinuity of the frame that ends it."""
+        if self._outage is None:
+            return discontinuity
+        self.queue.put(replace(self._outage, lasted_s=(now_ns - self._seen_ns) / NS_PER_S))
+        self._outage = None
+        return discontinuity or "reconnect"
 
 
-class ThreadedSource:
+class ThreadedSource(Source):
     """Source that comes in its own time, through a bounded queue.
 
     Whoever reads the source waits on `fileno` beside other things and calls `poll`, or iterates over `frames`;
     neither is ever held up.
     """
 
-    def __init__(self, reader: ReaderThread, limit_s: float, nothing: Callable[[], Exception]) -> None:
-        """Starts the reader and waits for the first frame. Raises what it failed of, or `nothing()` after `limit_s`."""
+    def __init__(self, reader: ReaderThread, limit_s: float) -> None:
+        """Start the reader and wait for the first frame.
+
+        Raises the reader's error, or its `no_frame_error` after `limit_s`.
+        """
         self._closed = False
         self._reader = reader
         reader.start()
@@ -171,7 +232,7 @@ class ThreadedSource:
             if reader.failure is not None:
                 raise reader.failure
             if reader.info is None:
-                raise nothing()
+                raise reader.no_frame_error()
             self._info = reader.info
         except BaseException:
             self.close()
@@ -210,10 +271,6 @@ class ThreadedSource:
         """Frames that nobody took in time."""
         return self._reader.queue.dropped
 
-    def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """Nothing: what is live has no end to be missed."""
-        return ()
-
     def repaired_pts(self) -> tuple[int, int]:
         """Return how many PTS were made, and how many clamped."""
         return self._reader.timeline.made_pts, self._reader.timeline.clamped_pts
@@ -226,21 +283,13 @@ class ThreadedSource:
             self._reader.join(CLOSE_S)
             self._reader.queue.close()
 
-    def __enter__(self) -> ThreadedSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 AHEAD = 2
 """Frames that may have been decoded and not yet been taken."""
 
 
-class PrefetchSource:
-    """A file that comes over a network: every frame in order, and a reader that can stop while the network is silent.
+class PrefetchSource(Source):
+    """Source that reads another one ahead in a thread, so that a reader can stop while the network is silent.
 
     The source is read, and closed, by one thread, which waits where it is `AHEAD` frames ahead.
     """
@@ -278,14 +327,6 @@ class PrefetchSource:
         else:
             self._thread.join(CLOSE_S)
         self._queue.close()
-
-    def __enter__(self) -> PrefetchSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read(self) -> None:
         error: Exception | None = None

@@ -1,4 +1,4 @@
-"""`MediaTimeline`, `LiveTimeline`, `Backoff`, `Pacer`."""
+"""Media time of files and live sources, waits between attempts to reconnect, and pacing."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class LiveTimeline:
 
 
 class Backoff:
-    """The waits between attempts to reach a lost source: growing, and short again after a steady connection."""
+    """Waits between attempts to reach a lost source: growing, and short again after a steady connection."""
 
     def __init__(self) -> None:
         self._count = 0

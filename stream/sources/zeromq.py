@@ -1,14 +1,13 @@
-"""`ZmqSource` and the frame message that another program sends."""
+"""Source of frames that another program sends over ZeroMQ, and the decoder of its messages."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import av
 import cv2
@@ -20,14 +19,13 @@ from arr_coc.types import NS_PER_S, Colour, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig, is_local
 from stream.errors import SourceError, TransportError
-from stream.media import SkippedItem, SourceFrame, SourceInfo, SourceOutage
+from stream.media import SkippedItem, SourceFrame, SourceInfo
 from stream.sources.address import PULL, ZMQ_PREFIX
 from stream.sources.checks import refuse_time_range
 from stream.sources.connection import decoder_options
-from stream.sources.fit import FrameFitter
+from stream.sources.fit import FrameFormat
 from stream.sources.planes import planes_of, rgb_of
-from stream.sources.threaded import FrameQueue, ThreadedSource
-from stream.sources.timing import LiveTimeline
+from stream.sources.threaded import ReaderThread, ThreadedSource
 from stream.transport.links import FrameSubscriber
 from stream.transport.security import client_curve
 from stream.untrusted import SEQUENCE_GAP_MAX, SIDE_PX_MAX, Count, TimeNs
@@ -175,69 +173,29 @@ class ZmqSource(ThreadedSource):
         ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
         refuse_time_range(config, address)
         receiver = _Receiver(FrameAddress.of(address), config, clock, network)
-        super().__init__(receiver, config.open_timeout_s, lambda: receiver.nothing_came(config.open_timeout_s))
+        super().__init__(receiver, config.open_timeout_s)
 
 
-_Form: TypeAlias = tuple[tuple[int, int], tuple[tuple[int, ...], ...], Colour]
+class _Receiver(ReaderThread):
+    """Reader of the frames that another program sends; makes, uses and closes the socket.
 
-
-class _Receiver(threading.Thread):
-    """Receives and reads frames into `queue` until `stop` is set; makes, uses and closes the socket.
-
-    Frames are discarded until `begin` is called (pulled ones are left with their sender), so that the first one that is
-    handed over is fresh; `ready` is set once the first one was read, and `info` describes it.
+    Pulled frames are left with their sender until `begin` is called.
     """
 
     def __init__(self, address: FrameAddress, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
-        super().__init__(name=f"receive {address.name}", daemon=True)
-        self._fit = FrameFitter.of(config)
+        super().__init__(address.name, config, clock)
         self._curve = client_curve(network, address.endpoint)
         self._address = address
-        self._config = config
-        self._clock = clock
         self._same_clock = is_local(address.endpoint)
-        self.queue = FrameQueue()
-        self.timeline = LiveTimeline()
-        self.ready = threading.Event()
-        self.info: SourceInfo | None = None
-        self.failure: Exception | None = None
-        self._begun = threading.Event()
-        self._stopping = threading.Event()
         self._frames = FrameDecoder(config.max_pixels)
         self._met = self._refused = False
         self._problem: str | None = None
         self._unreadable: list[SkippedItem] = []
         self._messages = 0
         self._sequence: int | None = None
-        self._form: _Form | None = None
-        self._index = -1
-        self._media_ns = 0
-        self._seen_ns = clock.now_ns()
-        self._outage: SourceOutage | None = None
 
-    def begin(self) -> None:
-        """From here on frames are handed over."""
-        self._begun.set()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._begun.set()
-
-    def run(self) -> None:
-        error: Exception | None = None
-        try:
-            self._receive()
-        except TransportError as caught:
-            error = SourceError(str(caught))
-        except Exception as caught:
-            log.debug("receiving from %s failed", self._address.name, exc_info=True)
-            error = caught
-        self.failure = error
-        self.queue.finish(error)
-        self.ready.set()
-
-    def nothing_came(self, limit_s: float) -> SourceError:
-        """Why there has been no frame, and what to do."""
+    def no_frame_error(self) -> SourceError:
+        limit_s = self._config.open_timeout_s
         if self._problem is not None:
             why = f"sends only invalid messages: {self._problem}; docs/sources.md has the format"
         elif self._met:
@@ -247,6 +205,12 @@ class _Receiver(threading.Thread):
             keys = ", or has other keys" if self._curve is not None else ""
             why = f"sent nothing within {limit_s:g} s; start the sender, check the address{keys}"
         return SourceError(f"{self._address.name} {why}")
+
+    def read(self) -> None:
+        try:
+            self._receive()
+        except TransportError as error:
+            raise SourceError(str(error)) from error
 
     def _receive(self) -> None:
         address = self._address
@@ -278,13 +242,12 @@ class _Receiver(threading.Thread):
             self._seen_ns, self._unreadable = now_ns, []
             return
         self.queue.dropped += self._passed_over(header, passed)
-        native, planes = (planes.height_px, planes.width_px), self._fit.apply(planes, rgb)
-        self._hand_over(header, planes, self._change(native, planes), now_ns)
+        native, planes = (planes.height_px, planes.width_px), self._fitter.apply(planes, rgb)
+        before, self._format = self._format, FrameFormat.of(native, planes)
+        self._hand_over(header, planes, self._format.change_since(before), now_ns)
 
     def _hand_over(self, header: FrameHeader, planes: FramePlanes, discontinuity: str | None, now_ns: int) -> None:
-        if self._outage is not None:
-            self._tell_return(self._outage, now_ns)
-            discontinuity = discontinuity or "reconnect"
+        discontinuity = self._end_outage(discontinuity, now_ns)
         media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
         self._index += 1
         skipped, self._unreadable = tuple(self._unreadable), []
@@ -312,12 +275,12 @@ class _Receiver(threading.Thread):
         self.ready.set()
 
     def _captured_ns(self, header: FrameHeader, now_ns: int) -> int:
-        """When the frame was captured: as its sender says, where that one has the same clock; else when it came."""
+        """Return the capture time: as the sender says, if it has the same clock; else the time of arrival."""
         told = header.t_ns if self._same_clock else None
         return told if told is not None and 0 <= now_ns - told <= SHARED_CLOCK_NS else now_ns
 
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
-        """How many frames the sender numbered since the last one that was taken, or at least how many came.
+        """Return how many frames the sender numbered since the last one that was taken, or at least how many came.
 
         Those of an outage were not dropped: they are told as that.
         """
@@ -326,15 +289,6 @@ class _Receiver(threading.Thread):
             return passed
         gap = header.seq - before - 1
         return max(passed, gap) if gap <= SEQUENCE_GAP_MAX else passed
-
-    def _change(self, native: tuple[int, int], planes: FramePlanes) -> str | None:
-        before = self._form
-        self._form = native, tuple(plane.shape for plane in planes.planes), planes.colour
-        if before is None:
-            return "start"
-        if before[0] != native:
-            return "resolution"
-        return "format" if before != self._form else None
 
     def _note_unreadable(self, problem: str) -> None:
         """Messages that cannot be read, one after the other, are told as one, by the first one's reason."""
@@ -360,14 +314,6 @@ class _Receiver(threading.Thread):
             return
         silent = f"no frame for {self._config.stall_s:g} s"
         reason = silent if self._problem is None else f"{silent}, only invalid messages: {self._problem}"
-        if not self._config.reconnect:
-            raise SourceError(f"{self._address.name} is lost: {reason}; capture.reconnect would wait for it")
-        self._outage = SourceOutage(max(self._index, 0), self._media_ns, reason)
+        self._begin_outage(reason)
         self._sequence = None
         self.timeline.connected(Fraction(1, NS_PER_S), None)
-        self.queue.put(self._outage)
-
-    def _tell_return(self, outage: SourceOutage, now_ns: int) -> None:
-        lasted_s = (now_ns - self._seen_ns) / NS_PER_S
-        self.queue.put(SourceOutage(outage.frame_index, outage.media_ns, outage.reason, lasted_s))
-        self._outage = None

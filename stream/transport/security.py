@@ -27,7 +27,7 @@ from stream.errors import ConfigError, OutputError
 PROBE_LIMIT_S = 0.5
 
 HANDSHAKE_LIMIT_MS = 5_000
-"""How long a connection may take to say who it is, before it is closed."""
+"""Time that a connection has for its handshake, before it is closed."""
 
 BACKLOG = 1_024
 """Connections that may wait to be taken: with a short queue the system makes others wait for seconds."""
@@ -207,7 +207,7 @@ def _loaded(path: Path) -> tuple[bytes, bytes | None]:
 
 
 def _whole(key: bytes) -> bool:
-    """Whether this is the Z85 form of a key, which ZeroMQ would refuse otherwise."""
+    """Return whether this is the Z85 form of a key; ZeroMQ refuses others."""
     try:
         return len(z85.decode(key)) == KEY_BYTES
     except (KeyError, ValueError, struct.error):

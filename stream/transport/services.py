@@ -23,7 +23,7 @@ from stream.transport.context import Transport
 from stream.transport.security import ClientCurve, ServerCurve, bind_endpoint
 
 LINGER_MS = 500
-"""How long the last messages may take at the end."""
+"""Time that a closing socket has to send what waits."""
 
 START_LIMIT_S = 5.0
 RELEASE_POLL_S = 0.01
@@ -31,7 +31,7 @@ STOP_LIMIT_S = 5.0
 
 
 class SocketThread(ABC):
-    """A bound socket and its thread. Whoever calls `start` calls `finish`, also where `start` fails."""
+    """Bound socket with a thread of its own. Whoever calls `start` calls `finish`, also where `start` fails."""
 
     def __init__(self, name: str, kind: int, endpoint: str, curve: ServerCurve | None) -> None:
         self._kind = kind
@@ -123,7 +123,7 @@ WAITING_MAX = 64
 WAIT_MS = 100
 
 REPLY_LIMIT_S = 3.0
-"""How long a client waits for its reply."""
+"""Longest wait of a client for its reply."""
 
 
 class RequestServer(SocketThread):
@@ -285,7 +285,7 @@ class _PublicSocket(SocketThread):
         self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
 
     def way_in(self) -> zmq.Socket[bytes]:
-        """Where messages are handed over; belongs to the thread that asks for it."""
+        """Return the socket that takes messages; it belongs to the thread that asks for it."""
         way_in = self._transport.context.socket(zmq.PUSH)
         way_in.setsockopt(zmq.SNDHWM, HANDED_OVER)
         way_in.setsockopt(zmq.LINGER, LINGER_MS)
@@ -369,7 +369,7 @@ class _PublicSocket(SocketThread):
                 public.send_multipart((topic, body))
 
     def _is_known(self, prefix: bytes) -> bool:
-        """Whether anything may be published that begins so: a subscriber cannot make the socket remember all else."""
+        """Return whether a topic begins so: a subscriber cannot make the socket remember all else."""
         return self._topics is None or any(topic.startswith(prefix) for topic in self._topics)
 
     def _send(self, public: zmq.Socket[bytes], topic: bytes, body: bytes) -> None:

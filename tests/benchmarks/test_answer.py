@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from arr_coc.qwen.loading import load_qwen
-from benchmarks.answer import compare, extrapolated, gpu_targets, pictures, row, summary, table
-from benchmarks.support.answer_ways import Stock, Took, plot, speak_on, way_named
+from benchmarks.answer import compare, extrapolated, gpu_targets, row, summary, table
+from benchmarks.support.answer_ways import Stock, Took, pictures, plot, speak_on, way_named
 from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS
 
 

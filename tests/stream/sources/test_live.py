@@ -136,7 +136,7 @@ def test_without_reconnecting_a_loss_ends_it(units: list[bytes]) -> None:
             reading.frames(2)
             server.cut()
             with pytest.raises(
-                SourceError, match=r"rtsp://\*\*\*@127.* is lost: .*; capture\.reconnect would"
+                SourceError, match=r"rtsp://\*\*\*@127.* is lost: .*; set capture\.reconnect = true"
             ) as raised:
                 reading.frames(1000)
     assert "hush" not in str(raised.value)

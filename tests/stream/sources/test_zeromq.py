@@ -357,7 +357,9 @@ class TestSilence:
             until(items, is_frame)
             sender.now = None
             silence(clock, 6)
-            with pytest.raises(SourceError, match=r"is lost: no frame for 5 s; capture\.reconnect would wait for it"):
+            with pytest.raises(
+                SourceError, match=r"is lost: no frame for 5 s; set capture\.reconnect = true to wait for it"
+            ):
                 list(frames_of(source))
 
     def test_a_sender_that_is_started_again_is_heard_again(self) -> None:
