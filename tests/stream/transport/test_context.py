@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 KILLED = """
 import os, signal, socket, sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from stream.transport.directory import private_directory
+from stream.transport.context import private_directory
 held = private_directory()
 path = os.fspath(held.__enter__())
 socket.socket(socket.AF_UNIX).bind(os.path.join(path, "answer"))
