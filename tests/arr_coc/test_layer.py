@@ -385,7 +385,7 @@ def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: 
     assert isinstance(received, ServerHello)
     maps = []
     for greeting in (received, ServerHello(model_id="tiny", knows_levels=False, known_world=None)):
-        for query in (speaker.embed(QUERY), QueryEmbedding(QUERY, speaker.embed(QUERY).tokens, "another")):
+        for query in (speaker.embed_query(QUERY), QueryEmbedding(QUERY, speaker.embed_query(QUERY).tokens, "another")):
             allocator = RunPlan.of(Config(), SOURCE).make_allocator(greeting)
             allocator.set_query(query)
             maps.append(allocator.allocate(PictureStream().show(scenery(6, 8))).relevance)
