@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arr_coc.budget import SHARE_PATTERN
 from stream.errors import ConfigError
+from stream.untrusted import QUERY_LIMIT_CHARS
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -16,12 +17,6 @@ MAX_PIXELS = 1 << 26
 
 STDOUT = "-"
 """Place of an output that goes to standard output."""
-
-CLIENTS_MAX = 64
-"""More than this many frame processes at one answer server are turned away."""
-
-QUERY_LIMIT_CHARS = 4000
-"""Longest question. Far above any real one; a model with a short context says so itself."""
 
 
 class Section(BaseModel):

@@ -15,12 +15,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from arr_coc.types import TILE_PX
-from stream.config import QUERY_LIMIT_CHARS
-
 KIB, MIB = 1024, 1024 * 1024
 
 # Texts, in characters.
+QUERY_LIMIT_CHARS = 4000
+"""Longest question. Far above any real one; a model with a short context says so itself."""
 ANSWER_CHARS_MAX = 65_536
 """A whole answer; at 64 tokens, the default, one has some 300."""
 REASON_CHARS_MAX = 4_000
@@ -43,8 +42,6 @@ SIDE_PX_MAX = 16_384
 """Of a picture from another program."""
 LONG_SIDE_PX_MAX = 2**20
 """Of a frame that is asked about: a panorama may be long, and then is low."""
-FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
-"""Of a frame that is asked about: four times those of 67 million pixels, the most that are decoded by default."""
 
 # Arrays and parts.
 ARRAYS_MAX = 4
@@ -69,6 +66,8 @@ JOURNAL_BYTES_MAX = 1024 * MIB
 """Longest part of a journal that is read: a hundred times that of a day of answers each second."""
 
 # How much at once, and how often.
+CLIENTS_MAX = 64
+"""More than this many frame processes at one answer server are turned away."""
 PIECES_MAX = 16_384
 """Pieces of one answer."""
 HEARD_AT_ONCE = 64

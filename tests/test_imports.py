@@ -79,9 +79,8 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
 
 LAYERS = {
     "stream": [
-        {"clock", "errors"},
+        {"clock", "errors", "untrusted"},
         {"config"},
-        {"untrusted"},
         {"control"},
         {"logs"},
         {"config_loading", "events", "media", "scenes"},

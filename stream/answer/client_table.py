@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from arr_coc.errors import OptionError, counted
 from stream.answer.model import AnswerModel
-from stream.config import CLIENTS_MAX
 from stream.errors import TransportError
 from stream.protocol.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
 from stream.transport.security import ServerCurve
+from stream.untrusted import CLIENTS_MAX
 
 PENALTY_MAX = 6
 """A client that lets turn after turn expire has a sixty-fourth of the time in the end: 16 ms of a second."""

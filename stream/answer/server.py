@@ -16,7 +16,6 @@ from arr_coc.errors import ArrCocError, ContextLengthError, counted
 from arr_coc.types import NS_PER_S
 from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
 from stream.answer.model import AnswerModel, AnswerStats, Packet
-from stream.config import CLIENTS_MAX
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import StreamError, TransportError
 from stream.protocol.buffers import SharedFrameReader
@@ -42,6 +41,7 @@ from stream.protocol.messages import (
 from stream.transport import Client, Envelope, Transport
 from stream.untrusted import (
     ANSWER_CHARS_MAX,
+    CLIENTS_MAX,
     DETAILS_CHARS_MAX,
     HEARD_AT_ONCE,
     PIECES_MAX,

@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Callable
 
 from stream import logs
-from stream.config import QUERY_LIMIT_CHARS
 from stream.events import Event, QueryChanged, Summary
 from stream.monitor.health import RunHandle
 from stream.sinks.base import Display
-from stream.untrusted import printable
+from stream.untrusted import QUERY_LIMIT_CHARS, printable
 
 READ_BYTES = 4096
 

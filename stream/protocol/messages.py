@@ -11,16 +11,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from arr_coc.types import NO_SHIFT, FrameStamp, Shift, TileGrid
+from arr_coc.types import NO_SHIFT, TILE_PX, FrameStamp, Shift, TileGrid
 from stream.errors import TransportError
 from stream.media import SkippedItem
 from stream.untrusted import (
     ARRAYS_MAX,
     COUNT_MAX,
     DIMENSIONS_MAX,
-    FRAME_TILES_MAX,
     HEADER_BYTES_MAX,
     LONG_SIDE_PX_MAX,
+    SIDE_PX_MAX,
     TIME_NS_MAX,
     WEIGHTS_BYTES_MAX,
     Count,
@@ -39,6 +39,9 @@ from stream.untrusted import (
 
 PROTOCOL = 7
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
+
+FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
+"""Tiles of a frame that is asked about: four times those of 67 million pixels, the most that are decoded by default."""
 
 UNSEEN_MAX = 8
 """So many words are named."""

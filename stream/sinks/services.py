@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from stream.config import QUERY_LIMIT_CHARS, Config
+from stream.config import Config
 from stream.errors import TransportError
 from stream.events import Event, Notice
 from stream.monitor.health import RunMonitor
@@ -18,6 +18,7 @@ from stream.monitor.schema import STATS, STATUS, TOPICS, VERSION, StatusMessage,
 from stream.sinks.base import Sink
 from stream.transport.security import server_curve
 from stream.transport.services import Publisher, RequestServer, TopicMessage
+from stream.untrusted import QUERY_LIMIT_CHARS
 
 KEPT = (STATUS, "answer", "look", "turned", "frame", STATS)
 """Topics whose last message a newcomer gets."""

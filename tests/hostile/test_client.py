@@ -17,7 +17,7 @@ import zmq
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.client_table import ServerOptions
 from stream.answer.server import AnswerServer
-from stream.config import QUERY_LIMIT_CHARS, Config, NetworkConfig
+from stream.config import Config, NetworkConfig
 from stream.control import RunControl
 from stream.protocol.codec import token_message
 from stream.protocol.messages import (
@@ -36,6 +36,7 @@ from stream.protocol.messages import (
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport
 from stream.transport.security import client_curve, make_keys, server_curve
+from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.hostile.lies import NUMBERS
 from tests.hostile.nasty import NASTY
 from tests.support.answer_models import FakeSpeaker

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.commands.options import RunOptions, takes_run_options
-from stream.config import QUERY_LIMIT_CHARS, Config
+from stream.config import Config
 from stream.config_loading import (
     ConfigLayer,
     build_config,
@@ -22,6 +22,7 @@ from stream.config_loading import (
     layer_from_option,
 )
 from stream.errors import ConfigError
+from stream.untrusted import QUERY_LIMIT_CHARS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream.answer.client_table import ClientTable
-from stream.config import CLIENTS_MAX
+from stream.untrusted import CLIENTS_MAX
 
 A, B, C = b"a", b"b", b"c"
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from stream import logs
 from stream.commands import watch
-from stream.config import QUERY_LIMIT_CHARS
 from stream.display.input import KEPT_CHARS, AskingDisplay, PendingQuestions, QuestionReader, refusal_reason
 from stream.events import Event, QueryChanged
 from stream.sinks.base import Display
+from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.support.events import summary
 from tests.support.network import LIMIT_S, until
 

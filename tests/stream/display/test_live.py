@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stream.config import QUERY_LIMIT_CHARS
 from stream.display import live
 from stream.display.live import LAST_ENTRIES, LineWriter, LiveDisplay, TerminalModes
 from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Started
+from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.support.events import answer, frame, summary
 from tests.support.network import LIMIT_S, until
 from tests.support.runs import ScriptedRun
