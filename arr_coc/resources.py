@@ -21,6 +21,11 @@ def preset_folder() -> Path:
     return _folder("configs", "demo.toml")
 
 
+def presets() -> list[str]:
+    """Names of the presets."""
+    return sorted(path.stem for path in preset_folder().glob("*.toml"))
+
+
 def bundled_folder() -> Path:
     """The bundled model, whether this installation has it or not."""
     return _folder("models/scenes-tiny", "config.json")

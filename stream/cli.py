@@ -17,8 +17,8 @@ from stream import logs
 from stream.commands.bench import bench
 from stream.commands.caption import caption, demo
 from stream.commands.doctor import devices, doctor
+from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.replay import replay
-from stream.commands.run import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
 from stream.control import leave_gone_terminal

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from arr_coc.resources import preset_folder
+from arr_coc.resources import preset_folder, presets
 from arr_coc.types import SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError
@@ -132,11 +132,6 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
     if set(parsed) == {"value"} and (isinstance(parsed["value"], str) or not _is_text(field)):
         value = parsed["value"]
     return ConfigLayer(option, {key: value})
-
-
-def presets() -> list[str]:
-    """Return the names of the presets that come with the program."""
-    return sorted(path.stem for path in preset_folder().glob("*.toml"))
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, FieldInfo]:

@@ -167,7 +167,7 @@ def test_few_modules_lie_flat_in_a_package(package: str) -> None:
 
 
 LIGHT = {
-    "stream.cli": {"torch", "transformers", "av", "cv2", "zmq", "rich"},
+    "stream.cli": {"torch", "transformers", "av", "cv2", "zmq", "rich", "numpy", "pydantic"},
     "stream.protocol.messages": {"torch", "cv2", "zmq"},
     "stream.runtime.worker_messages": {"torch", "av", "cv2"},
     "stream.runtime.session": {"torch", "transformers", "av"},

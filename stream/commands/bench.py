@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import RunOptions, parse_count, parse_duration, takes_run_options
-from stream.commands.run import INTERRUPTED, also_written, check_run, report_note, report_written
-from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
+from stream.commands.outcome import INTERRUPTED, report_note
 from stream.errors import ConfigError
-from stream.sinks.output_file import check_distinct, check_suffix, check_writable, output_files
 
 if TYPE_CHECKING:
     from stream.bench.measure import BenchPlan, BenchResult
     from stream.config import Config
     from stream.sinks.output_file import OutputFile
 
-AS_FAST_AS_IT_GOES = ConfigLayer("bench", {"pipeline.answers": "newest"})
+AS_FAST_AS_IT_GOES = {"pipeline.answers": "newest"}
 """No frame waits for an answer."""
 
 PICTURE_SUFFIXES = (".png",)
@@ -85,6 +83,9 @@ def bench(
 
     With --against or --against-set: compare two configurations, run by run.
     """
+    from stream.commands.run import also_written, check_run, report_written
+    from stream.sinks.output_file import OutputFile, check_distinct, output_files
+
     configs = _configurations(run, source, against or (), against_set or ())
     count = (RUNS_TO_COMPARE if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
     _check_source(configs["A"], count * len(configs))
@@ -99,7 +100,6 @@ def bench(
 
     from stream.bench.measure import BenchPlan
     from stream.monitor.metrics import TRIM_S
-    from stream.sinks.output_file import OutputFile
 
     with ExitStack() as stack:
         files = {path: stack.enter_context(closing(OutputFile(path))) for path in paths}
@@ -115,14 +115,17 @@ def _configurations(
     run: RunOptions, source: str | None, against: Sequence[str], against_set: Sequence[str]
 ) -> dict[str, Config]:
     """Return the configuration to measure, "A", and where there is one to compare with, "B"."""
+    from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
+
+    base = [ConfigLayer("bench", AS_FAST_AS_IT_GOES)]
     top = [] if source is None else [ConfigLayer("SOURCE", {"source": source})]
     other = [
         *map(layer_from_file, against),
         *(layer_from_assignment(assignment, "--against-set") for assignment in against_set),
     ]
-    configs = {"A": run.configuration([AS_FAST_AS_IT_GOES], top)}
+    configs = {"A": run.configuration(base, top)}
     if other:
-        configs["B"] = run.configuration([AS_FAST_AS_IT_GOES], [*top, *other])
+        configs["B"] = run.configuration(base, [*top, *other])
         if configs["B"] == configs["A"]:
             raise ConfigError("nothing to compare: --against changes no key; name one that differs")
     return configs
@@ -140,6 +143,8 @@ def _check_source(config: Config, runs: int) -> None:
 
 
 def _check_files(paths: Sequence[str], png_path: str | None) -> None:
+    from stream.sinks.output_file import check_suffix, check_writable
+
     if png_path is not None:
         check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
         if find_spec("matplotlib") is None:

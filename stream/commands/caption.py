@@ -11,8 +11,7 @@ import typer
 
 from arr_coc.errors import counted
 from stream.commands.options import ConfigKey, RunOptions, layers_from_options, takes_run_options
-from stream.commands.run import also_written, check_run, configs_of, exit_status, report_note, report_written, run_each
-from stream.config_loading import ConfigLayer, layer_from_file
+from stream.commands.outcome import exit_status, report_note
 from stream.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
@@ -58,6 +57,9 @@ def caption(
     run: RunOptions,
 ) -> int:
     """Describe a video while it runs."""
+    from stream.commands.run import configs_of, run_each
+    from stream.config_loading import ConfigLayer
+
     top = [ConfigLayer("FILE", {"source": source[0]})] if source else []
     top += layers_from_options(caption, output=output, timing=timing)
     config = run.configuration(top=top)
@@ -69,6 +71,8 @@ def caption(
 
 
 def _captioned(config: Config, shared: AnswerWorker | None = None, *, resume: bool) -> Summary:
+    from stream.commands.run import also_written, check_run, report_written
+
     check_run(config)
     summary = _run(config, _journal(config, resume=resume), shared, resume=resume)
     report_written([*config.output.paths, *also_written(config.output)])
@@ -155,6 +159,9 @@ def demo(
     run: RunOptions,
 ) -> int:
     """Caption a drawn clip, and draw what the model looked at."""
+    from stream.commands.run import also_written, report_written
+    from stream.config_loading import ConfigLayer, layer_from_file
+
     captions = tuple(os.path.join(folder, name) for name in ("captions.vtt", "captions.jsonl"))
     summary_path, heatmap = os.path.join(folder, "summary.json"), os.path.join(folder, "heatmap.mp4")
     outputs = ConfigLayer("demo", {"output.paths": captions, "output.heatmap": heatmap})

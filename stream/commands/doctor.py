@@ -20,9 +20,8 @@ from stream.commands.options import (
     parse_count,
     text_option,
 )
-from stream.commands.run import FAILED
-from stream.config import CLIENTS_MAX
-from stream.config_loading import build_config
+from stream.commands.outcome import FAILED
+from stream.untrusted import CLIENTS_MAX
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -111,6 +110,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> int:
     """Check this machine, and say how to fix what does not work."""
+    from stream.config_loading import build_config
+
     options = {"model": model, "budget": budget, "dtype": dtype, "window": window, "encode": encode}
     config = build_config(layers_from_options(doctor, **options, backend=backend, device=device))
     count = parse_count("--streams", streams, CLIENTS_MAX)

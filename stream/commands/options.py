@@ -10,20 +10,16 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from stream.config import DEFAULT_QUERY, Config
-from stream.config_loading import (
-    ConfigLayer,
-    build_config,
-    layer_from_assignment,
-    layer_from_file,
-    layer_from_option,
-    presets,
-)
+from arr_coc.resources import presets
 from stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stream.config import Config
+    from stream.config_loading import ConfigLayer
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|$)")
@@ -91,6 +87,8 @@ def layers_from_options(owner: Callable[..., object], **given: object) -> list[C
     `given` has the options' values by their names: None, or False for a flag that only switches on, where nothing was
     given.
     """
+    from stream.config_loading import ConfigLayer, layer_from_option
+
     layers = []
     for name, hint in get_type_hints(owner, include_extras=True).items():
         kind, *details = get_args(hint) or (hint,)
@@ -193,7 +191,7 @@ class RunOptions:
 
     query: Annotated[
         str | None,
-        text_option("--query", "-q", metavar="TEXT", help=f"The question. [{DEFAULT_QUERY}]"),
+        text_option("--query", "-q", metavar="TEXT", help="The question. [Say what happens.]"),
         ConfigKey("answer.query"),
     ] = None
     model: Model = None
@@ -350,6 +348,8 @@ class RunOptions:
 
     def configuration(self, base: Sequence[ConfigLayer] = (), top: Sequence[ConfigLayer] = ()) -> Config:
         """Build it from `base`, the files in their order, `--set`, options and `top`. Raises ConfigError."""
+        from stream.config_loading import ConfigLayer, build_config, layer_from_assignment, layer_from_file
+
         layers = [*base, *(layer_from_file(name) for name in self.config or ())]
         layers += [layer_from_assignment(assignment) for assignment in self.set or ()]
         layers += layers_from_options(RunOptions, **vars(self))

@@ -10,7 +10,7 @@ import typer
 from arr_coc.errors import counted
 from stream.clock import clock_text
 from stream.commands.options import text_option
-from stream.commands.run import FAILED, report_note
+from stream.commands.outcome import FAILED, report_note
 from stream.errors import RecordingError
 from stream.untrusted import printable
 

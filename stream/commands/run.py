@@ -1,7 +1,7 @@
-"""Runs of a command: checks before anything is loaded, one source after another, and the exit status.
+"""Runs of a command: checks before anything is loaded, and one source after another.
 
-Loading torch, OpenCV and FFmpeg takes seconds; a mistyped name is reported at once. Nothing is opened here, and the
-code that opens it checks again.
+A command imports this when it runs, not for its help. Loading torch, OpenCV and FFmpeg takes seconds; a mistyped name
+is reported at once. Nothing is opened here, and the code that opens it checks again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from stream import logs
 from stream.answer.model import model_name
+from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
 from stream.config import STDOUT, CaptureConfig, Config, NetworkConfig, check_reachable, needs_keys
 from stream.errors import (
     NothingToContinue,
@@ -44,28 +45,6 @@ if TYPE_CHECKING:
     from stream.events import Summary
     from stream.runtime.answer_worker import AnswerWorker
 
-FAILED = 1
-"""The run failed on the way."""
-
-BAD_INPUT = 2
-"""The request cannot be met: usage, configuration, source, model or output."""
-
-INTERRUPTED = 130
-"""Ended by Ctrl-C: 128 + SIGINT, as shells count."""
-
-NOT_FOUND = 3
-"""The answer to the standing query was never yes."""
-
-READER_GONE = 141
-"""The reader of stdout has gone: 128 + SIGPIPE."""
-
-
-def exit_status(summary: Summary, *, watching: bool = False) -> int:
-    """Return the exit status of a run; `watching`: it had a standing query."""
-    if summary.ended in ("interrupted", "cancelled"):
-        return INTERRUPTED
-    return NOT_FOUND if watching and not summary.found else 0
-
 
 def report_written(paths: Sequence[str]) -> None:
     """Report the files that were written."""
@@ -78,17 +57,6 @@ def report_written(paths: Sequence[str]) -> None:
 def also_written(output: OutputConfig) -> list[str]:
     """Return the files that a run wrote beside its captions."""
     return [path for path in (output.heatmap, output.why, output.record) if path is not None]
-
-
-def report_error(message: str) -> None:
-    """Write an error in one line on stderr."""
-    line = " ".join(message.split())
-    logs.say(f"error: {line}", "error", "error", message=line)
-
-
-def report_note(message: str) -> None:
-    """Write a remark in one line on stderr."""
-    logs.say(message, message=message.removeprefix("note: "))
 
 
 NAME = "{name}"

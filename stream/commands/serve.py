@@ -19,8 +19,7 @@ from stream.commands.options import (
     layers_from_options,
     text_option,
 )
-from stream.commands.run import INTERRUPTED
-from stream.config_loading import ConfigLayer, build_config, layer_from_assignment, layer_from_file
+from stream.commands.outcome import INTERRUPTED, report_error
 from stream.errors import TransportError
 
 ASKED, REFUSED = 0, 2
@@ -47,10 +46,11 @@ def ask(
 
     Nothing is restarted; the next answer is about the new question.
     """
+    from stream.config_loading import ConfigLayer, build_config
+
     layers = layers_from_options(ask, keys=keys, plain_tcp=plain_tcp)
     network = build_config([ConfigLayer("ask", {"answer.query": question}), *layers]).network
 
-    from stream.commands.run import report_error
     from stream.sinks.services import ask_request, read_reply
     from stream.transport.security import client_curve
     from stream.transport.services import request
@@ -113,6 +113,8 @@ def serve_answers(
 
     They are given this address with --server.
     """
+    from stream.config_loading import build_config, layer_from_assignment, layer_from_file
+
     layers = [layer_from_file(name) for name in config or ()]
     layers += [layer_from_assignment(assignment) for assignment in set_ or ()]
     options = {"model": model, "encode": encode, "max_tokens": max_tokens, "device": device, "dtype": dtype}

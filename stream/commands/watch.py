@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import ConfigKey, RunOptions, layers_from_options, parse_duration, takes_run_options
-from stream.commands.run import also_written, check_run, configs_of, exit_status, report_written, run_each
-from stream.config import STDOUT
-from stream.config_loading import ConfigLayer
+from stream.commands.outcome import exit_status
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from stream.runtime.answer_worker import AnswerWorker
     from stream.sinks.base import Display
 
-AT_ITS_OWN_PACE = ConfigLayer("watch", {"capture.realtime": True})
+AT_ITS_OWN_PACE = {"capture.realtime": True}
 """A file is played as a camera would give it."""
 
 STDIN = 0
@@ -75,11 +73,15 @@ def watch(
     At a terminal: text, figures, and questions typed while it runs. A file plays at its own pace, so frames that come
     too late are dropped, and counted.
     """
+    from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
+    from stream.config import STDOUT
+    from stream.config_loading import ConfigLayer
+
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
     top += layers_from_options(watch, output=output)
     limit_s = None if for_time is None else parse_duration("--for", for_time)
     every_s = None if stats_every == "none" else parse_duration("--stats-every", stats_every)
-    config = run.configuration(base=[AT_ITS_OWN_PACE], top=top)
+    config = run.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
     if ask_stdin and config.source == "-":

@@ -16,6 +16,7 @@ import webvtt
 
 from arr_coc.errors import BackendMissing
 from stream.cli import app, main
+from stream.config import DEFAULT_QUERY
 from stream.config_loading import known_keys
 from tests.support.models import tiny_folder
 from tests.support.video import make_video, moving_square
@@ -116,10 +117,15 @@ def test_help_leaves_out_what_changes_nothing(capsys: pytest.CaptureFixture[str]
     assert "no SOURCE to watch" in error_of(capsys, "watch", "--realtime")[1]
 
 
+def test_help_tells_the_question_that_is_asked_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["caption", "--help"]) == 0
+    assert f"The question. [{DEFAULT_QUERY}]" in " ".join(capsys.readouterr().out.split())
+
+
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; sys.argv = ['run_stream.py', 'caption', '--help']; from stream.cli import main; main();"
-        "heavy = {'torch', 'transformers', 'cv2', 'av', 'zmq', 'matplotlib', 'rich.progress'} & set(sys.modules);"
+        "heavy = {'torch', 'transformers', 'cv2', 'av', 'zmq', 'matplotlib', 'rich', 'numpy'} & set(sys.modules);"
         "sys.exit(' '.join(sorted(heavy)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

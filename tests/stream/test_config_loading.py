@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.resources import preset_folder
-from stream.config_loading import build_config, layer_from_file, presets
+from arr_coc.resources import preset_folder, presets
+from stream.config_loading import build_config, layer_from_file
 
 
 def test_the_documented_presets_are_there() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from stream import logs
-from stream.commands.run import report_error, report_note, report_written
+from stream.commands.outcome import report_error, report_note
+from stream.commands.run import report_written
 from stream.display import open_display
 from stream.display.lines import JsonDisplay, LinesDisplay, log_level
 from stream.display.progress import ProgressDisplay
