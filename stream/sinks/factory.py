@@ -11,8 +11,7 @@ from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
-from stream.sinks.jsonl import ExplanationSink, JsonlSink
-from stream.sinks.output_file import check_outputs
+from stream.sinks.output_file import ExplanationSink, JsonlSink, check_outputs
 
 if TYPE_CHECKING:
     from stream.sinks.heatmap import TakeOverlay

@@ -144,7 +144,7 @@ class Link:
 
     @property
     def lost(self) -> bool:
-        """Whether a peer that was connected is gone; make a new link to reach it again.
+        """True where a peer that was connected is gone; make a new link to reach it again.
 
         Raises ConnectionRefused where the peer does not accept this end's key.
         """
@@ -160,7 +160,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether the peer has been reached; always so for a link within the process."""
+        """True where the peer has been reached; always so for a link within the process."""
         if self._peer is None:
             return True
         self._peer.update()

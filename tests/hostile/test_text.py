@@ -28,7 +28,7 @@ from stream.runtime.replay import ReplayedAnswer
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink
 from stream.sinks.drawing import draw
-from stream.sinks.jsonl import JsonlSink
+from stream.sinks.output_file import JsonlSink
 from tests.hostile.nasty import BROKEN_NAME, FORBIDDEN, NASTY, SHOWN
 from tests.support.events import answer, frame, look, summary, turned
 from tests.support.runs import ScriptedRun

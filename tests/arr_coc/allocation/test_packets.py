@@ -17,7 +17,7 @@ from arr_coc.types import Allocation, FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import AnswerConfig, OutputConfig
 from stream.events import Answer, Explanation, FrameReady
-from stream.sinks.jsonl import ExplanationSink, JsonlSink
+from stream.sinks.output_file import ExplanationSink, JsonlSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support.events import answer
 from tests.support.video import PictureStream, make_video, moving_square, scenery

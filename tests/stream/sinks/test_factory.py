@@ -17,9 +17,8 @@ from stream.sinks import output_file
 from stream.sinks.captions import CaptionSink
 from stream.sinks.factory import MonitorSink, open_services, open_sinks
 from stream.sinks.heatmap import HeatmapSink
-from stream.sinks.jsonl import ExplanationSink, JsonlSink
 from stream.sinks.metrics import MetricsSink
-from stream.sinks.output_file import check_distinct
+from stream.sinks.output_file import ExplanationSink, JsonlSink, check_distinct
 from stream.sinks.services import ControlSink, PublishSink, ask_request, read_reply
 from stream.transport.services import request
 from tests.support.events import frame

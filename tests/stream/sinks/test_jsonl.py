@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from stream.events import AnswerDeltaEvent, Cut, Event, Notice, Skipped
-from stream.sinks.jsonl import JsonlSink
+from stream.sinks.output_file import JsonlSink
 from tests.support.events import answer, frame, look, summary, turned
 
 EVENTS: list[Event] = [
