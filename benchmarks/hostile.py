@@ -63,7 +63,7 @@ PACKET = TokenPacket(
 )
 
 
-class SteadySpeaker:
+class SteadyAnswerModel:
     """Takes ANSWER_S for an answer, in four pieces, and nothing for a question."""
 
     model_id, knows_levels, known_world, allocator = "steady", True, None, b""
@@ -95,7 +95,7 @@ def serve(endpoint: str, keys: str, over: Event) -> None:
     """The answer stage's process."""
     transport, control = Transport(), RunControl()
     place = ServerOptions(endpoint, curve=server_curve(NetworkConfig(keys=keys), endpoint), shared=True)
-    stage = StageThread(AnswerServer(SteadySpeaker, place, transport, control), control)
+    stage = StageThread(AnswerServer(SteadyAnswerModel, place, transport, control), control)
     stage.start()
     over.wait()
     control.cancel()

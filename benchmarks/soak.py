@@ -120,13 +120,13 @@ def process_figures(process: psutil.Process) -> dict[str, float]:
     }
 
 
-def soak(frames: int, *, speaker: str = QWEN, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES) -> Soak:
+def soak(frames: int, *, model_loader: str = QWEN, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES) -> Soak:
     """Runs that many frames through the pipeline, in two processes."""
     with _private_temporary() as folder:
         clip = folder / "soak.mkv"
         make_clip(clip, frames)
         config = Config(source=str(clip), answer=AnswerConfig(every_s=every_s))
-        pipeline = Pipeline(config, model_loader=speaker)
+        pipeline = Pipeline(config, model_loader=model_loader)
         samples, summary, answers, cuts = Samples(), None, 0, 0
         for event in pipeline.run():
             answers += isinstance(event, Answer)

@@ -94,7 +94,7 @@ class Thousand:
     answer_ms: list[float] = field(default_factory=list)
     kept_bytes: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Its figures."""
         count = max(1, self.answers)
         return {
@@ -111,20 +111,20 @@ class Thousand:
 class Run:
     """One long run, thousand by thousand, of one stream and one model. `cuts` counts those that were noticed."""
 
-    def __init__(self, plan: SoakPlan, speaker: AnswerModel) -> None:
+    def __init__(self, plan: SoakPlan, model: AnswerModel) -> None:
         self.plan = plan
         self.samples = Samples()
         self.thousands: list[Thousand] = []
         self.cuts = 0
-        self._speaker = speaker
+        self._model = model
         self._stream = FrameAllocator(
-            AllocatorOptions(budget=BUDGET, levels=speaker.knows_levels),
-            deserialize_realiser(speaker.allocator, speaker.model_id),
+            AllocatorOptions(budget=BUDGET, levels=model.knows_levels),
+            deserialize_realiser(model.allocator, model.model_id),
             TextureOptions(cuts=not plan.one_epoch),
         )
         self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
         self._query = ""
-        speaker.select_client(b"")
+        model.select_client(b"")
         self._reel = Reel.made()
         self._first: dict[int, tuple[str, bool]] = {}
         self._kept_bytes = 0
@@ -138,9 +138,9 @@ class Run:
             time_index = index % REEL_FRAMES if self.plan.looped else index
             stamp = FrameStamp(index, time_index * NS_PER_S // FPS, time.monotonic_ns())
             began_s = time.perf_counter()
-            told = self.step(self._reel.planes(index), stamp, self._reel.question(index).text)
-            if told is not None:
-                self._judge(index, told, 1e3 * (time.perf_counter() - began_s))
+            answer = self.step(self._reel.planes(index), stamp, self._reel.question(index).text)
+            if answer is not None:
+                self._judge(index, answer, 1e3 * (time.perf_counter() - began_s))
             if (index + 1) % self.plan.sample_frames == 0:
                 self.samples.add(index + 1, process_figures(process) | {"kept MiB": self._kept_bytes / 2**20})
             if (index + 1) % REEL_FRAMES == 0 or index + 1 == self.plan.frames:
@@ -151,7 +151,7 @@ class Run:
         """Shows the next frame, while `query` is what is asked; the answer, where one was due."""
         if query != self._query:
             self._query = query
-            self._stream.allocator.set_query(self._speaker.embed_query(query))
+            self._stream.allocator.set_query(self._model.embed_query(query))
             self._triggers.ask()
         shown = self._stream.allocate(planes, stamp)
         cut = shown.update.epoch_reason == "cut"
@@ -159,22 +159,22 @@ class Run:
         if self._triggers.observe(stamp.media_ns, change=shown.allocation.change_since, cut=cut) is None:
             return None
         trigger = self._triggers.fire()
-        text = "".join(self._speaker.answer(shown.packet, query, lambda: False))
-        self._stream.on_answer(self._speaker.last_stats.feedback)
-        return ChainAnswer(text, trigger, self._speaker.last_stats.kept_bytes)
+        text = "".join(self._model.answer(shown.packet, query, lambda: False))
+        self._stream.on_answer(self._model.last_stats.feedback)
+        return ChainAnswer(text, trigger, self._model.last_stats.kept_bytes)
 
-    def _judge(self, index: int, told: ChainAnswer, took_ms: float) -> None:
+    def _judge(self, index: int, answer: ChainAnswer, took_ms: float) -> None:
         thousand, place = self.thousands[-1], index % REEL_FRAMES
-        self._kept_bytes = told.kept_bytes
-        right = words_of(told.text) == words_of(self._reel.question(index).answer)
-        first_text, was_right = self._first.setdefault(place, (told.text, right))
+        self._kept_bytes = answer.kept_bytes
+        right = words_of(answer.text) == words_of(self._reel.question(index).answer)
+        first_text, was_right = self._first.setdefault(place, (answer.text, right))
         thousand.answers += 1
         thousand.right += right
-        thousand.same += told.text == first_text
+        thousand.same += answer.text == first_text
         thousand.lost += was_right and not right
         thousand.gained += right and not was_right
         thousand.answer_ms.append(took_ms)
-        thousand.kept_bytes = max(thousand.kept_bytes, told.kept_bytes)
+        thousand.kept_bytes = max(thousand.kept_bytes, answer.kept_bytes)
 
 
 def open_model(name: str | None) -> AnswerModel:
@@ -200,7 +200,7 @@ def verdict(thousands: list[dict[str, Any]], faults: list[str], *, looped: bool 
 
 def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
     """All that was found so far."""
-    thousands = [thousand.told() for thousand in run.thousands]
+    thousands = [thousand.as_json() for thousand in run.thousands]
     whole = thousands[: max(1, run.plan.frames // REEL_FRAMES)]
     return {
         "machine": machine() | {"threads": torch.get_num_threads()},
@@ -219,20 +219,20 @@ def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
     }
 
 
-def plot(told: dict[str, Any], path: Path) -> None:
+def plot(report: dict[str, Any], path: Path) -> None:
     """Memory of all and of what is kept, and accuracy, by frames."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")
     memory, kept, accuracy = figure.subplots(3, sharex=True)
-    frames = told["samples"]["frames"]
-    memory.plot(frames, told["samples"]["MiB"], color="tab:blue", label="the whole process")
-    kept.plot(frames, told["samples"]["kept MiB"], color="tab:green", label="kept of frames and prompt")
+    frames = report["samples"]["frames"]
+    memory.plot(frames, report["samples"]["MiB"], color="tab:blue", label="the whole process")
+    kept.plot(frames, report["samples"]["kept MiB"], color="tab:green", label="kept of frames and prompt")
     memory.set_ylabel("MiB")
     kept.set_ylabel("MiB")
-    ends = [REEL_FRAMES * (number + 1) for number in range(len(told["thousands"]))]
+    ends = [REEL_FRAMES * (number + 1) for number in range(len(report["thousands"]))]
     for name, colour in (("accuracy", "tab:orange"), ("same", "tab:purple")):
-        shares = [100 * thousand[name] for thousand in told["thousands"]]
+        shares = [100 * thousand[name] for thousand in report["thousands"]]
         accuracy.plot(ends, shares, color=colour, label={"accuracy": "right", "same": "as in the first 1000"}[name])
     accuracy.set_ylabel("answers, %")
     accuracy.set_xlabel("frames")
@@ -260,11 +260,11 @@ def main() -> None:
     run = Run(plan, open_model(options.model))
     began_s = time.monotonic()
     for number, thousand in enumerate(run.go()):
-        print(f"{REEL_FRAMES * (number + 1)}: {thousand.told()}", flush=True)
-        told = document(run, options.model, time.monotonic() - began_s)
-        write_report(options.out, told)
-    plot(told, options.out.with_suffix(".png"))
-    print(json.dumps(told["verdict"], indent=2))
+        print(f"{REEL_FRAMES * (number + 1)}: {thousand.as_json()}", flush=True)
+        report = document(run, options.model, time.monotonic() - began_s)
+        write_report(options.out, report)
+    plot(report, options.out.with_suffix(".png"))
+    print(json.dumps(report["verdict"], indent=2))
 
 
 if __name__ == "__main__":

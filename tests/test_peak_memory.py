@@ -12,8 +12,8 @@ def test_the_peak_is_in_bytes_and_at_least_what_is_held_now() -> None:
     assert 0.9 * held_bytes < largest_process_bytes() < psutil.virtual_memory().total
 
 
-def test_what_is_above_the_limit_is_told() -> None:
+def test_what_is_above_the_limit_is_reported() -> None:
     assert complaint(LIMIT_BYTES) is None
-    told = complaint(9_470_456 * 1024)
-    assert told is not None
-    assert told.startswith("a process of the tests took 9.0 GiB of memory, which is more than 3 GiB")
+    reported = complaint(9_470_456 * 1024)
+    assert reported is not None
+    assert reported.startswith("a process of the tests took 9.0 GiB of memory, which is more than 3 GiB")

@@ -67,10 +67,10 @@ def test_messages_count_with_the_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(0, "0 tiles"), (1, "1 tile"), (2, "2 tiles"), (-1, "-1 tiles"), (21, "21 tiles")]
+    ("number", "text"), [(0, "0 tiles"), (1, "1 tile"), (2, "2 tiles"), (-1, "-1 tiles"), (21, "21 tiles")]
 )
-def test_the_noun_goes_with_the_number(number: int, told: str) -> None:
-    assert counted(number, "tile") == told
+def test_the_noun_goes_with_the_number(number: int, text: str) -> None:
+    assert counted(number, "tile") == text
 
 
 def test_other_plurals_and_parts() -> None:

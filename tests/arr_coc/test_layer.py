@@ -379,19 +379,19 @@ def test_bytes_that_are_no_weights_are_refused(data: bytes) -> None:
 
 
 def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: Path) -> None:
-    speaker = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(trained))))
-    hello = ServerHello(model_id=speaker.model_id, knows_levels=False, known_world=None, allocator=speaker.allocator)
+    model = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(trained))))
+    hello = ServerHello(model_id=model.model_id, knows_levels=False, known_world=None, allocator=model.allocator)
     received = decode(encode(hello))
     assert isinstance(received, ServerHello)
     maps = []
     for greeting in (received, ServerHello(model_id="tiny", knows_levels=False, known_world=None)):
-        for query in (speaker.embed_query(QUERY), QueryEmbedding(QUERY, speaker.embed_query(QUERY).tokens, "another")):
+        for query in (model.embed_query(QUERY), QueryEmbedding(QUERY, model.embed_query(QUERY).tokens, "another")):
             allocator = RunPlan.of(Config(), SOURCE).make_allocator(greeting)
             allocator.set_query(query)
             maps.append(allocator.allocate(PictureStream().show(scenery(6, 8))).relevance)
-    asked, unheard, untrained, without = maps
+    asked, foreign, untrained, without = maps
     assert not torch.allclose(asked, untrained, atol=0.01)
-    assert not torch.allclose(asked, unheard, atol=1e-3)
+    assert not torch.allclose(asked, foreign, atol=1e-3)
     assert torch.equal(untrained, without)
 
 

@@ -44,11 +44,11 @@ def test_of_several_rounds_the_median_counts() -> None:
 
 
 def test_a_slow_consumer_here_gets_new_frames() -> None:
-    told = slow_consumer(OwnThreads(), PICTURES, 2.0, processes=False)
-    taken = told["received"] + told["still_waiting_at_the_end"]
-    assert 0 < taken <= told["given_to_the_sender"]
-    assert told["replaced_by_the_sender"] <= told["given_to_the_sender"] - taken
-    assert json.loads(json.dumps(told)) == told
+    result = slow_consumer(OwnThreads(), PICTURES, 2.0, processes=False)
+    taken = result["received"] + result["still_waiting_at_the_end"]
+    assert 0 < taken <= result["given_to_the_sender"]
+    assert result["replaced_by_the_sender"] <= result["given_to_the_sender"] - taken
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_hops_are_compared_with_the_quickest_peer_of_each_boundary() -> None:
@@ -57,11 +57,11 @@ def test_hops_are_compared_with_the_quickest_peer_of_each_boundary() -> None:
 
     hops = [hop("this project, a", "threads", 100), hop("this project, b", "processes", 500)]
     peers = [hop("slow", "threads", 900), hop("quick", "threads", 700), hop("slow", "processes", 1000)]
-    told = compared([*hops, *peers])
-    between_threads = told["than the quickest peer between threads"]
+    result = compared([*hops, *peers])
+    between_threads = result["than the quickest peer between threads"]
     assert between_threads["peer"] == "quick"
     assert between_threads["times_shorter"]["this project, a"] == {"p50": 7, "p95": 7}
-    between_processes = told["than the quickest peer between processes"]["times_shorter"]
+    between_processes = result["than the quickest peer between processes"]["times_shorter"]
     assert between_processes["this project, b"] == {"p50": 2, "p95": 2}
 
 
@@ -79,19 +79,19 @@ def live_record(rise_mb: float) -> RunRecord:
 def test_memory_that_rises_is_not_flat() -> None:
     flat, rising = live_record(0), live_record(50)
     assert targets(report(flat), measure_memory(flat))["memory, rise over the run, %"]["met"]
-    told = measure_memory(rising)
-    assert told["rise_over_the_run_percent"] == pytest.approx(5, rel=0.05)
-    assert told["slope_mb_per_hour_of"]["answers"] == pytest.approx(0, abs=1e-3)
-    assert not targets(report(rising), told)["memory, rise over the run, %"]["met"]
+    result = measure_memory(rising)
+    assert result["rise_over_the_run_percent"] == pytest.approx(5, rel=0.05)
+    assert result["slope_mb_per_hour_of"]["answers"] == pytest.approx(0, abs=1e-3)
+    assert not targets(report(rising), result)["memory, rise over the run, %"]["met"]
 
 
-def test_late_frames_miss_the_target_and_are_told_one_by_one() -> None:
+def test_late_frames_miss_the_target_and_are_reported_one_by_one() -> None:
     record = RunRecord(scheduled=True, memory=live_record(0).memory)
     for index in range(5000):
         record.write(frame(index, index / 25, **(LATE if index == 100 else {})))
-    told = targets(report(record), measure_memory(record))
-    assert not told["interval_std, ms"]["met"]
-    assert told["frame latency p99, ms"]["met"]
+    result = targets(report(record), measure_memory(record))
+    assert not result["interval_std, ms"]["met"]
+    assert result["frame latency p99, ms"]["met"]
     worst = worst_frames(record)
     assert len(worst) == 10
     assert max(worst, key=lambda one: one["frame_ms"])["at_s"] == 4.0
@@ -104,6 +104,6 @@ def test_a_short_run_says_nothing_about_memory() -> None:
 
 
 def test_the_release_of_a_paced_scene_is_measured_alone() -> None:
-    told = measure_release("paced-720p60", 12)
-    assert told["frames"] == 12
-    assert told["late_ms"]["max"] >= told["late_ms"]["p50"] >= 0
+    result = measure_release("paced-720p60", 12)
+    assert result["frames"] == 12
+    assert result["late_ms"]["max"] >= result["late_ms"]["p50"] >= 0

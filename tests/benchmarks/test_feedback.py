@@ -16,9 +16,9 @@ from tests.support.models import tiny_qwen
 def test_the_cost_is_what_pairs_differ_by() -> None:
     made = costs({True: [11.0, 30.0, 12.0], False: [10.0, 10.0, 10.5]})
     assert made == {"without_ms": 10.0, "with_ms": 12.0, "cost_ms": 1.5}
-    told = report_of(made)
-    assert told["cost_a_token_ms"] == pytest.approx(1.5 / PROBED_TOKENS, abs=1e-4)
-    assert told["share_of_answer"] == 0.15
+    result = report_of(made)
+    assert result["cost_a_token_ms"] == pytest.approx(1.5 / PROBED_TOKENS, abs=1e-4)
+    assert result["share_of_answer"] == 0.15
 
 
 def test_the_whole_model_is_looked_at_as_little_as_a_part_of_it() -> None:

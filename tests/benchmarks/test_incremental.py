@@ -22,10 +22,10 @@ def test_a_tenth_of_the_tiles_changes_with_every_frame() -> None:
 def test_whole_frames_are_spread_over_those_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"incremental": [9.0, 10.0, 30.0], "sparse": [50.0, 41.0, 42.0], "full": [200.0]}
     monkeypatch.setattr(incremental, "_times_ms", lambda *arguments: times)
-    told = measure_speed(tiny_qwen(), 3)
-    assert told["frame_ms"] == {"incremental": pytest.approx((63 * 10 + 42) / 64), "sparse": 42, "full": 200}
-    assert told["times_faster_than_sparse"] == pytest.approx(42 * 64 / 672)
-    assert told["met"]
+    result = measure_speed(tiny_qwen(), 3)
+    assert result["frame_ms"] == {"incremental": pytest.approx((63 * 10 + 42) / 64), "sparse": 42, "full": 200}
+    assert result["times_faster_than_sparse"] == pytest.approx(42 * 64 / 672)
+    assert result["met"]
     times["full"] = [120.0]
     assert not measure_speed(tiny_qwen(), 3)["met"]
 

@@ -11,7 +11,7 @@ from arr_coc.types import NS_PER_S, FrameStamp
 from benchmarks.soak_answers import Run, SoakPlan, open_model, verdict
 from benchmarks.support.reel import FPS, QUESTION_FRAMES, REEL_FRAMES, SHOT_FRAMES, Reel
 from stream.config import Config
-from tests.support.answer_models import FakeSpeaker
+from tests.support.answer_models import FakeAnswerModel
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +45,21 @@ def test_every_kind_of_question_is_asked_and_answers_differ(reel: Reel) -> None:
 
 
 def test_a_run_answers_at_cuts_at_questions_and_every_so_often(reel: Reel) -> None:
-    run = Run(SoakPlan(60, answer_every=10), FakeSpeaker(Config()))
-    told = {}
+    run = Run(SoakPlan(60, answer_every=10), FakeAnswerModel(Config()))
+    answers = {}
     for index in range(60):
         stamp = FrameStamp(index, index * NS_PER_S // FPS, 0)
         query = "why?" if 25 <= index < 40 else "what?" if index < 40 else "who?"
-        told[index] = run.step(reel.planes(index), stamp, query)
-    given = {index: one.trigger for index, one in told.items() if one is not None}
+        answers[index] = run.step(reel.planes(index), stamp, query)
+    given = {index: one.trigger for index, one in answers.items() if one is not None}
     assert given == {0: "start", 10: "every", 20: "every", 25: "asked", 35: "every", 40: "asked", 50: "every"}
     assert run.cuts == 1
-    assert told[50] is not None
-    assert told[50].text.startswith("frame 50 ")
+    assert answers[50] is not None
+    assert answers[50].text.startswith("frame 50 ")
 
 
 def test_a_run_of_one_epoch_notices_no_cut(reel: Reel) -> None:
-    run = Run(SoakPlan(8, one_epoch=True), FakeSpeaker(Config()))
+    run = Run(SoakPlan(8, one_epoch=True), FakeAnswerModel(Config()))
     for index in range(36, 44):
         run.step(reel.planes(index), FrameStamp(index, index * NS_PER_S // FPS, 0), "what?")
     assert run.cuts == 0
@@ -81,12 +81,12 @@ def thousand(**changed: Any) -> dict[str, Any]:
     ],
 )
 def test_a_run_is_judged(last: dict[str, Any], faults: list[str], looped: bool, equal: bool, met: bool) -> None:
-    told = verdict([thousand(), thousand(**last)], faults, looped=looped)
-    assert (told["accuracy_equal"], told["met"]) == (equal, met)
+    result = verdict([thousand(), thousand(**last)], faults, looped=looped)
+    assert (result["accuracy_equal"], result["met"]) == (equal, met)
 
 
 def test_answers_are_held_against_those_of_the_first_thousand() -> None:
-    class Forgetful(FakeSpeaker):
+    class Forgetful(FakeAnswerModel):
         """Knows the truth about the first thousand frames, and about half of the others."""
 
         def answer(self, packet: Any, query: str, should_stop: Any) -> Any:
@@ -95,7 +95,7 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
             yield Reel.made().question(index).answer if index < REEL_FRAMES or index % 200 < 100 else "?"
 
     run = Run(SoakPlan(2 * REEL_FRAMES, answer_every=100, looped=True), Forgetful(Config()))
-    first, second = (one.told() for one in run.go())
+    first, second = (one.as_json() for one in run.go())
     assert (first["accuracy"], first["same"], first["lost"]) == (1.0, 1.0, 0)
     assert second["lost"] == pytest.approx(second["answers"] * (1 - second["same"]))
     assert second["lost"] > 0
@@ -107,9 +107,9 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
 @pytest.mark.parametrize("way", ["looped", "one_epoch"])
 def test_thousands_of_frames_later_it_is_as_small_and_as_right(way: str) -> None:
     run = Run(SoakPlan(4 * REEL_FRAMES, **{way: True}), open_model(None))
-    thousands = [one.told() for one in run.go()]
-    told = verdict(thousands, run.samples.faults(), looped=way == "looped")
-    assert told["met"], told
-    assert told["accuracy_first"] > 0.5
+    thousands = [one.as_json() for one in run.go()]
+    result = verdict(thousands, run.samples.faults(), looped=way == "looped")
+    assert result["met"], result
+    assert result["accuracy_first"] > 0.5
     assert run.samples.growth("MiB") < 2
     assert run.cuts == (4 * len(SHOT_FRAMES) - 1 if way == "looped" else 0)

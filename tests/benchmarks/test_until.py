@@ -52,9 +52,9 @@ def test_scenes_show_the_thing_when_they_say_so() -> None:
 def test_an_hour_is_one_of_media_time() -> None:
     case = {"look_ms": 10.0, "looks_saved": 0.75, "compute_saved": 0.5, "right_looks": 0.9}
     judged = {"changes": 2, "missed": 1, "noticed_after_frames": [5], "false_alarms": 3, "false_all_clears": 0}
-    told = summed({"a": {**case, "watch": judged, "every_frame": judged}}, 36.0)
-    assert told["watch"]["false_alarms_an_hour"] == 300
-    assert told["watch"]["delay_ms"] == {"median": 500, "max": 500}
+    result = summed({"a": {**case, "watch": judged, "every_frame": judged}}, 36.0)
+    assert result["watch"]["false_alarms_an_hour"] == 300
+    assert result["watch"]["delay_ms"] == {"median": 500, "max": 500}
 
 
 def test_a_look_costs_encoding_and_prefill() -> None:

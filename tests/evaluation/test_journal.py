@@ -66,7 +66,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         AnswerJournal(tmp_path / "file" / "answers.jsonl")
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb", buffering=0) as full, AnswerJournal(tmp_path / "other.jsonl") as journal:
         journal._file, own = full, journal._file  # type: ignore[assignment]
         with pytest.raises(ResultsError, match="No space left on device; what it holds is kept"):

@@ -30,18 +30,18 @@ def test_auc_counts_pairs() -> None:
 
 
 def test_the_report_names_what_is_refused() -> None:
-    told = report(FOUND, [False] * 4 + [True] * 3 + [False], Calibration(1.0, -2.0))
-    assert told["unseen"] == {"present": 0.0, "absurd": 0.75}
-    assert told["questions"]["absurd"] == 4
-    assert told["before"]["absurd"]["false_yes"] > told["after"]["absurd"]["false_yes"]
+    result = report(FOUND, [False] * 4 + [True] * 3 + [False], Calibration(1.0, -2.0))
+    assert result["unseen"] == {"present": 0.0, "absurd": 0.75}
+    assert result["questions"]["absurd"] == 4
+    assert result["before"]["absurd"]["false_yes"] > result["after"]["absurd"]["false_yes"]
 
 
 def test_the_committed_figures_are_of_the_committed_calibration() -> None:
-    told = json.loads(RESULTS.read_text("utf-8"))
+    result = json.loads(RESULTS.read_text("utf-8"))
     config = json.loads((bundled_model_path() / "config.json").read_text("utf-8"))
-    assert told["calibration"] == config["arr_coc_yes_no"]
+    assert result["calibration"] == config["arr_coc_yes_no"]
     for kind in ("absent", "colour", "shape", "absurd"):
-        assert told["after"][kind]["false_yes"] < 0.5 * told["before"][kind]["false_yes"]
-    assert told["after"]["present"]["true_yes"] >= 0.9
-    assert told["unseen"]["absurd"] == 1.0
-    assert told["unseen"]["present"] == 0.0
+        assert result["after"][kind]["false_yes"] < 0.5 * result["before"][kind]["false_yes"]
+    assert result["after"]["present"]["true_yes"] >= 0.9
+    assert result["unseen"]["absurd"] == 1.0
+    assert result["unseen"]["present"] == 0.0

@@ -38,7 +38,7 @@ def record(**accuracy: float) -> dict[str, Any]:
     }
 
 
-def test_a_fall_inside_the_interval_is_none_and_beyond_it_is_told() -> None:
+def test_a_fall_inside_the_interval_is_none_and_beyond_it_is_reported() -> None:
     before = record(still=0.9, text=0.8)
     assert fallen(record(still=0.81, text=0.99), before) == []
     (line,) = fallen(record(still=0.79, text=0.8), before)

@@ -116,7 +116,7 @@ def test_the_table_has_a_line_for_each_cell() -> None:
     assert "0.25" in lines[2]
 
 
-def test_an_effect_is_told_of_pairs_that_differ_in_one_part_alone() -> None:
+def test_an_effect_is_reported_of_pairs_that_differ_in_one_part_alone() -> None:
     def rows(count: int = 4, **changes: Any) -> list[dict[str, Any]]:
         return [row(id=str(number), **changes) for number in range(count)]
 
@@ -147,12 +147,12 @@ def test_an_effect_is_told_of_pairs_that_differ_in_one_part_alone() -> None:
     assert (unchanged["covered"], unchanged["other_answers"]) == (None, 0)
     lines = effects_table(found).splitlines()
     low = f"{100 * taught['low']:+.1f}"
-    told = f"feedback still arr-coc-feedback sparse 27% +75.0 {low} to +100.0 +25.0 75 % 4"
-    assert lines[1].split() == told.split()
+    expected = f"feedback still arr-coc-feedback sparse 27% +75.0 {low} to +100.0 +25.0 75 % 4"
+    assert lines[1].split() == expected.split()
     assert len({len(line) for line in lines}) == 1
 
 
-def test_seeds_are_averaged_before_an_effect_is_told() -> None:
+def test_seeds_are_averaged_before_an_effect_is_reported() -> None:
     made = [
         row(strategy="random", seed=seed, encode=encode, score=score)
         for encode, scores in (("incremental", (1.0, 0.0)), ("sparse", (0.0, 0.0)))

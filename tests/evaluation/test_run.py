@@ -116,7 +116,7 @@ def test_answers_of_another_model_or_option_are_not_taken(
     assert len(asked) == 3 * 3
 
 
-def test_the_effect_of_feedback_is_told(folder: Path, tmp_path: Path) -> None:
+def test_the_effect_of_feedback_is_reported(folder: Path, tmp_path: Path) -> None:
     Image.fromarray(picture()).save(tmp_path / "own.png")
     (tmp_path / "mine.jsonl").write_text(json.dumps({"image": "own.png", "question": "What?", "answers": ["x"]}))
     options = ("--model", str(folder), "--out", str(tmp_path / "out.json"), "--max-tokens", "3", "--budget", "20%")
@@ -127,14 +127,14 @@ def test_the_effect_of_feedback_is_told(folder: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     figures = json.loads((tmp_path / "out.json").read_text())
     assert figures["model"]["hash"] == model_hash(folder)
-    told = [(one["part"], one["strategy"], one["encode"]) for one in figures["effects"]]
-    assert told == [
+    reported = [(one["part"], one["strategy"], one["encode"]) for one in figures["effects"]]
+    assert reported == [
         ("feedback", "arr-coc-feedback", "sparse"),
         ("feedback", "arr-coc-feedback", "incremental"),
         ("incremental", "arr-coc-again", "incremental"),
         ("incremental", "arr-coc-feedback", "incremental"),
     ]
-    assert [line.split()[0] for line in done.stdout.splitlines()[-4:]] == [part for part, _, _ in told]
+    assert [line.split()[0] for line in done.stdout.splitlines()[-4:]] == [part for part, _, _ in reported]
 
 
 def test_the_allocators_weights_can_be_left_out(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_pan_s_questions_know_the_frames_before_them() -> None:
     assert all(question.before == () for question in named_suite("still", 3).questions())
 
 
-def test_figures_that_cannot_be_written_are_told(asking: ModelUnderTest, tmp_path: Path) -> None:
+def test_figures_that_cannot_be_written_are_reported(asking: ModelUnderTest, tmp_path: Path) -> None:
     (tmp_path / "out.json").mkdir()
     with pytest.raises(ResultsError, match="choose another --out"):
         evaluate(asking, [suite(1)], plan("grid", "50%", None, 1), Outputs(tmp_path / "out.json", None, False))

@@ -111,7 +111,7 @@ def test_a_pan_asks_the_same_of_a_thing_that_stays_in_the_picture() -> None:
             assert min(left, top, width - right, height - bottom) >= 0
 
 
-def test_bad_input_is_told_what_there_is() -> None:
+def test_bad_input_is_reported_with_the_choices() -> None:
     with pytest.raises(OptionError, match="no suite is called 'stil'; there are still, video, text, camouflage"):
         suite_samples("stil")
     with pytest.raises(OptionError, match="no suite"):

@@ -22,7 +22,7 @@ from tests.support.video import make_video, moving_square
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR_NS = 3600 * NS_PER_S
-FAKE = "tests.support.answer_models:FakeSpeaker"
+FAKE = "tests.support.answer_models:FakeAnswerModel"
 FRAMES = 20
 
 WALL_CLOCK_FOR_PEOPLE = {
@@ -76,9 +76,9 @@ RUNS = [*(("lockstep", steps_ns) for steps_ns in CLOCKS.values()), ("newest", CL
 
 def times_of(event: Event) -> list[float]:
     """Every latency and duration of an event."""
-    told: dict[str, Any] = msgspec.to_builtins(event)
-    found = [value for name, value in told.items() if name.endswith("_ms") and isinstance(value, (int, float))]
-    return found + [value for value in (told.get("timing") or {}).values()]
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    found = [value for name, value in fields.items() if name.endswith("_ms") and isinstance(value, (int, float))]
+    return found + [value for value in (fields.get("timing") or {}).values()]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 class Run:
-    """The command on a scene that takes its time, with a speaker that needs no model."""
+    """The command on a scene that takes its time, with a fake answer model."""
 
     def __init__(self, folder: Path, arguments: list[str]) -> None:
         self.output = folder / "out.jsonl"

@@ -40,12 +40,12 @@ def read_all(path: Path, seeds: Sequence[int]) -> Counter[str]:
         text=True,
         timeout=BATCH_LIMIT_S,
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    last = told[-1]["seed"] if told else None
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    last = printed[-1]["seed"] if printed else None
     assert done.returncode == 0, (
         f"seed {last} of {path.name}: status {done.returncode} (hung: {LIMIT_S} s)\n{done.stderr}"
     )
-    results = [line for line in told if "outcome" in line]
+    results = [line for line in printed if "outcome" in line]
     faults = [(line["seed"], line["outcome"]) for line in results if line["outcome"].startswith("fault")]
     assert not faults, (path.name, faults)
     assert results[-1]["peak_bytes"] < PEAK_MAX_BYTES

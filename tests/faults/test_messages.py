@@ -66,7 +66,7 @@ from stream.recording.journal import Journal
 from stream.recording.log import frame_record
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
-from tests.support.answer_models import FakeSpeaker
+from tests.support.answer_models import FakeAnswerModel
 from tests.support.events import answer, frame, summary
 from tests.support.faults import many
 from tests.support.network import LIMIT_S
@@ -189,17 +189,17 @@ def test_arrays_are_what_their_header_says_or_refused(count: int) -> None:
 @pytest.mark.parametrize("length", [10**12, 2**63 - 1, 2**64 - 1])
 @pytest.mark.parametrize("seed", WITH_PARTS, ids=["tokens", "frame", "answered", "asking"])
 def test_a_header_that_announces_too_much_allocates_nothing(seed: list[bytes], length: int) -> None:
-    told = msgspec.msgpack.decode(seed[0])
-    for spec in told["arrays"]:
+    fields = msgspec.msgpack.decode(seed[0])
+    for spec in fields["arrays"]:
         spec[1] = [length] * len(spec[1])
     with pytest.raises(TransportError):
-        unpack(decode(msgspec.msgpack.encode(told)), seed[1:])
+        unpack(decode(msgspec.msgpack.encode(fields)), seed[1:])
     for name in ("height_px", "width_px", "rows", "cols"):
-        told = msgspec.msgpack.decode(seed[0])
-        if "grid" in told:
-            told["grid"][name] = length
+        fields = msgspec.msgpack.decode(seed[0])
+        if "grid" in fields:
+            fields["grid"][name] = length
             with pytest.raises(TransportError):
-                unpack(decode(msgspec.msgpack.encode(told)), seed[1:])
+                unpack(decode(msgspec.msgpack.encode(fields)), seed[1:])
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -285,7 +285,7 @@ class Served:
         self.control = RunControl()
         place = ServerOptions(endpoint, shared=True)
         self._thread = StageThread(
-            AnswerServer(lambda: FakeSpeaker(Config()), place, self.transport, self.control), self.control
+            AnswerServer(lambda: FakeAnswerModel(Config()), place, self.transport, self.control), self.control
         )
         self._thread.start()
         stack.callback(self.stop)
@@ -326,10 +326,10 @@ def answered(link: Link, number: int) -> str:
     turn = until(link, TurnGrant)
     assert isinstance(turn, TurnGrant)
     link.send(*token_message(number, turn.turn, PACKET))
-    told = until(link, AnswerReply)
-    assert isinstance(told, AnswerReply)
-    assert told.answer == number
-    return told.text
+    reply = until(link, AnswerReply)
+    assert isinstance(reply, AnswerReply)
+    assert reply.answer == number
+    return reply.text
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -35,7 +35,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def _without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeSpeaker")
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
 
 
 @contextmanager
@@ -99,9 +99,9 @@ def test_a_heat_map_on_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "a.mp4"
     with room_for(600_000):
         assert caption(video, "-o", str(tmp_path / "a.vtt"), "--heatmap", str(path)) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert [line for line in told if line.startswith("error:")] == [told[-1]]
-    assert told[-1] == f"error: cannot write {str(path)!r}: File too large"
+    printed = capsys.readouterr().err.splitlines()
+    assert [line for line in printed if line.startswith("error:")] == [printed[-1]]
+    assert printed[-1] == f"error: cannot write {str(path)!r}: File too large"
     assert cues(tmp_path / "a.vtt") > 0
     assert frames(path) > 2
 
@@ -131,7 +131,7 @@ def test_a_full_disk_is_met_again_by_a_run_that_is_continued(video: str, tmp_pat
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
-    """Runs a line of bash; `$CAPTION` is the command with a speaker that needs no model."""
+    """Runs a line of bash; `$CAPTION` is the command with a fake answer model."""
     command = shlex.join([sys.executable, "-m", "tests.support.fake_command", "-1"])
     return subprocess.run(
         ["bash", "-c", line],
@@ -185,7 +185,7 @@ def test_an_error_without_anywhere_to_tell_it_is_a_status(closed: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_stdout_on_a_full_disk_is_told(video: str) -> None:
+def test_stdout_on_a_full_disk_is_reported(video: str) -> None:
     done = shell(f"$CAPTION caption {video} --single-process > /dev/full")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "error: cannot write stdout: No space left on device"

@@ -6,12 +6,12 @@ import pytest
 
 from benchmarks.soak import Samples, soak
 
-FAKE = "tests.support.answer_models:FakeSpeaker"
+FAKE = "tests.support.answer_models:FakeAnswerModel"
 
 
 @pytest.mark.parametrize(("frames", "every_s"), [(1500, 4.0), pytest.param(100_000, 4.0, marks=pytest.mark.slow)])
 def test_nothing_grows_over_many_frames(frames: int, every_s: float) -> None:
-    result = soak(frames, speaker=FAKE, every_s=every_s, sample_frames=100)
+    result = soak(frames, model_loader=FAKE, every_s=every_s, sample_frames=100)
     assert result.summary.frames == frames
     assert result.summary.dropped == {}
     assert result.answers >= frames / 25 / every_s

@@ -94,9 +94,9 @@ def lie(rng: random.Random, number: int) -> Sequence[Sent]:
     fields = fields_of(parts)
     name = rng.choice([name for name in fields if name != "kind"] or ["kind"])
     value = rng.choice([*NUMBERS, "x" * rng.randrange(100), NASTY, {"a": 1}, b"bytes"])
-    told = [msgspec.msgpack.encode({**fields, name: value}), *parts[1:]]
+    altered = [msgspec.msgpack.encode({**fields, name: value}), *parts[1:]]
     if rng.random() < 0.2:
-        rng.shuffle(told)
+        rng.shuffle(altered)
     if rng.random() < 0.2:
-        told += [rng.randbytes(rng.randrange(64)) for _ in range(rng.randrange(8))]
-    return [told]
+        altered += [rng.randbytes(rng.randrange(64)) for _ in range(rng.randrange(8))]
+    return [altered]

@@ -39,7 +39,7 @@ from stream.transport.security import client_curve, make_keys, server_curve
 from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.hostile.lies import NUMBERS
 from tests.hostile.nasty import NASTY
-from tests.support.answer_models import FakeSpeaker
+from tests.support.answer_models import FakeAnswerModel
 from tests.support.network import LIMIT_S, free_port
 
 GROWTH_MAX_BYTES = 200 << 20
@@ -61,7 +61,7 @@ def _memory_stays() -> Iterator[None]:
     assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
-class EchoingSpeaker(FakeSpeaker):
+class EchoingAnswerModel(FakeAnswerModel):
     """Says the question with its answer, so that another client's would be seen; trips over some questions."""
 
     def embed_query(self, query: str) -> Any:
@@ -85,7 +85,7 @@ class Place:
         stack.callback(self.transport.close)
         self._curve = client_curve(network, self.endpoint)
         place = ServerOptions(self.endpoint, curve=server_curve(network, self.endpoint), shared=True)
-        stage = AnswerServer(lambda: EchoingSpeaker(Config()), place, self.transport, self.control)
+        stage = AnswerServer(lambda: EchoingAnswerModel(Config()), place, self.transport, self.control)
         self._thread = StageThread(stage, self.control)
         self._stack = stack
         self._thread.start()
@@ -126,12 +126,12 @@ class Honest:
             turn = self._until(TurnGrant)
             assert isinstance(turn, TurnGrant)
             self._link.send(*token_message(self._number, turn.turn, HONEST))
-            told = self._until(AnswerReply, TurnExpired)
-            if isinstance(told, AnswerReply):
+            reply = self._until(AnswerReply, TurnExpired)
+            if isinstance(reply, AnswerReply):
                 break
-        assert told.answer == self._number
-        assert told.query == self._query
-        assert told.text == f"{self._query} frame {HONEST_FRAME} sum {HONEST_SUM}"
+        assert reply.answer == self._number
+        assert reply.query == self._query
+        assert reply.text == f"{self._query} frame {HONEST_FRAME} sum {HONEST_SUM}"
         self._number += 1
 
     def _until(self, *kinds: type[Message]) -> Message:
@@ -164,12 +164,12 @@ def structured(rng: random.Random) -> list[bytes]:
         fields[name] = rng.choice([*NUMBERS, "z" * rng.randrange(6000), {"rows": 1}, [[0] * 5] * 5])
     if "grid" in fields and isinstance(fields["grid"], dict) and rng.random() < 0.3:
         fields["grid"][rng.choice(["rows", "cols", "height_px", "width_px"])] = rng.choice([0, -1, 2**40, 1.5])
-    told = [msgspec.msgpack.encode(fields), *parts]
+    altered = [msgspec.msgpack.encode(fields), *parts]
     if rng.random() < 0.2:
-        rng.shuffle(told)
+        rng.shuffle(altered)
     if rng.random() < 0.1:
-        told += [rng.randbytes(rng.randrange(100)) for _ in range(rng.randrange(20))]
-    return told
+        altered += [rng.randbytes(rng.randrange(100)) for _ in range(rng.randrange(20))]
+    return altered
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])

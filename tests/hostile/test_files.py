@@ -129,7 +129,7 @@ def test_a_packed_array_beyond_measure_is_not_unpacked(shape: tuple[int, ...]) -
         decompress_array(b"x\x9c" + bytes(100), ArraySpec("uint8", shape))
 
 
-def test_parts_that_were_swapped_are_read_as_what_they_are_or_told(tmp_path: Path) -> None:
+def test_parts_that_were_swapped_are_read_as_what_they_are_or_reported(tmp_path: Path) -> None:
     first = MAGIC + frame_record(BEGAN) + frame_record(IDENTITY)
     (tmp_path / "0001.rec").write_bytes(JOURNAL_MAGIC + frame_record(BEGAN))
     (tmp_path / "0002.rec").write_bytes(first)
@@ -138,7 +138,7 @@ def test_parts_that_were_swapped_are_read_as_what_they_are_or_told(tmp_path: Pat
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_bit_flips_and_cuts_are_told_and_never_crash(tmp_path: Path, count: int) -> None:
+def test_bit_flips_and_cuts_are_reported_and_never_crash(tmp_path: Path, count: int) -> None:
     path = tmp_path / "0001.rec"
     whole = MAGIC + b"".join(map(frame_record, [BEGAN, IDENTITY, BEGAN]))
     for data in many([whole], count):

@@ -153,8 +153,8 @@ def opened_apart(*addresses: Path) -> tuple[list[str], int]:
         [sys.executable, "-c", OPENS, *map(str, addresses)], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
-    return [told["said"][str(address)] for address in addresses], told["growth_bytes"]
+    result = json.loads(done.stdout)
+    return [result["said"][str(address)] for address in addresses], result["growth_bytes"]
 
 
 @pytest.fixture(scope="module")

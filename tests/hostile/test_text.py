@@ -87,8 +87,8 @@ def test_the_log_for_machines_is_lines_of_json(capfd: pytest.CaptureFixture[str]
     out, err = capfd.readouterr()
     check_lines(out)
     check_lines(err)
-    told = [json.loads(line) for line in err.splitlines()]
-    assert next(line for line in told if line["event"] == "answer")["text"] == NASTY
+    reported = [json.loads(line) for line in err.splitlines()]
+    assert next(line for line in reported if line["event"] == "answer")["text"] == NASTY
 
 
 @contextmanager
@@ -166,8 +166,8 @@ def test_lines_of_json_keep_the_text_as_data(tmp_path: Path) -> None:
     tell(JsonlSink(str(path)))
     data = path.read_bytes().decode()
     check_lines(data)
-    told = [json.loads(line) for line in data.splitlines()]
-    assert [line["text"] for line in told if line["type"] == "answer"] == [NASTY, "another"]
+    reported = [json.loads(line) for line in data.splitlines()]
+    assert [line["text"] for line in reported if line["type"] == "answer"] == [NASTY, "another"]
 
 
 def test_a_picture_holds_a_text_of_any_length() -> None:

@@ -103,9 +103,9 @@ def test_the_list_of_commands_is_cut_off_nowhere(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
-    told = capsys.readouterr().out.partition("Commands:")[2]
-    assert all(f"  {name} " in told for name in COMMANDS)
-    assert "..." not in told
+    printed = capsys.readouterr().out.partition("Commands:")[2]
+    assert all(f"  {name} " in printed for name in COMMANDS)
+    assert "..." not in printed
 
 
 def test_help_leaves_out_what_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert message in error
 
 
-def test_sources_that_are_none_are_told(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_that_are_none_are_reported(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     empty, text = tmp_path / "empty.mp4", tmp_path / "text.mp4"
     empty.touch()
     text.write_text("no video", encoding="utf-8")
@@ -188,7 +188,7 @@ def test_sources_that_are_none_are_told(tmp_path: Path, model: str, capsys: pyte
         assert str(source) in error
 
 
-def test_a_texture_store_that_cannot_run_here_is_told_with_the_remedy(
+def test_a_texture_store_that_cannot_run_here_is_reported_with_the_remedy(
     clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(backend: str) -> str:
@@ -202,7 +202,9 @@ def test_a_texture_store_that_cannot_run_here_is_told_with_the_remedy(
         )
 
 
-def test_a_model_folder_without_weights_is_told(tmp_path: Path, clip: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_folder_without_weights_is_reported(
+    tmp_path: Path, clip: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3_vl"}', encoding="utf-8")
     status, error = error_of(capsys, "caption", clip, "-m", str(tmp_path / "model"))
@@ -272,8 +274,8 @@ def test_demo_leaves_captions_summary_and_video(tmp_path: Path, model: str, caps
     names = [".arr-coc-demo", "captions.jsonl", "captions.vtt", "heatmap.mp4", "summary.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["frames"] == 8
-    told = capsys.readouterr().err
-    assert all(str(folder / name) in told for name in names[1:])
+    printed = capsys.readouterr().err
+    assert all(str(folder / name) in printed for name in names[1:])
     assert main(["demo", "-o", str(folder), *options]) == 0, "its own results it writes anew"
 
 
@@ -287,10 +289,10 @@ def test_demo_overwrites_no_file_of_the_users(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_bench_measures_and_writes(tmp_path: Path, clip: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    told, drawn = tmp_path / "b.json", tmp_path / "b.png"
+    report_path, drawn = tmp_path / "b.json", tmp_path / "b.png"
     options = ["-m", model, "--single-process", "--set", "answer.max_tokens=4"]
-    assert main(["bench", clip, "--json", str(told), "--png", str(drawn), *options]) == 0
-    (series,) = json.loads(told.read_text(encoding="utf-8"))["series"]
+    assert main(["bench", clip, "--json", str(report_path), "--png", str(drawn), *options]) == 0
+    (series,) = json.loads(report_path.read_text(encoding="utf-8"))["series"]
     assert series["runs"][0]["figures"]["fps"]["value"] > 0
     assert drawn.stat().st_size > 1000
     assert "fps" in capsys.readouterr().out

@@ -233,8 +233,8 @@ def refusal(key: str, text: str) -> str:
     st.text(), st.sampled_from(["allocate.budget", "answer.every_s", "capture.size", "output.paths", "answer.query"])
 )
 def test_any_text_for_any_key_is_taken_or_refused(text: str, key: str) -> None:
-    told = refusal(key, text)
-    assert not told or told.startswith(f"--set: {key} should ")
+    reported = refusal(key, text)
+    assert not reported or reported.startswith(f"--set: {key} should ")
 
 
 def test_the_reference_is_current() -> None:

@@ -29,7 +29,7 @@ def test_a_run_that_found_what_it_watched_for_ends_with_that() -> None:
     assert control.outcome == "found"
 
 
-def test_a_run_that_was_told_to_end_before_was_interrupted() -> None:
+def test_a_run_that_was_asked_to_end_before_was_interrupted() -> None:
     control = RunControl()
     control.end()
     control.end(FOUND)

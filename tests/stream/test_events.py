@@ -186,7 +186,7 @@ def test_frames_go_on_and_live_time_by_the_time_that_was_lost() -> None:
     assert numbers(numbering.apply(Outage(frame_index=2, pts_s=0.75, reason="lost"))) == (10, 12.0)
 
 
-def test_a_file_keeps_its_own_times_and_is_told_where_to_go_on() -> None:
+def test_a_file_keeps_its_own_times_and_is_given_the_place_to_go_on() -> None:
     numbering = EventRebaser(live=False)
     numbering.apply(captured(50, 2.0, 102.0))
     assert numbering.next_epoch(round(102.75 * NS_PER_S)) == 2.75
@@ -208,10 +208,10 @@ def test_answers_go_on_also_after_one_that_was_never_finished() -> None:
     numbering.apply(captured(0, 0.0, 102))
     text = numbering.apply(AnswerDeltaEvent(answer=0, text="two", pts_s=0.0))
     assert text == AnswerDeltaEvent(answer=2, text="two", pts_s=2.0)
-    told = numbering.apply(answer(0.0, "two"))
-    assert isinstance(told, Answer)
-    assert (told.answer, told.frame_index) == (2, 1)
-    assert (told.pts_s, told.start_s, told.end_s) == (2.0, 2.0, 2.0)
+    rebased = numbering.apply(answer(0.0, "two"))
+    assert isinstance(rebased, Answer)
+    assert (rebased.answer, rebased.frame_index) == (2, 1)
+    assert (rebased.pts_s, rebased.start_s, rebased.end_s) == (2.0, 2.0, 2.0)
 
 
 def test_a_cancelled_answer_has_a_number_and_both_of_its_times_go_on() -> None:
@@ -222,8 +222,8 @@ def test_a_cancelled_answer_has_a_number_and_both_of_its_times_go_on() -> None:
     stale = AnswerCancelled(
         answer=0, frame_index=0, pts_s=0.0, trigger="start", text="", by="cut", by_frame_index=3, by_pts_s=0.5
     )
-    told = numbering.apply(stale)
-    assert told == replace(stale, frame_index=1, pts_s=2.0, by_frame_index=4, by_pts_s=2.5)
+    rebased = numbering.apply(stale)
+    assert rebased == replace(stale, frame_index=1, pts_s=2.0, by_frame_index=4, by_pts_s=2.5)
     numbering.next_epoch(0)
     numbering.apply(captured(0, 0.0, 104))
     following = numbering.apply(AnswerDeltaEvent(answer=0, text="two"))

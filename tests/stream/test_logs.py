@@ -74,13 +74,13 @@ def test_events_are_objects_but_frames_and_pieces_of_text(capfd: pytest.CaptureF
         sink.write(event)
     sink.show_message("finishing")
     sink.close()
-    told = capfd.readouterr()
-    objects = [json.loads(line) for line in told.err.splitlines()]
+    printed = capfd.readouterr()
+    objects = [json.loads(line) for line in printed.err.splitlines()]
     assert [one["event"] for one in objects] == ["started", "answer", "answer", "summary", "signal"]
     assert objects[1]["text"] == "a cat"
     assert objects[-1]["message"] == "finishing"
     assert all(list(one)[:3] == ["ts", "level", "event"] for one in objects)
-    assert told.out == "0:00.5  a cat\n"
+    assert printed.out == "0:00.5  a cat\n"
 
 
 @pytest.mark.usefixtures("machine")
@@ -94,12 +94,20 @@ def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str
     report_error("cannot\nread")
     report_note("note: starting afresh")
     report_written(["a.vtt"])
-    told = lines(capfd)
-    assert [(one["level"], one["event"]) for one in told] == [("error", "error"), ("info", "note"), ("info", "wrote")]
-    assert (told[0]["message"], told[1]["message"], told[2]["path"]) == ("cannot read", "starting afresh", "a.vtt")
+    printed = lines(capfd)
+    assert [(one["level"], one["event"]) for one in printed] == [
+        ("error", "error"),
+        ("info", "note"),
+        ("info", "wrote"),
+    ]
+    assert (printed[0]["message"], printed[1]["message"], printed[2]["path"]) == (
+        "cannot read",
+        "starting afresh",
+        "a.vtt",
+    )
 
 
-def test_people_are_told_in_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+def test_people_are_informed_in_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
     logs.set_up(debug=False, as_json=False)
     report_error("cannot\nread")
     report_note("note: starting afresh")

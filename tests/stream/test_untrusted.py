@@ -75,9 +75,9 @@ def test_any_text_becomes_printable_utf8_and_stays_so(text: str) -> None:
 
 @given(st.text())
 def test_json_says_the_same_and_is_printable(text: str) -> None:
-    told = printable_json(json.dumps({"text": text}, ensure_ascii=False))
-    assert json.loads(told) == {"text": text}
-    assert not FORBIDDEN.search(told)
+    printed = printable_json(json.dumps({"text": text}, ensure_ascii=False))
+    assert json.loads(printed) == {"text": text}
+    assert not FORBIDDEN.search(printed)
 
 
 def test_what_utf8_cannot_carry_is_replaced() -> None:

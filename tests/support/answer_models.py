@@ -1,4 +1,4 @@
-"""Speakers without a model, for tests of the pipeline: opened by name, in this process or in the answer process."""
+"""Fake answer models for tests of the pipeline: loaded by name, in this process or in the answer process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from stream.answer.model import AnswerStats, Packet
 from stream.config import Config
 
 
-def heard(frame_index: int) -> None:
+def on_packet(frame_index: int) -> None:
     """Called with the frame of every packet, in the middle of its answer; for tests to replace."""
 
 
 BRIGHT = 200
-"""Of 255: a pixel that is brighter makes a look say yes."""
+"""Of 255: a pixel that is brighter makes a check say yes."""
 
 
-class FakeSpeaker:
-    """Says what it was shown; deterministic, and so is its feedback. Looks tell whether something bright is there."""
+class FakeAnswerModel:
+    """Says what it was shown; deterministic, and so is its feedback.
+
+    Its yes/no checks report whether something bright is there.
+    """
 
     model_id = "fake"
     knows_levels = True
@@ -35,7 +38,7 @@ class FakeSpeaker:
         self._spoken: AnswerStats | None = None
 
     def select_client(self, client: bytes) -> None:
-        """All guests are one to it."""
+        """It makes no difference between clients."""
 
     def drop_client(self, client: bytes) -> None:
         """It remembers nothing."""
@@ -48,13 +51,13 @@ class FakeSpeaker:
         return ()
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        heard(packet.stamp.frame_index)
+        on_packet(packet.stamp.frame_index)
         self._spoken = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
         return (0.99 if pixels_of(packet).max() > BRIGHT else 0.01), 1.0
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         yield f"frame {packet.stamp.frame_index}"
-        heard(packet.stamp.frame_index)
+        on_packet(packet.stamp.frame_index)
         yield f" sum {pixels_of(packet).sum(dtype=np.int64)}"
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
         self._spoken = AnswerStats(
@@ -72,11 +75,11 @@ class FakeSpeaker:
         return self._spoken
 
 
-class DrawnWorldSpeaker(FakeSpeaker):
+class DrawnWorldAnswerModel(FakeAnswerModel):
     known_world = "drawn scenes"
 
 
-class PatientSpeaker(FakeSpeaker):
+class PatientAnswerModel(FakeAnswerModel):
     """Answers its first packet, and speaks on about the second one until it is stopped."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -89,7 +92,7 @@ class PatientSpeaker(FakeSpeaker):
             yield "."
 
 
-class SlowSpeaker(FakeSpeaker):
+class SlowAnswerModel(FakeAnswerModel):
     """Thinks for longer than the next frames take."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -97,7 +100,7 @@ class SlowSpeaker(FakeSpeaker):
         yield from super().answer(packet, query, should_stop)
 
 
-class SilentSpeaker(FakeSpeaker):
+class SilentAnswerModel(FakeAnswerModel):
     """Says nothing, until it is stopped."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -106,13 +109,13 @@ class SilentSpeaker(FakeSpeaker):
         yield from ()
 
 
-class BrokenSpeaker(FakeSpeaker):
+class BrokenAnswerModel(FakeAnswerModel):
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         yield "half an answer"
         raise ArithmeticError("the spoon is bent")
 
 
-class KilledSpeaker(FakeSpeaker):
+class KilledAnswerModel(FakeAnswerModel):
     """Its process is killed in the middle of the second answer."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -121,7 +124,7 @@ class KilledSpeaker(FakeSpeaker):
         yield from super().answer(packet, query, should_stop)
 
 
-class DoubtingSpeaker(FakeSpeaker):
+class DoubtingAnswerModel(FakeAnswerModel):
     """Is never sure of a yes."""
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
@@ -129,28 +132,28 @@ class DoubtingSpeaker(FakeSpeaker):
         return min(yes, 0.8), certain
 
 
-class TalkativeSpeaker(FakeSpeaker):
+class TalkativeAnswerModel(FakeAnswerModel):
     """Answers with something else than yes or no."""
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         return super().score_yes_no(packet, query)[0], 0.01
 
 
-class WordlessSpeaker(FakeSpeaker):
+class WordlessAnswerModel(FakeAnswerModel):
     """Has no word for yes."""
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         raise ModelError("no single token for yes")
 
 
-class PickySpeaker(FakeSpeaker):
+class PickyAnswerModel(FakeAnswerModel):
     def embed_query(self, query: str) -> QueryEmbedding:
         if query.startswith("refuse"):
             raise ContextLengthError("too long")
         return super().embed_query(query)
 
 
-class HangingSpeaker(FakeSpeaker):
+class HangingAnswerModel(FakeAnswerModel):
     """Answers its first packet, and hangs in the second answer, deaf to everybody."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -159,7 +162,7 @@ class HangingSpeaker(FakeSpeaker):
         yield from super().answer(packet, query, should_stop)
 
 
-class LeavingSpeaker(FakeSpeaker):
+class LeavingAnswerModel(FakeAnswerModel):
     """Ends its process without telling anybody."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -168,7 +171,7 @@ class LeavingSpeaker(FakeSpeaker):
         yield ""
 
 
-def open_missing(config: Config) -> FakeSpeaker:
+def open_missing(config: Config) -> FakeAnswerModel:
     raise ModelNotFound("there is no folder nowhere")
 
 

@@ -1,4 +1,4 @@
-"""The command with a speaker that needs no model: `python -m tests.support.fake_command FRAME ARGUMENTS…`.
+"""The command with a fake answer model: `python -m tests.support.fake_command FRAME ARGUMENTS…`.
 
 With `--single-process` it is killed while it speaks about that frame.
 """
@@ -14,17 +14,17 @@ def main() -> int:
     from stream import cli
     from stream.runtime.pipeline import Pipeline
     from stream.runtime.supervised import SupervisedRun
-    from tests.support import answer_models as fake_speaker
+    from tests.support import answer_models
 
     def die(frame_index: int) -> None:
         if frame_index == int(sys.argv[1]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fake_speaker.heard = die
+    answer_models.on_packet = die
     for run in (Pipeline, SupervisedRun):
         defaults = run.__init__.__kwdefaults__
         assert defaults is not None
-        defaults["model_loader"] = "tests.support.answer_models:FakeSpeaker"
+        defaults["model_loader"] = "tests.support.answer_models:FakeAnswerModel"
     return cli.main(sys.argv[2:])
 
 

@@ -49,8 +49,8 @@ class Listener:
         end_s = time.monotonic() + limit_s
         while (left_s := end_s - time.monotonic()) > 0:
             if self.socket.poll(int(left_s * 1000) + 1):
-                heard, body = self.socket.recv_multipart()
-                if not topic or heard.decode() == topic:
+                received, body = self.socket.recv_multipart()
+                if not topic or received.decode() == topic:
                     return msgspec.msgpack.decode(body)
         return None
 

@@ -36,7 +36,7 @@ class ScriptedRun:
 
     def __init__(self, events: list[Event], error: Exception | None = None) -> None:
         self.events, self.error = events, error
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.asked: list[str] = []
         self.dropped: dict[str, int] = {}
         self.closed = False
@@ -65,10 +65,10 @@ class ScriptedRun:
         return self.dropped
 
     def end(self, outcome: str = INTERRUPTED) -> None:
-        self.told.append(outcome)
+        self.calls.append(outcome)
 
     def cancel(self) -> None:
-        self.told.append("cancel")
+        self.calls.append("cancel")
 
 
 class EndlessRun(ScriptedRun):
@@ -81,7 +81,7 @@ class EndlessRun(ScriptedRun):
     def run(self) -> Iterator[Event]:
         yield from self.events
         assert self._ending.wait(LIMIT_S), "nobody ended the run"
-        yield summary(ended=self.told[0])
+        yield summary(ended=self.calls[0])
 
     def end(self, outcome: str = INTERRUPTED) -> None:
         super().end(outcome)
@@ -188,8 +188,8 @@ def watch(run: SupervisedRun, on_event: Callable[[Seen, Event], None]) -> Seen:
     return seen
 
 
-def open_supervised(speaker: str = "FakeSpeaker", given: Config | None = None) -> SupervisedRun:
-    return SupervisedRun(given or config(), model_loader=f"tests.support.answer_models:{speaker}")
+def open_supervised(model: str = "FakeAnswerModel", given: Config | None = None) -> SupervisedRun:
+    return SupervisedRun(given or config(), model_loader=f"tests.support.answer_models:{model}")
 
 
 M = TypeVar("M", bound=Message)

@@ -233,8 +233,8 @@ def test_attention_is_that_on_the_last_frame_of_all_tokens(qwen: QwenVL) -> None
     regions, blank = grid_regions(grid).numpy().astype(np.int32), np.zeros(grid.shape, np.float32)
     packet = FramePacket(FrameStamp(0, 0, 0), grid, regions, blank, sample.clip.frames[0])
     assert "".join(session.answer(packet, sample.question)) is not None
-    told = session.last.feedback.attention.reshape(grid.shape)
-    assert np.allclose(looked[0].wanted.numpy(), told, atol=1e-5)
+    reported = session.last.feedback.attention.reshape(grid.shape)
+    assert np.allclose(looked[0].wanted.numpy(), reported, atol=1e-5)
 
 
 def test_a_choice_by_chance_prefers_what_is_relevant_and_repeats_nothing() -> None:

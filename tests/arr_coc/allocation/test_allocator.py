@@ -290,10 +290,10 @@ def test_clamping_is_said_once(budget: Budget, said: str | None, caplog: pytest.
         for _ in range(3):
             assert allocator.allocate(stream.show(scenery(4, 5))).allocation.tokens == tokens
             stream.cut()
-    told = (
+    expected = (
         [] if said is None else [f"a budget of {said} tokens is more than the frame's 20 tiles: all of them are shown"]
     )
-    assert caplog.messages == told
+    assert caplog.messages == expected
 
 
 def test_options_that_do_not_hold() -> None:

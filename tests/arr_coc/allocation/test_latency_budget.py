@@ -28,7 +28,7 @@ class Load:
     delay: int = 0
     tiles: int = 1024
     seed: int = 0
-    told: list[str] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
@@ -41,7 +41,7 @@ class Load:
             shown = self._coming.pop(0)
             took = (base_ms + slope_ms * shown) * self._noise()
             verdict = self.control.observe(took, shown, self.tiles)
-            self.told += [] if verdict is None else [verdict]
+            self.verdicts += [] if verdict is None else [verdict]
             self._coming.append(self.control.budget_for(self.tiles))
             tokens.append(shown)
             times.append(took)
@@ -137,14 +137,14 @@ def test_tokens_that_cost_nothing_are_given() -> None:
     assert tokens[-1] == 400
 
 
-def test_what_cannot_be_met_is_told_once_and_again_when_it_can() -> None:
+def test_what_cannot_be_met_is_reported_once_and_again_when_it_can() -> None:
     machine = load()
     machine.run(100, 1.2, 40)
-    assert machine.told == []
+    assert machine.verdicts == []
     tokens, _ = machine.run(480, 1.2, 60)
-    assert (machine.told, tokens[-1]) == (["missed"], 64)
+    assert (machine.verdicts, tokens[-1]) == (["missed"], 64)
     tokens, _ = machine.run(100, 1.2, 60)
-    assert machine.told == ["missed", "met"]
+    assert machine.verdicts == ["missed", "met"]
     assert tokens[-1] > 200
 
 
@@ -159,9 +159,9 @@ def test_small_frames_are_never_given_more_than_their_tiles() -> None:
     machine = load(tiles=40)
     tokens, _ = machine.run(10, 1, 10)
     assert set(tokens) == {40}
-    assert machine.told == []
+    assert machine.verdicts == []
     machine.run(600, 1, 10)
-    assert machine.told == ["missed"]
+    assert machine.verdicts == ["missed"]
     assert machine.control.budget_for(1024) == 64
 
 
@@ -180,7 +180,7 @@ def test_a_target_that_is_none(target_ms: float) -> None:
         BudgetController(target_ms)
 
 
-def test_where_p95_lies_is_told_for_any_number_of_tokens() -> None:
+def test_where_p95_lies_is_reported_for_any_number_of_tokens() -> None:
     control = BudgetController(TARGET_MS)
     assert control.p95_ms(64) is None
     machine = Load(control, noise=0.02)

@@ -130,16 +130,18 @@ def test_a_frame_that_is_shown_whole_has_no_reasons_but_that() -> None:
     assert {sum(reason.shares.values()) for reason in reasons} == {0.0}
 
 
-def test_each_frame_that_is_answered_about_is_told_with_its_reasons(tmp_path: Path) -> None:
+def test_each_frame_that_is_answered_about_is_reported_with_its_reasons(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
     plain = run(configured(video, answer=AnswerConfig(every_s=0.5)))
     assert plain.of(Explanation) == []
-    told = run(configured(video, answer=AnswerConfig(every_s=0.5), output=OutputConfig(why=str(tmp_path / "w.jsonl"))))
-    answers, whys = told.of(Answer), told.of(Explanation)
+    result = run(
+        configured(video, answer=AnswerConfig(every_s=0.5), output=OutputConfig(why=str(tmp_path / "w.jsonl")))
+    )
+    answers, whys = result.of(Answer), result.of(Explanation)
     assert [why.frame_index for why in whys] == [one.frame_index for one in answers] == [0, 5, 10, 11]
-    tokens = {frame.frame_index: frame.tokens for frame in told.of(FrameReady)}
+    tokens = {frame.frame_index: frame.tokens for frame in result.of(FrameReady)}
     assert [len(why.tokens) for why in whys] == [tokens[why.frame_index] for why in whys]
-    assert told.events.index(whys[1]) < told.events.index(answers[1])
+    assert result.events.index(whys[1]) < result.events.index(answers[1])
     assert [one.text for one in plain.of(Answer)] == [one.text for one in answers]
     video_file = tmp_path / "a.mp4"
     video_file.unlink()
@@ -152,9 +154,9 @@ def test_the_file_holds_reasons_only_and_captions_none(tmp_path: Path, frame: Fr
             sink.write(event)
         sink.close()
     (line,) = (tmp_path / "why.jsonl").read_text("utf-8").splitlines()
-    told = json.loads(line)
-    assert (told["type"], told["frame_index"], set(told["weights"])) == ("why", 3, set(SCORES))
-    assert set(told["tokens"][0]) == {field.name for field in dataclasses.fields(explain(frame)[0])}
-    assert len(line) < 330 * len(told["tokens"])
+    explained = json.loads(line)
+    assert (explained["type"], explained["frame_index"], set(explained["weights"])) == ("why", 3, set(SCORES))
+    assert set(explained["tokens"][0]) == {field.name for field in dataclasses.fields(explain(frame)[0])}
+    assert len(line) < 330 * len(explained["tokens"])
     (caption,) = (tmp_path / "captions.jsonl").read_text("utf-8").splitlines()
     assert json.loads(caption)["type"] == "answer"

@@ -40,7 +40,7 @@ def test_it_comes_with_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "given",
     [
         {},
         [1, 2],
@@ -54,6 +54,6 @@ def test_it_comes_with_the_model(tmp_path: Path) -> None:
         {"scale": math.inf, "bias": 0},
     ],
 )
-def test_anything_else_is_refused(told: Any) -> None:
+def test_anything_else_is_refused(given: Any) -> None:
     with pytest.raises(ModelError, match=r"arr_coc_yes_no in the config\.json of m must be .*training\.calibration"):
-        Calibration.read(told, "m")
+        Calibration.read(given, "m")

@@ -65,11 +65,11 @@ def test_frames_of_a_window_count_in_the_prompt_and_kept() -> None:
     one, four = Workload(100, 50), Workload(100, 50, window=4, kept=6)
     assert (one.prompt_tokens, four.prompt_tokens) == (150, 4 * (100 + FRAME_TEXT_TOKENS) + 50)
     a_token = 2 * 4 * 3 * 64 * 4
-    told = MemoryEstimate.of(facts, "float32", four)
-    assert told.cache == a_token * four.prompt_tokens
-    assert told.kept == 6 * (a_token * (100 + FRAME_TEXT_TOKENS) + 100 * (192 * 4 + 3 * 32 * 32))
+    estimate = MemoryEstimate.of(facts, "float32", four)
+    assert estimate.cache == a_token * four.prompt_tokens
+    assert estimate.kept == 6 * (a_token * (100 + FRAME_TEXT_TOKENS) + 100 * (192 * 4 + 3 * 32 * 32))
     assert MemoryEstimate.of(facts, "float32", one).kept == 0
-    assert told.activations < MemoryEstimate.of(facts, "float32", Workload(400, 50)).activations
+    assert estimate.activations < MemoryEstimate.of(facts, "float32", Workload(400, 50)).activations
 
 
 def test_a_kept_frame_takes_what_is_reckoned(tmp_path: Path) -> None:
@@ -112,20 +112,20 @@ def test_each_stream_keeps_its_own() -> None:
 
 
 def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
-    """A real speaker that answers about three streams by turns, beside what its folder alone tells."""
+    """A real answer model that answers about three streams by turns, beside what its folder alone tells."""
     path = tiny_folder(tmp_path)
-    speaker = load_qwen_model(
+    model = load_qwen_model(
         Config.model_validate({"answer": {"model": str(path), "encode": "incremental", "dtype": "float32"}})
     )
     regions = np.array([[0, row, col] for row in range(2) for col in range(3)], np.int32)
-    for guest in (b"a", b"b", b"c"):
-        pixels = np.full((6, 3, 32, 32), guest[0], np.uint8)
+    for client in (b"a", b"b", b"c"):
+        pixels = np.full((6, 3, 32, 32), client[0], np.uint8)
         packet = TokenPacket(FrameStamp(0, 0, 0, 1), TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
-        speaker.select_client(guest)
-        "".join(speaker.answer(packet, "what?", lambda: False))
+        model.select_client(client)
+        "".join(model.answer(packet, "what?", lambda: False))
     load = Workload(6, 0, kept_vision_mb=1024.0, streams=3)
     reckoned = MemoryEstimate.of(ModelSpec.read(path, "tiny"), "float32", load).kept
-    assert sum(vision.report.held_bytes for vision in speaker._visions.values()) == reckoned > 0
+    assert sum(vision.report.held_bytes for vision in model._visions.values()) == reckoned > 0
 
 
 def test_all_experts_are_weights_and_those_of_a_token_are_activations(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:
     assert (more.cache, more.kept) == (less.cache, less.kept)
 
 
-def test_what_is_not_told_is_reckoned(folder: Path) -> None:
+def test_what_is_not_reported_is_reckoned(folder: Path) -> None:
     rewrite(folder, head_dim=None, num_key_value_heads=None)
     facts = ModelSpec.read(folder, "x")
     assert (facts.kv_heads, facts.head_dim) == (3, 64)

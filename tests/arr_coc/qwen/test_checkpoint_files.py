@@ -229,7 +229,7 @@ class TestQuantised:
         ("settings", "method"),
         [({"load_in_4bit": True}, "bitsandbytes"), ({"quant_method": "own"}, "own"), ({}, "an unnamed method")],
     )
-    def test_is_told(
+    def test_is_reported(
         self, folder: Path, settings: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(checkpoint, "find_spec", lambda module: object())

@@ -567,11 +567,11 @@ def test_a_run_goes_by_its_configuration(tmp_path: Path) -> None:
     kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
     answer = AnswerConfig(model=folder, max_tokens=3, encode="incremental", incremental=kept)
-    speaker = load_answer_model(QWEN, Config(answer=answer))
-    assert isinstance(speaker, QwenAnswerModel)
+    model = load_answer_model(QWEN, Config(answer=answer))
+    assert isinstance(model, QwenAnswerModel)
     for packet in frames(2):
-        list(speaker.answer(packet, QUERY, lambda: False))
-    vision = speaker._session.last.vision
+        list(model.answer(packet, QUERY, lambda: False))
+    vision = model._session.last.vision
     assert vision is not None
     assert vision.encoded == 2
 
@@ -580,22 +580,22 @@ def test_configuration_and_library_have_the_same_defaults() -> None:
     assert IncrementalConfig().model_dump() == asdict(IncrementalOptions())
 
 
-def test_each_guest_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
+def test_each_client_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
     kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
     answer = AnswerConfig(model=folder, max_tokens=1, encode="incremental", incremental=kept)
-    speaker = load_answer_model(QWEN, Config(answer=answer))
-    assert isinstance(speaker, QwenAnswerModel)
+    model = load_answer_model(QWEN, Config(answer=answer))
+    assert isinstance(model, QwenAnswerModel)
     counts = []
     for one, other in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):
-        for guest, packet in ((b"one", one), (b"other", other)):
-            speaker.select_client(guest)
-            list(speaker.answer(packet, QUERY, lambda: False))
-            vision = speaker._session.last.vision
+        for client, packet in ((b"one", one), (b"other", other)):
+            model.select_client(client)
+            list(model.answer(packet, QUERY, lambda: False))
+            vision = model._session.last.vision
             assert vision is not None
             counts.append(vision.encoded)
     assert counts == [12, 12, 2, 3]
-    speaker.drop_client(b"other")
-    assert speaker._session.vision.report.held_bytes == 0
-    speaker.select_client(b"one")
-    assert speaker._session.vision.report.held_regions == 12
+    model.drop_client(b"other")
+    assert model._session.vision.report.held_bytes == 0
+    model.select_client(b"one")
+    assert model._session.vision.report.held_regions == 12

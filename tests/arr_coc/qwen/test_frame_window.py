@@ -376,7 +376,7 @@ def test_a_rolling_window_shows_the_last_frames(logits: Logits) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_happened_before_leaves_no_trace(seed: int, logits: Logits) -> None:
-    """Frames enter, questions come, answers are broken off, two guests take turns, frames come as a list."""
+    """Frames enter, questions come, answers are broken off, two clients take turns, frames come as a list."""
     random = np.random.default_rng(seed)
     speaking = apart()
     windows = [FrameWindow(WindowOptions(frames=2, kept=3)) for _ in range(2)]

@@ -58,7 +58,7 @@ def test_the_pieces_are_the_text() -> None:
     assert speaking.last.tokens_used == 6
 
 
-def test_the_work_is_told_whatever_was_kept_and_counts_all_tokens_of_the_frames_beside_it() -> None:
+def test_the_work_is_reported_whatever_was_kept_and_counts_all_tokens_of_the_frames_beside_it() -> None:
     speaking, costs = session(), Costs(tiny_qwen())
     said(speaking, packet(), QUERY)
     text_tokens = speaking.last.prefilled_tokens - 6

@@ -239,35 +239,35 @@ def test_a_kept_key_is_attended_to_and_not_paid_again(qwen: QwenVL) -> None:
 
 def taught(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FrameStamp, Feedback | None]]:
     """What allocators are told after each answer from here on, and of which frame it was the newest."""
-    told: list[tuple[FrameStamp, Feedback | None]] = []
+    reported: list[tuple[FrameStamp, Feedback | None]] = []
     allocate, on_answer = PictureAllocator.allocate, PictureAllocator.on_answer
 
     def note_frame(self: PictureAllocator, frame: Any, stamp: FrameStamp) -> Any:
-        told.append((stamp, None))
+        reported.append((stamp, None))
         return allocate(self, frame, stamp)
 
     def note(self: PictureAllocator, feedback: Feedback | None) -> None:
-        told[-1] = (told[-1][0], feedback)
+        reported[-1] = (reported[-1][0], feedback)
         on_answer(self, feedback)
 
     monkeypatch.setattr(PictureAllocator, "allocate", note_frame)
     monkeypatch.setattr(PictureAllocator, "on_answer", note)
-    return told
+    return reported
 
 
 def test_what_answers_teach_is_all_that_the_pair_differs_in(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = taught(monkeypatch)
+    reported = taught(monkeypatch)
     clip = replace(ask("20%", 2), before=(picture(1),), before_s=(-0.5,))
     seen = {}
     for name in ("arr-coc-again", "arr-coc-feedback"):
-        told.clear()
+        reported.clear()
         reply = STRATEGIES[name].answer(qwen, clip)
-        seen[name] = [stamp for stamp, _ in told]
+        seen[name] = [stamp for stamp, _ in reported]
         assert [stamp.media_ns / NS_PER_S for stamp in seen[name]] == [-4.5, -2.5, -0.5, 0.0, 0.5]
         if name == "arr-coc-again":
-            assert all(feedback is None for _, feedback in told)
+            assert all(feedback is None for _, feedback in reported)
         else:
-            assert [feedback.stamp.frame_index for _, feedback in told if feedback] == [0, 1, 2, 3, 4]
+            assert [feedback.stamp.frame_index for _, feedback in reported if feedback] == [0, 1, 2, 3, 4]
         assert reply.tokens == 14
     assert seen["arr-coc-again"] == seen["arr-coc-feedback"]
 
@@ -295,9 +295,9 @@ def test_what_the_decoder_looked_at_draws_tokens_when_a_scene_is_asked_about_aga
 
 @pytest.mark.parametrize("encode", STRATEGIES["arr-coc-feedback"].encodes)
 def test_answers_teach_whatever_the_encoder_sees(qwen: QwenVL, encode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = taught(monkeypatch)
+    reported = taught(monkeypatch)
     reply = STRATEGIES["arr-coc-feedback"].answer(qwen, ask("20%", 2, encode=encode))
-    assert [len(feedback.regions) for _, feedback in told if feedback] == [35 if encode == "weighted" else 7] * 4
+    assert [len(feedback.regions) for _, feedback in reported if feedback] == [35 if encode == "weighted" else 7] * 4
     assert reply.tokens == (70 if encode == "weighted" else 14)
 
 

@@ -145,7 +145,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def opened(clock: FakeClock) -> Iterator[Opener]:
-    """Opens one dialogue with the given manners, which the answer stage has let in."""
+    """Opens one client with the given options, which the server has admitted."""
     made: list[ServerFixture] = []
 
     def opening(*, greeted: bool = True, **options: Any) -> ServerFixture:
@@ -218,7 +218,7 @@ def test_a_look_beside_an_answer_leaves_it_open(opened: Opener) -> None:
     assert not server.client.busy
 
 
-def test_a_look_that_is_repeated_with_its_question_is_told_once(opened: Opener) -> None:
+def test_a_look_that_is_repeated_with_its_question_is_reported_once(opened: Opener) -> None:
     server = opened(standing_query="is it there?", reconnect=True, resend_after_loss=True)
     server.ask()
     assert len(server.hear(make_yes_no_reply(0))) == 1
@@ -379,7 +379,7 @@ def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None
         writer.close()
 
 
-def test_leaving_and_cancelling_are_told(opened: Opener) -> None:
+def test_leaving_and_cancelling_are_reported(opened: Opener) -> None:
     server = opened()
     server.client.disconnect()
     server.expect(Disconnect)
@@ -406,13 +406,13 @@ def test_what_is_still_said_of_a_cancelled_answer_is_ignored(opened: Opener) -> 
 
 
 @pytest.mark.parametrize("message", [AnswerDelta(answer=1, text="x"), answered(1)])
-def test_an_answer_that_was_not_asked_for_is_dropped_and_told_once(opened: Opener, message: Message) -> None:
+def test_an_answer_that_was_not_asked_for_is_dropped_and_reported_once(opened: Opener, message: Message) -> None:
     server = opened()
-    (told,) = server.hear(message)
-    assert isinstance(told, Notice)
-    assert told.code == PEER_MISBEHAVES
-    assert "inproc://client-1 sent invalid messages, which are dropped" in told.message
-    assert "answer 1, which was not asked for" in told.message
+    (reported,) = server.hear(message)
+    assert isinstance(reported, Notice)
+    assert reported.code == PEER_MISBEHAVES
+    assert "inproc://client-1 sent invalid messages, which are dropped" in reported.message
+    assert "answer 1, which was not asked for" in reported.message
     assert server.ask() == 0
     assert server.hear(message) == []
     assert server.client.refused_messages == 2
@@ -420,9 +420,9 @@ def test_an_answer_that_was_not_asked_for_is_dropped_and_told_once(opened: Opene
 
 
 def test_a_message_of_the_wrong_kind_is_dropped(opened: Opener) -> None:
-    (told,) = opened().hear(FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=0))
-    assert isinstance(told, Notice)
-    assert "wrong kind, Frame" in told.message
+    (reported,) = opened().hear(FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=0))
+    assert isinstance(reported, Notice)
+    assert "wrong kind, Frame" in reported.message
 
 
 @pytest.mark.parametrize("repeat", [True, False])
@@ -461,8 +461,8 @@ def test_what_teaches_nonsense_is_an_answer_that_teaches_nothing(opened: Opener)
     for turn, (regions, attention, stamp) in enumerate(lies, 1):
         number = server.ask(turn)
         arrays = [np.array(regions, np.int32), np.array(attention, np.float32), np.zeros(1, np.float32)]
-        told = server.hear(answered(number, feedback_stamp=stamp, arrays=specs_of(*arrays)), arrays=arrays)
-        assert [event.text for event in told if isinstance(event, Answer)] == ["all of it"]
+        reported = server.hear(answered(number, feedback_stamp=stamp, arrays=specs_of(*arrays)), arrays=arrays)
+        assert [event.text for event in reported if isinstance(event, Answer)] == ["all of it"]
         assert server.client.requests.take_feedback() is None
     assert server.client.refused_messages == len(lies)
 
@@ -657,26 +657,26 @@ def test_where_nobody_watches_a_loss_ends_the_run(opened: Opener) -> None:
         server.lose()
 
 
-def test_where_nobody_watches_a_loss_is_told_once_until_there_is_an_answer_again(opened: Opener) -> None:
+def test_where_nobody_watches_a_loss_is_reported_once_until_there_is_an_answer_again(opened: Opener) -> None:
     server = opened(supervised=False, reconnect=True)
-    (told,) = server.lose()
-    assert isinstance(told, Notice)
-    assert told.code == ANSWERS_LOST
-    assert told.message == "no answers: the connection was lost; reconnecting to the answer server"
+    (reported,) = server.lose()
+    assert isinstance(reported, Notice)
+    assert reported.code == ANSWERS_LOST
+    assert reported.message == "no answers: the connection was lost; reconnecting to the answer server"
     server.greet()
     assert server.lose() == []
     server.greet()
     server.hear(answered(server.ask()))
-    (told,) = server.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
-    assert isinstance(told, Notice)
-    assert "bent" in told.message
+    (reported,) = server.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
+    assert isinstance(reported, Notice)
+    assert "bent" in reported.message
 
 
-def test_where_it_is_watched_nothing_more_is_told_of_a_loss(opened: Opener) -> None:
+def test_where_it_is_watched_nothing_more_is_reported_of_a_loss(opened: Opener) -> None:
     assert opened(reconnect=True).lose() == []
 
 
-def test_last_words_are_heard_before_the_loss(opened: Opener) -> None:
+def test_last_words_are_received_before_the_loss(opened: Opener) -> None:
     server = opened(supervised=False)
     server.link.gone = True
     with pytest.raises(ModelNotFound):
@@ -753,7 +753,7 @@ def test_who_is_still_being_looked_for_is_not_silent(opened: Opener, clock: Fake
     assert server.client.silence.elapsed_s == 0
 
 
-def test_another_question_is_put_and_told_once_it_holds(opened: Opener) -> None:
+def test_another_question_is_put_and_reported_once_it_holds(opened: Opener) -> None:
     server = opened()
     server.client.take_embedding()
     server.client.set_query("who?")
@@ -785,7 +785,7 @@ def test_the_question_that_is_asked_already_may_be_put_again(opened: Opener) -> 
     assert server.asking() == [QueryChanged(query="what?")]
 
 
-def test_a_question_that_is_refused_is_told_and_changes_nothing(opened: Opener) -> None:
+def test_a_question_that_is_refused_is_reported_and_changes_nothing(opened: Opener) -> None:
     server = opened(reconnect=True)
     server.client.take_embedding()
     server.client.set_query("who?")
@@ -796,7 +796,7 @@ def test_a_question_that_is_refused_is_told_and_changes_nothing(opened: Opener) 
     server.greet("what?")
 
 
-def test_an_answer_is_told_with_the_question_that_it_answers(opened: Opener) -> None:
+def test_an_answer_is_reported_with_the_question_that_it_answers(opened: Opener) -> None:
     """A packet that was sent behind a question is answered before that question is known to hold."""
     server = opened()
     server.grant()
@@ -822,7 +822,7 @@ def test_answers_are_kept_with_what_they_taught(opened: Opener) -> None:
     assert second is None
 
 
-def test_an_answer_of_an_earlier_run_is_told_and_learnt_from_without_asking(opened: Opener) -> None:
+def test_an_answer_of_an_earlier_run_is_reported_and_learnt_from_without_asking(opened: Opener) -> None:
     old = answer(0)
     journal = FakeJournal(JournalEntry(old, FEEDBACK))
     server = opened(journal=journal)
@@ -858,7 +858,7 @@ def test_a_question_before_a_greeting_is_refused(opened: Opener) -> None:
     assert not server.client.ready
 
 
-def test_it_waits_no_longer_than_it_is_told(opened: Opener) -> None:
+def test_it_waits_no_longer_than_it_is_asked_to(opened: Opener) -> None:
     server = opened()
     assert list(server.client.receive_events(1)) == []
     server.peer.send(TurnGrant(turn=3))

@@ -79,7 +79,7 @@ def test_whoever_leaves_is_forgotten_with_its_place() -> None:
     assert turns(table) == [B]
 
 
-def test_guests_may_leave_while_all_are_told_something() -> None:
+def test_clients_may_leave_while_all_are_sent_something() -> None:
     table = table_of(A, B, C)
     for client in table:
         table.remove(client)

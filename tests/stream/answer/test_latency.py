@@ -54,11 +54,11 @@ def showing(tokens: int, change_since: float = 1.0) -> FrameAllocation:
 
 def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 1024) -> list[Notice]:
     """What is told while answers about frames of the budget take so long."""
-    told: list[Any] = []
+    reported: list[Any] = []
     for _ in range(count):
         target.on_request(showing(target.limits(tiles)[1]))
-        told += target.on_answer(took(ttft_ms, tiles))[1:]
-    return told
+        reported += target.on_answer(took(ttft_ms, tiles))[1:]
+    return reported
 
 
 def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> None:
@@ -77,13 +77,13 @@ def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
     target = LatencyController(500, 200)
     for _ in range(4):
         target.on_request(showing(target.limits(1024)[1]))
-        (told,) = target.on_answer(took(900))
-    assert isinstance(told, Answer)
-    assert told.target_ms == 500
-    assert told.budget == target.limits(1024)[1] < 150
+        (reported,) = target.on_answer(took(900))
+    assert isinstance(reported, Answer)
+    assert reported.target_ms == 500
+    assert reported.budget == target.limits(1024)[1] < 150
 
 
-def test_it_is_told_once_what_cannot_be_met_and_once_when_it_can() -> None:
+def test_it_is_reported_once_what_cannot_be_met_and_once_when_it_can() -> None:
     target = LatencyController(500, 64)
     (missed,) = answers(target, 800, 20)
     assert missed.code == MISSED
@@ -171,21 +171,21 @@ def one_answer(fixture: Fixture, number: int, late_ms: int) -> list[Event]:
 
 def test_frames_get_the_budget_that_the_target_allows(runner: StageRunner) -> None:
     fixture = holding(runner, LatencyController(1e6, 200))  # the allocator's own budget is 4
-    frame, told = one_answer(fixture, 0, 50)
+    frame, reported = one_answer(fixture, 0, 50)
     assert isinstance(frame, FrameReady)
-    assert isinstance(told, Answer)
+    assert isinstance(reported, Answer)
     assert (frame.tokens, frame.tiles) == (12, 12)
-    assert (told.target_ms, told.budget) == (1e6, 12)
+    assert (reported.target_ms, reported.budget) == (1e6, 12)
 
 
 def test_the_allocators_own_budget_holds_below_the_limit_where_it_is_adaptive(runner: StageRunner) -> None:
-    frame, told = one_answer(holding(runner, LatencyController(1e6, "adaptive")), 0, 50)
+    frame, reported = one_answer(holding(runner, LatencyController(1e6, "adaptive")), 0, 50)
     assert isinstance(frame, FrameReady)
-    assert isinstance(told, Answer)
-    assert (frame.tokens, told.budget) == (4, 12)
+    assert isinstance(reported, Answer)
+    assert (frame.tokens, reported.budget) == (4, 12)
 
 
-def test_what_is_missed_is_told_behind_the_answer(runner: StageRunner) -> None:
+def test_what_is_missed_is_reported_behind_the_answer(runner: StageRunner) -> None:
     fixture = holding(runner, LatencyController(20, 200))
     for number in range(3):
         one_answer(fixture, number, 50)

@@ -1,4 +1,4 @@
-"""Opening a model by name, and a Qwen model as a speaker."""
+"""Opening a model by name, and a Qwen model as an answer model."""
 
 from __future__ import annotations
 
@@ -32,49 +32,49 @@ def packet() -> TokenPacket:
 
 def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), max_tokens=5, query="what?")
-    speaker = load_answer_model(QWEN, Config(answer=answer))
-    assert (speaker.model_id, speaker.knows_levels, speaker.known_world) == ("tiny", False, None)
-    embedding = speaker.embed_query("what?")
+    model = load_answer_model(QWEN, Config(answer=answer))
+    assert (model.model_id, model.knows_levels, model.known_world) == ("tiny", False, None)
+    embedding = model.embed_query("what?")
     assert embedding.tokens.dtype == np.float32
-    text = "".join(speaker.answer(packet(), "what?", lambda: False))
-    spoken = speaker.last_stats
+    text = "".join(model.answer(packet(), "what?", lambda: False))
+    spoken = model.last_stats
     assert (spoken.tokens_used, spoken.text_tokens) == (4, 5)
     assert spoken.feedback is not None
     assert spoken.feedback.stamp == packet().stamp
-    assert text == "".join(speaker.answer(packet(), "what?", lambda: False))
+    assert text == "".join(model.answer(packet(), "what?", lambda: False))
 
 
 def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
-    speaker = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
-    list(speaker.answer(packet(), "what?", lambda: False))
-    assert speaker.last_stats.feedback is None
-    message, arrays = answer_reply(0, "what?", "", speaker.last_stats)
+    model = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
+    list(model.answer(packet(), "what?", lambda: False))
+    assert model.last_stats.feedback is None
+    message, arrays = answer_reply(0, "what?", "", model.last_stats)
     assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
 
 
 def test_a_qwen_model_looks_as_its_session_does() -> None:
     qwen = tiny_qwen()
     qwen.tokenizer.add_tokens(["yes", "no"])
-    speaker, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
-    speaker.check_standing_query("is it?")
+    model, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
+    model.check_standing_query("is it?")
     found = session.score_yes_no(packet(), "is it?")
-    assert speaker.score_yes_no(packet(), "is it?") == (found.yes, found.mass)
-    assert (speaker.last_stats.tokens_used, speaker.last_stats.text_tokens) == (4, 0)
+    assert model.score_yes_no(packet(), "is it?") == (found.yes, found.mass)
+    assert (model.last_stats.tokens_used, model.last_stats.text_tokens) == (4, 0)
 
 
 def test_a_standing_question_must_fit_the_model() -> None:
-    speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
+    model = QwenAnswerModel(AnswerSession(tiny_qwen()))
     with pytest.raises(ModelError, match="no single token for yes"):
-        speaker.check_standing_query("is it?")
+        model.check_standing_query("is it?")
     with pytest.raises(ContextLengthError):
-        speaker.check_standing_query("why " * speaker._session.qwen.max_context_tokens)
+        model.check_standing_query("why " * model._session.qwen.max_context_tokens)
 
 
 def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_frame() -> None:
-    speaker = QwenAnswerModel(AnswerSession(tiny_qwen()))
-    longest = speaker._session.qwen.max_context_tokens
+    model = QwenAnswerModel(AnswerSession(tiny_qwen()))
+    longest = model._session.qwen.max_context_tokens
     with pytest.raises(ContextLengthError):
-        speaker.embed_query("why " * longest)
+        model.embed_query("why " * longest)
 
 
 def at(second: int, epoch: int = 1) -> TokenPacket:
@@ -82,81 +82,81 @@ def at(second: int, epoch: int = 1) -> TokenPacket:
 
 
 def watching(folder: Path, **window: Any) -> QwenAnswerModel:
-    """A speaker whose answers speak of several frames."""
+    """An answer model whose answers speak of several frames."""
     answer = AnswerConfig(model=str(folder), max_tokens=3, window=WindowConfig(**window))
-    speaker = load_answer_model(QWEN, Config(answer=answer))
-    assert isinstance(speaker, QwenAnswerModel)
-    return speaker
+    model = load_answer_model(QWEN, Config(answer=answer))
+    assert isinstance(model, QwenAnswerModel)
+    return model
 
 
-def frames_of(speaker: QwenAnswerModel, shown: TokenPacket) -> list[int]:
+def frames_of(model: QwenAnswerModel, shown: TokenPacket) -> list[int]:
     """Which frames an answer about a packet speaks of."""
-    list(speaker.answer(shown, "what?", lambda: False))
-    return [stamp.frame_index for stamp in speaker._session.last.shown]
+    list(model.answer(shown, "what?", lambda: False))
+    return [stamp.frame_index for stamp in model._session.last.shown]
 
 
-def test_an_answer_speaks_of_the_last_frames_that_its_guest_sent(folder: Path) -> None:
-    speaker = watching(folder, frames=2)
-    speaker.select_client(b"one")
-    assert [frames_of(speaker, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
-    assert (speaker.last_stats.frames, speaker.last_stats.oldest_frame_ns, speaker.last_stats.tokens_used) == (
+def test_an_answer_speaks_of_the_last_frames_that_its_client_sent(folder: Path) -> None:
+    model = watching(folder, frames=2)
+    model.select_client(b"one")
+    assert [frames_of(model, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
+    assert (model.last_stats.frames, model.last_stats.oldest_frame_ns, model.last_stats.tokens_used) == (
         2,
         10**9,
         8,
     )
-    assert speaker.last_stats.kept_bytes > 0
-    speaker.select_client(b"other")
-    assert frames_of(speaker, at(5, epoch=2)) == [5]
-    speaker.select_client(b"one")
-    assert frames_of(speaker, at(3)) == [2, 3]
+    assert model.last_stats.kept_bytes > 0
+    model.select_client(b"other")
+    assert frames_of(model, at(5, epoch=2)) == [5]
+    model.select_client(b"one")
+    assert frames_of(model, at(3)) == [2, 3]
 
 
 def test_who_has_left_is_forgotten(folder: Path) -> None:
-    speaker = watching(folder, frames=2)
-    speaker.select_client(b"one")
-    frames_of(speaker, at(0))
-    speaker.drop_client(b"one")
-    speaker.drop_client(b"nobody")
-    speaker.select_client(b"one")
-    assert frames_of(speaker, at(1)) == [1]
-    assert list(speaker._windows) == [b"one"]
+    model = watching(folder, frames=2)
+    model.select_client(b"one")
+    frames_of(model, at(0))
+    model.drop_client(b"one")
+    model.drop_client(b"nobody")
+    model.select_client(b"one")
+    assert frames_of(model, at(1)) == [1]
+    assert list(model._windows) == [b"one"]
 
 
 @pytest.mark.parametrize(("on_cut", "frames"), [("empty", [1]), ("keep", [0, 1])])
-def test_a_cut_forgets_unless_it_is_told_to_keep(folder: Path, on_cut: str, frames: list[int]) -> None:
-    speaker = watching(folder, frames=3, on_cut=on_cut)
-    speaker.select_client(b"one")
-    frames_of(speaker, at(0))
-    assert frames_of(speaker, at(1, epoch=2)) == frames
+def test_a_cut_forgets_unless_it_is_set_to_keep(folder: Path, on_cut: str, frames: list[int]) -> None:
+    model = watching(folder, frames=3, on_cut=on_cut)
+    model.select_client(b"one")
+    frames_of(model, at(0))
+    assert frames_of(model, at(1, epoch=2)) == frames
 
 
 def test_a_question_picks_from_more_frames_than_are_shown(folder: Path) -> None:
-    speaker = watching(folder, frames=2, kept=4)
-    speaker.select_client(b"one")
+    model = watching(folder, frames=2, kept=4)
+    model.select_client(b"one")
     for second, relevance in enumerate((0.1, 0.9, 0.2, 0.3)):
         shown = replace(at(second), relevance=np.full(4, relevance, np.float32))
-        last = frames_of(speaker, shown)
+        last = frames_of(model, shown)
     assert last == [1, 3]
 
 
 def test_one_frame_is_shown_as_the_stock_model_shows_it(folder: Path) -> None:
-    speaker = watching(folder)
-    speaker.select_client(b"one")
-    assert [frames_of(speaker, at(second)) for second in range(2)] == [[0], [1]]
-    assert (speaker.last_stats.frames, speaker._windows) == (1, {})
+    model = watching(folder)
+    model.select_client(b"one")
+    assert [frames_of(model, at(second)) for second in range(2)] == [[0], [1]]
+    assert (model.last_stats.frames, model._windows) == (1, {})
 
 
 def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
     """Alone it would fit."""
-    speaker = watching(folder, frames=3)
+    model = watching(folder, frames=3)
     long = "a" * 4000
-    while speaker._session.prompts.other_tokens(long) < 4096 - 30:
+    while model._session.prompts.other_tokens(long) < 4096 - 30:
         long += "a"
-    speaker.select_client(b"one")
-    speaker.embed_query(long)
-    frames_of(speaker, at(0))
+    model.select_client(b"one")
+    model.embed_query(long)
+    frames_of(model, at(0))
     with pytest.raises(ContextLengthError, match=r"a window of 3 frames .* show at most 2, or"):
-        speaker.embed_query(long)
+        model.embed_query(long)
 
 
 def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:
@@ -169,10 +169,10 @@ def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(fold
     answer = AnswerConfig(model=str(folder), window=WindowConfig(frames=4))
     for budget, most in ((50, 50), ("adaptive", "adaptive"), ("auto", "auto"), ("27%", "27%")):
         allocate = AllocateConfig.model_validate({"budget": budget})
-        speaker = load_answer_model(QWEN, Config(answer=answer, allocate=allocate))
-        assert isinstance(speaker, QwenAnswerModel)
-        assert speaker._options is not None
-        assert speaker._options.budget == most
+        model = load_answer_model(QWEN, Config(answer=answer, allocate=allocate))
+        assert isinstance(model, QwenAnswerModel)
+        assert model._options is not None
+        assert model._options.budget == most
 
 
 def test_a_model_has_a_name_for_people(folder: Path) -> None:
@@ -185,6 +185,6 @@ def test_a_folder_that_can_be_seen_to_be_unusable_is_refused(tmp_path: Path) -> 
         model_name(Config(answer=AnswerConfig(model=str(tmp_path))))
 
 
-def test_a_speaker_that_does_not_exist_is_named() -> None:
+def test_an_answer_model_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match="cannot load the answer model 'nowhere:nobody'"):
         load_answer_model("nowhere:nobody", Config())

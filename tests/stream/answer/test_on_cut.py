@@ -37,7 +37,7 @@ from stream.runtime.pipeline import Pipeline
 from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.transport.links import Envelope
-from tests.support.answer_models import FakeSpeaker
+from tests.support.answer_models import FakeAnswerModel
 from tests.support.events import make_token_packet
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square
@@ -49,7 +49,7 @@ STALE = AnswerCancelled(
 )
 
 
-class StaleSpeaker(FakeSpeaker):
+class StaleAnswerModel(FakeAnswerModel):
     """Speaks on about a frame from before the cut until it is stopped; about a later one it speaks at once."""
 
     begun = threading.Event()
@@ -69,12 +69,12 @@ class StaleSpeaker(FakeSpeaker):
 @pytest.fixture
 def cut_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A clip whose cut is not read before the answer about an earlier frame has begun."""
-    StaleSpeaker.begun = threading.Event()
+    StaleAnswerModel.begun = threading.Event()
     commit = TextureUpdater.commit
 
     def waits(self: TextureUpdater, prepared: Any, stamp: FrameStamp) -> Any:
         if stamp.frame_index == CUT_FRAME:
-            assert StaleSpeaker.begun.wait(LIMIT_S), "no answer was asked for before the cut"
+            assert StaleAnswerModel.begun.wait(LIMIT_S), "no answer was asked for before the cut"
         return commit(self, prepared, stamp)
 
     monkeypatch.setattr(TextureUpdater, "commit", waits)
@@ -90,7 +90,7 @@ def run(source: str, **answer: Any) -> list[Any]:
         answer=AnswerConfig(every_s=None, **answer),
         pipeline=PipelineConfig(single_process=True, answers="newest"),
     )
-    return list(Pipeline(config, model_loader=f"{__name__}:StaleSpeaker").run())
+    return list(Pipeline(config, model_loader=f"{__name__}:StaleAnswerModel").run())
 
 
 def of(events: Sequence[Any], kind: type) -> list[Any]:
@@ -134,10 +134,10 @@ def test_what_the_key_may_be_is_said() -> None:
 def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count: int, tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mkv", list(moving_square(3, 64, 64)), FPS, codec="ffv1", pixel_format="yuv444p")
     config = Config(source=str(path), answer=AnswerConfig(on_cut=on_cut), pipeline=PipelineConfig(single_process=True))
-    events = list(Pipeline(config, model_loader="tests.support.answer_models:FakeSpeaker").run())
-    told = [event.message for event in of(events, Notice) if event.code == "cancel-off"]
-    assert len(told) == count
-    assert all("answer.on_cut = cancel has no effect" in message for message in told)
+    events = list(Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel").run())
+    messages = [event.message for event in of(events, Notice) if event.code == "cancel-off"]
+    assert len(messages) == count
+    assert all("answer.on_cut = cancel has no effect" in message for message in messages)
 
 
 class ScriptedLink:
@@ -173,14 +173,14 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
         [],
     )
     transport: Any = type("Ports", (), {"server_link": lambda *_: link})()
-    stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), transport, RunControl())
+    stage = AnswerServer(lambda: FakeAnswerModel(Config()), ServerOptions("inproc://x"), transport, RunControl())
     with pytest.raises(CancelledError):
         stage.run()
     assert [message.turn for message in link.sent if isinstance(message, TurnGrant)] == [1, 2]
     assert not [message for message in link.sent if isinstance(message, (AnswerDelta, AnswerReply, TurnExpired))]
 
 
-def test_people_are_told_and_the_partial_text_goes() -> None:
+def test_people_are_informed_and_the_partial_text_goes() -> None:
     assert EventText().line(STALE) == "answer cancelled by the cut at 0:00.7"
     transcript = Transcript(DisplayClock(live=False))
     transcript.add(AnswerDeltaEvent(answer=4, text="a red", pts_s=0.2))

@@ -66,7 +66,7 @@ class Peer:
     model_id: str = "m"
     known_world: str | None = None
     unseen: tuple[str, ...] = ()
-    heard: list[Message] = field(default_factory=list)
+    received: list[Message] = field(default_factory=list)
     turn: int = 0
     looks: bool = False
     client: bytes = b""
@@ -75,7 +75,7 @@ class Peer:
     def step(self) -> None:
         while (received := self.port.receive()) is not None:
             self.client, message = received[0], received[1].message
-            self.heard.append(message)
+            self.received.append(message)
             self.react(message)
 
     def send(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> None:
@@ -110,7 +110,7 @@ class Peer:
         self.send(QueryAccepted(query=query, model_id=self.model_id, arrays=specs_of(embedding)), [embedding])
 
     def packets(self) -> list[int]:
-        return [message.stamp.frame_index for message in self.heard if isinstance(message, TokenPacketMessage)]
+        return [message.stamp.frame_index for message in self.received if isinstance(message, TokenPacketMessage)]
 
 
 class ScheduledRun:
@@ -251,7 +251,7 @@ def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(ope
     assert run.peer.packets() == [0, 2, 4, 5]
     assert run.asked == 4
     run.peer.step()
-    assert isinstance(run.peer.heard[-1], Disconnect)
+    assert isinstance(run.peer.received[-1], Disconnect)
 
 
 def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) -> None:
@@ -280,7 +280,7 @@ def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Ope
     run.go_on()
     assert run.peer.packets() == [1]
     assert run.triggers() == ["start"]
-    assert sum(isinstance(message, TurnRequest) for message in run.peer.heard) == 1
+    assert sum(isinstance(message, TurnRequest) for message in run.peer.received) == 1
 
 
 def cancels(run: ScheduledRun) -> list[AnswerCancelled]:
@@ -295,9 +295,9 @@ def test_a_cut_cancels_what_is_being_spoken_only_where_that_is_asked_for(opened:
     run.go_on()
     run.show(1, cut=True)
     run.go_on(3)
-    heard = [type(message) for message in run.peer.heard]
-    assert (Cancel in heard) == cancel
-    assert [(told.answer, told.frame_index, told.by_frame_index) for told in cancels(run)] == [(0, 0, 1)] * cancel
+    kinds = [type(message) for message in run.peer.received]
+    assert (Cancel in kinds) == cancel
+    assert [(event.answer, event.frame_index, event.by_frame_index) for event in cancels(run)] == [(0, 0, 1)] * cancel
     assert run.peer.packets() == ([0, 1] if cancel else [0])
     assert run.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": int(cancel)}
     run.peer.answer(0)
@@ -316,7 +316,7 @@ def test_a_cut_while_nothing_is_spoken_cancels_nothing(opened: Opener) -> None:
     run.go_on(3)
     assert run.triggers() == ["start", "cut"]
     assert cancels(run) == []
-    assert Cancel not in [type(message) for message in run.peer.heard]
+    assert Cancel not in [type(message) for message in run.peer.received]
 
 
 def test_a_picture_of_another_size_cancels_as_a_cut_does(opened: Opener) -> None:
@@ -325,7 +325,7 @@ def test_a_picture_of_another_size_cancels_as_a_cut_does(opened: Opener) -> None
     run.show(0)
     run.go_on()
     run.scheduler.observe(FrameStamp(1, S, 0), S, change=0.0, cut=False, discontinuity=True)
-    assert [(told.by, told.by_frame_index) for told in cancels(run)] == [("discontinuity", 1)]
+    assert [(event.by, event.by_frame_index) for event in cancels(run)] == [("discontinuity", 1)]
 
 
 def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
@@ -334,7 +334,7 @@ def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
     for index in range(4):
         run.show(index, cut=index > 0)
         run.go_on(3)
-    assert [(told.answer, told.trigger) for told in cancels(run)] == [(0, "start"), (1, "cut"), (2, "cut")]
+    assert [(event.answer, event.trigger) for event in cancels(run)] == [(0, "start"), (1, "cut"), (2, "cut")]
     assert run.peer.packets() == [0, 1, 2, 3]
     assert run.scheduler.drops["answer.cancelled"] == 3
 
@@ -406,7 +406,7 @@ def test_another_question_before_the_first_frame_is_answered_with_that(opened: O
     run.there = False
     run.go_on(6)
     assert QueryChanged(query="who?") in run.events
-    assert not any(isinstance(message, TurnRequest) for message in run.peer.heard)
+    assert not any(isinstance(message, TurnRequest) for message in run.peer.received)
     run.there = True
     run.show(0)
     run.go_on(6)
@@ -418,14 +418,14 @@ def test_of_several_questions_the_newest_is_asked(opened: Opener) -> None:
     run.control.ask("where?")
     run.control.ask("who?")
     run.go_on()
-    assert [message.query for message in run.peer.heard if isinstance(message, SetQuery)] == ["who?"]
+    assert [message.query for message in run.peer.received if isinstance(message, SetQuery)] == ["who?"]
 
 
 @pytest.mark.parametrize(
-    ("source_is_drawn", "world", "told"), [(False, "cats", 1), (True, "cats", 0), (False, None, 0)]
+    ("source_is_drawn", "world", "warned"), [(False, "cats", 1), (True, "cats", 0), (False, None, 0)]
 )
 def test_a_model_of_a_small_world_is_named_once(
-    opened: Opener, source_is_drawn: bool, world: str | None, told: int
+    opened: Opener, source_is_drawn: bool, world: str | None, warned: int
 ) -> None:
     run = opened(source_is_drawn=source_is_drawn)
     run.peer.known_world = world
@@ -433,8 +433,8 @@ def test_a_model_of_a_small_world_is_named_once(
     run.control.ask("who?")
     run.go_on()
     notices = [event for event in run.events if isinstance(event, Notice)]
-    assert len(notices) == told
-    if told:
+    assert len(notices) == warned
+    if warned:
         assert notices[0].code == "model-world"
         assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
 
@@ -473,7 +473,7 @@ def spoken(run: ScheduledRun) -> list[tuple[int, bool]]:
     """Which frames were sent, and whether an answer was wanted."""
     return [
         (message.stamp.frame_index, message.wants_answer)
-        for message in run.peer.heard
+        for message in run.peer.received
         if isinstance(message, TokenPacketMessage)
     ]
 
@@ -576,7 +576,7 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
         run.show(0)
     run.scheduler.client.cancel()
     run.peer.step()
-    assert [type(message) for message in run.peer.heard[-2:]] == [Cancel, Disconnect]
+    assert [type(message) for message in run.peer.received[-2:]] == [Cancel, Disconnect]
 
 
 @contextmanager
@@ -618,6 +618,6 @@ def test_an_answer_stage_that_was_reached_may_load_its_model_for_longer() -> Non
             scheduler.process_replies = process_for_a_while  # type: ignore[method-assign]
             with pytest.raises(InterruptedError):
                 scheduler.wait_until_ready()
-            heard = port.receive()
-            assert heard is not None
-            assert isinstance(heard[1].message, Connect)
+            received = port.receive()
+            assert received is not None
+            assert isinstance(received[1].message, Connect)

@@ -45,8 +45,8 @@ from stream.protocol.messages import (
 )
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Envelope, Link
-from tests.support import answer_models as fake_speaker
-from tests.support.answer_models import BrokenSpeaker, FakeSpeaker, PatientSpeaker, SilentSpeaker
+from tests.support import answer_models
+from tests.support.answer_models import BrokenAnswerModel, FakeAnswerModel, PatientAnswerModel, SilentAnswerModel
 from tests.support.events import make_frame_packet
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, stage_runner
@@ -67,19 +67,19 @@ def runner() -> Iterator[StageRunner]:
 
 
 @pytest.fixture(autouse=True)
-def _heard_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: None)
+def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
 
 
 def serve(
     runner: StageRunner,
-    speaker: Callable[[Config], AnswerModel] = FakeSpeaker,
+    model: Callable[[Config], AnswerModel] = FakeAnswerModel,
     snapshot: SharedFrameReader | None = None,
     **place: Any,
 ) -> None:
     runner.start(
         AnswerServer(
-            lambda: speaker(Config()),
+            lambda: model(Config()),
             ServerOptions(ALLOCATE_ANSWER, **place),
             runner.transport,
             runner.control,
@@ -148,7 +148,7 @@ class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"
     """A message of a kind that nobody knows."""
 
 
-class QueryingSpeaker(FakeSpeaker):
+class QueryingAnswerModel(FakeAnswerModel):
     """Says what it was asked."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -156,7 +156,7 @@ class QueryingSpeaker(FakeSpeaker):
         yield f" {query}"
 
 
-class ShortSpeaker(FakeSpeaker):
+class ShortAnswerModel(FakeAnswerModel):
     """Knows no long questions."""
 
     def embed_query(self, query: str) -> QueryEmbedding:
@@ -165,7 +165,7 @@ class ShortSpeaker(FakeSpeaker):
         return super().embed_query(query)
 
 
-class FrailSpeaker(FakeSpeaker):
+class FrailAnswerModel(FakeAnswerModel):
     """Fails at frame 13."""
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
@@ -175,7 +175,7 @@ class FrailSpeaker(FakeSpeaker):
 
 
 def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner) -> None:
-    serve(runner, fake_speaker.DrawnWorldSpeaker)
+    serve(runner, answer_models.DrawnWorldAnswerModel)
     client = Client(runner)
     hello = client.expect(ServerHello)
     assert (hello.model_id, hello.knows_levels, hello.known_world) == ("fake", True, "drawn scenes")
@@ -206,7 +206,7 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
     np.testing.assert_array_equal(feedback.attention, np.array([1, 0], np.float32))
 
 
-class LookingSpeaker(FakeSpeaker):
+class LookingAnswerModel(FakeAnswerModel):
     """Its looks teach."""
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
@@ -216,7 +216,7 @@ class LookingSpeaker(FakeSpeaker):
 
 @pytest.mark.parametrize(("until", "teaches"), [("what is it", True), ("is it there", False)])
 def test_a_look_alone_is_the_whole_answer(runner: StageRunner, until: str, teaches: bool) -> None:
-    serve(runner, LookingSpeaker)
+    serve(runner, LookingAnswerModel)
     client = Client(runner, standing_query=until).greeted()
     message, arrays = token_message(3, client.turn(), tokens(), wants_answer=False)
     client.link.send(message, arrays)
@@ -234,23 +234,25 @@ def test_a_standing_question_is_looked_at_before_every_answer(runner: StageRunne
     assert client.hear_answer().text == f"frame 7 sum {SUM}"
 
 
-def test_a_look_that_is_not_wanted_any_more_is_not_told(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_is_not_wanted_any_more_is_not_reported(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serve(runner)
     client = Client(runner, standing_query="is it there").greeted()
-    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: client.link.send(Cancel()))
+    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: client.link.send(Cancel()))
     client.ask(3)
     assert client.quiet()
 
 
 def test_a_model_that_cannot_look_says_so_when_it_is_joined(runner: StageRunner) -> None:
-    serve(runner, fake_speaker.WordlessSpeaker)
+    serve(runner, answer_models.WordlessAnswerModel)
     failed = Client(runner, standing_query="is it there").expect(ErrorReply)
     assert (failed.error, failed.message) == (ModelError.__name__, "no single token for yes")
     Client(runner).greeted()
 
 
-class RememberingSpeaker(FakeSpeaker):
-    """Says how many packets of this guest it has seen, and tells of whom it forgot."""
+class RememberingAnswerModel(FakeAnswerModel):
+    """Says how many packets of this client it has seen, and tells of whom it forgot."""
 
     seen: ClassVar[dict[bytes, int]] = {}
 
@@ -268,9 +270,9 @@ class RememberingSpeaker(FakeSpeaker):
         self._spoken = replace(self.last_stats, frames=self.seen[client], oldest_frame_ns=5, kept_bytes=6)
 
 
-def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: StageRunner) -> None:
-    RememberingSpeaker.seen.clear()
-    serve(runner, RememberingSpeaker)
+def test_each_client_is_remembered_apart_and_forgotten_when_it_leaves(runner: StageRunner) -> None:
+    RememberingAnswerModel.seen.clear()
+    serve(runner, RememberingAnswerModel)
     one, other = Client(runner).greeted(), Client(runner).greeted()
     for client, frames in ((one, 1), (one, 2), (other, 1), (one, 3)):
         client.ask()
@@ -278,28 +280,28 @@ def test_each_guest_is_remembered_apart_and_forgotten_when_it_leaves(runner: Sta
         assert (answered.frames, answered.oldest_frame_ns, answered.kept_bytes) == (frames, 5, 6)
     one.link.send(SetQuery(query="another"))
     one.expect(QueryAccepted)
-    assert sorted(RememberingSpeaker.seen.values()) == [1, 3]
+    assert sorted(RememberingAnswerModel.seen.values()) == [1, 3]
     one.link.send(Disconnect())
     other.ask()
     other.hear_answer()
-    assert list(RememberingSpeaker.seen.values()) == [2]
+    assert list(RememberingAnswerModel.seen.values()) == [2]
 
 
 def test_whoever_asks_during_anothers_look_is_not_taken_for_it(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RememberingSpeaker.seen.clear()
-    serve(runner, RememberingSpeaker)
+    RememberingAnswerModel.seen.clear()
+    serve(runner, RememberingAnswerModel)
     one, other = Client(runner, standing_query="is it there").greeted(), Client(runner).greeted()
-    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: other.link.send(SetQuery(query="another")))
+    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: other.link.send(SetQuery(query="another")))
     one.ask()
     one.expect(YesNoReply)
     one.hear_answer()
-    assert list(RememberingSpeaker.seen.values()) == [1, 0]
+    assert list(RememberingAnswerModel.seen.values()) == [1, 0]
 
 
 def test_who_is_not_let_in_is_not_remembered(runner: StageRunner) -> None:
-    class Exacting(RememberingSpeaker):
+    class Exacting(RememberingAnswerModel):
         def embed_query(self, query: str) -> QueryEmbedding:
             if query == "bad":
                 raise ContextLengthError("the question is too long")
@@ -325,7 +327,7 @@ def test_each_turn_is_asked_for(runner: StageRunner) -> None:
 
 def test_two_clients_are_answered_in_turn_and_each_hears_its_own_answers_only(runner: StageRunner) -> None:
     order: list[int] = []
-    fake_speaker.heard = order.append
+    answer_models.on_packet = order.append
     serve(runner)
     clients = [Client(runner).greeted(), Client(runner, query="who").greeted()]
     first_turn = clients[0].turn()
@@ -382,7 +384,7 @@ def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
     """The second one comes before the first one is answered: the stage is held up by somebody who joins."""
     joining, go_on = threading.Event(), threading.Event()
 
-    class Thoughtful(FakeSpeaker):
+    class Thoughtful(FakeAnswerModel):
         def embed_query(self, query: str) -> QueryEmbedding:
             if query == "hold on":
                 joining.set()
@@ -412,7 +414,7 @@ def test_nobody_sends_in_somebody_elses_turn(runner: StageRunner) -> None:
 
 
 def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_next_one(runner: StageRunner) -> None:
-    serve(runner, PatientSpeaker)
+    serve(runner, PatientAnswerModel)
     vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
     vanishing.ask(0)
     for _ in range(3):
@@ -454,8 +456,8 @@ def test_whoever_leaves_waits_for_no_turn(runner: StageRunner) -> None:
     assert leaving.quiet()
 
 
-def test_what_is_cancelled_is_not_heard_of_and_another_answer_may_be_asked_for(runner: StageRunner) -> None:
-    serve(runner, PatientSpeaker)
+def test_what_is_cancelled_is_not_reported_and_another_answer_may_be_asked_for(runner: StageRunner) -> None:
+    serve(runner, PatientAnswerModel)
     client = Client(runner).greeted()
     client.ask(0)
     for _ in range(3):
@@ -465,16 +467,16 @@ def test_what_is_cancelled_is_not_heard_of_and_another_answer_may_be_asked_for(r
     client.expect(AnswerDelta)
     client.link.send(Cancel())
     client.link.send(TurnRequest())
-    while not isinstance(told := client.expect(Message), TurnGrant):
-        assert isinstance(told, AnswerDelta)
-    client.ask(2, told.turn)
+    while not isinstance(reply := client.expect(Message), TurnGrant):
+        assert isinstance(reply, AnswerDelta)
+    client.ask(2, reply.turn)
     assert client.expect(AnswerDelta).answer == 2
 
 
 def test_a_cancel_of_one_does_not_stop_the_answer_of_another(runner: StageRunner) -> None:
     stopped = threading.Event()
 
-    class Waiting(FakeSpeaker):
+    class Waiting(FakeAnswerModel):
         def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
             yield "waiting"
             while not stopped.wait(0.005):
@@ -506,7 +508,7 @@ def test_garbage_of_one_does_not_disturb_another(runner: StageRunner) -> None:
     bad.hear_answer()
 
 
-def test_a_packet_that_cannot_be_read_is_told_to_its_sender_and_costs_its_turn(
+def test_a_packet_that_cannot_be_read_is_reported_to_its_sender_and_costs_its_turn(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1000 * LIMIT_MS * 1_000_000)
@@ -526,7 +528,7 @@ def test_a_packet_that_cannot_be_read_is_told_to_its_sender_and_costs_its_turn(
     bad.greeted()
 
 
-def test_a_packet_that_contradicts_itself_is_told_to_its_sender_only(runner: StageRunner) -> None:
+def test_a_packet_that_contradicts_itself_is_reported_to_its_sender_only(runner: StageRunner) -> None:
     serve(runner)
     good, bad = Client(runner).greeted(), Client(runner).greeted()
     message, arrays = token_message(0, bad.turn(), tokens())
@@ -575,7 +577,7 @@ def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
 
 
 def test_a_question_that_is_too_long_at_the_door_is_refused(runner: StageRunner) -> None:
-    serve(runner, ShortSpeaker)
+    serve(runner, ShortAnswerModel)
     failed = Client(runner, query="x" * 21).expect(ErrorReply)
     assert (failed.error, failed.message) == ("ContextLengthError", "the question is too long")
     Client(runner).greeted()
@@ -591,7 +593,7 @@ def test_strangers_are_not_answered(runner: StageRunner) -> None:
     Client(runner).greeted()
 
 
-def test_a_message_that_it_does_not_take_is_told_to_its_sender(runner: StageRunner) -> None:
+def test_a_message_that_it_does_not_take_is_reported_to_its_sender(runner: StageRunner) -> None:
     serve(runner)
     confused, other = Client(runner).greeted(), Client(runner).greeted()
     confused.link.send(Credit())
@@ -603,7 +605,7 @@ def test_a_message_that_it_does_not_take_is_told_to_its_sender(runner: StageRunn
 
 
 def test_the_question_can_be_changed_from_one_packet_to_the_next(runner: StageRunner) -> None:
-    serve(runner, QueryingSpeaker)
+    serve(runner, QueryingAnswerModel)
     client, other = Client(runner, query="what").greeted(), Client(runner, query="where").greeted()
     client.link.send(SetQuery(query="who and why"))
     asking, received = client.expect_whole(QueryAccepted)
@@ -619,7 +621,7 @@ def test_the_question_can_be_changed_from_one_packet_to_the_next(runner: StageRu
 
 
 def test_a_question_that_is_refused_leaves_the_old_one(runner: StageRunner) -> None:
-    serve(runner, ShortSpeaker)
+    serve(runner, ShortAnswerModel)
     client = Client(runner).greeted()
     client.link.send(SetQuery(query="x" * 21))
     asking = client.expect(QueryAccepted)
@@ -630,7 +632,7 @@ def test_a_question_that_is_refused_leaves_the_old_one(runner: StageRunner) -> N
 
 def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runner: StageRunner) -> None:
     go_on = threading.Event()
-    fake_speaker.heard = lambda frame_index: go_on.wait(LIMIT_MS / 1000) and None
+    answer_models.on_packet = lambda frame_index: go_on.wait(LIMIT_MS / 1000) and None
     serve(runner)
     client = Client(runner).greeted()
     client.ask(0)
@@ -644,7 +646,7 @@ def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runne
     assert client.hear_answer().query == "who"
 
 
-def test_everybody_is_told_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everybody_is_informed_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", NS)
     serve(runner)
     for client in [Client(runner).greeted(), Client(runner).greeted()]:
@@ -654,7 +656,7 @@ def test_everybody_is_told_that_it_is_alive(runner: StageRunner, monkeypatch: py
 
 
 def test_a_shared_stage_outlives_an_answer_that_fails(runner: StageRunner) -> None:
-    serve(runner, FrailSpeaker, shared=True)
+    serve(runner, FrailAnswerModel, shared=True)
     unlucky, other = Client(runner).greeted(), Client(runner).greeted()
     unlucky.ask(0, packet=tokens(13))
     failed = unlucky.expect(ErrorReply)
@@ -667,8 +669,8 @@ def test_a_shared_stage_outlives_an_answer_that_fails(runner: StageRunner) -> No
     assert runner.control.failure is None
 
 
-def test_a_stage_that_is_not_shared_reports_what_its_speaker_raises(runner: StageRunner) -> None:
-    serve(runner, BrokenSpeaker)
+def test_a_stage_that_is_not_shared_reports_what_its_model_raises(runner: StageRunner) -> None:
+    serve(runner, BrokenAnswerModel)
     client = Client(runner).greeted()
     client.ask()
     client.expect(AnswerDelta)
@@ -680,9 +682,9 @@ def test_a_stage_that_is_not_shared_reports_what_its_speaker_raises(runner: Stag
     assert failure.stage == "answer"
 
 
-def test_a_model_that_cannot_be_loaded_is_told_to_whoever_joins(runner: StageRunner) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported_to_whoever_joins(runner: StageRunner) -> None:
     client = Client(runner, join=False)
-    serve(runner, fake_speaker.open_missing)
+    serve(runner, answer_models.open_missing)
     client.link.send(TurnRequest())
     client.link.send(Connect(query="what"))
     failed = client.expect(ErrorReply)
@@ -690,23 +692,23 @@ def test_a_model_that_cannot_be_loaded_is_told_to_whoever_joins(runner: StageRun
     assert isinstance(runner.join(), ModelNotFound)
 
 
-def test_a_model_that_cannot_be_loaded_is_told_to_nobody_for_long(
+def test_a_model_that_cannot_be_loaded_is_reported_to_nobody_for_long(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "LOAD_FAILURE_NS", NS)
-    serve(runner, fake_speaker.open_missing)
+    serve(runner, answer_models.open_missing)
     assert isinstance(runner.join(), ModelNotFound)
 
 
-@pytest.mark.parametrize("name", ["tests.nowhere:FakeSpeaker", "tests.support.answer_models:Nobody"])
-def test_a_speaker_that_does_not_exist_is_named(runner: StageRunner, name: str) -> None:
+@pytest.mark.parametrize("name", ["tests.nowhere:FakeAnswerModel", "tests.support.answer_models:Nobody"])
+def test_an_answer_model_that_does_not_exist_is_named(runner: StageRunner, name: str) -> None:
     client = Client(runner)
     serve(runner, lambda config: load_answer_model(name, config))
     assert name in client.expect(ErrorReply).message
     assert isinstance(runner.join(), ConfigError)
 
 
-def test_a_whole_frame_in_the_message_reaches_the_speaker(runner: StageRunner) -> None:
+def test_a_whole_frame_in_the_message_reaches_the_model(runner: StageRunner) -> None:
     serve(runner)
     client = Client(runner).greeted()
     client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=False))
@@ -714,7 +716,7 @@ def test_a_whole_frame_in_the_message_reaches_the_speaker(runner: StageRunner) -
     assert client.expect(AnswerDelta).text == f" sum {whole_frame().image.sum()}"
 
 
-def test_a_whole_frame_in_the_snapshot_reaches_the_speaker(runner: StageRunner) -> None:
+def test_a_whole_frame_in_the_snapshot_reaches_the_model(runner: StageRunner) -> None:
     with closing(SharedFrameWriter()) as writer:
         serve(runner, snapshot=SharedFrameReader(writer.descriptor))
         client = Client(runner).greeted()
@@ -731,11 +733,11 @@ def test_a_frame_in_a_snapshot_that_is_not_shared_is_refused(runner: StageRunner
     assert client.expect(ErrorReply).message == "a frame is said to be in shared memory, and this link has none"
 
 
-@pytest.mark.parametrize("speaker", [FakeSpeaker, SilentSpeaker])
-def test_the_run_being_cancelled_stops_it(runner: StageRunner, speaker: type[FakeSpeaker]) -> None:
-    serve(runner, speaker)
+@pytest.mark.parametrize("model", [FakeAnswerModel, SilentAnswerModel])
+def test_the_run_being_cancelled_stops_it(runner: StageRunner, model: type[FakeAnswerModel]) -> None:
+    serve(runner, model)
     client = Client(runner).greeted()
-    if speaker is SilentSpeaker:
+    if model is SilentAnswerModel:
         client.ask()
     runner.control.cancel()
     assert runner.join() is None
@@ -743,11 +745,13 @@ def test_the_run_being_cancelled_stops_it(runner: StageRunner, speaker: type[Fak
 
 
 def test_it_drops_nothing(runner: StageRunner) -> None:
-    stage = AnswerServer(lambda: FakeSpeaker(Config()), ServerOptions("inproc://x"), runner.transport, runner.control)
+    stage = AnswerServer(
+        lambda: FakeAnswerModel(Config()), ServerOptions("inproc://x"), runner.transport, runner.control
+    )
     assert stage.drops == {}
 
 
-def test_a_question_too_long_to_be_told_is_refused_in_words(
+def test_a_question_too_long_to_be_reported_is_refused_in_words(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96

@@ -379,9 +379,9 @@ def watching(*, stop: bool = True, holds: bool | None = None) -> StandingQuery:
 
 
 def test_a_turn_follows_the_look_that_made_it() -> None:
-    told = watching().update(look(0.5, 0.97, None))
-    assert [type(event) for event in told] == [YesNoResult, VerdictChanged]
-    first, turned = told
+    reported = watching().update(look(0.5, 0.97, None))
+    assert [type(event) for event in reported] == [YesNoResult, VerdictChanged]
+    first, turned = reported
     assert isinstance(first, YesNoResult)
     assert isinstance(turned, VerdictChanged)
     assert first.holds == turned.to == "yes"
@@ -422,7 +422,7 @@ def test_an_unsure_look_asks_for_another_one() -> None:
     assert watch.triggers.due == "again"
 
 
-def test_another_answer_than_yes_or_no_is_told_once() -> None:
+def test_another_answer_than_yes_or_no_is_reported_once() -> None:
     watch = watching()
     off = replace(look(0.0), certain=0.02)
     first, second = watch.update(off), watch.update(off)

@@ -30,14 +30,14 @@ class Studio:
     def __init__(self, *runs: ScriptedRun) -> None:
         self._runs = list(runs)
         self.budgets: list[object] = []
-        self.told: list[tuple[int, str]] = []
+        self.reported: list[tuple[int, str]] = []
 
     def make(self, config: Config) -> ScriptedRun:
         self.budgets.append(config.allocate.budget)
         return self._runs.pop(0)
 
     def measure(self, plan: BenchPlan) -> BenchResult:
-        return measure(plan, lambda number, name: self.told.append((number, name)), self.make)
+        return measure(plan, lambda number, name: self.reported.append((number, name)), self.make)
 
 
 A = Config()
@@ -51,7 +51,7 @@ def recorded(run: ScriptedRun, config: Config = A) -> RunRecord:
 def test_two_configurations_take_turns() -> None:
     studio = Studio(*(scripted() for _ in range(4)))
     measured = studio.measure(BenchPlan({"A": A, "B": B}, runs=2))
-    assert studio.told == [(1, "A"), (1, "B"), (2, "A"), (2, "B")]
+    assert studio.reported == [(1, "A"), (1, "B"), (2, "A"), (2, "B")]
     assert studio.budgets == ["auto", 64, "auto", 64]
     assert [(one.name, len(one.runs)) for one in measured.series] == [("A", 2), ("B", 2)]
     assert (measured.interrupted, measured.failure) == (False, None)

@@ -124,15 +124,15 @@ def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:
 
 
 def test_json_holds_values_and_definitions() -> None:
-    told = json.loads(json.dumps(report(recorded(101, scheduled=True)).as_json()))
-    assert told["latency_ms"]["frame"]["p99"] == pytest.approx(5)
-    assert all(entry["definition"] for entry in (*told["figures"].values(), *told["latency_ms"].values()))
-    assert told["dropped"] == {"answer.busy": 2}
+    reported = json.loads(json.dumps(report(recorded(101, scheduled=True)).as_json()))
+    assert reported["latency_ms"]["frame"]["p99"] == pytest.approx(5)
+    assert all(entry["definition"] for entry in (*reported["figures"].values(), *reported["latency_ms"].values()))
+    assert reported["dropped"] == {"answer.busy": 2}
 
 
-def test_the_configuration_is_told_without_secrets() -> None:
-    told = config_json(Config(source="rtsp://me:hush@camera/1"))
-    assert (told["source"], told["allocate"]["budget"]) == ("rtsp://***@camera/1", "auto")
+def test_the_configuration_is_reported_without_secrets() -> None:
+    reported = config_json(Config(source="rtsp://me:hush@camera/1"))
+    assert (reported["source"], reported["allocate"]["budget"]) == ("rtsp://***@camera/1", "auto")
 
 
 def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
@@ -143,8 +143,8 @@ def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
     assert record.frames.nbytes == 2 * 80
 
 
-def test_the_machine_is_told_even_where_a_package_goes_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_is_reported_even_where_a_package_goes_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.bench.report.PACKAGES", ("torch", "no-such-package"))
-    told = machine()
-    assert {"cpu", "cores", "load_1min", "system", "python", "torch"} <= set(told)
-    assert told["no-such-package"] is None
+    reported = machine()
+    assert {"cpu", "cores", "load_1min", "system", "python", "torch"} <= set(reported)
+    assert reported["no-such-package"] is None

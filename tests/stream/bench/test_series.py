@@ -44,17 +44,17 @@ def test_the_middle_run_is_the_one_with_the_median_latency() -> None:
 def test_runs_that_lie_apart_differ_and_runs_that_overlap_are_noise() -> None:
     a = series("A", 5, 5.2, 5.1, 5.3, 5.4)
     faster, alike = series("B", 4, 4.1, 4.2, 4.1, 4), series("B", 5.2, 5, 5.3, 5.1, 5.6)
-    told = difference(a, faster, "frame")
-    assert told.verdict == "differs"
-    assert told.ratio is not None
-    assert told.ratio.median == pytest.approx(4.1 / 5.2, rel=0.03)
+    result = difference(a, faster, "frame")
+    assert result.verdict == "differs"
+    assert result.ratio is not None
+    assert result.ratio.median == pytest.approx(4.1 / 5.2, rel=0.03)
     assert difference(a, alike, "frame").verdict == "noise"
     assert difference(a, faster, "fps", "").verdict == "noise"
 
 
 def test_a_few_runs_never_tell_a_difference() -> None:
-    told = difference(series("A", 5, 5, 5, 5), series("B", 1, 1, 1, 1), "frame")
-    assert told.verdict == "too few runs"
+    result = difference(series("A", 5, 5, 5, 5), series("B", 1, 1, 1, 1), "frame")
+    assert result.verdict == "too few runs"
 
 
 def test_a_ratio_to_nothing_is_none() -> None:
@@ -65,10 +65,10 @@ def test_a_ratio_to_nothing_is_none() -> None:
 
 def test_the_json_of_a_comparison_reads_back() -> None:
     both = series("A", 5, 6, 7), series("B", 5, 6, 7, config=SLOW)
-    told = json.loads(json.dumps(document("clip.mp4", both, scheduled=False)))
-    assert (told["schema"], told["benchmark"], told["source"]) == (SCHEMA, "bench", "clip.mp4")
-    assert told["machine"]["cores"] >= 1
-    a, b = told["series"]
+    result = json.loads(json.dumps(document("clip.mp4", both, scheduled=False)))
+    assert (result["schema"], result["benchmark"], result["source"]) == (SCHEMA, "bench", "clip.mp4")
+    assert result["machine"]["cores"] >= 1
+    a, b = result["series"]
     assert (a["name"], b["name"], b["config"]["allocate"]["budget"]) == ("A", "B", 64)
     assert [run["latency_ms"]["frame"]["p50"] for run in a["runs"]] == pytest.approx([5, 6, 7])
     summary = {(row["name"], row["statistic"]): row for row in a["summary"]}
@@ -81,8 +81,8 @@ def test_the_json_of_a_comparison_reads_back() -> None:
         "max": 7,
     }
     assert summary["interarrival", None]["median"] is None
-    assert {row["name"] for row in a["summary"]} == set(told["definitions"])
-    compared = next(row for row in told["comparison"] if (row["name"], row["statistic"]) == ("frame", "p50"))
+    assert {row["name"] for row in a["summary"]} == set(result["definitions"])
+    compared = next(row for row in result["comparison"] if (row["name"], row["statistic"]) == ("frame", "p50"))
     assert compared["ratio"] == {"median": 1, "min": 1, "max": 1}
     assert compared["verdict"] == "too few runs"
 

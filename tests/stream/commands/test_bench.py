@@ -51,15 +51,24 @@ def test_runs_limit_and_warm_up_are_taken(plans: list[BenchPlan], capsys: pytest
 def test_a_comparison_changes_keys_of_the_same_configuration(
     plans: list[BenchPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other, told = tmp_path / "other.toml", tmp_path / "b.json"
+    other, report_path = tmp_path / "other.toml", tmp_path / "b.json"
     other.write_text("[allocate]\nbudget = 64\nstrategy = 'topk'\n", encoding="utf-8")
-    options = ["--every", "1", "--against", str(other), "--against-set", "allocate.budget=32", "--json", str(told)]
+    options = [
+        "--every",
+        "1",
+        "--against",
+        str(other),
+        "--against-set",
+        "allocate.budget=32",
+        "--json",
+        str(report_path),
+    ]
     assert main(["bench", "scene:demo", *options]) == 0
     a, b = plans[0].configs["A"], plans[0].configs["B"]
     assert (a.allocate.budget, a.allocate.strategy) == ("auto", "auto")
     assert (b.allocate.budget, b.allocate.strategy, b.answer.every_s) == (32, "topk", 1)
     assert plans[0].runs == 5
-    written = json.loads(told.read_text(encoding="utf-8"))
+    written = json.loads(report_path.read_text(encoding="utf-8"))
     assert [one["name"] for one in written["series"]] == ["A", "B"]
     captured = capsys.readouterr()
     assert "run 5 of 5 of B\n" in captured.err
@@ -85,7 +94,7 @@ def test_no_configuration_file_is_overwritten(option: str, tmp_path: Path, capsy
     assert two.read_text(encoding="utf-8").startswith("[allocate]")
 
 
-def test_what_was_measured_before_a_failure_is_shown_and_the_failure_told(
+def test_what_was_measured_before_a_failure_is_shown_and_the_failure_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(plan: BenchPlan, on_run: Any) -> BenchResult:

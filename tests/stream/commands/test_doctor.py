@@ -135,9 +135,9 @@ def test_so_many_streams(asked: list[Config], capsys: pytest.CaptureFixture[str]
 
 def test_as_json_doctor(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json", "-m", "x"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["works"] is False
-    assert told["checks"][1] == {
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["works"] is False
+    assert printed["checks"][1] == {
         "part": "plots",
         "state": "absent",
         "found": "no matplotlib",
@@ -145,7 +145,7 @@ def test_as_json_doctor(asked: list[Config], capsys: pytest.CaptureFixture[str])
     }
 
 
-def test_a_wrong_value_is_told_in_a_line(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_value_is_reported_in_a_line(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--budget", "many"]) == 2
     assert "--budget: allocate.budget should be" in capsys.readouterr().err
     assert asked == []

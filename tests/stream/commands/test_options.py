@@ -28,7 +28,7 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-1", "-5s", "s", "ten", "5x", "5s!", "1e3", "inf", "nan", "1:30"])
-def test_what_is_no_length_of_time_is_told_with_its_option(text: str) -> None:
+def test_what_is_no_length_of_time_is_reported_with_its_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--for needs a length of time above 0, such as 60s"):
         parse_duration("--for", text)
 

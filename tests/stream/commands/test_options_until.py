@@ -10,7 +10,7 @@ import pytest
 
 from stream import cli
 from stream.runtime.pipeline import Pipeline
-from tests.support import answer_models as fake_speaker
+from tests.support import answer_models
 from tests.support.video import make_video
 
 QUESTION = "is there a light?"
@@ -27,9 +27,9 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def _fake_speaker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: None)
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeSpeaker")
+def _fake_answer_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
 
 
 def run(command: str, clip: str, *options: str) -> int:
@@ -49,8 +49,8 @@ def test_the_status_says_whether_it_came(
 def test_going_on_it_reads_to_the_end(clips: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     assert run("caption", clips["light"], "--go-on", "-o", str(path)) == 0
-    told = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert (told[-1]["ended"], told[-1]["frames"], told[-1]["found"]) == ("finished", 8, True)
+    written = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert (written[-1]["ended"], written[-1]["frames"], written[-1]["found"]) == ("finished", 8, True)
     assert run("caption", clips["dark"], "--go-on", "-o", str(path)) == 3
 
 
@@ -87,6 +87,8 @@ def test_what_cannot_be_watched_for_is_refused(
 def test_a_model_that_cannot_watch_is_refused(
     clips: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:WordlessSpeaker")
+    monkeypatch.setitem(
+        Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:WordlessAnswerModel"
+    )
     assert run("caption", clips["dark"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: no single token for yes"

@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", WRONG)
-def test_it_is_told_before_anything_heavy_is_imported(folder: Path, line: str) -> None:
+def test_it_is_reported_before_anything_heavy_is_imported(folder: Path, line: str) -> None:
     refused_without_loading(folder, line)
 
 
@@ -85,9 +85,9 @@ def refused_without_loading(folder: Path, line: str) -> None:
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    (told,) = done.stderr.splitlines()
-    assert told.startswith("error: ")
-    assert WRONG[line] in told
+    (printed,) = done.stderr.splitlines()
+    assert printed.startswith("error: ")
+    assert WRONG[line] in printed
     assert json.loads(done.stdout) == {"status": 2, "loaded": []}
 
 

@@ -22,7 +22,7 @@ from stream.runtime.replay import open_recorded
 from tests.support.models import tiny_folder
 from tests.support.video import make_video, moving_square
 
-SPEAKER = "tests.support.answer_models:FakeSpeaker"
+MODEL_LOADER = "tests.support.answer_models:FakeAnswerModel"
 
 
 @pytest.fixture(autouse=True)
@@ -97,31 +97,31 @@ def test_an_answer_that_differs_is_shown_with_the_recorded_one(
     assert lines[2] == "        recorded  something else"
     assert lines[-1] == "4 answers, 1 differ, the first at 0:00.5, of 12 frames"
     assert main(["replay", folder, "--json"]) == 1
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["type"] for line in told] == ["replayed"] * 4 + ["replay-summary"]
-    assert [line["same"] for line in told[:-1]] == [True, False, True, True]
-    assert told[1]["recorded"] == "something\x1b else"
-    summary = told[-1]
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["type"] for line in printed] == ["replayed"] * 4 + ["replay-summary"]
+    assert [line["same"] for line in printed[:-1]] == [True, False, True, True]
+    assert printed[1]["recorded"] == "something\x1b else"
+    summary = printed[-1]
     assert (summary["answers"], summary["differing"], summary["first_s"]) == (4, 1, 0.5)
     assert summary["recorded"]["frames"] == 12
 
 
-def test_what_was_cut_short_is_told_and_the_rest_answered(
+def test_what_was_cut_short_is_reported_and_the_rest_answered(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = (recorded / "0001.rec").read_bytes()
     (tmp_path / "0001.rec").write_bytes(data[: len(data) // 2])
     assert main(["replay", str(tmp_path)]) == 0
-    told = capsys.readouterr()
-    assert "note: 0001.rec was cut short or damaged after" in told.err
-    assert told.out.splitlines()[-1].startswith(("1 answer, all the same, of ", "2 answers, all the same, of "))
+    printed = capsys.readouterr()
+    assert "note: 0001.rec was cut short or damaged after" in printed.err
+    assert printed.out.splitlines()[-1].startswith(("1 answer, all the same, of ", "2 answers, all the same, of "))
 
 
 def test_looks_are_shown_with_their_question(
     clip: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", SPEAKER)
-    monkeypatch.setattr(open_recorded, "__defaults__", (SPEAKER,))
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", MODEL_LOADER)
+    monkeypatch.setattr(open_recorded, "__defaults__", (MODEL_LOADER,))
     assert caption(clip, model, tmp_path / "a", "--until", "is it red?", "--go-on") == 0
     capsys.readouterr()
     assert main(["replay", str(tmp_path / "a")]) == 0
@@ -160,7 +160,7 @@ def test_what_cannot_be_replayed_is_said_in_one_line(
     assert line.startswith(f"error: {message}")
 
 
-def test_a_recording_of_a_run_that_answered_nothing_is_told(
+def test_a_recording_of_a_run_that_answered_nothing_is_reported(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = open_part(tmp_path)
@@ -210,9 +210,9 @@ def test_a_full_disk_ends_the_recording_and_not_the_run(
     monkeypatch.setattr(RecordLog, "append", full)
     out = tmp_path / "a.jsonl"
     assert caption(clip, model, tmp_path / "rec", "-o", str(out)) == 0
-    told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert sum(line["type"] == "answer" for line in told) == 4
-    (notice,) = (line for line in told if line["type"] == "notice" and line["code"] == "recording-ended")
+    written = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert sum(line["type"] == "answer" for line in written) == 4
+    (notice,) = (line for line in written if line["type"] == "notice" and line["code"] == "recording-ended")
     assert "No space left on device" in notice["message"]
     assert main(["replay", str(tmp_path / "rec")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 answer, all the same, of ")

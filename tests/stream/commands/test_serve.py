@@ -131,13 +131,13 @@ def test_several_files_are_merged_and_the_last_wins(tmp_path: Path, monkeypatch:
 def test_keys_are_made_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "keys"
     assert main(["keys", str(folder)]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    lines = told.out.splitlines()
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    lines = printed.out.splitlines()
     assert lines[0].startswith(f"{folder}/server: for the machine that listens")
     assert lines[1].startswith(f"{folder}/client: for the machines that connect")
     assert lines[2].startswith("More clients: put the public key of each into ")
-    assert "SECRET" not in told.out.upper().replace("KEEP IT SECRET", "")
+    assert "SECRET" not in printed.out.upper().replace("KEEP IT SECRET", "")
     for secret in (folder / "server" / "server.key_secret", folder / "client" / "client.key_secret"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     for half in ("server", "client"):

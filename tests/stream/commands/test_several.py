@@ -47,7 +47,7 @@ def test_each_source_has_outputs_of_its_own_and_one_that_fails_stops_none(
 
 def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str]) -> None:
     config = Config(answer=AnswerConfig(every_s=1.0))
-    shared, pids = AnswerWorker(config, restart=False, model_loader="tests.support.answer_models:FakeSpeaker"), []
+    shared, pids = AnswerWorker(config, restart=False, model_loader="tests.support.answer_models:FakeAnswerModel"), []
 
     def run(clip: str) -> list[Answer]:
         pipeline = Pipeline(config.model_copy(update={"source": clip}), shared=shared)

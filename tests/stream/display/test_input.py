@@ -27,9 +27,9 @@ class Piped:
 
     def __init__(self) -> None:
         self.asked: queue.Queue[str] = queue.Queue()
-        self.told: queue.Queue[str] = queue.Queue()
+        self.shown: queue.Queue[str] = queue.Queue()
         self.source, self.sink = os.pipe()
-        self.reader = QuestionReader(self.source, PendingQuestions(self.asked.put), self.told.put)
+        self.reader = QuestionReader(self.source, PendingQuestions(self.asked.put), self.shown.put)
 
     def end(self) -> None:
         os.close(self.sink)
@@ -59,7 +59,7 @@ def test_each_line_is_asked(piped: Piped) -> None:
 def test_lines_that_are_no_question_are_refused(piped: Piped) -> None:
     os.write(piped.sink, b"  \n" + b"x" * (QUERY_LIMIT_CHARS + 1) + b"\nwho?\n")
     assert piped.asked.get(timeout=LIMIT_S) == "who?"
-    assert [piped.told.get(timeout=LIMIT_S) for _ in range(2)] == [
+    assert [piped.shown.get(timeout=LIMIT_S) for _ in range(2)] == [
         "not asked: the question is empty",
         "not asked: a question has at most 4000 characters, this one has 4001",
     ]
@@ -90,7 +90,7 @@ def test_a_line_without_an_end_is_bounded(piped: Piped) -> None:
     for _ in range(2 * KEPT_CHARS // 4096):
         os.write(piped.sink, b"x" * 4096)
     piped.end()
-    assert "this one has" in piped.told.get(timeout=LIMIT_S)
+    assert "this one has" in piped.shown.get(timeout=LIMIT_S)
     assert len(piped.reader._line) <= KEPT_CHARS
 
 

@@ -236,14 +236,14 @@ def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytes
 
 
 def test_lines_of_a_writer_are_whole() -> None:
-    told: list[str] = []
-    lines = LineWriter(told.append)
+    shown: list[str] = []
+    lines = LineWriter(shown.append)
     assert lines.writable()
     print("one", "two", file=lines)
     lines.write("\nthr")
-    assert told == ["one two"]
+    assert shown == ["one two"]
     print("ee\nfour", file=lines)
-    assert told == ["one two", "three", "four"]
+    assert shown == ["one two", "three", "four"]
 
 
 def test_a_terminal_that_takes_no_output_holds_nobody_up(terminal: Terminal) -> None:

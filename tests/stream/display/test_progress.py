@@ -48,15 +48,15 @@ def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("captions", [True, False])
-def test_a_turn_is_told_on_stdout_or_where_captions_go_to_files_on_stderr(
+def test_a_turn_is_reported_on_stdout_or_where_captions_go_to_files_on_stderr(
     captions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     display = ProgressDisplay(captions=captions)
     display.write(turned(62.04))
     display.write(turned(63, "no", 0.04))
     display.close()
-    told = "1:02.0  yes (97 %): is it here?\n1:03.0  no (96 %): is it here?\n"
-    assert tuple(capsys.readouterr()) == ((told, "") if captions else ("", told))
+    printed = "1:02.0  yes (97 %): is it here?\n1:03.0  no (96 %): is it here?\n"
+    assert tuple(capsys.readouterr()) == ((printed, "") if captions else ("", printed))
 
 
 def test_captions_that_go_to_files_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +80,7 @@ def test_messages_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.Captur
     assert lines[-1] == "skipped more; the summary counts them"
 
 
-def test_outages_restarts_and_questions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outages_restarts_and_questions_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     display = ProgressDisplay(captions=True)
     for event in (
         Outage(frame_index=9, pts_s=2.0, reason="connection refused"),

@@ -17,7 +17,7 @@ from tests.support.runs import ScriptedRun
 S = 1_000_000_000
 
 
-def test_a_snapshot_holds_what_the_run_has_told() -> None:
+def test_a_snapshot_holds_what_the_run_has_reported() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = ViewModel(run, clock)
     assert state.snapshot(state.statistics()).waiting == "starting"
@@ -41,7 +41,7 @@ def test_the_question_changes_only_where_it_was_not_refused() -> None:
     assert state.snapshot(state.statistics()).query == "Who?"
 
 
-def test_the_position_is_told_as_answers_are() -> None:
+def test_the_position_is_reported_as_answers_are() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = ViewModel(run, clock)
     assert state.loading
@@ -128,7 +128,7 @@ def test_an_answer_that_is_the_same_extends_the_one_before(transcript: Transcrip
 
 
 @pytest.mark.parametrize("event", [QueryChanged(query="Who?"), turned(1.5)])
-def test_after_something_else_the_same_answer_is_told_again(transcript: Transcript, event: Event) -> None:
+def test_after_something_else_the_same_answer_is_reported_again(transcript: Transcript, event: Event) -> None:
     transcript.add(answer(1.0, "a"))
     transcript.add(event)
     transcript.add(answer(2.0, "a"))
@@ -159,7 +159,7 @@ def test_only_the_last_entries_are_kept(transcript: Transcript) -> None:
     assert transcript.entries[-1].text == str(ENTRIES_KEPT + 8)
 
 
-def test_a_live_source_is_told_by_the_time_of_day() -> None:
+def test_a_live_source_is_reported_by_the_time_of_day() -> None:
     noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
     times = DisplayClock(live=True, wall_s=lambda: noon + 0.5)
     assert times.text(7.0) == "0:07.0"

@@ -94,7 +94,7 @@ def test_losses_do_not_flood() -> None:
     assert lines[SKIPS_SHOWN:] == ["skipped more; the summary counts them", None, None]
 
 
-def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
+def test_changes_of_the_picture_are_reported_and_do_not_flood() -> None:
     texts = EventText()
     sizes = PictureChanged(frame_index=7, pts_s=1.0, reason="resolution", width_px=424, height_px=232)
     formats = PictureChanged(frame_index=7, pts_s=2.0, reason="format", width_px=424, height_px=232)
@@ -106,7 +106,7 @@ def test_changes_of_the_picture_are_told_and_do_not_flood() -> None:
     assert lines[CHANGES_SHOWN:] == ["the picture keeps changing; .jsonl has every change", None]
 
 
-def test_cuts_are_told_where_that_is_wanted() -> None:
+def test_cuts_are_reported_where_that_is_wanted() -> None:
     assert EventText(cuts=True).line(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
 
 

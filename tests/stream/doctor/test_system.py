@@ -33,7 +33,7 @@ def test_here_everything_that_is_needed_works() -> None:
     assert all(check.remedy for check in checks if check.state != "works")
 
 
-def test_a_check_is_told_before_it_is_made_and_given_before_the_next_begins() -> None:
+def test_a_check_is_reported_before_it_is_made_and_given_before_the_next_begins() -> None:
     begun: list[str] = []
     checks = examine(config(answer={"device": "cpu"}), begin=begun.append)
     assert begun == []

@@ -119,7 +119,7 @@ def test_frames_without_a_rate_are_never_late() -> None:
     assert live.at(S).jitter is None
 
 
-def test_answers_cuts_restarts_drops_and_memory_are_told() -> None:
+def test_answers_cuts_restarts_drops_and_memory_are_reported() -> None:
     live = Measured(FPS)
     for event in (
         answer(1.0, "a"),

@@ -79,7 +79,7 @@ def test_pictures_take_less_than_half_of_what_zlib_leaves() -> None:
     assert len(compress_array(frame)) < len(zlib.compress(frame.tobytes(), 1)) / 2
 
 
-def test_what_is_no_such_array_is_told() -> None:
+def test_what_is_no_such_array_is_reported() -> None:
     tiles = noise(3, 3, 32, 32)
     (spec,) = specs_of(tiles)
     (smaller,) = specs_of(tiles[:2])
@@ -152,7 +152,7 @@ def test_each_process_writes_a_part_and_they_are_read_in_order(tmp_path: Path) -
     assert numbers == [*map(str, range(12)), "1", "0"]
 
 
-def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_told(tmp_path: Path) -> None:
+def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_reported(tmp_path: Path) -> None:
     path = written(tmp_path, BEGAN, happened(1), said(2))
     whole = path.read_bytes()
     written(tmp_path, BEGAN, happened(3))
@@ -160,9 +160,9 @@ def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_told(tmp_p
     recording = Recording(tmp_path)
     records = list(recording.records())
     assert [type(record) for record in records] == [SessionStarted, EventRecord, SessionStarted, EventRecord]
-    (told,) = recording.damage
-    assert told.startswith("0001.rec was cut short or damaged after 2 records; ")
-    assert told.endswith(f"{len(whole) - 7 - len(whole_until(path, 2))} bytes left out")
+    (reported,) = recording.damage
+    assert reported.startswith("0001.rec was cut short or damaged after 2 records; ")
+    assert reported.endswith(f"{len(whole) - 7 - len(whole_until(path, 2))} bytes left out")
     for start in (b"", MAGIC[:5], MAGIC):
         path.write_bytes(start)
         assert len(list(recording.records())) == 2
@@ -178,7 +178,7 @@ def whole_until(path: Path, records: int) -> bytes:
     return path.read_bytes()[: log.end]
 
 
-def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
+def test_what_is_no_recording_is_reported(tmp_path: Path) -> None:
     for absent in (tmp_path, tmp_path / "absent"):
         with pytest.raises(RecordingError, match=r"there is no recording in .*; give the folder"):
             Recording(absent)
@@ -202,7 +202,7 @@ def test_messages_of_another_version_are_refused(tmp_path: Path) -> None:
         list(Recording(tmp_path).records())
 
 
-def test_a_whole_record_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
+def test_a_whole_record_of_an_unknown_kind_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path, BEGAN)
     path.write_bytes(path.read_bytes() + frame_record(b"\xc1"))
     with pytest.raises(RecordingError, match=r"0001.rec' has an invalid record"):

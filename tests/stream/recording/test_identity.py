@@ -49,31 +49,35 @@ CONFIG = Config(
 )
 
 
-def test_what_was_told_answers_alike() -> None:
-    told = parse_provenance(answer_provenance(CONFIG))
-    assert (told.model, told.weights, told.threads) == (None, model_fingerprint(None), torch.get_num_threads())
-    config = config_of(told)
+def test_what_was_reported_answers_alike() -> None:
+    provenance = parse_provenance(answer_provenance(CONFIG))
+    assert (provenance.model, provenance.weights, provenance.threads) == (
+        None,
+        model_fingerprint(None),
+        torch.get_num_threads(),
+    )
+    config = config_of(provenance)
     assert config.allocate.budget == "adaptive"
     for key in ("encode", "incremental", "window", "temperature", "max_tokens", "top_p", "seed", "device", "dtype"):
         assert getattr(config.answer, key) == getattr(CONFIG.answer, key)
 
 
-def test_nothing_is_told_that_is_nobodys_business() -> None:
-    told = answer_provenance(CONFIG)
-    assert not any(secret in told for secret in ("secret", "10.0.0.2", "Where?"))
+def test_nothing_is_reported_that_is_nobodys_business() -> None:
+    provenance = answer_provenance(CONFIG)
+    assert not any(secret in provenance for secret in ("secret", "10.0.0.2", "Where?"))
 
 
-def test_a_models_folder_is_told_so_that_it_is_found_from_anywhere(
+def test_a_models_folder_is_reported_so_that_it_is_found_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    told = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model="model"))))
-    assert told.model == str(tmp_path / "model")
+    provenance = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model="model"))))
+    assert provenance.model == str(tmp_path / "model")
     for name in ("owner/never-downloaded", "/no/such/folder"):
-        told = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model=name))))
-        assert (told.model, told.weights) == (name, UNKNOWN)
+        provenance = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model=name))))
+        assert (provenance.model, provenance.weights) == (name, UNKNOWN)
 
 
 def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tmp_path: Path) -> None:
@@ -88,7 +92,7 @@ def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tm
     assert model_fingerprint(str(tmp_path / "one")) != model_fingerprint(str(tmp_path / "two"))
 
 
-def test_what_cannot_be_used_is_told_with_the_remedy() -> None:
+def test_what_cannot_be_used_is_reported_with_the_remedy() -> None:
     for nothing in ("", "{}", "[]"):
         with pytest.raises(RecordingError, match=r"has no valid provenance .*; record it again"):
             parse_provenance(nothing)
@@ -138,7 +142,7 @@ def test_a_copy_is_the_same_source_and_an_edited_file_is_another(clip: Path, tmp
         {"texture": {"cut": {"enabled": False}}},
     ],
 )
-def test_what_changes_answers_is_told_by_its_key(clip: Path, sections: dict[str, object]) -> None:
+def test_what_changes_answers_is_reported_by_its_key(clip: Path, sections: dict[str, object]) -> None:
     before, after = identity(clip), identity(clip, **sections)
     (differing,) = (key for key in before if before[key] != after[key])
     assert differing.split(".")[0] in sections

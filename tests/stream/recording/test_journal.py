@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_journal(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_a_full_disk_is_told_once_and_what_was_kept_is_still_good(
+def test_a_full_disk_is_reported_once_and_what_was_kept_is_still_good(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = Journal(path, IDENTITY)
@@ -352,7 +352,7 @@ def test_whether_a_fresh_run_replaces_something_of_use(video: str, tmp_path: Pat
 
 
 class Runs:
-    """Runs of `caption` on one clip with a speaker that needs no model, each in a folder of its own."""
+    """Runs of `caption` on one clip with a fake answer model, each in a folder of its own."""
 
     def __init__(self, video: str, folder: Path) -> None:
         self.video, self.folder = video, folder
@@ -388,7 +388,7 @@ class Runs:
 
 @pytest.fixture
 def runs(video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeSpeaker")
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
     return Runs(video, tmp_path)
 
 
@@ -408,7 +408,7 @@ def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(
     with runs.journal("broken").open("ab") as journal:
         journal.write(b"\x05\x00\x00")
     asked: list[int] = []
-    monkeypatch.setattr("tests.support.answer_models.heard", asked.append)
+    monkeypatch.setattr("tests.support.answer_models.on_packet", asked.append)
     capsys.readouterr()
     assert runs.run("broken", "--resume") == 0
     assert runs.files("broken") == whole
@@ -419,7 +419,7 @@ def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(
 def failing(runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str, *more: str) -> dict[str, bytes]:
     """A run that fails while it speaks about frame 15; what it leaves."""
     with monkeypatch.context() as patch:
-        patch.setattr("tests.support.answer_models.heard", fail)
+        patch.setattr("tests.support.answer_models.on_packet", fail)
         assert runs.run(name, *more) == 1
     return runs.files(name)
 
@@ -433,9 +433,9 @@ def test_a_run_that_failed_tells_and_can_be_continued(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(runs, monkeypatch, "a")
-    told = capsys.readouterr().err.splitlines()
-    assert told[-2] == "not finished: the same command with --resume continues from here"
-    assert told[-1].startswith("error: the answer stage died")
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[-2] == "not finished: the same command with --resume continues from here"
+    assert printed[-1].startswith("error: the answer stage died")
     assert runs.run("a", "--resume") == 0
     assert runs.run("b") == 0
     assert runs.files("a") == runs.files("b")
@@ -470,13 +470,13 @@ def test_an_interrupted_run_can_be_continued(
         if frame_index == 15:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("tests.support.answer_models.heard", interrupt)
+    monkeypatch.setattr("tests.support.answer_models.on_packet", interrupt)
     assert runs.run("a") == 130
     assert "not finished: the same command with --resume continues from here" in capsys.readouterr().err
     interrupted = runs.files("a")
     assert runs.run("a", "--resume", "--max-frames", "7") == 2
     assert runs.files("a") == interrupted
-    monkeypatch.setattr("tests.support.answer_models.heard", lambda frame_index: None)
+    monkeypatch.setattr("tests.support.answer_models.on_packet", lambda frame_index: None)
     assert runs.run("a", "--resume") == 0
     assert runs.run("b") == 0
     assert runs.files("a") == runs.files("b")

@@ -88,22 +88,22 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return StuckLog.free
 
 
-def test_what_is_said_heard_and_told_is_written_in_order(tmp_path: Path) -> None:
+def test_what_is_sent_received_and_reported_is_written_in_order(tmp_path: Path) -> None:
     recorder = met(tmp_path / "a", "clip.mp4")
     message, arrays = token_message(3, 4, token_packet_of(2))
     recorder.event(notice(1))
     recorder.sent(message, arrays)
     recorder.received(SetQuery(query="x"), [])
     recorder.close()
-    told, said, heard = recorded(tmp_path / "a")
+    reported, sent, received = recorded(tmp_path / "a")
     began = next(Recording(tmp_path / "a").records())
     assert isinstance(began, SessionStarted)
     assert (began.source, began.program) == ("clip.mp4", "0.1.0")
-    assert told == EventRecord(notice(1))
-    assert heard == ReceivedMessage(SetQuery(query="x"))
-    assert isinstance(said, SentMessage)
-    assert said.message == message
-    assert decompress_arrays(said) == [array.tobytes() for array in arrays]
+    assert reported == EventRecord(notice(1))
+    assert received == ReceivedMessage(SetQuery(query="x"))
+    assert isinstance(sent, SentMessage)
+    assert sent.message == message
+    assert decompress_arrays(sent) == [array.tobytes() for array in arrays]
     assert recorder.take_notice() is None
 
 
@@ -125,8 +125,8 @@ def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: 
     recorder.event(AnswerDeltaEvent(answer=0, text="a "))
     recorder.event(drawn)
     recorder.close()
-    (told,) = recorded(tmp_path)
-    assert told == EventRecord(frame(0, 0.0))
+    (reported,) = recorded(tmp_path)
+    assert reported == EventRecord(frame(0, 0.0))
 
 
 def test_nobody_waits_for_a_disk_that_takes_nothing(
@@ -165,10 +165,10 @@ def test_where_the_disk_cannot_follow_it_ends_after_what_waits(
     for number in range(10):
         message, arrays = token_message(number, number, token_packet_of(2))
         recorder.sent(message, arrays)
-    told = recorder.take_notice()
-    assert told is not None
-    assert told.code == RECORDING_ENDED
-    assert told.message == f"the recording ends here (the disk is too slow); {tmp_path} holds what came before"
+    reported = recorder.take_notice()
+    assert reported is not None
+    assert reported.code == RECORDING_ENDED
+    assert reported.message == f"the recording ends here (the disk is too slow); {tmp_path} holds what came before"
     assert recorder.take_notice() is None
     recorder.event(notice(1))
     stuck.set()
@@ -195,9 +195,9 @@ def test_a_full_disk_ends_it_at_a_whole_record(tmp_path: Path, monkeypatch: pyte
     for number in range(5):
         recorder.event(notice(number))
     until(lambda: recorder._over)
-    told = recorder.take_notice()
-    assert told is not None
-    assert "(No space left on device)" in told.message
+    reported = recorder.take_notice()
+    assert reported is not None
+    assert "(No space left on device)" in reported.message
     assert not recorder._waiting, "what cannot be written is not kept"
     recorder.close()
     assert recorded(tmp_path) == [EventRecord(notice(0)), EventRecord(notice(1))]
@@ -221,9 +221,9 @@ def test_a_fault_of_its_own_ends_the_recording_and_not_the_run(tmp_path: Path, m
     recorder.sent(SetQuery(query="x"), [np.zeros(1, np.uint8)])
     until(lambda: recorder._over)
     recorder.sent(SetQuery(query="y"), [])
-    told = recorder.take_notice()
-    assert told is not None
-    assert "(ValueError: no such array)" in told.message
+    reported = recorder.take_notice()
+    assert reported is not None
+    assert "(ValueError: no such array)" in reported.message
     recorder.close()
     assert recorded(tmp_path) == []
 
@@ -237,13 +237,13 @@ def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None
     recorder, observer = talk(tmp_path)
     for message in (TurnRequest(), SetQuery(query="x")):
         observer.sent(message, [])
-    for heard in (
+    for received in (
         TurnGrant(turn=1),
         AnswerDelta(answer=0, text="a"),
         KeepAlive(),
         replace(HELLO, allocator=b"weights"),
     ):
-        observer.received(Envelope(heard))
+        observer.received(Envelope(received))
     recorder.close()
     assert recorded(tmp_path) == [SentMessage(SetQuery(query="x")), ReceivedMessage(HELLO)]
 
@@ -253,9 +253,9 @@ def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.float32)
     observer.received(Envelope(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
     recorder.close()
-    (heard,) = recorded(tmp_path)
-    assert isinstance(heard, ReceivedMessage)
-    assert decompress_arrays(heard) == [array.tobytes()]
+    (received,) = recorded(tmp_path)
+    assert isinstance(received, ReceivedMessage)
+    assert decompress_arrays(received) == [array.tobytes()]
 
 
 def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path: Path, stuck: threading.Event) -> None:

@@ -29,21 +29,21 @@ from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from stream.transport.security import make_keys
-from tests.support import answer_models as fake_speaker
-from tests.support.answer_models import FakeSpeaker
+from tests.support import answer_models
+from tests.support.answer_models import FakeAnswerModel
 from tests.support.network import LIMIT_S, free_port, until
 from tests.support.runs import expect
 
 
 class Fixture:
-    def __init__(self, stack: ExitStack, speaker: str = "FakeSpeaker") -> None:
+    def __init__(self, stack: ExitStack, model: str = "FakeAnswerModel") -> None:
         self.directory = stack.enter_context(private_directory())
         endpoint = ipc_endpoint(self.directory)
         transport = Transport()
         stack.callback(transport.close)
         self.link: Link = stack.enter_context(closing(transport.link(endpoint, watched=True)))
         snapshot = stack.enter_context(closing(SharedFrameWriter()))
-        name = f"tests.support.answer_models:{speaker}"
+        name = f"tests.support.answer_models:{model}"
         self.child: ChildProcess = start_answer_process(Config(), name, endpoint, self.directory, snapshot.descriptor)
         stack.callback(self.child.stop)
         self.seen = psutil.Process(self.child.pid)
@@ -117,15 +117,15 @@ ANYWHERE = "tcp://127.0.0.1:*"
 class Served:
     """An answer stage in a thread."""
 
-    def __init__(self, endpoint: str, config: Config, speaker: str) -> None:
+    def __init__(self, endpoint: str, config: Config, model: str) -> None:
         self.control, self.ready = RunControl(), threading.Event()
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, args=(endpoint, config, speaker))
+        self._thread = threading.Thread(target=self._run, args=(endpoint, config, model))
         self._thread.start()
 
-    def _run(self, endpoint: str, config: Config, speaker: str) -> None:
+    def _run(self, endpoint: str, config: Config, model: str) -> None:
         try:
-            serve_answers(config, endpoint, self.ready.set, self.control, f"tests.support.answer_models:{speaker}")
+            serve_answers(config, endpoint, self.ready.set, self.control, f"tests.support.answer_models:{model}")
         except Exception as error:
             self.error = error
 
@@ -144,8 +144,8 @@ def endpoint() -> str:
 
 
 @contextmanager
-def serving_at(endpoint: str, config: Config | None = None, speaker: str = "FakeSpeaker") -> Iterator[Served]:
-    served = Served(endpoint, config or Config(), speaker)
+def serving_at(endpoint: str, config: Config | None = None, model: str = "FakeAnswerModel") -> Iterator[Served]:
+    served = Served(endpoint, config or Config(), model)
     try:
         assert served.ready.wait(LIMIT_S)
         yield served
@@ -159,7 +159,7 @@ def client(endpoint: str, query: str = "What?", network: NetworkConfig | None = 
     return Config(source="scene:moving", answer=answer, network=network or NetworkConfig(), **given)
 
 
-def told(config: Config) -> list[Event]:
+def events_of(config: Config) -> list[Event]:
     return list(Pipeline(config).run())
 
 
@@ -181,11 +181,11 @@ def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
 
 def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoint: str) -> None:
     queries = ["What?", "Where is the square?"]
-    with serving_at(endpoint, speaker="SlowSpeaker"):
-        alone = [without_clock(told(client(endpoint, query))) for query in queries]
+    with serving_at(endpoint, model="SlowAnswerModel"):
+        alone = [without_clock(events_of(client(endpoint, query))) for query in queries]
         together: dict[str, list[Event]] = {}
         threads = [
-            threading.Thread(target=lambda query=query: together.update({query: told(client(endpoint, query))}))
+            threading.Thread(target=lambda query=query: together.update({query: events_of(client(endpoint, query))}))
             for query in queries
         ]
         for thread in threads:
@@ -203,11 +203,11 @@ def without_pieces(events: Iterable[Event]) -> list[Event]:
 
 def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:
     with serving_at(endpoint, Config(answer=AnswerConfig(max_tokens=7))):
-        events = told(client(endpoint, output=OutputConfig(record=str(tmp_path / "a"))))
+        events = events_of(client(endpoint, output=OutputConfig(record=str(tmp_path / "a"))))
     recording = Recording(tmp_path / "a")
     by = answered_by(recording)
     assert replay_config(by, None, None, None).answer.max_tokens == 7
-    replay = Replay(FakeSpeaker(Config()), by)
+    replay = Replay(FakeAnswerModel(Config()), by)
     again = [
         event for record in recording.records() for event in replay.take(record) if isinstance(event, ReplayedAnswer)
     ]
@@ -216,10 +216,10 @@ def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: P
 
 
 def test_an_answer_that_fails_ends_its_run_and_not_the_stage(endpoint: str) -> None:
-    with serving_at(endpoint, speaker="BrokenSpeaker") as served:
+    with serving_at(endpoint, model="BrokenAnswerModel") as served:
         for _ in range(2):
             with pytest.raises(StageDied, match="the answer stage died: ArithmeticError: the spoon is bent"):
-                told(client(endpoint))
+                events_of(client(endpoint))
         assert served.error is None
 
 
@@ -228,13 +228,13 @@ def test_what_is_encoded_must_be_the_same_at_both_ends(endpoint: str) -> None:
         serving_at(endpoint, Config(answer=AnswerConfig(encode="full"))),
         pytest.raises(OptionError, match="the answer server encodes full, not sparse; give --encode full here"),
     ):
-        told(client(endpoint))
+        events_of(client(endpoint))
 
 
 def test_where_nobody_answers_the_run_says_so(endpoint: str) -> None:
     capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.2)
     with pytest.raises(ConnectionRefused, match=r"no answer server at tcp://.* within 0.2 s; start one there with"):
-        told(client(endpoint, capture=capture))
+        events_of(client(endpoint, capture=capture))
 
 
 def test_an_answer_stage_that_goes_for_good_ends_the_run(endpoint: str) -> None:
@@ -288,7 +288,7 @@ def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
 ) -> None:
     """The answer stage goes in the middle of its second answer, and another one takes its place."""
     with serving_at(endpoint):
-        unbroken = without_clock(without_pieces(told(client(endpoint))))
+        unbroken = without_clock(without_pieces(events_of(client(endpoint))))
     gone = threading.Event()
     with ExitStack() as stack:
         first = stack.enter_context(serving_at(endpoint))
@@ -303,10 +303,10 @@ def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
             first.join()
             stack.enter_context(serving_at(endpoint))
 
-        monkeypatch.setattr(fake_speaker, "heard", go)
+        monkeypatch.setattr(answer_models, "on_packet", go)
         follower = threading.Thread(target=follow)
         follower.start()
-        events = told(client(endpoint))
+        events = events_of(client(endpoint))
         follower.join(LIMIT_S)
     lost = [event for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
     assert [event.message for event in lost] == [
@@ -332,20 +332,22 @@ def test_only_holders_of_a_key_are_answered(tmp_path: Path, endpoint: str) -> No
     make_keys(tmp_path / "others")
     ours, others = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "others"))
     with serving_at(endpoint, Config(network=ours)):
-        assert any(isinstance(event, Answer) for event in told(client(endpoint, network=ours)))
+        assert any(isinstance(event, Answer) for event in events_of(client(endpoint, network=ours)))
         with pytest.raises(ConnectionRefused):
-            told(client(endpoint, network=others))
+            events_of(client(endpoint, network=others))
         with pytest.raises(ConnectionRefused):
-            told(client(endpoint))
+            events_of(client(endpoint))
 
 
 def test_an_address_in_use_is_refused(endpoint: str) -> None:
     with serving_at(endpoint), pytest.raises(ConfigError, match=f"cannot open {endpoint}"):
-        serve_answers(Config(), endpoint, lambda: None, RunControl(), "tests.support.answer_models:FakeSpeaker")
+        serve_answers(Config(), endpoint, lambda: None, RunControl(), "tests.support.answer_models:FakeAnswerModel")
 
 
-def test_an_address_in_use_is_told_before_the_model_is_loaded(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def loaded(speaker: str, config: Config) -> FakeSpeaker:
+def test_an_address_in_use_is_reported_before_the_model_is_loaded(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(model: str, config: Config) -> FakeAnswerModel:
         raise AssertionError("the model was loaded first")
 
     with serving_at(endpoint):
@@ -369,15 +371,18 @@ def test_a_model_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_signal_ends_it(number: int) -> None:
     before = signal.getsignal(number)
     serve_answers(
-        Config(), ANYWHERE, lambda: os.kill(os.getpid(), number), model_loader="tests.support.answer_models:FakeSpeaker"
+        Config(),
+        ANYWHERE,
+        lambda: os.kill(os.getpid(), number),
+        model_loader="tests.support.answer_models:FakeAnswerModel",
     )
     assert signal.getsignal(number) is before
 
 
 def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, config: Config) -> FakeSpeaker:
+    def load(name: str, config: Config) -> FakeAnswerModel:
         os.kill(os.getpid(), signal.SIGINT)
-        return FakeSpeaker(config)
+        return FakeAnswerModel(config)
 
     monkeypatch.setattr(answer_worker, "load_answer_model", load)
     with pytest.raises(KeyboardInterrupt):

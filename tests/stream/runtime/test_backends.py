@@ -49,13 +49,13 @@ def test_the_bundled_model_says_the_same_byte_for_byte(
     tmp_path: Path, backend: Backend, source: str, request: pytest.FixtureRequest
 ) -> None:
     prepare(backend, request)
-    expected, told = captions(tmp_path / "cpu", source, "cpu")
-    got, told_there = captions(tmp_path / backend, source, backend)
+    expected, on_cpu = captions(tmp_path / "cpu", source, "cpu")
+    got, on_backend = captions(tmp_path / backend, source, backend)
     assert got == expected
-    assert [event["text"] for event in told if event["type"] == "answer"]
-    for events, name in ((told, "cpu"), (told_there, backend)):
+    assert [event["text"] for event in on_cpu if event["type"] == "answer"]
+    for events, name in ((on_cpu, "cpu"), (on_backend, backend)):
         assert (events[0].pop("backend"), events[-1].pop("backend")) == (name, name)
-    assert told_there == told
+    assert on_backend == on_cpu
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

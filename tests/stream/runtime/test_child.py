@@ -66,7 +66,7 @@ def test_a_child_that_lives_has_not_died(make: MakeChild) -> None:
 @pytest.mark.parametrize(
     ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "SIGTERM"), (40, "signal 40")]
 )
-def test_a_death_by_a_signal_is_told_with_its_name(make: MakeChild, number: int, name: str) -> None:
+def test_a_death_by_a_signal_is_reported_with_its_name(make: MakeChild, number: int, name: str) -> None:
     child = make()
     os.kill(child.pid, number)
     assert str(death_of(child)) == f"the answer stage died: its process was killed by {name}"
@@ -130,7 +130,7 @@ def test_a_stopped_child_is_killed_too(make: MakeChild, monkeypatch: pytest.Monk
     assert child.died_by_signal
 
 
-def test_who_is_gone_need_not_be_told(make: MakeChild) -> None:
+def test_who_is_gone_need_not_be_informed(make: MakeChild) -> None:
     child = make("exit 0")
     death_of(child)
     child.send_line(b"anything")
@@ -211,7 +211,7 @@ def test_a_death_by_a_signal_has_no_last_words_and_is_mended_at_once() -> None:
     assert kept.supervisor.poll() is None
 
 
-def test_one_that_exited_may_still_be_heard() -> None:
+def test_one_that_exited_may_still_be_received() -> None:
     kept = Kept(RESTART)
     kept.children[0].die("exited with status 1", by_signal=False)
     assert kept.supervisor.poll() is None

@@ -46,15 +46,15 @@ def test_frames_and_answers_are_counted_on() -> None:
     run.rebase(frame(39, 2.0))
     assert run.rebase(answer(2.0, "a", frame_index=39)) == answer(2.0, "a", frame_index=39)
     run.next_config()
-    told = run.rebase(answer(0.0, "b", frame_index=3))
-    assert (told.answer, told.frame_index) == (1, 43)  # type: ignore[union-attr]
+    rebased = run.rebase(answer(0.0, "b", frame_index=3))
+    assert (rebased.answer, rebased.frame_index) == (1, 43)  # type: ignore[union-attr]
 
 
-def test_what_every_frame_process_says_as_it_begins_is_told_once() -> None:
+def test_what_every_frame_process_says_as_it_begins_is_reported_once() -> None:
     run = continuity()
     loading, world, repaired = (Notice(code=code, message="") for code in ("loading", "model-world", "pts-repaired"))
-    told = [run.rebase(event) for event in (loading, world, repaired, loading, world, repaired)]
-    assert told == [None, world, repaired, None, None, repaired]
+    rebased = [run.rebase(event) for event in (loading, world, repaired, loading, world, repaired)]
+    assert rebased == [None, world, repaired, None, None, repaired]
 
 
 def test_drops_of_all_of_them_add_up() -> None:

@@ -36,7 +36,7 @@ def test_it_ends_at_once_although_its_source_does_not_open(
                 snapshot=None,
                 heartbeat=child.heartbeat_writer,
                 directory=SocketDirectory(str(tmp_path / "sockets"), "", 0, 0),
-                model_loader="tests.support.answer_models:FakeSpeaker",
+                model_loader="tests.support.answer_models:FakeAnswerModel",
                 config=config.model_dump_json(),
             )
             child.send_line(msgspec.json.encode(orders))

@@ -1,4 +1,4 @@
-"""Whole runs on small videos, with a speaker that needs no model: what comes out, and how runs end."""
+"""Whole runs on small videos, with a fake answer model: what comes out, and how runs end."""
 
 from __future__ import annotations
 
@@ -67,8 +67,10 @@ class Run:
         return self.events[-1]
 
 
-def run(config: Config, speaker: str = "FakeSpeaker", on_event: Callable[[Pipeline, Event], None] | None = None) -> Run:
-    pipeline = Pipeline(config, model_loader=f"tests.support.answer_models:{speaker}")
+def run(
+    config: Config, model: str = "FakeAnswerModel", on_event: Callable[[Pipeline, Event], None] | None = None
+) -> Run:
+    pipeline = Pipeline(config, model_loader=f"tests.support.answer_models:{model}")
     result = Run([], None)
     try:
         for event in pipeline.run():
@@ -183,7 +185,7 @@ def test_frames_and_summary_tell_the_tokens_that_the_model_gets(video: str, enco
 
 
 @pytest.mark.parametrize("two_processes", [False, True])
-def test_whole_frames_reach_the_speaker_as_the_texture_holds_them(
+def test_whole_frames_reach_the_model_as_the_texture_holds_them(
     video: str, two_processes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sums: dict[int, int] = {}
@@ -216,14 +218,14 @@ def test_feedback_of_an_answer_reaches_exactly_the_frames_after_it(video: str, m
 
     monkeypatch.setattr(StreamAllocator, "allocate", count)
     monkeypatch.setattr(StreamAllocator, "apply_feedback", note)
-    run(configured(video), "SlowSpeaker")
+    run(configured(video), "SlowAnswerModel")
     assert learnt == [(index, index + 1) for index in (0, 10, 20, 29)]
     learnt.clear()
     run(configured(video, answer=AnswerConfig(every_s=1.0, feedback=False)))
-    assert not learnt, "whatever the speaker sends"
+    assert not learnt, "whatever the model sends"
 
 
-def test_a_cut_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_cut_is_reported_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     rng = np.random.default_rng(0)
     shots = [rng.integers(0, 256, (128, 192, 3), dtype=np.uint8) for _ in range(2)]
     frames = [shots[0]] * 7 + [shots[1]] * 6
@@ -234,7 +236,7 @@ def test_a_cut_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFac
     assert result.summary.cuts == 1
 
 
-def test_a_change_of_size_is_told_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_change_of_size_is_reported_and_answered_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("sizes")
     parts = [
         make_video(folder / f"{width}.mjpeg", moving_square(count, width, 96), codec="mjpeg", pixel_format="yuvj420p")
@@ -259,7 +261,7 @@ def test_a_folder_of_many_sizes_is_answered_about_at_each(tmp_path_factory: pyte
     assert [a.frame_index for a in result.of(Answer)] == [0, 2, 3]
 
 
-def test_what_was_skipped_is_told_with_the_next_frame(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_was_skipped_is_reported_with_the_next_frame(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("broken") / "broken.avi"
     make_video(path, moving_square(6, 192, 128), FPS, codec="mjpeg", pixel_format="yuvj420p")
     result = run(configured(str(overwrite_packet(path, 4))))
@@ -270,7 +272,7 @@ def test_what_was_skipped_is_told_with_the_next_frame(tmp_path_factory: pytest.T
     assert result.summary.skipped == 1
 
 
-def test_what_was_skipped_at_the_end_is_told_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_was_skipped_at_the_end_is_reported_too(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("broken") / "broken.avi"
     make_video(path, moving_square(6, 192, 128), FPS, codec="mjpeg", pixel_format="yuvj420p")
     result = run(configured(str(overwrite_packet(path, 6))))
@@ -279,7 +281,7 @@ def test_what_was_skipped_at_the_end_is_told_too(tmp_path_factory: pytest.TempPa
     assert result.of(Answer)[-1].frame_index == 4
 
 
-def test_repaired_times_are_told_once_at_the_end(tmp_path_factory: pytest.TempPathFactory, video: str) -> None:
+def test_repaired_times_are_reported_once_at_the_end(tmp_path_factory: pytest.TempPathFactory, video: str) -> None:
     path = tmp_path_factory.mktemp("back") / "back.mkv"
     frames = moving_square(5, 192, 128)
     make_video(path, frames, FPS, codec="mjpeg", pixel_format="yuvj420p", packet_pts=[0, 1, 2, 1, 4])
@@ -289,12 +291,12 @@ def test_repaired_times_are_told_once_at_the_end(tmp_path_factory: pytest.TempPa
 
 
 def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:
-    notices = [n for n in run(configured(video), "DrawnWorldSpeaker").of(Notice) if n.code == "model-world"]
+    notices = [n for n in run(configured(video), "DrawnWorldAnswerModel").of(Notice) if n.code == "model-world"]
     assert len(notices) == 1
     assert "drawn scenes" in notices[0].message
     assert "--model Qwen/Qwen3-VL-2B-Instruct" in notices[0].message
     scene = configured("scene:demo", capture=CaptureConfig(max_frames=2))
-    assert not [n for n in run(scene, "DrawnWorldSpeaker").of(Notice) if n.code == "model-world"]
+    assert not [n for n in run(scene, "DrawnWorldAnswerModel").of(Notice) if n.code == "model-world"]
     assert not [n for n in run(configured(video)).of(Notice) if n.code == "model-world"]
 
 
@@ -319,7 +321,7 @@ def test_overlays_are_there_for_whoever_draws_them(video: str) -> None:
 def test_an_overlay_that_was_not_taken_is_gone_with_the_next_event(video: str) -> None:
     pipeline = Pipeline(
         configured(video, output=OutputConfig(heatmap="map.mp4")),
-        model_loader="tests.support.answer_models:FakeSpeaker",
+        model_loader="tests.support.answer_models:FakeAnswerModel",
     )
     slots = [event.slot for event in pipeline.run() if isinstance(event, FrameReady) and event.slot is not None]
     with pytest.raises(TransportError, match="holds nothing"):
@@ -359,7 +361,7 @@ def test_a_busy_answer_stage_never_stops_the_frames_and_missed_answers_are_count
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
             pipeline.cancel()
 
-    result = run(configured(video, pipeline=policy, answer=answer), "PatientSpeaker", end_when_all_frames_are_seen)
+    result = run(configured(video, pipeline=policy, answer=answer), "PatientAnswerModel", end_when_all_frames_are_seen)
     assert result.error is None
     assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
     assert len(result.of(Answer)) == 1
@@ -386,7 +388,7 @@ def test_ctrl_c_twice_drops_what_is_in_flight(video: str, two_processes: bool) -
             pipeline.end()
             pipeline.cancel()
 
-    result = run(configured(video, two_processes=two_processes), "PatientSpeaker", cancel_the_second_answer)
+    result = run(configured(video, two_processes=two_processes), "PatientAnswerModel", cancel_the_second_answer)
     assert result.error is None
     assert result.summary.ended == "cancelled"
     assert [a.frame_index for a in result.of(Answer)] == [0]
@@ -402,7 +404,7 @@ def test_ending_before_the_model_is_loaded_ends_at_once(video: str) -> None:
 @pytest.mark.parametrize("two_processes", [False, True])
 def test_closing_the_run_stops_everything(video: str, two_processes: bool) -> None:
     pipeline = Pipeline(
-        configured(video, two_processes=two_processes), model_loader="tests.support.answer_models:FakeSpeaker"
+        configured(video, two_processes=two_processes), model_loader="tests.support.answer_models:FakeAnswerModel"
     )
     events = pipeline.run()
     assert isinstance(next(events), Started)
@@ -410,7 +412,7 @@ def test_closing_the_run_stops_everything(video: str, two_processes: bool) -> No
 
 
 def test_an_answer_process_that_is_killed_is_named_and_what_was_said_stays(video: str) -> None:
-    result = run(configured(video, two_processes=True), "KilledSpeaker")
+    result = run(configured(video, two_processes=True), "KilledAnswerModel")
     assert isinstance(result.error, StageDied)
     assert result.error.stage == "answer"
     assert "killed by SIGKILL" in str(result.error)
@@ -419,13 +421,13 @@ def test_an_answer_process_that_is_killed_is_named_and_what_was_said_stays(video
 
 
 def test_an_answer_process_that_leaves_is_named(video: str) -> None:
-    result = run(configured(video, two_processes=True), "LeavingSpeaker")
+    result = run(configured(video, two_processes=True), "LeavingAnswerModel")
     assert str(result.error) == "the answer stage died: its process exited with status 3 (no more memory)"
 
 
 @pytest.mark.parametrize("two_processes", [False, True])
-def test_what_a_speaker_raises_is_named(video: str, two_processes: bool) -> None:
-    result = run(configured(video, two_processes=two_processes), "BrokenSpeaker")
+def test_what_a_model_raises_is_named(video: str, two_processes: bool) -> None:
+    result = run(configured(video, two_processes=two_processes), "BrokenAnswerModel")
     assert isinstance(result.error, StageDied)
     assert str(result.error) == "the answer stage died: ArithmeticError: the spoon is bent"
     assert result.summary.error == str(result.error)
@@ -441,7 +443,7 @@ def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(video: str, two
 
 def test_an_answer_stage_that_says_nothing_for_too_long_is_named(video: str) -> None:
     policy = PipelineConfig(timeout_s=0.01)
-    result = run(configured(video, pipeline=policy), "SilentSpeaker")
+    result = run(configured(video, pipeline=policy), "SilentAnswerModel")
     assert str(result.error) == ("the answer stage died: silent for 0.01 s; raise pipeline.timeout_s for slow models")
 
 
@@ -468,7 +470,7 @@ def test_a_stage_that_fails_is_named_and_the_others_stop(
 
 
 def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(configured(video), model_loader="tests.support.answer_models:FakeSpeaker")
+    pipeline = Pipeline(configured(video), model_loader="tests.support.answer_models:FakeAnswerModel")
 
     def frames(should_stop: object) -> Iterator[object]:
         raise SourceNotFound("the disk is gone")
@@ -479,15 +481,15 @@ def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: 
         list(pipeline.run())
 
 
-@pytest.mark.parametrize("speaker", ["FakeSpeaker", "KilledSpeaker"])
-def test_nothing_is_left_of_the_answer_socket_after_a_run(video: str, tmp_path: Path, speaker: str) -> None:
-    run(configured(video, two_processes=True), speaker)
+@pytest.mark.parametrize("model", ["FakeAnswerModel", "KilledAnswerModel"])
+def test_nothing_is_left_of_the_answer_socket_after_a_run(video: str, tmp_path: Path, model: str) -> None:
+    run(configured(video, two_processes=True), model)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_work_fails_before_anything_starts(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(SourceNotFound):
-        Pipeline(configured("nowhere.mp4"), model_loader="tests.support.answer_models:FakeSpeaker")
+        Pipeline(configured("nowhere.mp4"), model_loader="tests.support.answer_models:FakeAnswerModel")
     empty = tmp_path_factory.mktemp("model")
     with pytest.raises(ModelNotFound):
         Pipeline(configured(video, answer=AnswerConfig(model=str(empty))))
@@ -502,15 +504,15 @@ def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
     pipeline = Pipeline(
         configured(video, capture=CaptureConfig(realtime=True)),
         FlyingClock(),
-        model_loader="tests.support.answer_models:FakeSpeaker",
+        model_loader="tests.support.answer_models:FakeAnswerModel",
     )
     frames = pipeline._source.frames
 
-    def told_at_the_end(should_stop: Callable[[], bool]) -> Iterator[object]:
+    def reported_at_the_end(should_stop: Callable[[], bool]) -> Iterator[object]:
         yield from frames(should_stop)
         last_seen.set()
 
-    monkeypatch.setattr(pipeline._source, "frames", told_at_the_end)
+    monkeypatch.setattr(pipeline._source, "frames", reported_at_the_end)
     monkeypatch.setattr(
         StreamAllocator, "allocate", lambda self, view, *a: last_seen.wait(10) and allocate(self, view, *a)
     )
@@ -582,7 +584,7 @@ class TestHardwareThatGivesUp:
         assert not [n for n in result.of(Notice) if n.code == STORE_LOST]
         assert (result.summary.ended, result.summary.backend) == ("error", "gl")
 
-    def test_hardware_that_is_lost_before_the_run_is_told_at_its_beginning(
+    def test_hardware_that_is_lost_before_the_run_is_reported_at_its_beginning(
         self, video: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def lost(backend: str) -> str:

@@ -59,7 +59,7 @@ def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
     ("info", "asked", "restarted"),
     [(FILE, None, False), (CAMERA, None, True), (FILE, True, True), (CAMERA, False, False)],
 )
-def test_live_runs_go_on_when_a_process_dies_unless_told_otherwise(
+def test_live_runs_go_on_when_a_process_dies_unless_configured_otherwise(
     info: SourceInfo, asked: bool | None, restarted: bool
 ) -> None:
     plan = RunPlan.of(Config(pipeline=PipelineConfig(restart=asked)), info)
@@ -78,7 +78,7 @@ def test_live_runs_go_on_when_a_process_dies_unless_told_otherwise(
         (CAMERA, {"pipeline": {"restart": False}}, False),
     ],
 )
-def test_a_server_that_is_lost_is_looked_for_unless_told_otherwise_or_measured(
+def test_a_server_that_is_lost_is_looked_for_unless_configured_otherwise_or_measured(
     info: SourceInfo, sections: dict[str, object], reconnects: bool
 ) -> None:
     config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
@@ -122,7 +122,7 @@ def test_scenes_are_drawn(source: str, drawn: bool) -> None:
     assert RunPlan.of(Config(source=source), FILE).schedule.source_is_drawn == drawn
 
 
-def test_what_has_no_effect_in_lockstep_is_told() -> None:
+def test_what_has_no_effect_in_lockstep_is_reported() -> None:
     config = Config(answer=AnswerConfig(target_ms=100, on_cut="cancel"))
     assert [notice.code for notice in RunPlan.of(config, FILE).notices] == ["target-off", "cancel-off"]
     assert RunPlan.of(config, FILE).make_latency_controller() is None

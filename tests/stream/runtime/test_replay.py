@@ -30,19 +30,19 @@ from stream.recording.format import (
 from stream.recording.identity import AnswerProvenance, answer_provenance, parse_provenance
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedYesNo, answered_by, open_recorded, replay_config
-from tests.support.answer_models import FakeSpeaker
+from tests.support.answer_models import FakeAnswerModel
 from tests.support.events import answer, frame, make_answer_reply, make_token_packet, make_yes_no_reply
 from tests.support.runs import Seen, open_supervised, watch
 from tests.support.runs import config as supervised_config
 from tests.support.video import make_video, moving_square
 
 FRAMES = 30
-SPEAKER = "tests.support.answer_models:FakeSpeaker"
-TOLD = AnswerProvenance("0.1.0", None, "7 files", 1, {})
+MODEL_LOADER = "tests.support.answer_models:FakeAnswerModel"
+PROVENANCE = AnswerProvenance("0.1.0", None, "7 files", 1, {})
 
 
-class Forgetful(FakeSpeaker):
-    """Says how many packets of this guest it has seen."""
+class Forgetful(FakeAnswerModel):
+    """Says how many packets of this client it has seen."""
 
     def __init__(self) -> None:
         super().__init__(Config())
@@ -77,7 +77,7 @@ def record(
         output=OutputConfig(record=str(folder)),
         pipeline=PipelineConfig(single_process=True),
     )
-    pipeline = Pipeline(config, model_loader=SPEAKER)
+    pipeline = Pipeline(config, model_loader=MODEL_LOADER)
     events: list[Event] = []
     for event in pipeline.run():
         events.append(event)
@@ -86,18 +86,20 @@ def record(
     return events
 
 
-def replayed(recording: Recording, speaker: FakeSpeaker | None = None, told: AnswerProvenance | None = None) -> tuple:
+def replayed(
+    recording: Recording, model: FakeAnswerModel | None = None, provenance: AnswerProvenance | None = None
+) -> tuple:
     """The events of a replay and its summary."""
-    replay = Replay(speaker or FakeSpeaker(Config()), told or answered_by(recording))
+    replay = Replay(model or FakeAnswerModel(Config()), provenance or answered_by(recording))
     events = [event for record in recording.records() for event in replay.take(record)]
     return events, replay.summary(recording.damage)
 
 
 @pytest.mark.parametrize("encode", ["sparse", "full"])
 def test_a_recorded_run_gives_the_same_answers_again(video: str, tmp_path: Path, encode: str) -> None:
-    told = record(video, tmp_path / "a", encode=encode)
+    recorded_events = record(video, tmp_path / "a", encode=encode)
     events, summary = replayed(Recording(tmp_path / "a"))
-    answers = [event for event in told if isinstance(event, Answer)]
+    answers = [event for event in recorded_events if isinstance(event, Answer)]
     again = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [(a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in answers] == [
         (a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in again
@@ -106,7 +108,7 @@ def test_a_recorded_run_gives_the_same_answers_again(video: str, tmp_path: Path,
     assert [e.frame_index for e in events if isinstance(e, FrameReady)] == list(range(FRAMES))
     assert (summary.answers, summary.looks, summary.differing, summary.unanswered) == (4, 0, 0, 0)
     assert (summary.damage, summary.first_s) == ((), None)
-    assert summary.recorded == told[-1]
+    assert summary.recorded == recorded_events[-1]
 
 
 def test_a_recording_is_whole_when_its_run_tells_the_summary(video: str, tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_what_the_run_tells_and_its_captions_are_those_of_a_run_that_records_not
     video: str, tmp_path: Path
 ) -> None:
     assert [type(event) for event in record(video, tmp_path / "a")] == [
-        type(event) for event in Pipeline(_plain(video), model_loader=SPEAKER).run()
+        type(event) for event in Pipeline(_plain(video), model_loader=MODEL_LOADER).run()
     ]
 
 
@@ -144,13 +146,13 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
             pipeline.ask("and now?")
 
     until = StandingQueryConfig(question="is it bright?", captions=True, go_on=True)
-    told = record(video, tmp_path / "a", ask, until=until)
+    recorded_events = record(video, tmp_path / "a", ask, until=until)
     events, summary = replayed(Recording(tmp_path / "a"))
     assert any(isinstance(event, QueryChanged) for event in events)
     queries = [event.query for event in events if isinstance(event, ReplayedAnswer)]
-    assert queries == [event.query for event in told if isinstance(event, Answer)]
+    assert queries == [event.query for event in recorded_events if isinstance(event, Answer)]
     assert set(queries) == {"Say what happens.", "and now?"}
-    looks = [event for event in told if isinstance(event, YesNoResult)]
+    looks = [event for event in recorded_events if isinstance(event, YesNoResult)]
     again = [event for event in events if isinstance(event, ReplayedYesNo)]
     assert [(a.frame_index, a.recorded_yes, a.question) for a in again] == [
         (look.frame_index, look.yes, "is it bright?") for look in looks
@@ -175,7 +177,7 @@ def test_checks_of_answers_are_repeated_and_marked(video: str, tmp_path: Path) -
 
 
 def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, tmp_path: Path) -> None:
-    class Changed(FakeSpeaker):
+    class Changed(FakeAnswerModel):
         def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
             yield from super().answer(packet, query, should_stop)
             if packet.stamp.frame_index >= 20:
@@ -197,7 +199,7 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
 
 
 def test_text_of_another_number_of_tokens_is_not_the_same(video: str, tmp_path: Path) -> None:
-    class Wordy(FakeSpeaker):
+    class Wordy(FakeAnswerModel):
         def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
             yield from super().answer(packet, query, should_stop)
             assert self._spoken is not None
@@ -222,8 +224,8 @@ def looked(number: int) -> ReceivedMessage:
     return ReceivedMessage(make_yes_no_reply(number, yes=0.01, certain=1.0))
 
 
-def take(speaker: FakeSpeaker, *records: AnyRecord) -> tuple[list[Event], Replay]:
-    replay = Replay(speaker, TOLD)
+def take(model: FakeAnswerModel, *records: AnyRecord) -> tuple[list[Event], Replay]:
+    replay = Replay(model, PROVENANCE)
     return [event for record in records for event in replay.take(record)], replay
 
 
@@ -231,18 +233,18 @@ JOIN = SentMessage(Connect(query="q", standing_query="u"))
 
 
 def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
-    speaker = Forgetful()
+    model = Forgetful()
     first = [JOIN, packet_record(1), answered(1, "q 1"), packet_record(2), answered(2, "q 2")]
-    events, _ = take(speaker, *first, JOIN, packet_record(3), answered(3, "q 1"))
+    events, _ = take(model, *first, JOIN, packet_record(3), answered(3, "q 1"))
     assert [event.same for event in events if isinstance(event, ReplayedAnswer)] == [True] * 3
-    assert list(speaker.seen.values()) == [1]
+    assert list(model.seen.values()) == [1]
 
 
 def test_only_packets_that_were_answered_are_asked() -> None:
-    speaker = Forgetful()
+    model = Forgetful()
     lapsed = [packet_record(1), ReceivedMessage(TurnExpired(turn=1))]
     lost = [packet_record(2)]
-    events, replay = take(speaker, JOIN, *lapsed, *lost, JOIN, packet_record(3), answered(3, "q 1"), packet_record(4))
+    events, replay = take(model, JOIN, *lapsed, *lost, JOIN, packet_record(3), answered(3, "q 1"), packet_record(4))
     assert len(events) == 1
     assert replay.summary([]).unanswered == 2, "the one that was lost, and the last"
     assert replay.summary(["cut"]).damage == ("cut",)
@@ -250,35 +252,38 @@ def test_only_packets_that_were_answered_are_asked() -> None:
 
 def test_an_answer_that_was_cancelled_is_not_asked_for_even_where_it_came_too_late() -> None:
     late = [packet_record(1), SentMessage(Cancel()), answered(1, "x")]
-    events, replay = take(FakeSpeaker(Config()), JOIN, *late, packet_record(2), answered(2, "frame 2 sum 3072"))
+    events, replay = take(FakeAnswerModel(Config()), JOIN, *late, packet_record(2), answered(2, "frame 2 sum 3072"))
     assert [event.answer for event in events] == [2]  # type: ignore[attr-defined]
     assert replay.summary([]).unanswered == 1
 
 
 def test_a_packet_that_was_only_looked_at_is_not_asked_for_an_answer() -> None:
     events, replay = take(
-        FakeSpeaker(Config()), JOIN, packet_record(1, wants_answer=False), looked(1), answered(1, "x")
+        FakeAnswerModel(Config()), JOIN, packet_record(1, wants_answer=False), looked(1), answered(1, "x")
     )
     assert [type(event) for event in events] == [ReplayedYesNo]
     assert replay.summary([]).unanswered == 0
-    events, replay = take(FakeSpeaker(Config()), JOIN, packet_record(1), looked(1), answered(1, "frame 1 sum 3072"))
+    events, replay = take(FakeAnswerModel(Config()), JOIN, packet_record(1), looked(1), answered(1, "frame 1 sum 3072"))
     assert [event.same for event in events] == [True, True]  # type: ignore[attr-defined]
 
 
-def hello(told: AnswerProvenance) -> ReceivedMessage:
-    text = msgspec.json.encode(told).decode()
+def hello(provenance: AnswerProvenance) -> ReceivedMessage:
+    text = msgspec.json.encode(provenance).decode()
     return ReceivedMessage(ServerHello(model_id="m", knows_levels=True, known_world=None, provenance=text))
 
 
 def test_a_recording_that_goes_on_with_another_model_is_refused_from_there() -> None:
-    same = msgspec.structs.replace(TOLD, threads=2, program="9")
-    take(FakeSpeaker(Config()), hello(TOLD), hello(same))
-    for other in (msgspec.structs.replace(TOLD, weights="8 files"), msgspec.structs.replace(TOLD, settings={"a": 1})):
+    same = msgspec.structs.replace(PROVENANCE, threads=2, program="9")
+    take(FakeAnswerModel(Config()), hello(PROVENANCE), hello(same))
+    for other in (
+        msgspec.structs.replace(PROVENANCE, weights="8 files"),
+        msgspec.structs.replace(PROVENANCE, settings={"a": 1}),
+    ):
         with pytest.raises(RecordingError, match=r"another model or by other settings: .*; record it again"):
-            take(FakeSpeaker(Config()), hello(TOLD), hello(other))
+            take(FakeAnswerModel(Config()), hello(PROVENANCE), hello(other))
 
 
-def test_a_recording_without_an_answer_stage_is_told(video: str, tmp_path: Path) -> None:
+def test_a_recording_without_an_answer_stage_is_reported(video: str, tmp_path: Path) -> None:
     record(video, tmp_path)
     part = tmp_path / "0001.rec"
     part.write_bytes(part.read_bytes()[:150])
@@ -290,25 +295,27 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
     for name, weights in (("model", b"w"), ("copy", b"w"), ("other", b"x")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(weights)
-    told = parse_provenance(answer_provenance(Config(answer=AnswerConfig(model=str(tmp_path / "model"), max_tokens=7))))
+    provenance = parse_provenance(
+        answer_provenance(Config(answer=AnswerConfig(model=str(tmp_path / "model"), max_tokens=7)))
+    )
     for named in (None, str(tmp_path / "copy")):
-        config = replay_config(told, named, "cpu", None)
+        config = replay_config(provenance, named, "cpu", None)
         assert config.answer.model == (named or str(tmp_path / "model"))
         assert (config.answer.device, config.answer.dtype, config.answer.max_tokens) == ("cpu", "auto", 7)
-        assert isinstance(open_recorded(told, config, SPEAKER), FakeSpeaker)
-    other = replay_config(told, str(tmp_path / "other"), None, None)
+        assert isinstance(open_recorded(provenance, config, MODEL_LOADER), FakeAnswerModel)
+    other = replay_config(provenance, str(tmp_path / "other"), None, None)
     with pytest.raises(RecordingError, match=r"another model than .*other: .*model \(1 file, .*; give --model the"):
-        open_recorded(told, other, SPEAKER)
+        open_recorded(provenance, other, MODEL_LOADER)
 
 
 def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = msgspec.structs.replace(TOLD, model="owner/model")
+    provenance = msgspec.structs.replace(PROVENANCE, model="owner/model")
     found = iter(["unknown", "7 files", "unknown", "8 files"])
     monkeypatch.setattr("stream.runtime.replay.model_fingerprint", lambda name: next(found))
     config = Config(answer=AnswerConfig(model="owner/model"))
-    assert isinstance(open_recorded(told, config, SPEAKER), FakeSpeaker)
+    assert isinstance(open_recorded(provenance, config, MODEL_LOADER), FakeAnswerModel)
     with pytest.raises(RecordingError, match="8 files here"):
-        open_recorded(told, config, SPEAKER)
+        open_recorded(provenance, config, MODEL_LOADER)
 
 
 def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_path: Path) -> None:
@@ -343,9 +350,9 @@ def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_p
     frames = [event for event in events if isinstance(event, FrameReady)]
     assert summary.frames == len(frames) >= len(seen.of(FrameReady)) - 5
     again = [event for event in events if isinstance(event, ReplayedAnswer)]
-    for told in (frames, again):
-        assert [event.pts_s for event in told] == sorted(event.pts_s for event in told)
-        assert [event.frame_index for event in told] == sorted({event.frame_index for event in told})
+    for run_events in (frames, again):
+        assert [event.pts_s for event in run_events] == sorted(event.pts_s for event in run_events)
+        assert [event.frame_index for event in run_events] == sorted({event.frame_index for event in run_events})
     assert [event.answer for event in again] == sorted({event.answer for event in again})
 
 
@@ -359,12 +366,12 @@ def test_a_live_source_that_was_opened_again_goes_on_in_time_and_a_file_has_its_
 
     def part(opened_ns: int) -> list[AnyRecord]:
         began = SessionStarted("0.1.0", "camera", "2026-01-01", live=live)
-        told = [frame(number, number / 10, capture_ns=opened_ns + number * second // 10) for number in range(3)]
-        return [began, *(EventRecord(event) for event in told), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
+        frames = [frame(number, number / 10, capture_ns=opened_ns + number * second // 10) for number in range(3)]
+        return [began, *(EventRecord(event) for event in frames), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
 
     report = [EventRecord(answer(0.0, ""))] if reported else []
     records = [*part(5 * second), *report, *part(65 * second)]  # the second one's answer is 0 again
-    events, replay = take(FakeSpeaker(Config()), *records)
+    events, replay = take(FakeAnswerModel(Config()), *records)
     times = [(e.frame_index, round(e.pts_s, 3)) for e in events if isinstance(e, FrameReady)]
     assert times == [(number, round(number % 3 / 10 + (number > 2) * later_s, 3)) for number in range(6)]
     again = [event for event in events if isinstance(event, ReplayedAnswer)]

@@ -40,7 +40,7 @@ def config(source: str, *, realtime: bool = False, **pipeline: object) -> Config
 
 
 @pytest.mark.parametrize("source", LIVE)
-def test_live_sources_are_supervised_unless_told_otherwise(source: str) -> None:
+def test_live_sources_are_supervised_unless_configured_otherwise(source: str) -> None:
     assert is_supervised(config(source))
     assert is_supervised(config(source, restart=True))
     assert not is_supervised(config(source, restart=False))
@@ -96,8 +96,8 @@ def config_of_session(tmp_path: Path) -> Config:
 
 def test_every_output_gets_every_event(tmp_path: Path) -> None:
     run = ScriptedRun([frame(0, 0.0), answer(0.0, "hello"), summary()])
-    told = run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run)
-    assert isinstance(told, Summary)
+    result = run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run)
+    assert isinstance(result, Summary)
     assert "hello" in (tmp_path / "a.vtt").read_text(encoding="utf-8")
     assert len((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
@@ -140,9 +140,9 @@ def test_the_first_signal_ends_the_second_cancels_the_third_kills(capfd: pytest.
     run, before = ScriptedRun([]), signal.getsignal(signal.SIGINT)
     with signals_end(run, ProgressDisplay(captions=False)):
         os.kill(os.getpid(), signal.SIGINT)
-        assert run.told == [INTERRUPTED]
+        assert run.calls == [INTERRUPTED]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert run.told == [INTERRUPTED, "cancel"]
+        assert run.calls == [INTERRUPTED, "cancel"]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -162,7 +162,7 @@ def test_where_nobody_can_press_a_key_none_is_asked_for(
     run = ScriptedRun([])
     with signals_end(run, ProgressDisplay(captions=False)):
         os.kill(os.getpid(), number)
-    assert run.told == [INTERRUPTED]
+    assert run.calls == [INTERRUPTED]
     assert capfd.readouterr().err == f"{remark}\n"
 
 
@@ -171,9 +171,9 @@ def test_a_terminal_that_is_closed_sends_several_signals_and_ends_the_run_once()
     with signals_end(run, ProgressDisplay(captions=False)):
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGHUP):
             os.kill(os.getpid(), number)
-        assert run.told == [INTERRUPTED]
+        assert run.calls == [INTERRUPTED]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert run.told == [INTERRUPTED, "cancel"]
+        assert run.calls == [INTERRUPTED, "cancel"]
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
@@ -181,9 +181,9 @@ def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
     try:
         with signals_end(run, ProgressDisplay(captions=False)):
             os.kill(os.getpid(), signal.SIGHUP)
-            assert run.told == []
+            assert run.calls == []
             os.kill(os.getpid(), signal.SIGTERM)
-            assert run.told == [INTERRUPTED]
+            assert run.calls == [INTERRUPTED]
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -202,11 +202,11 @@ def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:
 
 def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
     run = EndlessRun([frame(0, 0.0)])
-    told = run_session(
+    result = run_session(
         config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run, limit_s=0.01
     )
-    assert told.ended == ELAPSED
-    assert run.told == [ELAPSED]
+    assert result.ended == ELAPSED
+    assert run.calls == [ELAPSED]
     assert '"ended":"elapsed"' in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
 
 
@@ -215,13 +215,13 @@ class FakeTimer:
 
     def __init__(self, seconds: float, call: Callable[[str], None], arguments: list[str]) -> None:
         self.seconds, self.go_off = seconds, lambda: call(*arguments)
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def start(self) -> None:
-        self.told.append("start")
+        self.calls.append("start")
 
     def cancel(self) -> None:
-        self.told.append("cancel")
+        self.calls.append("cancel")
 
 
 class Case:
@@ -241,22 +241,22 @@ def test_the_time_begins_with_the_first_frame() -> None:
     case = Case([answer(0.0, "a"), frame(0, 0.0), frame(1, 0.1), summary()])
     next(case.events)
     (timer,) = case.timers
-    assert timer.told == []
+    assert timer.calls == []
     next(case.events)
-    assert (timer.seconds, timer.told) == (60, ["start"])
+    assert (timer.seconds, timer.calls) == (60, ["start"])
     assert isinstance(list(case.events)[-1], Summary)
-    assert timer.told == ["start", "cancel"]
+    assert timer.calls == ["start", "cancel"]
 
 
-def test_a_run_whose_time_is_over_is_told_why_it_ends() -> None:
+def test_a_run_whose_time_is_over_reports_why_it_ends() -> None:
     case = Case([frame(0, 0.0), summary()])
     next(case.events)
     case.timers[0].go_off()
-    assert case.run.told == [ELAPSED]
+    assert case.run.calls == [ELAPSED]
 
 
 def test_a_run_that_is_given_up_leaves_no_timer() -> None:
     case = Case([frame(0, 0.0), summary()])
     next(case.events)
     case.events.close()
-    assert case.timers[0].told == ["start", "cancel"]
+    assert case.timers[0].calls == ["start", "cancel"]

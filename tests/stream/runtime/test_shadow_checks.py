@@ -51,8 +51,8 @@ def asked_with_shadow(server: ServerFixture) -> FramePacket:
 def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> None:
     server = opened()
     shadow = asked_with_shadow(server)
-    (told,) = server.hear(answered(0))
-    assert isinstance(told, Answer)
+    (reported,) = server.hear(answered(0))
+    assert isinstance(reported, Answer)
     server.expect(TurnRequest)
     assert server.client.busy
     assert not server.client.may_send

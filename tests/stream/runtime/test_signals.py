@@ -18,14 +18,14 @@ LIMIT_S = 120
 
 @pytest.mark.parametrize("command", ["caption", pytest.param("watch", marks=pytest.mark.slow)])
 def test_a_closed_terminal_ends_the_run_with_a_summary_and_a_whole_video(command: str, tmp_path: Path) -> None:
-    told, video = tmp_path / "a.jsonl", tmp_path / "a.mp4"
-    arguments = [command, "scene:demo", "--realtime", "--every", "0.3", "-o", str(told), "--heatmap", str(video)]
+    log_path, video = tmp_path / "a.jsonl", tmp_path / "a.mp4"
+    arguments = [command, "scene:demo", "--realtime", "--every", "0.3", "-o", str(log_path), "--heatmap", str(video)]
     pty = Pty(100, 30)
     with pty.start("-m", "tests.support.fake_command", "-1", *arguments) as child:
-        pty.until(lambda: told.exists() and '"type":"answer"' in told.read_text("utf-8"), limit_s=LIMIT_S)
+        pty.until(lambda: log_path.exists() and '"type":"answer"' in log_path.read_text("utf-8"), limit_s=LIMIT_S)
         pty.close()
         until(lambda: child.poll() is not None, limit_s=LIMIT_S)
-    lines = [json.loads(line) for line in told.read_text("utf-8").splitlines()]
+    lines = [json.loads(line) for line in log_path.read_text("utf-8").splitlines()]
     assert (lines[-1]["type"], lines[-1]["ended"]) == ("summary", "interrupted")
     assert child.returncode == 130
     with av.open(str(video)) as container:

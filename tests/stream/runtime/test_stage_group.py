@@ -89,7 +89,7 @@ def test_a_dead_child_fails_the_run_once_its_last_words_have_had_time() -> None:
     assert control.failure is kept.children[0].exit_error()
 
 
-def test_a_dead_child_is_started_again_and_that_is_told() -> None:
+def test_a_dead_child_is_started_again_and_that_is_reported() -> None:
     group, control, kept, _ = grouped(RestartPolicy(restart=True))
     assert group.processes == {"answers": 0}
     kept.children[0].die("killed")

@@ -1,4 +1,4 @@
-"""Runs that watch for something, with a speaker that sees whether something bright is there."""
+"""Runs that watch for something, with a fake answer model that sees whether something bright is there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stream.events import (
 )
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import run_session
-from tests.support import answer_models as fake_speaker
+from tests.support import answer_models
 from tests.support.clock import FakeClock
 from tests.support.video import make_video
 
@@ -51,8 +51,8 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _heard_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_speaker, "heard", lambda frame_index: None)
+def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
 
 
 def configured(source: str, output: OutputConfig | None = None, **until: Any) -> Config:
@@ -67,8 +67,8 @@ def configured(source: str, output: OutputConfig | None = None, **until: Any) ->
     )
 
 
-def run(config: Config, speaker: str = "FakeSpeaker", **asked: Any) -> list[Event]:
-    return list(_events(Pipeline(config, model_loader=f"tests.support.answer_models:{speaker}"), **asked))
+def run(config: Config, model: str = "FakeAnswerModel", **asked: Any) -> list[Event]:
+    return list(_events(Pipeline(config, model_loader=f"tests.support.answer_models:{model}"), **asked))
 
 
 def _events(pipeline: Pipeline, ask: str | None = None) -> Iterator[Event]:
@@ -109,7 +109,7 @@ def test_going_on_it_tells_every_turn(video: str) -> None:
     assert (summary(events).ended, summary(events).found, summary(events).frames) == ("finished", True, FRAMES)
 
 
-def test_a_source_that_ends_without_it_is_told(video: str) -> None:
+def test_a_source_that_ends_without_it_is_reported(video: str) -> None:
     events = run(configured(video, sure=1.0, yes_above=1.0))
     assert turns(events) == []
     assert (summary(events).ended, summary(events).found) == ("finished", False)
@@ -130,13 +130,13 @@ def test_the_beat_goes_on_where_nothing_changes(video: str) -> None:
 
 
 def test_an_unsure_yes_is_confirmed_by_another_look(video: str) -> None:
-    events = run(configured(video), "DoubtingSpeaker")
+    events = run(configured(video), "DoubtingAnswerModel")
     assert looks(events) == [(0, "start", "no"), (20, "change", "no"), (23, "again", "yes")]
     assert turns(events) == [(23, "yes")]
 
 
-def test_neither_yes_nor_no_is_told_once_and_turns_nothing(video: str) -> None:
-    events = run(configured(video), "TalkativeSpeaker")
+def test_neither_yes_nor_no_is_reported_once_and_turns_nothing(video: str) -> None:
+    events = run(configured(video), "TalkativeAnswerModel")
     notices = [event.message for event in events if isinstance(event, Notice) and event.code == NO_YES_OR_NO]
     assert len(notices) == 1
     assert "'is there a light?' with neither yes nor no (both together have 1.0 %" in notices[0]
@@ -188,7 +188,7 @@ def test_beside_captions_the_other_question_changes(video: str) -> None:
 
 def test_a_model_that_cannot_watch_is_refused(video: str) -> None:
     with pytest.raises(ModelError, match="no single token for yes"):
-        run(configured(video), "WordlessSpeaker")
+        run(configured(video), "WordlessAnswerModel")
 
 
 def test_two_runs_write_the_same_bytes(video: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +200,7 @@ def test_two_runs_write_the_same_bytes(video: str, tmp_path: Path, capsys: pytes
         run_session(
             config,
             sink,
-            make_run=lambda config: Pipeline(config, model_loader="tests.support.answer_models:FakeSpeaker"),
+            make_run=lambda config: Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel"),
         )
         written.append(path.read_bytes())
     assert written[0] == written[1]

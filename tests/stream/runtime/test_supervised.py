@@ -113,7 +113,7 @@ class LateClock(MonotonicClock):
 
 def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     clock = LateClock()
-    run = SupervisedRun(config(), clock, model_loader="tests.support.answer_models:FakeSpeaker")
+    run = SupervisedRun(config(), clock, model_loader="tests.support.answer_models:FakeAnswerModel")
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", isinstance(event, FrameReady)):
@@ -175,7 +175,7 @@ class LastWords:
         return StageDied("frame", "its process exited with status 1") if self._dead else None
 
 
-def test_the_last_words_of_a_process_are_heard_before_its_death_counts() -> None:
+def test_the_last_words_of_a_process_are_received_before_its_death_counts() -> None:
     run = SupervisedRun.__new__(SupervisedRun)
     words = LastWords()
     run._config, run._reports, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
@@ -234,7 +234,7 @@ def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None
 
 @pytest.mark.slow
 def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
-    seen = watch(open_supervised("KilledSpeaker", config(restart_limit=2)), lambda seen, event: None)
+    seen = watch(open_supervised("KilledAnswerModel", config(restart_limit=2)), lambda seen, event: None)
     assert isinstance(seen.error, StageDied)
     assert str(seen.error) == (
         "the answer stage died: it died 2 times within a minute, the last time because its process was killed by "
@@ -267,7 +267,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_run_with_that() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
-    run = open_supervised("HangingSpeaker", config(timeout_s=HEARTBEAT_S))
+    run = open_supervised("HangingAnswerModel", config(timeout_s=HEARTBEAT_S))
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.of(Restarted) and isinstance(event, Answer):
@@ -316,7 +316,7 @@ def test_a_dead_spare_process_is_not_put_to_work() -> None:
 @pytest.mark.parametrize("how", ["end", "cancel"])
 @pytest.mark.parametrize("victim", [None, "frames", "answers"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_it_ends_when_told_by_another_thread_whoever_is_dead(how: str, victim: str | None, number: int) -> None:
+def test_it_ends_when_asked_by_another_thread_whoever_is_dead(how: str, victim: str | None, number: int) -> None:
     if victim is None and number == signal.SIGSTOP:
         pytest.skip("nobody to stop")
     run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
@@ -336,7 +336,7 @@ def test_it_ends_when_told_by_another_thread_whoever_is_dead(how: str, victim: s
 
 @pytest.mark.slow
 def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
-    run = open_supervised("PickySpeaker")
+    run = open_supervised("PickyAnswerModel")
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("ask", len(seen.of(Answer)) == 1):
@@ -354,13 +354,13 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 
 
 def watching(*, go_on: bool) -> Config:
-    """The scene has something bright in it all the time, which this speaker takes for what is watched for."""
+    """The scene has something bright in it all the time, which this model takes for what is watched for."""
     given = config()
     until = StandingQueryConfig(question="is it there?", go_on=go_on, every_s=0.2)
     return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})
 
 
-def test_the_answer_that_held_before_a_death_is_not_told_again() -> None:
+def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", bool(seen.of(VerdictChanged))):
             seen.signal("frames")
@@ -402,16 +402,16 @@ def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> No
     )
 
     def answers(kill_at: int | None) -> tuple[list[tuple[int, str]], int]:
-        pipeline = Pipeline(whole, model_loader="tests.support.answer_models:FakeSpeaker")
-        told: list[Answer] = []
+        pipeline = Pipeline(whole, model_loader="tests.support.answer_models:FakeAnswerModel")
+        received: list[Answer] = []
         restarts = 0
         for event in pipeline.run():
             restarts += isinstance(event, Restarted)
             if isinstance(event, Answer):
-                told.append(event)
-                if len(told) == kill_at:
+                received.append(event)
+                if len(received) == kill_at:
                     os.kill(pipeline.processes()["answers"], signal.SIGKILL)
-        return [(answer.frame_index, answer.text) for answer in told], restarts
+        return [(answer.frame_index, answer.text) for answer in received], restarts
 
     undisturbed, none = answers(None)
     disturbed, one = answers(3)

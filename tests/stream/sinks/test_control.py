@@ -23,14 +23,14 @@ def replies(run: WatchedRun | None) -> ControlHandler:
     return ControlHandler(monitor)
 
 
-def told(body: bytes, run: WatchedRun | None = None) -> dict[str, Any]:
+def reply_to(body: bytes, run: WatchedRun | None = None) -> dict[str, Any]:
     return json.loads(replies(run or WatchedRun()).handle(body))
 
 
 def test_a_question_reaches_the_run() -> None:
     run = WatchedRun()
-    assert told(ask_request("Where is it?"), run) == {"v": 1, "ok": True}
-    assert told(b' {"ask": "Red?"}', run) == {"v": 1, "ok": True}
+    assert reply_to(ask_request("Where is it?"), run) == {"v": 1, "ok": True}
+    assert reply_to(b' {"ask": "Red?"}', run) == {"v": 1, "ok": True}
     assert run.questions == ["Where is it?", "Red?"]
 
 
@@ -91,9 +91,9 @@ def test_a_fault_of_the_program_is_answered_too() -> None:
         def ask(self, query: str) -> None:
             raise KeyError("oops")
 
-    assert told(ask_request("What?"), Broken())["error"] == "unexpected KeyError"
+    assert reply_to(ask_request("What?"), Broken())["error"] == "unexpected KeyError"
 
 
-def test_a_reply_that_is_none_is_told() -> None:
+def test_a_reply_that_is_none_is_reported() -> None:
     with pytest.raises(TransportError, match="the reply is invalid"):
         read_reply(b"HTTP/1.1 400")

@@ -18,8 +18,8 @@ WORDS = "a red circle moves right and a blue square stays still, "
 
 
 @pytest.fixture
-def told() -> None:
-    """Every script is said anew."""
+def fresh_fonts() -> None:
+    """Let each missing script be reported again."""
     fonts._say_missing.cache_clear()
 
 
@@ -70,7 +70,7 @@ def test_a_word_wider_than_the_strip_is_broken() -> None:
     assert "".join(lines) == "x" * 100
 
 
-def test_an_accent_is_left_out_where_no_font_has_it(told: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_accent_is_left_out_where_no_font_has_it(fresh_fonts: None, caplog: pytest.LogCaptureFixture) -> None:
     letters = TextRenderer(20, ())
     assert not has(ImageFont.load_default(20), "é")
     np.testing.assert_array_equal(drawn(letters, "né – ñ"), drawn(letters, "ne - n"))
@@ -78,7 +78,7 @@ def test_an_accent_is_left_out_where_no_font_has_it(told: None, caplog: pytest.L
 
 
 def test_a_script_that_no_font_has_is_drawn_as_boxes_and_said_once(
-    told: None, caplog: pytest.LogCaptureFixture
+    fresh_fonts: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     letters = TextRenderer(20, ())
     with caplog.at_level(logging.WARNING):
@@ -92,7 +92,9 @@ def test_a_script_that_no_font_has_is_drawn_as_boxes_and_said_once(
     ]
 
 
-def test_a_font_of_the_machine_gives_what_pillows_own_lacks(told: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_font_of_the_machine_gives_what_pillows_own_lacks(
+    fresh_fonts: None, caplog: pytest.LogCaptureFixture
+) -> None:
     found = [path for path in fonts.font_files() if (font := opened(path, 20)) is not None and has(font, "Ж")]
     if not found:
         pytest.skip("no font of this machine has Cyrillic letters")

@@ -64,12 +64,12 @@ def test_relevance_is_tinted_where_it_is_high() -> None:
 
 
 def test_caption_and_note_stand_below_the_picture_and_cover_nothing_of_it() -> None:
-    bare, told = draw(overlay(), "", ""), draw(overlay(), "a very long caption " * 8, "64 of 240")
-    rows = np.flatnonzero((bare != told).any(axis=(1, 2)))
+    bare, captioned = draw(overlay(), "", ""), draw(overlay(), "a very long caption " * 8, "64 of 240")
+    rows = np.flatnonzero((bare != captioned).any(axis=(1, 2)))
     height = drawn_size(128, 96)[1]
     assert rows.min() >= height
     assert rows.max() > height + 40
-    np.testing.assert_array_equal(told[:height], draw_allocation(overlay()))
+    np.testing.assert_array_equal(captioned[:height], draw_allocation(overlay()))
 
 
 @pytest.mark.parametrize("grey", [0, 128, 255])
@@ -162,7 +162,7 @@ def test_a_run_without_frames_leaves_no_video(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_encoder_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **options: object) -> None:
         raise ValueError("no libx264 here")
 

@@ -38,9 +38,9 @@ def test_one_object_a_line_type_first_summary_last_without_frames_and_pieces(tmp
 
 
 def test_times_are_rounded_to_microseconds(tmp_path: Path) -> None:
-    told = json.loads(lines(tmp_path / "a.jsonl", EVENTS)[1])
-    assert told["pts_s"] == 0.333333
-    assert told["timing"]["total_ms"] == 60.123457
+    fields = json.loads(lines(tmp_path / "a.jsonl", EVENTS)[1])
+    assert fields["pts_s"] == 0.333333
+    assert fields["timing"]["total_ms"] == 60.123457
 
 
 def test_without_timing_nothing_depends_on_the_clock(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_without_timing_nothing_depends_on_the_clock(tmp_path: Path) -> None:
     assert not any("timing" in line for line in first)
 
 
-def test_looks_and_turns_are_told(tmp_path: Path) -> None:
+def test_looks_and_turns_are_reported(tmp_path: Path) -> None:
     first, second = map(json.loads, lines(tmp_path / "a.jsonl", [look(0.5, 0.25, None), turned(0.5, "no")]))
     assert (first["type"], first["yes"], first["holds"], first["timing"]["total_ms"]) == ("look", 0.25, None, 60.0)
     assert (second["type"], second["to"], second["question"]) == ("turned", "no", "is it here?")

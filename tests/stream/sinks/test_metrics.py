@@ -156,8 +156,8 @@ class Served:
 
     def health(self, path: str = "/healthz") -> tuple[int, str, str | None]:
         status, text = self.get(path)
-        told = json.loads(text)
-        return status, told["status"], told["reason"]
+        health = json.loads(text)
+        return status, health["status"], health["reason"]
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_metrics_count_what_happened(served: Served) -> None:
         Restarted(process="answers", cause="killed by SIGKILL", count=1),
         Outage(frame_index=4, pts_s=1.2, reason="timed out"),
     )
-    told = served.samples()
+    samples = served.samples()
     expected = {
         "arr_coc_frames_total": 5,
         "arr_coc_answers_total": 1,
@@ -198,44 +198,44 @@ def test_metrics_count_what_happened(served: Served) -> None:
         "arr_coc_ttft_seconds_count": 1,
         "arr_coc_ttft_seconds_sum": 0.04,
     }
-    assert {name: told.get(name) for name in expected} == expected
-    assert told["arr_coc_frame_latency_seconds_sum"] == pytest.approx(0.075)
-    assert told["arr_coc_resident_memory_bytes{frames}"] > 2**20
-    assert "arr_coc_resident_memory_bytes{answers}" not in told
+    assert {name: samples.get(name) for name in expected} == expected
+    assert samples["arr_coc_frame_latency_seconds_sum"] == pytest.approx(0.075)
+    assert samples["arr_coc_resident_memory_bytes{frames}"] > 2**20
+    assert "arr_coc_resident_memory_bytes{answers}" not in samples
 
 
-def test_looks_are_counted_and_what_holds_is_told(served: Served) -> None:
+def test_looks_are_counted_and_what_holds_is_reported(served: Served) -> None:
     assert "arr_coc_watched_for" not in served.samples()
     served.take(look(0.5, holds="no"), look(1.0, holds="yes"))
-    told = served.samples()
-    assert (told["arr_coc_look_seconds_count"], told["arr_coc_look_seconds_sum"]) == (2, 0.12)
-    assert told["arr_coc_watched_for"] == 1
+    samples = served.samples()
+    assert (samples["arr_coc_look_seconds_count"], samples["arr_coc_look_seconds_sum"]) == (2, 0.12)
+    assert samples["arr_coc_watched_for"] == 1
     served.take(look(2.0, holds="no"))
     assert served.samples()["arr_coc_watched_for"] == 0
 
 
-def test_jitter_is_told_of_a_source_with_a_schedule(served: Served) -> None:
+def test_jitter_is_reported_of_a_source_with_a_schedule(served: Served) -> None:
     served.take(*(frame(index, 0.5 + index * 0.04) for index in range(5)))
-    told = served.samples()
-    assert told["arr_coc_jitter_interval_std_seconds"] == pytest.approx(0, abs=1e-6)
-    assert told["arr_coc_jitter_interarrival_seconds"] == pytest.approx(0, abs=1e-6)
-    assert told["arr_coc_deadline_misses_total"] == 0
+    samples = served.samples()
+    assert samples["arr_coc_jitter_interval_std_seconds"] == pytest.approx(0, abs=1e-6)
+    assert samples["arr_coc_jitter_interarrival_seconds"] == pytest.approx(0, abs=1e-6)
+    assert samples["arr_coc_deadline_misses_total"] == 0
 
 
-def test_target_and_budget_are_told_where_a_latency_is_held(served: Served) -> None:
+def test_target_and_budget_are_reported_where_a_latency_is_held(served: Served) -> None:
     served.take(answer(1.0, "a"))
     assert served.samples().keys().isdisjoint({"arr_coc_budget", "arr_coc_ttft_target_seconds"})
     served.take(replace(answer(2.0, "b"), target_ms=500.0, budget=212))
-    told = served.samples()
-    assert (told["arr_coc_budget"], told["arr_coc_ttft_target_seconds"]) == (212, 0.5)
-    assert told["arr_coc_ttft_p95_seconds"] == pytest.approx(0.04)
+    samples = served.samples()
+    assert (samples["arr_coc_budget"], samples["arr_coc_ttft_target_seconds"]) == (212, 0.5)
+    assert samples["arr_coc_ttft_p95_seconds"] == pytest.approx(0.04)
 
 
-def test_agreement_with_all_tokens_is_told(served: Served) -> None:
+def test_agreement_with_all_tokens_is_reported(served: Served) -> None:
     served.take(shadow(1.0))
-    told = served.samples()
-    assert (told["arr_coc_shadow_checks_total"], told["arr_coc_shadow_same_total"]) == (1, 0)
-    assert told["arr_coc_shadow_words_share"] == pytest.approx(0.8)
+    samples = served.samples()
+    assert (samples["arr_coc_shadow_checks_total"], samples["arr_coc_shadow_same_total"]) == (1, 0)
+    assert samples["arr_coc_shadow_words_share"] == pytest.approx(0.8)
 
 
 def test_health_follows_the_run(served: Served) -> None:

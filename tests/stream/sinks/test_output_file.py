@@ -76,7 +76,7 @@ def test_paths_that_cannot_be_written_say_why(tmp_path: Path) -> None:
             OutputFile(str(path))
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OutputFile(str(tmp_path / "a.txt"))
 
     def full(fd: int, data: memoryview) -> int:

@@ -103,10 +103,10 @@ def output() -> Iterator[Output]:
         yield made
 
 
-def test_every_event_is_published_or_told_otherwise() -> None:
+def test_every_event_is_published_or_reported_otherwise() -> None:
     assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent))
-    untold = {type(event) for event in EVENTS if event_message(event) is None}
-    assert untold == {Started, Skipped, Explanation}
+    unpublished = {type(event) for event in EVENTS if event_message(event) is None}
+    assert unpublished == {Started, Skipped, Explanation}
 
 
 def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> None:
@@ -114,11 +114,11 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
         output.take(EVENTS[0])
         assert listener.next("status")["state"] == "loading"
         output.take(*EVENTS[1:])
-        heard = []
-        while not heard or heard[-1]["topic"] != "summary":
-            heard.append(listener.next())
-    topics = [one["topic"] for one in heard if one["topic"] not in ("stats", "status")]
-    told = [
+        received = []
+        while not received or received[-1]["topic"] != "summary":
+            received.append(listener.next())
+    topics = [one["topic"] for one in received if one["topic"] not in ("stats", "status")]
+    expected = [
         "notice",
         "frame",
         "text",
@@ -134,18 +134,18 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
         "shadow",
         "summary",
     ]
-    assert topics == told
-    assert [one["state"] for one in heard if one["topic"] == "status"][-2:] == ["outage", "ended"]
-    for one in heard:
+    assert topics == expected
+    assert [one["state"] for one in received if one["topic"] == "status"][-2:] == ["outage", "ended"]
+    for one in received:
         assert list(one)[:4] == HEADER
         named = re.findall(r"`(\w+)`", ROWS[one["topic"]])
         assert not [name for name in all_fields(one) if name not in named], one["topic"]
         assert one["v"] == 1
         assert one["seq"] >= 1
-    shown = next(one for one in heard if one["topic"] == "frame")
+    shown = next(one for one in received if one["topic"] == "frame")
     assert (shown["rows"], shown["cols"], shown["relevance"], shown["regions"]) == (2, 3, MAP.relevance, MAP.regions)
     assert "slot" not in shown
-    assert "secret" not in str(heard)
+    assert "secret" not in str(received)
 
 
 def test_a_frame_without_a_map_says_so() -> None:

@@ -88,7 +88,7 @@ def test_no_event_no_log_and_no_configuration_holds_the_password(caplog: pytest.
             answer=AnswerConfig(every_s=0.2),
             pipeline=PipelineConfig(single_process=True),
         )
-        pipeline = Pipeline(config, model_loader="tests.support.answer_models:FakeSpeaker")
+        pipeline = Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel")
         for event in pipeline.run():
             events.append(event)
             if isinstance(event, FrameReady) and event.frame_index >= 5 and server.connections == 1:

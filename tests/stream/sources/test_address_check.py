@@ -55,9 +55,9 @@ def test_what_may_be_an_address_is_left_to_be_tried(address: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_missing_is_named_before_anything_is_opened(address: str, problem: str) -> None:
-    with pytest.raises(SourceError) as told:
+    with pytest.raises(SourceError) as raised:
         open_source(address, CaptureConfig(), FakeClock())
-    assert str(told.value) == problem
+    assert str(raised.value) == problem
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_what_is_missing_is_named_before_anything_is_opened(address: str, proble
     [("rtsp:cam", "rtsp://HOST/PATH"), ("HTTP:/cam/x", "http://HOST/PATH"), ("zmq:5558", "zmq+tcp://HOST:PORT")],
 )
 def test_half_an_address_that_is_no_file_is_named(address: str, form: str) -> None:
-    with pytest.raises(SourceNotFound) as told:
+    with pytest.raises(SourceNotFound) as raised:
         open_source(address, CaptureConfig(), FakeClock())
-    assert str(told.value) == f"{address} is neither a file nor a whole address; write {form}"
+    assert str(raised.value) == f"{address} is neither a file nor a whole address; write {form}"
 
 
 def test_a_file_of_such_a_name_is_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ def test_without_pts_a_loss_comes_with_the_next_frame() -> None:
     assert ledger.before(None) == (SkippedItem("packet 3", "bad", 5),)
 
 
-def test_a_packet_told_late_is_named_with_its_doubt() -> None:
+def test_a_packet_reported_late_is_named_with_its_doubt() -> None:
     ledger = LossTracker()
     ledger.lost(33, "bad", None, None, exact=False)
     assert ledger.rest()[0].what == "packet 33 or one just before"

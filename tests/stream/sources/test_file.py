@@ -157,7 +157,7 @@ def test_reading_damage_twice_gives_the_same(clip: Path) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(one.planes.planes, other.planes.planes, strict=True))
 
 
-def test_what_is_lost_after_the_last_frame_is_told_at_the_end(tmp_path: Path) -> None:
+def test_what_is_lost_after_the_last_frame_is_reported_at_the_end(tmp_path: Path) -> None:
     path = make_video(tmp_path / "tail.mp4", moving_square(6), options={"bf": "0"})
     overwrite_packet(path, 5, count=2)
     with opened(path) as source:
@@ -597,17 +597,17 @@ def test_a_long_silence_at_the_start_is_explained(
 ) -> None:
     monkeypatch.setattr(module, "SAY_WAITING_S", -1.0)
     monkeypatch.setattr(module, "WAIT_MS", 1)
-    told = threading.Event()
+    reported = threading.Event()
 
-    class Heard(logging.Handler):
+    class ReportHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.set()
+            reported.set()
 
     def write(descriptor: int) -> None:
-        assert told.wait(10)
+        assert reported.wait(10)
         os.write(descriptor, b"x")
 
-    handler = Heard()
+    handler = ReportHandler()
     module.log.addHandler(handler)
     try:
         with pipe_of(write) as descriptor:

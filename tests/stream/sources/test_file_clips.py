@@ -84,7 +84,7 @@ def test_the_broken_packet_is_named(clips: Path) -> None:
     assert skipped == {30: (3_100_000_000, (lost,))}
 
 
-def test_the_change_of_size_is_told(clips: Path) -> None:
+def test_the_change_of_size_is_reported(clips: Path) -> None:
     with opened(clips, "odd_resolution_change.h264") as source:
         changes = {frame.frame_index: frame.discontinuity for frame in source.frames() if frame.discontinuity}
     assert changes == {0: "start", 49: "resolution"}

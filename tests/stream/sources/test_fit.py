@@ -1,4 +1,4 @@
-"""The work size, and parity with Qwen's image processor."""
+"""The processing resolution, and parity with Qwen's image processor."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_the_pace_is_asked_for(shots: Path) -> None:
     assert (info.name, info.codec, info.width_px, info.height_px, info.live) == (str(shots), "png", 40, 24, False)
 
 
-def test_it_begins_where_it_is_told(shots: Path) -> None:
+def test_it_begins_where_it_is_asked_to(shots: Path) -> None:
     frames = read(shots, start_s=0.07)
     assert shades(frames) == [number * 10 for number in range(3, 13)]
     assert [frame.media_ns // MS for frame in frames[:2]] == [80, 120]
@@ -113,14 +113,14 @@ def test_what_cannot_be_read_is_skipped_and_named(shots: Path) -> None:
         trailing = source.trailing_skipped()
     assert shades(frames) == [10, 20, 40, 60, 70, 90, 100, 110]  # type: ignore[arg-type]
     assert [frame.media_ns // (40 * MS) for frame in frames] == [0, 1, 3, 5, 6, 8, 9, 10]
-    told = [item for frame in frames for item in frame.skipped]  # type: ignore[union-attr]
-    assert [Path(item.what).name for item in told] == ["img3.tif", "img5.tiff", "img8.bmp"]
-    assert all(item.reason for item in told)
-    assert [item.media_ns for item in told] == [80 * MS, 160 * MS, 280 * MS]
+    reported = [item for frame in frames for item in frame.skipped]  # type: ignore[union-attr]
+    assert [Path(item.what).name for item in reported] == ["img3.tif", "img5.tiff", "img8.bmp"]
+    assert all(item.reason for item in reported)
+    assert [item.media_ns for item in reported] == [80 * MS, 160 * MS, 280 * MS]
     assert [Path(item.what).name for item in trailing] == ["img12.png"]
 
 
-def test_many_in_a_row_are_told_as_one(tmp_path: Path) -> None:
+def test_many_in_a_row_are_reported_as_one(tmp_path: Path) -> None:
     for number in range(1, 21):
         (tmp_path / f"{number}.png").write_bytes(b"none")
     grey(1).save(tmp_path / "21.png")

@@ -91,7 +91,7 @@ def test_nothing_old_is_handed_over_to_a_late_reader(server: RtspServer) -> None
     assert (first.frame_index, first.media_ns, first.discontinuity) == (0, 0, "start")
 
 
-def test_a_cut_is_told_and_tried_again_until_the_server_is_back(
+def test_a_cut_is_reported_and_tried_again_until_the_server_is_back(
     server: RtspServer, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []

@@ -61,9 +61,9 @@ class TestFiles:
         with opened(f"{web.url}/late.mp4") as source:
             assert source.describe().frames == 12
         web.ranges = False
-        with pytest.raises(SourceError) as told:
+        with pytest.raises(SourceError) as raised:
             opened(f"{web.url}/late.mp4")
-        assert str(told.value) == (
+        assert str(raised.value) == (
             f"{web.url}/late.mp4 has its index (moov) after its pictures, and the server does not send parts of a "
             "file, or broke off; put the index in front (ffmpeg -i IN.mp4 -c copy -movflags +faststart OUT.mp4), or "
             "download it first"
@@ -215,7 +215,7 @@ class TestUdp:
     def port(self) -> int:
         return free_udp_port()
 
-    def test_frames_come_and_a_silence_is_told_until_it_ends(self, port: int) -> None:
+    def test_frames_come_and_a_silence_is_reported_until_it_ends(self, port: int) -> None:
         with udp_sender(port):
             source = opened(f"udp://127.0.0.1:{port}", stall_s=STALL_S)
             reading = Reading(source)

@@ -283,7 +283,7 @@ def test_pulled_frames_come_every_one_and_their_sender_waits() -> None:
         assert source.dropped == 0  # type: ignore[attr-defined]
 
 
-def test_messages_that_cannot_be_read_are_skipped_and_told() -> None:
+def test_messages_that_cannot_be_read_are_skipped_and_reported() -> None:
     with FrameSender(message()) as sender, opened(sender) as source:
         items = frames_of(source)
         until(items, is_frame)
@@ -306,7 +306,7 @@ def silence(clock: FakeClock, seconds: float) -> None:
 
 
 class TestSilence:
-    def test_it_is_an_outage_and_its_end_is_told(self) -> None:
+    def test_it_is_an_outage_and_its_end_is_reported(self) -> None:
         clock = FakeClock()
         with FrameSender(message()) as sender, opened(sender, clock, stall_s=5.0) as source:
             items = frames_of(source)
@@ -326,7 +326,7 @@ class TestSilence:
             assert frame.frame_index == gone.frame_index + 1
             assert frame.media_ns - gone.media_ns == pytest.approx(10 * S, abs=S / 10)
 
-    def test_another_size_afterwards_is_told_as_that(self) -> None:
+    def test_another_size_afterwards_is_reported_as_that(self) -> None:
         clock = FakeClock()
         with FrameSender(message()) as sender, opened(sender, clock, stall_s=5.0) as source:
             items = frames_of(source)
@@ -362,7 +362,7 @@ class TestSilence:
             ):
                 list(frames_of(source))
 
-    def test_a_sender_that_is_started_again_is_heard_again(self) -> None:
+    def test_a_sender_that_is_started_again_is_received_again(self) -> None:
         with FrameSender(message(), endpoint="tcp://127.0.0.1:*") as sender, opened(sender, stall_s=0.2) as source:
             items = frames_of(source)
             until(items, is_frame)

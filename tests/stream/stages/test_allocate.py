@@ -124,23 +124,23 @@ class Fixture:
         allocator.set_query = noting  # type: ignore[method-assign]
         return allocator
 
-    def heard_whole(self, kind: type[M], timeout_ms: int = LIMIT_MS) -> tuple[M, Envelope]:
+    def receive_whole(self, kind: type[M], timeout_ms: int = LIMIT_MS) -> tuple[M, Envelope]:
         """What the answer stage hears next, which must be of this kind."""
-        heard = self.answers.receive(timeout_ms)
-        assert heard is not None, f"no {kind.__name__} came"
-        self.client, received = heard
+        arrived = self.answers.receive(timeout_ms)
+        assert arrived is not None, f"no {kind.__name__} came"
+        self.client, received = arrived
         assert isinstance(received.message, kind), f"{received.message} came"
         return received.message, received
 
-    def heard(self, kind: type[M]) -> M:
-        return self.heard_whole(kind)[0]
+    def receive(self, kind: type[M]) -> M:
+        return self.receive_whole(kind)[0]
 
     def say(self, message: Message, *arrays: np.ndarray) -> None:
         """Says it as the answer stage, to whoever spoke last."""
         assert self.answers.send(self.client, message, arrays)
 
     def greet(self, model_id: str = "m") -> None:
-        self.heard(Connect)
+        self.receive(Connect)
         self.say(ServerHello(model_id=model_id, knows_levels=False, known_world=None))
         self.hold("what?")
 
@@ -154,14 +154,14 @@ class Fixture:
 
     def grant(self) -> None:
         """A turn, which was wanted."""
-        self.heard(TurnRequest)
+        self.receive(TurnRequest)
         self.turn += 1
         self.say(TurnGrant(turn=self.turn))
 
     def packet(self, kind: type[M]) -> tuple[M, Envelope]:
         """The packet that is sent for the next turn."""
         self.grant()
-        return self.heard_whole(kind)
+        return self.receive_whole(kind)
 
     def frame_asked(self) -> int:
         """The frame whose packet is sent for the next turn."""
@@ -231,7 +231,7 @@ def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(run
     assert fixture.frame_asked() == 30
     fixture.texture.send(End(reason="finished"))
     fixture.reply(1)
-    fixture.heard(Disconnect)
+    fixture.receive(Disconnect)
     assert runner.join() is None
     assert fixture.stage.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0, "allocate.failed": 0}
 
@@ -254,7 +254,7 @@ def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunne
     fixture.grant()
     assert fixture.answers.receive(30) is None
     fixture.texture.send(TextureUpdated(stamp=update.change.stamp, texture_ms=0.0, dirty_share=1.0))
-    assert fixture.heard(TokenPacketMessage).stamp.frame_index == 1
+    assert fixture.receive(TokenPacketMessage).stamp.frame_index == 1
 
 
 def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
@@ -289,7 +289,7 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
     assert (frame.texture_ms, frame.dirty_share, frame.slot, frame.map) == (0.5, 1.0, None, None)
 
 
-def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
+def test_a_change_of_size_is_reported_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
     fixture = Fixture(runner, schedule=replace(SCHEDULE, triggers=AnswerTriggerOptions()))
     fixture.begin()
     fixture.show(0, discontinuity="resolution")
@@ -308,7 +308,7 @@ def test_a_change_of_size_is_told_and_answered_at_once_but_at_the_beginning(runn
     assert [event.trigger for event in events if isinstance(event, Answer)] == ["start", *["discontinuity"] * 2]
 
 
-def test_an_outage_is_told_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:
+def test_an_outage_is_reported_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:
     fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable"))
@@ -369,7 +369,7 @@ def test_the_last_frame_is_answered_unless_it_was(runner: StageRunner) -> None:
     fixture.texture.send(End(reason="finished"))
     assert fixture.frame_asked() == 3
     fixture.reply(1)
-    fixture.heard(Disconnect)
+    fixture.receive(Disconnect)
     assert runner.join() is None
 
 
@@ -384,7 +384,7 @@ def test_after_ctrl_c_no_answer_is_asked_for(runner: StageRunner) -> None:
     fixture.texture.send(End(reason="interrupted"))
     assert fixture.answers.receive(30) is None
     fixture.reply(0)
-    fixture.heard(Disconnect)
+    fixture.receive(Disconnect)
     assert runner.join() is None
 
 
@@ -393,7 +393,7 @@ def test_a_source_without_a_frame_ends_without_an_answer(runner: StageRunner) ->
     fixture.begin()
     lost = (SkippedItem("packet 1", "bad"),)
     fixture.texture.send(End(reason="finished", skipped=lost, made_pts=2, clamped_pts=1))
-    fixture.heard(Disconnect)
+    fixture.receive(Disconnect)
     assert runner.join() is None
     assert fixture.next_event() == Skipped(frame_index=0, pts_s=0.0, what="packet 1", reason="bad")
     notice = fixture.next_event()
@@ -409,7 +409,7 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
     fixture.reply(0)
     expect(fixture.texture, Credit)
     runner.control.ask("who?")
-    assert fixture.heard(SetQuery).query == "who?"
+    assert fixture.receive(SetQuery).query == "who?"
     fixture.hold("who?")
     assert fixture.frame_asked() == 0
     assert fixture.queries == ["what?", "who?"]
@@ -432,7 +432,7 @@ def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None
     assert fixture.stage.drops["answer.lost"] == 2
 
 
-def test_an_allocation_that_fails_shows_all_tokens_and_is_told_once(
+def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*what: object) -> None:
@@ -466,7 +466,7 @@ def test_a_texture_that_fails_ends_the_run(runner: StageRunner, monkeypatch: pyt
     failure = runner.join()
     assert isinstance(failure, StageDied)
     assert str(failure) == "the allocate stage died: no texture"
-    fixture.heard(Cancel)
+    fixture.receive(Cancel)
 
 
 def test_silence_is_counted_while_something_is_awaited(runner: StageRunner) -> None:
@@ -478,7 +478,7 @@ def test_silence_is_counted_while_something_is_awaited(runner: StageRunner) -> N
     failure = runner.join()
     assert isinstance(failure, StageDied)
     assert str(failure) == "the answer stage died: silent for 0.1 s; raise pipeline.timeout_s for slow models"
-    fixture.heard(Cancel)
+    fixture.receive(Cancel)
 
 
 def test_an_answer_that_never_comes_is_noticed_while_frames_go_on(runner: StageRunner) -> None:
@@ -501,5 +501,5 @@ def test_cancelling_tells_the_answer_stage(runner: StageRunner) -> None:
     fixture.begin()
     runner.control.cancel()
     assert runner.join() is None
-    fixture.heard(Cancel)
-    fixture.heard(Disconnect)
+    fixture.receive(Cancel)
+    fixture.receive(Disconnect)

@@ -121,7 +121,7 @@ def test_it_reads_at_most_one_frame_ahead_of_its_credits(runner: StageRunner) ->
     assert source.asked <= 3
 
 
-def test_newest_wins_and_what_must_be_told_is_carried_over(runner: StageRunner) -> None:
+def test_newest_wins_and_what_must_be_reported_is_carried_over(runner: StageRunner) -> None:
     lost = [SkippedItem("packet 2", "bad"), SkippedItem("packet 4", "worse")]
     source = ListedSource(
         [
@@ -282,7 +282,7 @@ class TestSourcesThatComeInTheirOwnTime:
         runner.control.end()
         source.queue.put(frame(5))
 
-    def test_outages_are_told_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
+    def test_outages_are_reported_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
         source.queue.put(frame(0))

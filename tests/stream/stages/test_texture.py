@@ -55,7 +55,7 @@ def test_it_wants_nothing_before_the_allocate_stage_does(runner: StageRunner) ->
     assert fixture.begin() == LOSSLESS_CREDITS
 
 
-def test_a_frame_is_written_and_told_for_its_credit(runner: StageRunner) -> None:
+def test_a_frame_is_written_and_reported_for_its_credit(runner: StageRunner) -> None:
     fixture = Fixture(runner)
     fixture.begin()
     fixture.send(0)
@@ -154,17 +154,17 @@ def test_cancelling_ends_it_while_it_waits(runner: StageRunner) -> None:
     assert runner.join() is None
 
 
-def test_hardware_that_gives_up_is_told_with_the_frame_and_counted(
+def test_hardware_that_gives_up_is_reported_with_the_frame_and_counted(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_failing_stores(monkeypatch, fails_writing=1)
     fixture = Fixture(runner)
     fixture.begin()
-    told = []
+    updates = []
     for index in range(3):
         fixture.send(index)
-        told.append(expect(fixture.allocate, TextureUpdated))
+        updates.append(expect(fixture.allocate, TextureUpdated))
         fixture.allocate.send(Credit())
-    assert [changed.fallback for changed in told] == [None, GONE, None]
-    assert told[1].stamp.epoch != told[0].stamp.epoch
+    assert [changed.fallback for changed in updates] == [None, GONE, None]
+    assert updates[1].stamp.epoch != updates[0].stamp.epoch
     assert fixture.stage.drops == {"texture.replaced": 0, "texture.fallbacks": 1}

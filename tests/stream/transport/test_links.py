@@ -188,10 +188,10 @@ def test_a_peer_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_sender_waits_for_room_until_its_owner_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "SEND_SLICE_MS", 1)
     monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
-    patience = iter([None, None, None])
+    checks = iter([None, None, None])
 
     def check() -> None:
-        if next(patience, "over") == "over":
+        if next(checks, "over") == "over":
             raise InterruptedError
 
     transport = Transport()
@@ -394,7 +394,7 @@ def until(done: Callable[[], bool], link: Link) -> None:
     raise AssertionError("it never came to that")
 
 
-def heard(port: ServerLink) -> tuple[Client, AnyMessage]:
+def next_message(port: ServerLink) -> tuple[Client, AnyMessage]:
     received = port.receive(LIMIT_MS)
     assert received is not None
     return received[0], received[1].message
@@ -403,11 +403,11 @@ def heard(port: ServerLink) -> tuple[Client, AnyMessage]:
 def met(port: ServerLink, link: Link) -> Client:
     """What the port calls this link."""
     link.send(TurnRequest())
-    return heard(port)[0]
+    return next_message(port)[0]
 
 
 @pytest.mark.parametrize("scheme", ["inproc", "ipc", "tcp"])
-def test_every_client_is_told_apart_and_answered_alone(places: Places, scheme: str) -> None:
+def test_every_client_is_distinguished_and_answered_alone(places: Places, scheme: str) -> None:
     port = places.port({"inproc": "inproc://answers", "ipc": places.ipc, "tcp": LOOPBACK}[scheme])
     links = [places.link(port.endpoint, watched=scheme != "inproc") for _ in range(2)]
     clients = [met(port, link) for link in links]
@@ -437,7 +437,7 @@ def test_what_cannot_be_read_is_an_error_of_its_sender_and_the_next_message_come
         assert received is not None
         assert isinstance(received[1], TransportError)
     bad.send(encode(TurnRequest()))
-    assert heard(port) == (received[0], TurnRequest())
+    assert next_message(port) == (received[0], TurnRequest())
 
 
 @pytest.mark.parametrize("scheme", ["inproc", "ipc"])
@@ -485,7 +485,7 @@ def test_a_message_that_is_too_large_closes_its_senders_connection_only(
     large.send(TurnRequest(), [np.zeros(1001, np.uint8)])
     until(lambda: large.lost, large)
     small.send(Connect(query="x" * 900))
-    assert heard(port) == (client, Connect(query="x" * 900))
+    assert next_message(port) == (client, Connect(query="x" * 900))
     assert not small.lost
 
 
@@ -634,7 +634,7 @@ def key(folder: Path, endpoint: str) -> ClientCurve:
     return made
 
 
-def test_whoever_holds_a_key_is_heard(places: Places, ours: Path) -> None:
+def test_whoever_holds_a_key_is_received(places: Places, ours: Path) -> None:
     port = places.port(LOOPBACK, ours)
     link = places.link(port.endpoint, key(ours, port.endpoint))
     client = met(port, link)
@@ -647,7 +647,7 @@ def test_whoever_holds_a_key_is_heard(places: Places, ours: Path) -> None:
 
 
 @pytest.mark.parametrize("who", ["without", "another server", "unknown client"])
-def test_whoever_holds_no_key_is_not_heard_and_hears_nothing(
+def test_whoever_holds_no_key_sends_nothing_and_receives_nothing(
     places: Places, ours: Path, theirs: Path, who: str
 ) -> None:
     port = places.port(LOOPBACK, ours)

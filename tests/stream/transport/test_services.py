@@ -155,8 +155,8 @@ def test_the_last_message_reaches_a_live_subscriber(publisher: Publisher) -> Non
             publisher.publish("word", body(number))
         publisher.close()
         publisher.close()
-        told = iter(listener.next, 19)
-        assert [word for word in told if word != "begin"] == list(range(19)), "the state may be told once more"
+        received = iter(listener.next, 19)
+        assert [word for word in received if word != "begin"] == list(range(19)), "the state may be told once more"
 
 
 def test_a_subscriber_that_stalls_costs_nothing() -> None:
@@ -200,7 +200,7 @@ def test_an_address_that_is_none_here(tmp_path: Path) -> None:
             Publisher(endpoint, None)
 
 
-def test_a_thread_that_does_not_start_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_does_not_start_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def slowly(self: served_module.SocketThread, endpoint: str) -> zmq.Socket[bytes]:
         time.sleep(0.2)
         return self._transport.context.socket(self._kind)

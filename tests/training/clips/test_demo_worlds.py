@@ -90,7 +90,7 @@ def test_with_two_numbers_the_side_decides() -> None:
     assert found == {"what number is on the left": "17.", "what number is on the right": "42."}
 
 
-def test_things_that_share_a_shape_are_told_apart_by_colour_or_not_asked_about() -> None:
+def test_things_that_share_a_shape_are_distinguished_by_colour_or_not_asked_about() -> None:
     twins = GroundTruth.of(600, 300, [RED_CIRCLE, SceneObject("circle", "blue", 300, 250, 40)])
     named = {question for question, answer in answers("place", twins).items() if not answer.startswith("there")}
     assert all("red circle" in question or "blue circle" in question for question in named)

@@ -51,7 +51,7 @@ def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
     assert asked
 
 
-def test_places_are_told_of_one_or_two_things_in_the_first_frame_and_in_the_last() -> None:
+def test_places_are_reported_of_one_or_two_things_in_the_first_frame_and_in_the_last() -> None:
     clip = random_clip(np.random.default_rng(1), (240, 120), 3)
     left, right, low = (0.0, 0.0, 24.0, 24.0), (200.0, 0.0, 240.0, 20.0), (100.0, 100.0, 120.0, 120.0)
     appears = ((), (left,), (left,))

@@ -29,8 +29,8 @@ def learner() -> Learner:
 def batch(request: pytest.FixtureRequest) -> Batch:
     """Two clips of so many frames, with questions."""
     for whole in random_batches(5, SimpleNamespace(value=1.0)):
-        told = bool((whole.places[:2] != IGNORED).any())
-        if told and whole.regions.shape[1] == request.param and whole.regions.shape[2] < 120:
+        known = bool((whole.places[:2] != IGNORED).any())
+        if known and whole.regions.shape[1] == request.param and whole.regions.shape[2] < 120:
             return Batch(whole.grid, *(tensor[:2] for tensor in whole.tensors))  # frames see those before them
     raise AssertionError
 

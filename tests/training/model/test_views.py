@@ -46,8 +46,8 @@ def test_targets_tell_what_each_region_shows() -> None:
     word = Seen("word", "faint", (160, 68, 210, 92), "still", "FOX", letters)
     regions = np.array([[0, 0, 0], [0, 3, 0], [0, 2, 5], [0, 2, 6], [1, 0, 0], [2, 0, 1]])
     found = [dict(zip(NAMES, row, strict=True)) for row in token_targets([word, circle], (128, 256), regions).tolist()]
-    told = {"what": WHATS.index("circle"), "colour": COLOUR_NAMES.index("blue"), "movement": 1, "order": 0}
-    assert told.items() <= found[0].items()
+    expected = {"what": WHATS.index("circle"), "colour": COLOUR_NAMES.index("blue"), "movement": 1, "order": 0}
+    assert expected.items() <= found[0].items()
     assert (found[0]["across"], found[0]["down"], found[0]["left"]) == (6, 6, UNKNOWN)
     assert set(found[1].values()) == {UNKNOWN}
     assert [row["holds"] for row in found] == [0, UNKNOWN, 1, 0, 0, 1], "whether the middle of its thing is in it"

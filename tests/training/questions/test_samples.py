@@ -132,7 +132,7 @@ def test_a_name_fits_one_thing_alone() -> None:
     assert [len(names.fitting(name)) for name in ("circle", "red circle", "blue circle", "square")] == [3, 1, 2, 0]
 
 
-def test_two_words_are_told_apart_by_colour_or_side() -> None:
+def test_two_words_are_distinguished_by_colour_or_side() -> None:
     other = Seen("word", "white", (40, 230, 120, 260), text="CAVE")
     assert answers(clip((WORD, other)), "word") == {
         "what word is on the left": "CAVE.",

@@ -155,7 +155,7 @@ def test_what_the_driver_does_not_take_is_replaced_by_the_shipped_ptx(
     assert "nvcc is newer than the driver" in caplog.text
 
 
-def test_an_old_driver_is_told_which_it_should_be(cuda_on_cpu: CpuMachine) -> None:
+def test_an_old_driver_is_reported_with_the_one_needed(cuda_on_cpu: CpuMachine) -> None:
     cuda_on_cpu.set_driver_version(11080)
     try:
         with (

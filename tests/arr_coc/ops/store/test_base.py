@@ -312,7 +312,7 @@ def test_planes_of_another_format_are_refused(opened: Opener) -> None:
             store.write(other, Difference.everywhere(store.grid), stamp(0))
 
 
-def test_a_cuda_device_that_serves_no_store_is_told_once(
+def test_a_cuda_device_that_serves_no_store_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("arr_coc.ops.backends.has_cuda", lambda: True)

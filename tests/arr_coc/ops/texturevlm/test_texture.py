@@ -245,7 +245,7 @@ def test_a_layer_of_an_array_and_the_gradient_of_what_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gaze", "error", "words"),
+    ("options", "error", "words"),
     [
         ({"fixation": (0.5, 1.01)}, OptionError, r"in \[0, 1\] of the picture, got \(0.5, 1.01\)"),
         ({"fixation": (-0.01, 0.5)}, OptionError, "got"),
@@ -260,6 +260,8 @@ def test_a_layer_of_an_array_and_the_gradient_of_what_is_seen() -> None:
         ({"layer": 1}, OptionError, "layers 0 to 0"),
     ],
 )
-def test_a_gaze_that_means_nothing_is_refused(gaze: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_foveation_options_that_mean_nothing_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
-        TEXTURE.sample_foveated(**{"fixation": (0.5, 0.5), **gaze})
+        TEXTURE.sample_foveated(**{"fixation": (0.5, 0.5), **options})

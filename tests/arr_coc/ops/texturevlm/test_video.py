@@ -48,8 +48,8 @@ def test_only_what_changed_is_written(video: VideoStream) -> None:
 
 
 def test_a_foveated_view_equals_the_references(video: VideoStream) -> None:
-    for gaze in ({}, {"e0": 0.2}, {"M0": 0.1, "e0": 0.2}):
-        seen, expected = (source.sample_foveated((0.3, 0.8), 12, **gaze) for source in (video, Texture(picture(0))))
+    for options in ({}, {"e0": 0.2}, {"M0": 0.1, "e0": 0.2}):
+        seen, expected = (source.sample_foveated((0.3, 0.8), 12, **options) for source in (video, Texture(picture(0))))
         assert torch.equal(seen.regions, expected.regions)
         assert torch.equal(seen.pixels, expected.pixels)
         assert (seen.M0, seen.e0) == (expected.M0, expected.e0)
