@@ -25,7 +25,7 @@ from typing import ClassVar
 class ArrCocError(Exception):
     """Base of every error that `arr_coc` raises on purpose; its message is fit to show to a user.
 
-    The message is `problem`, and after a semicolon `remedy`: what to do, None where it is not told apart.
+    The message is `problem`, and after a semicolon `remedy`: what to do, None where it is not given separately.
     """
 
     user_fixable: ClassVar[bool] = False

@@ -73,11 +73,11 @@ def json_line(level: str, fields: dict[str, Any], at_s: float | None = None) -> 
     """Return `{"ts": …, "level": …, …}`; the time is UTC, in ISO 8601 with milliseconds."""
     at = datetime.now(timezone.utc) if at_s is None else datetime.fromtimestamp(at_s, timezone.utc)
     ts = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    told = {"ts": ts, "level": level, **fields}
+    entry = {"ts": ts, "level": level, **fields}
     try:
-        line = msgspec.json.encode(told, enc_hook=str)
+        line = msgspec.json.encode(entry, enc_hook=str)
     except UnicodeEncodeError:
-        line = msgspec.json.encode(_whole(told), enc_hook=str)
+        line = msgspec.json.encode(_whole(entry), enc_hook=str)
     return printable_json(line.decode())
 
 

@@ -61,7 +61,7 @@ class SourceFrame:
 
 
 def merge_metadata(old: SourceFrame, new: SourceFrame) -> SourceFrame:
-    """The newer frame, with what must be told of the older one that it replaces."""
+    """The newer frame, with what must be reported of the older one that it replaces."""
     return replace(new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped)
 
 

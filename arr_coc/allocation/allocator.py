@@ -285,7 +285,7 @@ class StreamAllocator:
 
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
-        when the model that was asked died and its successor is told."""
+        when the model that was asked died and its successor gets the question."""
         if self._query is not None and _same(self._query, query):
             return
         self._query = query

@@ -88,8 +88,8 @@ class BudgetController:
     what has been seen, and the budget is what would bring the model to its aim. The model is a line, ttft = a + b·K, by
     least squares with Huber's weights (Huber, Robust Estimation of a Location Parameter, 1964), drawn towards the slope
     known before, because steady budgets tell nothing of it. p95 lies above the line by the 95th percentile of recent
-    ratios of an answer's time to what the line foretold. Because the tokens of each answer are told, answers that were
-    on their way when the budget moved mislead nobody.
+    ratios of an answer's time to what the line predicted. Because the tokens of each answer are given, answers
+    that were on their way when the budget moved mislead nobody.
 
     Three answers in a row beyond the usual are another load: those before them are forgotten, and the slope is scaled
     as the times are. One that is alone is an outlier. No clock, no I/O; the same answers give the same budgets.

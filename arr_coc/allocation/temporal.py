@@ -233,8 +233,8 @@ class FeedbackPrior:
         """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
         attention = np.clip(feedback.attention, 0, 1) / tile_counts(feedback.regions, shape)
         attention /= attention.max(initial=_TINY)
-        told = np.stack([np.sqrt(attention), np.clip(feedback.similarity, 0, 1)])
-        maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in told])
+        reported = np.stack([np.sqrt(attention), np.clip(feedback.similarity, 0, 1)])
+        maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in reported])
         maps = shift_map(maps, *moved_tiles, np.nan)
         spoken = ~np.isnan(maps[0])
         appearance = self._appearance_of(feedback.stamp.frame_index, shape)

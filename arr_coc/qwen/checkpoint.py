@@ -144,8 +144,8 @@ def _check_tokenizer(folder: Path, name: str) -> None:
     for file in (*(file for files in TOKENIZER_FILES for file in files), *TEMPLATE_FILES):
         if (folder / file).is_file():
             refuse_pointer(folder / file)
-    told = read_object(settings) if settings.is_file() else {}
-    if not told.get("chat_template") and not any((folder / file).is_file() for file in TEMPLATE_FILES):
+    fields = read_object(settings) if settings.is_file() else {}
+    if not fields.get("chat_template") and not any((folder / file).is_file() for file in TEMPLATE_FILES):
         raise ModelError(
             f"the tokenizer of {name} has no chat template: no {TEMPLATE_FILES[0]} in {folder}",
             "use an instruct version of the model, or download it again",

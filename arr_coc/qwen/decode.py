@@ -152,7 +152,7 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 rotated: heads * head_dim numbers, in any shape."""
 
 Watch = Callable[[int, torch.Tensor, torch.Tensor], None]
-"""Is told of each layer (its number) the rotated query [heads, head_dim] and the keys [kv heads, L, head_dim]."""
+"""Receives of each layer (its number) the rotated query [heads, head_dim] and the keys [kv heads, L, head_dim]."""
 
 
 def through_layers(
@@ -304,7 +304,7 @@ def decode(
 ) -> Iterator[int]:
     """Token ids after a prefill that gave `logits`, without the end token; ends early once `should_stop` says so.
 
-    The device is waited for once a token. `watch` is told of every query, but where the decoder is spread over devices.
+    The device is waited for once a token. `watch` receives every query, but where the decoder is spread over devices.
     Raises NonFiniteError where logits hold NaN or Inf.
     """
     generator = torch.Generator(logits.device).manual_seed(options.seed) if options.temperature else None

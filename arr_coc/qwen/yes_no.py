@@ -27,19 +27,18 @@ class Calibration:
     bias: float = 0.0
 
     @classmethod
-    def read(cls, told: object, name: str) -> Calibration:
+    def read(cls, given: object, name: str) -> Calibration:
         """Read the calibration from the configuration of the model `name`; None gives the neutral one. Raises
-        ModelError for anything else
-        than two numbers."""
-        if told is None:
+        ModelError for anything else than two numbers."""
+        if given is None:
             return cls()
         scale: Any
         bias: Any
-        scale, bias = (told.get("scale"), told.get("bias")) if isinstance(told, Mapping) else (None, None)
+        scale, bias = (given.get("scale"), given.get("bias")) if isinstance(given, Mapping) else (None, None)
         if not (_is_finite(scale) and _is_finite(bias) and scale > 0):
             raise ModelError(
                 f'{CONFIG_KEY} in the config.json of {name} must be {{"scale": a number above 0, "bias": a '
-                f"number}}, got {told!r}",
+                f"number}}, got {given!r}",
                 "make it anew with python -m training.calibration",
             )
         return cls(float(scale), float(bias))

@@ -34,7 +34,7 @@ class AdaptiveTensionBalancer(nn.Module):
     A small net of the question's mean embedding and of mean and maximum of each map. Untrained, a map counts more the
     more something sticks out of it (maximum − mean), and the question does not matter. Two guards: where the
     strongest saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information raised unless the
-    question is heard; participation counts only as far as it is trusted.
+    question is used; participation counts only as far as it is trusted.
     """
 
     def __init__(self, query_dim: int = 0, width: int = 16) -> None:

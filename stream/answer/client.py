@@ -203,11 +203,11 @@ class AnswerClient:
         return embedding
 
     def disconnect(self) -> None:
-        """Announce that nothing more will be asked. A peer that is gone need not be told."""
+        """Announce that nothing more will be asked. A peer that is gone need not receive it."""
         self.link.offer(Disconnect())
 
     def cancel(self) -> None:
-        """Announce that no answer is wanted any more. A peer that is gone need not be told."""
+        """Announce that no answer is wanted any more. A peer that is gone need not receive it."""
         self.link.offer(Cancel())
         self.disconnect()
 

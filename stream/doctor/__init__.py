@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | None = None) -> Iterator[DiagnosticCheck]:
     """Yield every check as soon as it is made, in the order in which they are shown.
 
-    `begin` is told the part that is checked next. Loads no model and holds nothing; takes seconds, most of them for
+    `begin` receives the part that is checked next. Loads no model and holds nothing; takes seconds, most of them for
     torch and for the texture stores. The memory is that of an answer stage for so many `streams`.
     """
     checks: tuple[tuple[str, Callable[[], DiagnosticCheck]], ...] = (

@@ -2,7 +2,7 @@
 
 A folder with a part for each process that wrote, one after the other: `0001.rec`, `0002.rec`… A part is a `RecordLog`
 of msgpack: `SessionStarted` first, then messages sent and received, and events, in order. Messages are those of
-`stream.protocol.messages`, their arrays compressed. What was cut short at the end of a part is left out, and told.
+`stream.protocol.messages`, their arrays compressed. What was cut short at the end of a part is left out and reported.
 """
 
 from __future__ import annotations

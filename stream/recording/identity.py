@@ -164,10 +164,10 @@ def answer_provenance(config: Config) -> str:
 
     name = config.answer.model
     settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS, "allocate": {"budget"}})
-    told = AnswerProvenance(
+    provenance = AnswerProvenance(
         version("arr-coc-stream"), _found_again(name), model_fingerprint(name), torch.get_num_threads(), settings
     )
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(provenance).decode()
 
 
 def parse_provenance(text: str) -> AnswerProvenance:

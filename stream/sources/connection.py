@@ -1,7 +1,7 @@
 """Opening a camera or address within its limits, and FFmpeg's errors in words.
 
 A playlist, or a description of a session, names other files and addresses; so does a name with `%d` in it. Whoever
-gives a file means that file: FFmpeg is told by its whitelists to open nothing else. An address may lead to other
+gives a file means that file: FFmpeg's whitelists let it open nothing else. An address may lead to other
 addresses, as HLS does, and never to a file.
 """
 

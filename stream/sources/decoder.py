@@ -258,7 +258,7 @@ class LossTracker:
         self._waiting: list[_Loss] = []
 
     def lost(self, number: int, reason: str, pts: int | None, media_ns: int | None, *, exact: bool = True) -> None:
-        """Note that packet `number` (1-based) failed. `exact` is False where a decoder with threads told it late."""
+        """Note that packet `number` (1-based) failed. `exact` is False where a threaded decoder reported it late."""
         if self._waiting and number - 1 <= self._waiting[-1].last <= number:
             self._waiting[-1] = replace(self._waiting[-1], last=number)
         else:
@@ -280,8 +280,8 @@ ONE_THREAD_MAX_PX = 1920 * 1088
 and names the very packet that failed."""
 
 LARGE_PICTURE_THREADS = 4
-"""Threads for larger pictures. A failure is then told this many packets late, and a file that is damaged in its last
-few packets may lose as many of its last frames, because PyAV cannot drain a decoder past an error."""
+"""Threads for larger pictures. A failure is then reported this many packets late, and a file that is damaged in its
+last few packets may lose as many of its last frames, because PyAV cannot drain a decoder past an error."""
 
 MAX_READ_ERRORS = 16
 """Failed reads in a row after which the rest of a file is given up."""

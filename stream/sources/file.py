@@ -218,7 +218,7 @@ WAIT_MS = 50
 """Longest single wait for data, before the reader looks whether it shall stop."""
 
 SAY_WAITING_S = 3.0
-"""After so long without a first byte the user is told what is waited for."""
+"""After so long without a first byte a message says what is waited for."""
 
 REMEDY = "send MPEG-TS or Matroska, or an MP4 with its index in front (-movflags +faststart)"
 
@@ -265,16 +265,16 @@ class PipeReader:
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes as soon as there are some; none at the end."""
-        since, told = time.monotonic(), False
+        since, reported = time.monotonic(), False
         while not self.stopped:
             if self._poll.poll(WAIT_MS):
                 data = os.read(self._descriptor, size)
                 self.bytes_read += len(data)
                 return data
             self.stopped = self.should_stop()
-            if not self.bytes_read and not told and time.monotonic() - since > SAY_WAITING_S:
+            if not self.bytes_read and not reported and time.monotonic() - since > SAY_WAITING_S:
                 log.warning("waiting for a video on standard input")
-                told = True
+                reported = True
         return b""
 
 

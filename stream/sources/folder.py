@@ -80,7 +80,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 _SHOWN = 3
-"""Losses in a row that are told one by one."""
+"""Losses in a row that are reported one by one."""
 
 
 class FolderSource(Source):

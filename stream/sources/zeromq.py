@@ -276,13 +276,13 @@ class _Receiver(ReaderThread):
 
     def _captured_ns(self, header: FrameHeader, now_ns: int) -> int:
         """Return the capture time: as the sender says, if it has the same clock; else the time of arrival."""
-        told = header.t_ns if self._same_clock else None
-        return told if told is not None and 0 <= now_ns - told <= SHARED_CLOCK_NS else now_ns
+        sent_ns = header.t_ns if self._same_clock else None
+        return sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= SHARED_CLOCK_NS else now_ns
 
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
         """Return how many frames the sender numbered since the last one that was taken, or at least how many came.
 
-        Those of an outage were not dropped: they are told as that.
+        Those of an outage were not dropped: they are reported as an outage.
         """
         before, self._sequence = self._sequence, header.seq
         if before is None or header.seq is None or header.seq <= before:
@@ -291,7 +291,7 @@ class _Receiver(ReaderThread):
         return max(passed, gap) if gap <= SEQUENCE_GAP_MAX else passed
 
     def _note_unreadable(self, problem: str) -> None:
-        """Messages that cannot be read, one after the other, are told as one, by the first one's reason."""
+        """Messages that cannot be read, one after the other, are reported as one, by the first one's reason."""
         self._problem = problem
         what, count = f"message {self._messages}", 1
         if self._unreadable:

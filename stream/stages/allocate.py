@@ -54,7 +54,7 @@ NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AllocatePolicy:
-    """Policy of allocation and of what is told of it.
+    """Policy of allocation and of what is reported of it.
 
     `live`: answer points count capture time, not media time. `whole_frames`: the answer server encodes whole frames,
     not tokens. `all_tiles`: the model reads a token for every tile, whatever was chosen. `with_maps`: frame events hold
@@ -258,7 +258,7 @@ class AllocateStage:
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.
 
-        Where the standing query has ended the run, what was read beyond that is not told.
+        Where the standing query has ended the run, what was read beyond that is not reported.
         """
         if self._control.found:
             self._scheduler.finish(last_answer=False)

@@ -254,7 +254,7 @@ EVENT_QUEUE = 256
 """Events that may wait for the main thread before the allocate stage waits."""
 
 LINGER_MS = 1000
-"""How long a closing end still tries to hand over what it was told to send."""
+"""How long a closing end still tries to hand over what it was given to send."""
 
 
 class EventReceiver:

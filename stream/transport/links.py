@@ -24,7 +24,7 @@ SEND_LIMIT_MS = 2000
 """Longest wait for room where the link has no owner to ask."""
 
 LINGER_MS = 1000
-"""How long a closing link still tries to hand over what it was told to send."""
+"""How long a closing link still tries to hand over what it was given to send."""
 
 RECONNECT_MS, RECONNECT_MAX_MS = 20, 500
 """First and longest wait between attempts to reach another process."""

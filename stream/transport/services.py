@@ -56,7 +56,7 @@ class SocketThread(ABC):
             raise OutputError(f"cannot open {self._asked_endpoint}: nothing happens") from error
 
     def finish(self) -> None:
-        """Waits for the thread, which has been told to end, and ends the context."""
+        """Waits for the thread, which has been asked to end, and ends the context."""
         self._thread.join(STOP_LIMIT_S)
         self._transport.close()
 
@@ -67,7 +67,7 @@ class SocketThread(ABC):
 
     @abstractmethod
     def serve(self, public: zmq.Socket[bytes]) -> None:
-        """Serve in the thread until it is told to end."""
+        """Serve in the thread until it is asked to end."""
 
     def _run(self) -> None:
         with suppress(zmq.ContextTerminated):
@@ -268,7 +268,7 @@ class Publisher:
 
 
 class _PublicSocket(SocketThread):
-    """The publisher's thread: what is handed over goes out, and newcomers are told the last state."""
+    """The publisher's thread: what is handed over goes out, and newcomers get the last state."""
 
     def __init__(
         self,
@@ -357,7 +357,7 @@ class _PublicSocket(SocketThread):
             if len(sent) - 1 > TOPIC_BYTES_MAX or not self._is_known(sent[1:]):
                 self._unknown += 1
                 continue
-            # XPUB_MANUAL: the socket remembers what it is told to, for whoever has just sent it.
+            # XPUB_MANUAL: the socket remembers what it is set to, for whoever has just sent it.
             if sent[:1] == b"\x00":
                 public.setsockopt(zmq.UNSUBSCRIBE, sent[1:])
             if sent[:1] == b"\x01":
