@@ -38,7 +38,7 @@ class CaptureConfig(Section):
     """Begin a file here, in seconds of its media time, with the first frame of that time or later. Times stay those of
     the file."""
     duration_s: float | None = Field(default=None, gt=0)
-    """Of a file, read so many seconds of media time, counted from `start_s`; to its end when absent."""
+    """Length of the part of a file to read, in seconds of media time from `start_s`; to its end when absent."""
     max_frames: int | None = Field(default=None, ge=1)
     """Stop after this many frames."""
     realtime: bool = False
@@ -60,7 +60,7 @@ class CaptureConfig(Section):
     open_timeout_s: float = Field(default=10.0, gt=0)
     """Time limit of one attempt to reach a live source, in seconds."""
     stall_s: float = Field(default=5.0, gt=0)
-    """A live source without a frame for so many seconds counts as lost."""
+    """Time without a frame after which a live source counts as lost, in seconds."""
 
 
 class CutConfig(Section):
@@ -74,7 +74,7 @@ class TextureConfig(Section):
     """Texture store, and the change that makes a tile new."""
 
     backend: Literal["auto", "cpu", "gl", "cuda"] = "auto"
-    """Place of the texture: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
+    """Texture backend: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
     mean_threshold: float = Field(default=3.5, ge=0, le=255)
     """A tile is dirty where its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)
@@ -101,14 +101,14 @@ class AllocateConfig(Section):
     tau_ms: float = Field(default=93.0, gt=0)
     """Time constant of blending relevance over time; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0
-    """Of the strategy `random`."""
+    """Seed of the strategy `random`."""
 
 
 class IncrementalConfig(Section):
     """Limits of `encode = "incremental"`: what it keeps, and when it encodes again. benchmarks/README.md: its error."""
 
     every_frames: int | None = Field(default=64, ge=1)
-    """Every so many frames all regions are encoded afresh; none for never."""
+    """Number of frames after which all regions are encoded afresh; none for never."""
     share: float = Field(default=0.10, ge=0, le=1)
     """Share of the regions that are encoded again with every frame although they did not change."""
     drift_limit: float | None = Field(default=0.2, gt=0)
@@ -189,10 +189,10 @@ class AnswerConfig(Section):
     answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason.
     `answer.window.on_cut` is about the frames that are kept."""
     target_ms: float | None = Field(default=None, gt=0)
-    """Of twenty answers, nineteen begin within so many milliseconds of their frame's capture: the budget moves for it,
-    from 64 to 400 tokens. Not where a file is read frame by frame."""
+    """Target for p95 time to first token, from the frame's capture, in milliseconds: the budget adapts within 64 to 400
+    tokens. It has no effect where a file is read frame by frame."""
     shadow_every: int | None = Field(default=None, ge=1)
-    """After so many answers the frame of the last one is answered about with all of its tokens too, to compare."""
+    """Number of answers after which the last one's frame is answered again with all of its tokens, to compare."""
     feedback: bool = True
     """Let the regions that an answer attended to draw the tokens of later frames."""
     max_tokens: int = Field(default=64, ge=1)
@@ -200,15 +200,15 @@ class AnswerConfig(Section):
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy: the same answer on every run."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Of the next tokens, the likeliest that together reach this probability are drawn from; with a temperature."""
+    """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature."""
     seed: int = 0
-    """Of the draws, with a temperature."""
+    """Seed of sampling, with a temperature."""
     server: str | None = Field(default=None, min_length=1)
     """Address of a `serve-answers`, such as tcp://10.0.0.2:5555; a process of this run when absent."""
     device: str = "auto"
     """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Numbers that the model computes with."""
+    """Data type that the model computes with."""
 
     @property
     def asked(self) -> str:
@@ -255,9 +255,9 @@ class PipelineConfig(Section):
     """Start a process that died or hangs again, with the frame stages in a process of their own; for live sources when
     absent."""
     restart_limit: int = Field(default=5, ge=1)
-    """So many deaths within a minute are a crash loop, and end the run."""
+    """Deaths of one process within a minute that count as a crash loop and end the run."""
     heartbeat_s: float = Field(default=5.0, gt=0)
-    """A process without a heartbeat for so many seconds hangs."""
+    """Time without a heartbeat after which a process counts as hung and is restarted, in seconds."""
     single_process: bool = False
     """Run the answer stage as a thread instead of a process of its own."""
     frames: Literal["lossless", "newest"] = "lossless"

@@ -202,6 +202,6 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
 
 def _accepted(item: ErrorDetails, field: FieldInfo) -> str:
     """Return pydantic's message without "Input should", with an example in place of a pattern."""
-    if item["type"] == "string_pattern_mismatch" and field.examples:
+    if item["type"] in ("string_pattern_mismatch", "string_type") and field.examples:
         return f"be text such as {field.examples[0]}"
     return item["msg"].partition(" should ")[2]
