@@ -96,7 +96,7 @@ def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, mess
         (
             "allocate.budget",
             0,
-            f"allocate.budget should be greater than or equal to 1, or {AUTO}, or be a valid string, got 0",
+            f"allocate.budget should be greater than or equal to 1, or {AUTO}, or be text such as 27%, got 0",
         ),
         (
             "allocate.budget",
@@ -116,12 +116,12 @@ def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, mess
         (
             "allocate.budget",
             1.5,
-            f"allocate.budget should be a valid integer, or {AUTO}, or be a valid string, got 1.5",
+            f"allocate.budget should be a valid integer, or {AUTO}, or be text such as 27%, got 1.5",
         ),
         (
             "allocate.budget",
             True,
-            f"allocate.budget should be a valid integer, or {AUTO}, or be a valid string, got True",
+            f"allocate.budget should be a valid integer, or {AUTO}, or be text such as 27%, got True",
         ),
         ("allocate.explore", 2, "allocate.explore should be less than or equal to 1, got 2"),
         ("answer.every_s", 0, "answer.every_s should be greater than 0, or be none, got 0"),
