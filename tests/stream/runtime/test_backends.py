@@ -114,7 +114,7 @@ def test_a_stream_outlives_its_graphics_device(monkeypatch: pytest.MonkeyPatch, 
     one, two = (random_planes(rng, 96, 160, layout="rgb") for _ in range(2))
     updater = TextureUpdater()
     updater.process(one, stamp(0))
-    opened[0].device.lose("the cable was pulled")  # type: ignore[attr-defined]
+    opened[0].device.mark_lost("the cable was pulled")  # type: ignore[attr-defined]
     if while_reading:
         with pytest.raises(StoreReplaced, match="the cable was pulled"), updater.lease() as view:
             view.read(3)

@@ -72,7 +72,7 @@ def test_a_stage_that_does_not_end_is_named_and_left_behind(
     group.start(*stages)
     stages[0].let_go.set()
     assert not group.stop()
-    assert "still running 0.01 s after they were told to end: stuck" in caplog.text
+    assert "still running 0.01 s after the request to end: stuck" in caplog.text
     stages[1].let_go.set()
 
 

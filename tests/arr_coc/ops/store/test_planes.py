@@ -53,8 +53,8 @@ Y, U = np.zeros((64, 64), np.uint8), np.zeros((32, 32), np.uint8)
     ("planes", "message"),
     [
         (FramePlanes("yuv", (Y, U)), "has 3 planes, got 2"),
-        (FramePlanes("yuv", (Y, U, U[:20])), "no 1, 2 or 4 fold subsampling"),
-        (FramePlanes("yuv", (Y, U[:11], U[:11])), "no 1, 2 or 4 fold subsampling"),
+        (FramePlanes("yuv", (Y, U, U[:20])), "not a 1, 2 or 4 fold subsampling"),
+        (FramePlanes("yuv", (Y, U[:11], U[:11])), "not a 1, 2 or 4 fold subsampling"),
         (FramePlanes("gray", (Y.astype(np.uint16),)), "got uint16"),
         (FramePlanes("rgb", (Y,)), r"does not fit a plane of shape \(64, 64\)"),
         (FramePlanes("gray", (np.zeros((4, 4, 3), np.uint8),)), "does not fit a plane of shape"),
