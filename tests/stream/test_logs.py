@@ -19,6 +19,7 @@ from stream.commands.run import report_written
 from stream.display import open_display
 from stream.display.lines import JsonDisplay, LinesDisplay, log_level
 from stream.display.progress import ProgressDisplay
+from stream.errors import OutputFailed
 from stream.events import (
     AnswerDeltaEvent,
     Cut,
@@ -170,3 +171,28 @@ def test_stderr_that_is_no_file_is_written_too(machine: None, capsys: pytest.Cap
 def test_levels(event: Event, level: str) -> None:
     assert log_level(event) == level
     assert isinstance(event, Summary) or level != "error"
+
+
+def test_text_that_utf8_cannot_carry_is_written_all_the_same() -> None:
+    fields = {"path": "a\udcff.mp4", "others": ["b\udcff", 2], "more": {"name": "c\udcff"}}
+    entry = json.loads(logs.json_line("info", fields))
+    assert entry["path"].startswith("a")
+    assert entry["others"][1] == 2
+    assert entry["more"]["name"].startswith("c")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_full_disk_behind_stdout_is_an_error_and_a_closed_terminal_is_none(
+    monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    monkeypatch.setattr(logs, "leave_gone_terminal", lambda: gone)
+    if gone:
+        logs.print_line("a caption")
+        return
+    with pytest.raises(OutputFailed, match="cannot write stdout: No space left on device"):
+        logs.print_line("a caption")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from arr_coc.types import NO_SHIFT, FramePlanes
-from arr_coc.video.motion import DOWNSCALED_SHAPE, Thumbnail, estimate_shift
+from arr_coc.video.motion import DOWNSCALED_SHAPE, Match, Thumbnail, estimate_shift, found_in_place, match_blocks
 from tests.support.video import SUBSAMPLINGS, random_planes
 
 
@@ -103,3 +103,9 @@ def test_rgb_is_seen_as_its_luma_and_chroma() -> None:
     y, v, u = cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb)[0, 0]
     downscaled = Thumbnail.of(FramePlanes("rgb", (rgb,))).downscaled
     assert downscaled[:, 0, 0].tolist() == [y, u, v]
+
+
+def test_pictures_of_different_size_have_no_block_in_common() -> None:
+    one, other = (thumbnail(scenery(0, 64, width)) for width in (64, 96))
+    assert match_blocks(one, other) == Match()
+    assert found_in_place(one, other) == 0.0

@@ -13,6 +13,7 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPack
 from stream.errors import TransportError
 from stream.protocol.codec import (
     Array,
+    checked_feedback,
     embedding_of,
     feedback_arrays,
     feedback_of,
@@ -165,3 +166,16 @@ def test_an_answer_may_come_without_feedback() -> None:
     assert feedback_of(answered(None), []) is None
     with pytest.raises(TransportError, match="announces 0 arrays and came with 1"):
         feedback_of(answered(None), [b"x"])
+
+
+def test_an_empty_embedding_is_refused() -> None:
+    empty = np.zeros((0, 16), np.float32)
+    with pytest.raises(TransportError, match="the embedding of a question holds nothing"):
+        embedding_of(QueryAccepted(query="What?", model_id="tiny", arrays=specs_of(empty)), [b""])
+
+
+def test_feedback_needs_a_number_for_each_region() -> None:
+    packet = tokens()
+    feedback = Feedback(STAMP, packet.regions, packet.relevance[:-1], packet.relevance)
+    with pytest.raises(TransportError, match="feedback holds as many regions as it has numbers for"):
+        checked_feedback(feedback)

@@ -39,6 +39,7 @@ from stream.protocol.messages import (
     decode,
     encode,
 )
+from stream.untrusted import HEADER_BYTES_MAX, WEIGHTS_BYTES_MAX
 
 STAMP = FrameStamp(7, 280_000_000, 123_456_789, (5 << 32) | 1)
 MESSAGES: list[Message] = [
@@ -125,3 +126,8 @@ def test_noise_is_refused_or_read_but_never_breaks(data: bytes) -> None:
 def test_a_frame_that_nobody_has_is_refused(side_px: tuple[int, int]) -> None:
     with pytest.raises(TransportError, match="is not the tile grid"):
         decode(encode(TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(*side_px))))
+
+
+def test_a_message_beyond_any_length_is_not_even_decoded() -> None:
+    with pytest.raises(TransportError, match=r"a message's fields have \d+ bytes; at most"):
+        decode(bytes(HEADER_BYTES_MAX + WEIGHTS_BYTES_MAX + 1))
