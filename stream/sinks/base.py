@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 from stream.events import Event
-from stream.monitor.health import RunHandle
+
+if TYPE_CHECKING:
+    from stream.monitor.health import RunHandle
 
 
 class Sink(ABC):
