@@ -24,6 +24,8 @@ from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.types import TILE_PX, Allocation
 
+log = logging.getLogger(__name__)
+
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 
@@ -211,8 +213,6 @@ def _gathered(vision_embeds: torch.Tensor, relevance: torch.Tensor, allocation: 
 
 
 _QUERY_WEIGHT = "participation.asked.question.words.weight"
-
-log = logging.getLogger(__name__)
 
 
 def fingerprint(embeddings: torch.Tensor) -> str:

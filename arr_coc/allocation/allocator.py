@@ -37,6 +37,8 @@ from arr_coc.relevance.balancing import CachedRelevance, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import LEVELS, NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
 
+log = logging.getLogger(__name__)
+
 Map = npt.NDArray[np.float32]
 
 
@@ -196,9 +198,6 @@ def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.i
         return 0.0
     seen = previous != UNKNOWN
     return float((previous[seen] != levels[seen]).mean()) if seen.any() else 0.0
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from arr_coc.qwen.decode import GrowableLayer, choose_finite, decode, not_finite
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 
+_log = logging.getLogger(__name__)
+
 AHEAD_TOKENS = 2
 """How many tokens are computed while the first of them is read; so many are in vain where an answer ends."""
 
@@ -195,9 +197,6 @@ class _ResultQueue:
             self._arrived[place].synchronize()
         found: list[int] = self._rows[place].tolist()
         return found
-
-
-_log = logging.getLogger(__name__)
 
 
 class DecodeRunner:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from stream import logs
 from stream.answer.model import model_name
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
-from stream.config import STDOUT, CaptureConfig, Config, NetworkConfig, check_reachable, needs_keys
+from stream.config import STDOUT, CaptureConfig, Config, NetworkConfig, OutputConfig, check_reachable, needs_keys
 from stream.errors import (
     NothingToContinue,
     OutputError,
@@ -41,9 +41,17 @@ from stream.sources.address import (
 from stream.sources.checks import check_address, check_file, is_pattern, pictures_of, refuse_time_range
 
 if TYPE_CHECKING:
-    from stream.config import OutputConfig
     from stream.events import Summary
     from stream.runtime.answer_worker import AnswerWorker
+
+
+NAME = "{name}"
+"""Placeholder in an output's name for the source's name without folder and suffix."""
+
+CAPTIONS = ".vtt"
+"""Suffix of the output where `-o` names a folder."""
+
+RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
 
 
 def report_written(paths: Sequence[str]) -> None:
@@ -57,15 +65,6 @@ def report_written(paths: Sequence[str]) -> None:
 def also_written(output: OutputConfig) -> list[str]:
     """Return the files that a run wrote beside its captions."""
     return [path for path in (output.heatmap, output.why, output.record) if path is not None]
-
-
-NAME = "{name}"
-"""Placeholder in an output's name for the source's name without folder and suffix."""
-
-CAPTIONS = ".vtt"
-"""Suffix of the output where `-o` names a folder."""
-
-RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:

@@ -14,16 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
+from arr_coc.resources import CHECKOUT
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import PipelineConfig
 from stream.errors import StageDied
 from stream.events import Restarted
 
-ROOT = str(Path(__file__).resolve().parents[2])
+log = logging.getLogger(__name__)
+
+ROOT = str(CHECKOUT)
 """Where the packages of this program lie."""
 
 BOOTSTRAP = (
@@ -113,8 +115,6 @@ STOP_LIMIT_S = 2.0
 
 OUTPUT_TAIL_BYTES = 4000
 """Size of the last output of a dead child that goes to the debug log."""
-
-log = logging.getLogger(__name__)
 
 
 class ChildProcess:

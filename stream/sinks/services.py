@@ -20,6 +20,8 @@ from stream.transport.security import server_curve
 from stream.transport.services import Publisher, RequestServer, TopicMessage
 from stream.untrusted import QUERY_LIMIT_CHARS
 
+log = logging.getLogger(__name__)
+
 KEPT = (STATUS, "answer", "look", "turned", "frame", STATS)
 """Topics whose last message a newcomer gets."""
 
@@ -66,8 +68,6 @@ class PublishSink(Sink):
 
 
 EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
-
-log = logging.getLogger(__name__)
 
 
 class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):

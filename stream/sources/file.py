@@ -37,6 +37,8 @@ from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.planes import to_planes
 from stream.sources.timing import MediaTimeline
 
+log = logging.getLogger(__name__)
+
 END_TOLERANCE_NS = NS_PER_S // 2
 """Time by which a video may end earlier than declared before that counts as a loss: containers round and count
 differently."""
@@ -221,8 +223,6 @@ SAY_WAITING_S = 3.0
 """After so long without a first byte a message says what is waited for."""
 
 REMEDY = "send MPEG-TS or Matroska, or an MP4 with its index in front (-movflags +faststart)"
-
-log = logging.getLogger(__name__)
 
 
 class StdinSource(ContainerSource):

@@ -31,6 +31,8 @@ from stream.sources.planes import to_planes
 from stream.sources.threaded import ReaderThread, ThreadedSource
 from stream.sources.timing import Backoff, Pacer
 
+log = logging.getLogger(__name__)
+
 CAMERA_POLL_S = 0.002
 """Time between two requests for the next picture of a camera that does not block."""
 
@@ -134,8 +136,6 @@ the other end was still away may hang, and shall not be what keeps it away."""
 
 STEADY_NS = 5 * NS_PER_S
 """After so long a connection the waits begin short again."""
-
-log = logging.getLogger(__name__)
 
 
 class ReconnectingReader(ReaderThread):

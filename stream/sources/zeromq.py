@@ -30,6 +30,8 @@ from stream.transport.links import FrameSubscriber
 from stream.transport.security import client_curve
 from stream.untrusted import SEQUENCE_GAP_MAX, SIDE_PX_MAX, Count, TimeNs
 
+log = logging.getLogger(__name__)
+
 VERSION = 1
 
 Side = Annotated[int, msgspec.Meta(ge=1, le=SIDE_PX_MAX)]
@@ -144,8 +146,6 @@ WAIT_MS = 50
 
 SHARED_CLOCK_NS = 5 * NS_PER_S
 """A sender on this machine has the same monotonic clock; a time of its that is older than this is of another one."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

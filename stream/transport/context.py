@@ -20,7 +20,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from stream.errors import TransportError
-from stream.transport.links import Link, LinkObserver, ServerLink
+from stream.transport.links import LINGER_MS, Link, LinkObserver, ServerLink
 from stream.transport.security import ClientCurve, ServerCurve
 
 FOLDER = "arr-coc-stream"
@@ -252,9 +252,6 @@ def ipc_endpoint(directory: os.PathLike[str], name: str = "answer") -> str:
 
 EVENT_QUEUE = 256
 """Events that may wait for the main thread before the allocate stage waits."""
-
-LINGER_MS = 1000
-"""How long a closing end still tries to hand over what it was given to send."""
 
 
 class EventReceiver:

@@ -17,6 +17,8 @@ from stream.protocol.messages import AnyMessage, Message, decode, encode
 from stream.transport.security import ClientCurve, ServerCurve, bind_endpoint
 from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX, REPLY_PART_BYTES_MAX
 
+log = logging.getLogger(__name__)
+
 SEND_SLICE_MS = 50
 """Longest single wait for room in a link's queue, before its owner is asked whether to go on."""
 
@@ -329,8 +331,6 @@ class FrameSubscriber:
         self._context.term()
 
 
-log = logging.getLogger(__name__)
-
 Client: TypeAlias = bytes
 """What ZeroMQ calls one connected peer."""
 
@@ -342,9 +342,6 @@ REPLIES_WAITING_MAX = 64
 
 PEERS_NAMED = 16
 """Senders of what cannot be read that are named in the log, once each."""
-
-SEND_WAIT_MS = 2000
-"""How long a client whose queue is full may take to read; it counts as gone then."""
 
 
 class ServerLink:
@@ -360,7 +357,7 @@ class ServerLink:
             (zmq.RCVHWM, WAITING_MAX),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.MAXMSGSIZE, PART_BYTES_MAX),
-            (zmq.SNDTIMEO, SEND_WAIT_MS),
+            (zmq.SNDTIMEO, SEND_LIMIT_MS),
         ):
             self._socket.setsockopt(option, value)
         keep_alive(self._socket)

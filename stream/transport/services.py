@@ -22,6 +22,8 @@ from stream.errors import OutputError, TransportError
 from stream.transport.context import Transport
 from stream.transport.security import ClientCurve, ServerCurve, bind_endpoint
 
+log = logging.getLogger(__name__)
+
 LINGER_MS = 500
 """Time that a closing socket has to send what waits."""
 
@@ -217,8 +219,6 @@ NEWCOMERS_AT_ONCE = 64
 
 INSIDE = "inproc://publish"
 STOP = b""
-
-log = logging.getLogger(__name__)
 
 
 class Publisher:

@@ -461,7 +461,7 @@ def test_whoever_is_gone_gets_nothing(places: Places, scheme: str) -> None:
 
 
 def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_module, "SEND_WAIT_MS", 1)
+    monkeypatch.setattr(port_module, "SEND_LIMIT_MS", 1)
     port = places.port("inproc://answers")
     idle = places.link("inproc://answers", watched=False)
     client = met(port, idle)
