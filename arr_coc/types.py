@@ -170,12 +170,14 @@ class Allocation:
 
     `regions` int64 [K, 3] (level, row, col): region (L, r, c) covers tiles [r·2^L, (r+1)·2^L) ×
     [c·2^L, (c+1)·2^L), cut off at the grid's edge. `relevance` float32 [K]; `mask` bool [K], False for
-    padding in a batch.
+    padding in a batch. The first `overview` are an overview of the frame, as in a TokenPacket; each of the two parts is
+    in token order.
     """
 
     regions: torch.Tensor
     relevance: torch.Tensor
     mask: torch.Tensor
+    overview: int = 0
 
     @property
     def tokens(self) -> int:
@@ -209,7 +211,9 @@ class TokenReason:
 class TokenPacket:
     """The chosen tokens of one frame, complete in itself.
 
-    `regions` int32 [K, 3], `relevance` float32 [K], `pixels` uint8 [K, 3, 32, 32] (RGB), on `grid`.
+    `regions` int32 [K, 3], `relevance` float32 [K], `pixels` uint8 [K, 3, 32, 32] (RGB), on `grid`. The first
+    `overview` of them cover the whole frame with coarse regions; they are encoded apart from the chosen ones that
+    follow, which they may overlap.
     """
 
     stamp: FrameStamp
@@ -217,6 +221,23 @@ class TokenPacket:
     regions: npt.NDArray[np.int32]
     relevance: npt.NDArray[np.float32]
     pixels: npt.NDArray[np.uint8]
+    overview: int = 0
+
+    @property
+    def is_glance(self) -> bool:
+        """True if it holds nothing but an overview."""
+        return 0 < self.overview == len(self.regions)
+
+    def overview_part(self) -> TokenPacket:
+        """The overview alone."""
+        return self._part(slice(0, self.overview), self.overview)
+
+    def chosen_part(self) -> TokenPacket:
+        """The chosen regions alone; none where `is_glance`."""
+        return self._part(slice(self.overview, None), 0)
+
+    def _part(self, rows: slice, overview: int) -> TokenPacket:
+        return TokenPacket(self.stamp, self.grid, self.regions[rows], self.relevance[rows], self.pixels[rows], overview)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from arr_coc.allocation.attending import (
     picture_structure,
     resolve_strategy,
 )
+from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.temporal import (
     TAU_MS,
     ExplorationTracker,
@@ -31,9 +32,9 @@ from arr_coc.allocation.temporal import (
 )
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
-from arr_coc.ops.regions import level_map
+from arr_coc.ops.regions import level_map, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView
-from arr_coc.relevance.balancing import CachedRelevance, RelevanceRealiser
+from arr_coc.relevance.balancing import CachedRelevance, RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import LEVELS, NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
 
@@ -93,21 +94,33 @@ class Selection:
     """The regions of one frame.
 
     `levels` int8 [gh, gw]: each tile's level, −1 where it is not shown. `jitter_share`: share of tiles whose level
-    differs from the frame before, carried along with motion. `strategy`: what `auto` meant.
+    differs from the frame before, carried along with motion. `strategy`: what `auto` meant. `glance_tokens`: how many
+    tokens its overview has, shown or not; 0 without one.
     """
 
     allocation: Allocation
     levels: npt.NDArray[np.int8]
     jitter_share: float
     strategy: str
+    glance_tokens: int = 0
 
 
 class RegionSelector:
     """Chooses the regions of one epoch's frames, each in the light of the frame before."""
 
-    def __init__(self, strategy: str, tensions: Tensions, *, levels: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self,
+        strategy: str,
+        tensions: Tensions,
+        *,
+        levels: bool = False,
+        seed: int = 0,
+        glance: GlanceOptions | None = None,
+    ) -> None:
         self._strategy, self._tensions, self._levels, self._seed = strategy, tensions, levels, seed
+        self._glance = glance
         self._previous: npt.NDArray[np.int8] | None = None
+        self._before: npt.NDArray[np.int8] | None = None
         self._selection: Selection | None = None
         self._relevance: Map | None = None
         self._staleness: Map | None = None
@@ -122,6 +135,10 @@ class RegionSelector:
             self._previous = shift_map(self._previous, dy_tiles, dx_tiles, UNKNOWN)
             self._relevance = None
 
+    def forget_choice(self) -> None:
+        """The newest frame is chosen from once more, in the light of the frame before it."""
+        self._previous, self._selection = self._before, None
+
     def choose(
         self,
         relevance: Map,
@@ -130,8 +147,11 @@ class RegionSelector:
         at_most: int | None = None,
         appearance: Map | None = None,
         prior: Map | None = None,
+        *,
+        glanced: bool = False,
     ) -> Selection:
-        """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means.
+        """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means. Where frames have an
+        overview, it comes first; where it is not shown, a frame that was `glanced` at has paid for it all the same.
 
         `appearance` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it,
         the
@@ -146,16 +166,29 @@ class RegionSelector:
         if unmoved and self._selection is not None:
             return self._selection
         void = self._is_void(relevance, appearance) and not _is_known(prior)
-        strategy = resolve_strategy(self._strategy, void, tokens, self._levels)
+        overview = self._overview(tokens, relevance)
+        shown = overview if self._glance is not None and self._glance.keep else overview[:0]
+        left = tokens - (len(overview) if glanced else len(shown))
+        strategy = resolve_strategy(self._strategy, void, left, self._levels, covered=len(shown) > 0)
         memory = AllocationHistory(self._previous, staleness, self._tensions.explore)
         entropy = None if appearance is None else appearance[-1]
-        request = AllocationRequest(relevance, tokens, self._tensions.coverage, self._seed, memory, entropy)
-        allocation = allocate_frame(request, strategy)
-        levels = level_map(allocation.regions.numpy(), relevance.shape)
-        selection = Selection(allocation, levels, jitter_share(self._previous, levels), strategy)
-        self._relevance, self._staleness, self._tokens, self._previous = relevance, staleness, tokens, levels
+        request = AllocationRequest(relevance, left, self._tensions.coverage, self._seed, memory, entropy)
+        chosen = allocate_frame(request, strategy)
+        levels = level_map(chosen.regions.numpy(), relevance.shape)
+        jitter = jitter_share(self._previous, levels)
+        allocation = after_overview(shown, chosen, relevance)
+        selection = Selection(allocation, levels, jitter, strategy, len(overview))
+        if len(shown):
+            selection = replace(selection, levels=level_map(allocation.regions.numpy(), relevance.shape))
+        self._relevance, self._staleness, self._tokens = relevance, staleness, tokens
+        self._before, self._previous = self._previous, levels
         self._selection = replace(selection, jitter_share=0.0)
         return selection
+
+    def _overview(self, tokens: int, relevance: Map) -> npt.NDArray[np.int64]:
+        """The regions [K, 3] of the overview that a budget has room for; none without glances."""
+        room = 0 if self._glance is None else self._glance.overview_tokens(tokens, relevance.size)
+        return overview_regions((relevance.shape[0], relevance.shape[1]), room)
 
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
         if budget != ADAPTIVE:
@@ -182,6 +215,18 @@ class RegionSelector:
         return VOID_STRUCTURE + (VOID_HYSTERESIS if self._void else -VOID_HYSTERESIS)
 
 
+def after_overview(overview: npt.NDArray[np.int64], chosen: Allocation, relevance: Map) -> Allocation:
+    """An allocation behind the regions of an overview [N, 3], which may be none."""
+    if not len(overview):
+        return chosen
+    return Allocation(
+        regions=torch.cat([torch.from_numpy(overview), chosen.regions]),
+        relevance=torch.cat([torch.from_numpy(region_mean(overview, relevance)), chosen.relevance]),
+        mask=torch.cat([torch.ones(len(overview), dtype=torch.bool), chosen.mask]),
+        overview=len(overview),
+    )
+
+
 def _is_known(prior: Map | None) -> bool:
     """Whether answers looked at some tiles more than at others, which tells more than how the picture looks."""
     return prior is not None and map_structure(prior[0] * prior[2]) >= VOID_STRUCTURE
@@ -204,7 +249,8 @@ def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.i
 class AllocatorOptions:
     """`levels`: whether the model knows coarse tokens. `tau_ms`: time constant of blending. `on_device`: channels and
     scores are computed where the texture is, if it is a device that can; allocations then differ a little from another
-    backend's. The others are those of `allocate` and `Tensions`."""
+    backend's. `glance`: frames have an overview, which a glance looks at; None for none. The others are those of
+    `allocate` and `Tensions`."""
 
     strategy: str = "auto"
     budget: Budget = DEFAULT_BUDGET
@@ -214,6 +260,7 @@ class AllocatorOptions:
     seed: int = 0
     levels: bool = False
     on_device: bool = False
+    glance: GlanceOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +271,8 @@ class FrameAllocation:
     participation) and their `weights` float32 [3], of this frame alone; `levels` int8 [gh, gw], each tile's level, −1
     where it is not shown; `jitter_share`, the share of tiles whose level differs from the frame before, carried along
     with motion; `change_since`, the relevance-weighted share of tiles that changed since the last answer, and
-    `change_since_look`, since the last look, where what has vanished counts too; `strategy`, what `auto` meant.
+    `change_since_look`, since the last look, where what has vanished counts too; `strategy`, what `auto` meant;
+    `glance_tokens`, the tokens of the overview that a glance at this frame would take, 0 where none would be of use.
     """
 
     stamp: FrameStamp
@@ -237,6 +285,12 @@ class FrameAllocation:
     change_since: float
     strategy: str
     change_since_look: float = 1.0
+    glance_tokens: int = 0
+
+    @property
+    def overview(self) -> int:
+        """How many leading regions of the allocation are an overview."""
+        return self.allocation.overview
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +325,7 @@ class StreamAllocator:
         check_strategy(self.options.strategy)
         check_budget(self.options.budget)
         self._relevance = CachedRelevance(realiser or RelevanceRealiser())
+        self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
         self._texture = TextureArrayCache()
         self._query: QueryEmbedding | None = None
         self._state: _EpochState | None = None
@@ -280,6 +335,8 @@ class StreamAllocator:
         self._change = 1.0
         self._shown_texture: TextureArray | None = None
         self._appearance = np.zeros((0, 0, 0), np.float32)
+        self._prior: npt.NDArray[np.float32] | None = None
+        self._realised: RelevanceMaps
         self._warned = False
 
     def set_query(self, query: QueryEmbedding) -> None:
@@ -289,6 +346,7 @@ class StreamAllocator:
             return
         self._query = query
         self._relevance.set_query(query)
+        self._glances.reset()
         if self._state is not None:
             self._state.prior.reset()
 
@@ -299,6 +357,29 @@ class StreamAllocator:
         moved = self._state.compensator.since(feedback.stamp.frame_index)
         if moved is not None:
             self._state.prior.update(feedback, self._last.levels.shape, moved)
+
+    def glance_due(self, media_ns: int) -> bool:
+        """Whether to glance at the newest frame before it is answered about: where frames have an overview, for a new
+        question, in a new epoch, after a while, and where much came into view that nothing is known of.
+
+        Stays so until `apply_glance`."""
+        if self._state is None or self._last is None or not self._last.glance_tokens:
+            return False
+        return self._glances.due(media_ns, self._state.prior.unknown_share(self._appearance))
+
+    def on_glance(self) -> None:
+        """A glance at the newest frame is asked for: `apply_glance` will tell what it saw."""
+        if self._state is not None and self._last is not None:
+            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
+
+    def apply_glance(self, feedback: Feedback | None) -> None:
+        """Learn from a glance at a frame of this epoch, as from an answer; None where none could be made. `reallocate`
+        then chooses from the newest frame once more."""
+        if feedback is None:
+            self._glances.failed()
+        elif self._state is not None and feedback.stamp.epoch == self._state.epoch:
+            self._glances.done(feedback.stamp.media_ns)
+            self.apply_feedback(feedback)
 
     @property
     def change(self) -> float:
@@ -331,19 +412,56 @@ class StreamAllocator:
         `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, and NonFiniteError
         where weights are broken.
         """
-        stamp, wanted = view.stamp, self._tensions.budget if budget is None else budget
-        state = self._state_of(view.versions.epoch, stamp.frame_index)
-        state.follow(stamp.frame_index, shift)
+        state = self._state_of(view.versions.epoch, view.stamp.frame_index)
+        state.follow(view.stamp.frame_index, shift)
         make = device_texture_array if self.options.on_device else texture_array
-        texture = make(view, cache=self._texture)
+        self._realise(state, make(view, cache=self._texture), view.stamp)
+        relevance = state.blend.step(
+            self._realised.relevance, torch.from_numpy(self._appearance[:-1]), view.stamp.media_ns
+        )
+        return self._select(state, view.stamp, relevance, budget, at_most, glanced=False)
+
+    @torch.inference_mode()
+    def reallocate(
+        self, view: TextureView, budget: Budget | None = None, at_most: int | None = None
+    ) -> FrameAllocation:
+        """Allocate the frame that was allocated last once more, after a glance at it or at an earlier one.
+
+        What is known now counts at once: its relevance is not blended with the past, nor with what was chosen before.
+        Raises as `allocate`, and ValueError for another frame than the last.
+        """
+        state, texture = self._state, self._shown_texture
+        if state is None or texture is None or self._last is None or self._last.stamp != view.stamp:
+            raise ValueError("only the frame that was allocated last can be allocated once more")
+        self._realise(state, texture, view.stamp)
+        state.selector.forget_choice()
+        relevance = state.blend.replace(self._realised.relevance)
+        return self._select(state, view.stamp, relevance, budget, at_most, glanced=True)
+
+    def _realise(self, state: _EpochState, texture: TextureArray, stamp: FrameStamp) -> None:
+        """The frame's own relevance, by its texture and by what is known at its time."""
         self._versions = self._texture.versions
         appearance = self._appearance_of(texture)
-        prior = state.prior.evaluate(stamp.media_ns, appearance)
-        realised = self._relevance.compute(texture, prior)
-        relevance = state.blend.step(realised.relevance, torch.from_numpy(appearance[:-1]), stamp.media_ns)
-        staleness = state.exploration.staleness(realised.scores[0].numpy()) if self._tensions.explore else None
+        self._prior = state.prior.evaluate(stamp.media_ns, appearance)
+        self._realised = self._relevance.compute(texture, self._prior)
+
+    def _select(
+        self,
+        state: _EpochState,
+        stamp: FrameStamp,
+        relevance: Map,
+        budget: Budget | None,
+        at_most: int | None,
+        *,
+        glanced: bool,
+    ) -> FrameAllocation:
+        wanted = self._tensions.budget if budget is None else budget
+        realised, explores = self._realised, self._tensions.explore
+        staleness = state.exploration.staleness(realised.scores[0].numpy()) if explores else None
         self._warn_clamped(wanted, relevance.size)
-        selection = state.selector.choose(relevance, wanted, staleness, at_most, appearance, prior)
+        selection = state.selector.choose(
+            relevance, wanted, staleness, at_most, self._appearance, self._prior, glanced=glanced
+        )
         self._change = self._since_answer.measure(self._versions, relevance)
         self._last = FrameAllocation(
             stamp=stamp,
@@ -356,6 +474,7 @@ class StreamAllocator:
             change_since=self._change,
             strategy=selection.strategy,
             change_since_look=self._since_look.measure(self._versions, relevance),
+            glance_tokens=selection.glance_tokens,
         )
         return self._last
 
@@ -368,9 +487,12 @@ class StreamAllocator:
                 blend=TemporalBlend(options.tau_ms),
                 prior=FeedbackPrior(),
                 exploration=ExplorationTracker(),
-                selector=RegionSelector(options.strategy, self._tensions, levels=options.levels, seed=options.seed),
+                selector=RegionSelector(
+                    options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
+                ),
             )
             self._last = None
+            self._glances.reset()
         return self._state
 
     def _appearance_of(self, texture: TextureArray) -> npt.NDArray[np.float32]:

@@ -280,12 +280,15 @@ def resolve(strategy: str, relevance: Map, tokens: int, levels: bool) -> str:
     return resolve_strategy(strategy, map_structure(relevance) < VOID_STRUCTURE, tokens, levels)
 
 
-def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool) -> str:
-    """Return the strategy that `auto` means where it is known whether the picture is a void."""
+def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, covered: bool = False) -> str:
+    """Return the strategy that `auto` means where it is known whether the picture is a void, and whether an overview
+    covers the frame."""
     if strategy != "auto":
         return strategy
     if void:
         return "grid"
+    if covered:
+        return "topk"
     return "foveated" if levels and tokens >= COVER_TOKENS else "mixed"
 
 

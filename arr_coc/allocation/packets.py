@@ -9,13 +9,17 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import FrameAllocation
-from arr_coc.ops.regions import region_mean
+from arr_coc.errors import BudgetError, counted
+from arr_coc.ops.regions import level_count, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import Allocation, FramePacket, TokenPacket, TokenReason
+from arr_coc.types import LEVELS, Allocation, FramePacket, TokenPacket, TokenReason
 
 
 def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
-    """The allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself."""
+    """The allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself.
+
+    An overview comes first.
+    """
     regions = frame.allocation.regions.numpy()
     return TokenPacket(
         stamp=view.stamp,
@@ -23,15 +27,40 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
         regions=regions.astype(np.int32),
         relevance=frame.allocation.relevance.numpy().copy(),
         pixels=view.gather(regions),
+        overview=frame.allocation.overview,
+    )
+
+
+def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
+    """An overview of the frame in at most `tokens` regions, all equally relevant; what a glance takes.
+
+    Raises BudgetError where no level of the frame is so coarse.
+    """
+    regions = overview_regions(view.grid.shape, tokens)
+    if not len(regions):
+        least = level_count(view.grid.shape, LEVELS - 1)
+        raise BudgetError(
+            f"an overview of this frame takes at least {counted(least, 'token')}, got {tokens}", "raise the budget"
+        )
+    return TokenPacket(
+        stamp=view.stamp,
+        grid=view.grid,
+        regions=regions.astype(np.int32),
+        relevance=np.ones(len(regions), np.float32),
+        pixels=view.gather(regions),
+        overview=len(regions),
     )
 
 
 def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
-    """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts."""
+    """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts.
+
+    An overview is left out: where the whole frame is encoded there is nothing that it adds.
+    """
     return FramePacket(
         stamp=view.stamp,
         grid=view.grid,
-        regions=frame.allocation.regions.numpy().astype(np.int32),
+        regions=frame.allocation.regions.numpy()[frame.allocation.overview :].astype(np.int32),
         relevance=frame.relevance.numpy().copy(),
         image=view.read(0),
     )

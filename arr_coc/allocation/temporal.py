@@ -109,6 +109,15 @@ class TemporalBlend:
             self._past = _Past(*maps)
             self._settled = False
 
+    def replace(self, relevance: torch.Tensor) -> Map:
+        """The newest frame's relevance once more, as it is: the past is forgotten, and what `step` held of it."""
+        if self._past is None:
+            raise RuntimeError("there is no frame yet whose relevance could be replaced")
+        current = relevance.numpy()
+        self._past = _Past(current, current, self._past.appearance)
+        self._current, self._settled = relevance, True
+        return current
+
     def step(self, relevance: torch.Tensor, appearance: torch.Tensor, media_ns: int) -> Map:
         """The held map of this frame: float32 [gh, gw].
 
@@ -265,6 +274,13 @@ class FeedbackPrior:
             trust = np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
             self._prior = np.concatenate([self._known, trust[None].astype(np.float32)])
         return self._prior
+
+    def unknown_share(self, appearance: Map) -> float:
+        """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since."""
+        if self._known is None:
+            return 1.0
+        change = np.nan_to_num(np.abs(appearance - self._learned_appearance).max(axis=0))
+        return float((~np.isfinite(self._learned_ns) | (change >= RENEWAL)).mean())
 
     def _appearance_of(self, frame_index: int, shape: tuple[int, int]) -> Map:
         """Return the appearance of a frame's tiles, shifted with the camera since; NaN where it is unknown."""

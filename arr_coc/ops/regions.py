@@ -77,9 +77,10 @@ def tile_counts(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -
 def paint(
     regions: npt.NDArray[np.integer[Any]], values: npt.NDArray[Any], shape: tuple[int, int], empty: float
 ) -> npt.NDArray[Any]:
-    """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` where no region lies."""
+    """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` where no region lies. Finer regions lie
+    over coarser ones."""
     painted = np.full(shape, empty, dtype=values.dtype)
-    for level in range(LEVELS):
+    for level in reversed(range(LEVELS)):
         mine = regions[:, 0] == level
         if not mine.any():
             continue
@@ -107,6 +108,20 @@ def region_mean(regions: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.fl
 def level_map(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> npt.NDArray[np.int8]:
     """Each tile's level, `ABSENT` where no region shows it: int8 [gh, gw]."""
     return paint(regions, regions[:, 0].astype(np.int8), shape, ABSENT)
+
+
+def overview_regions(shape: tuple[int, int], tokens: int) -> npt.NDArray[np.int64]:
+    """The cover of a tile grid by one level, the finest that takes at most `tokens` regions: int64 [K, 3].
+
+    In token order; none, [0, 3], where even the coarsest level takes more.
+    """
+    fitting = (level for level in range(LEVELS) if level_count(shape, level) <= tokens)
+    level = next(fitting, None)
+    if level is None:
+        return np.zeros((0, 3), np.int64)
+    rows, cols = level_shape(shape, level)
+    row, col = np.divmod(np.arange(rows * cols), cols)
+    return np.stack([np.full_like(row, level), row, col], axis=1).astype(np.int64)
 
 
 def token_positions(regions: Array) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from arr_coc.errors import ModelError, NonFiniteError
 from arr_coc.qwen.prompt import PreparedPrompt
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
 from arr_coc.types import Feedback
@@ -28,6 +29,26 @@ def probed_layers(layers: int) -> range:
     """
     first = max(0, (layers - PROBED_LAYERS) // 2)
     return range(first, min(layers, first + PROBED_LAYERS))
+
+
+def unreadable_layer(qwen: QwenVL) -> int | None:
+    """The number of a layer that is to be looked at, but has no query projection of its own; None where all have."""
+    layers = qwen.language_model.layers
+    for number in probed_layers(len(layers)):
+        attention = getattr(layers[number], "self_attn", None)
+        if not hasattr(attention, "q_proj") or not hasattr(attention, "head_dim"):
+            return number
+    return None
+
+
+def check_readable(qwen: QwenVL) -> None:
+    """Raises ModelError where the decoder's attention cannot be read."""
+    number = unreadable_layer(qwen)
+    if number is not None:
+        raise ModelError(
+            f"the attention of {qwen.model_id} cannot be read in layer {number}, so it cannot glance",
+            "turn glances off (glance=False, or answer.glance.enabled = false)",
+        )
 
 
 class AttentionProbe:
@@ -140,9 +161,12 @@ def feedback_from(prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.T
     """Return the feedback of an answer to `prompt` about its newest frame; `pooled` float32 [D] is the question's
     embedding."""
     embeds = prompt.embeds.float()
+    attention = probe.attention()
+    if not attention.isfinite().all():
+        raise NonFiniteError("the decoder's attention holds NaN or Inf; try dtype float32 or bfloat16")
     return Feedback(
         stamp=prompt.stamps[-1],
         regions=prompt.regions.int().cpu().numpy(),
-        attention=probe.attention().numpy(),
+        attention=attention.numpy(),
         similarity=F.cosine_similarity(embeds, pooled.to(embeds.device)[None], dim=-1).cpu().numpy(),
     )

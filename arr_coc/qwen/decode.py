@@ -24,6 +24,7 @@ from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native, rotation
+from arr_coc.types import TileGrid
 
 Key = TypeVar("Key")
 
@@ -231,12 +232,21 @@ class PromptPart:
 
     def frame(self, frame: EncodedFrame) -> slice:
         """Adds a frame; returns where its tokens stand, counted from the beginning of the cache."""
+        place = self.visual(frame)
+        self.end_frame(frame.grid)
+        return place
+
+    def visual(self, frame: EncodedFrame) -> slice:
+        """Adds tokens of a frame that goes on; returns where they stand, counted from the beginning of the cache."""
         embeds = frame.tokens.embeds[0].to(self._qwen.device)
         first = self.tokens
         self._add(embeds, visual_positions(self.position, frame.regions[0]), visual=True)
         self._deepstack.append(tuple(rows[0] for rows in frame.tokens.deepstack))
-        self.position = after_frame(self.position, frame.grid)
         return slice(first, self.tokens)
+
+    def end_frame(self, grid: TileGrid) -> None:
+        """Ends a frame whose tokens have been added: text goes on behind it."""
+        self.position = after_frame(self.position, grid)
 
     def inputs(self) -> dict[str, Any]:
         """The language model's arguments."""

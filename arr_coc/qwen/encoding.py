@@ -8,7 +8,7 @@ they change; `arr_coc.qwen.vision_cache` says how it is brought back. Where ever
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -44,7 +44,7 @@ from arr_coc.qwen.vision_cache import (
     full_refresh_due,
     select_for_refresh,
 )
-from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, TileGrid, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,17 @@ class VisionStats:
     held_regions: int = 0
     held_bytes: int = 0
     drift: float | None = None
+
+    def __add__(self, other: VisionStats) -> VisionStats:
+        drifts = [drift for drift in (self.drift, other.drift) if drift is not None]
+        return VisionStats(
+            self.regions + other.regions,
+            self.encoded + other.encoded,
+            self.refreshed + other.refreshed,
+            self.held_regions + other.held_regions,
+            self.held_bytes + other.held_bytes,
+            max(drifts, default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +109,16 @@ class EncodeRun:
 
 class IncrementalEncoder:
     """The vision encoder's memory for one stream. What it keeps belongs to one epoch, grid, model and dtype, and is
-    dropped where one of them changes. Not for several threads at once."""
+    dropped where one of them changes. Overviews are kept apart, in a memory like this one within the same limit. Not
+    for several threads at once."""
 
     def __init__(self, options: IncrementalOptions | None = None) -> None:
         self.options = options or IncrementalOptions()
         self._kept: VisionKVCache | None = None
         self._counts = (0, 0, 0)
         self._too_large = False
+        self._overview: IncrementalEncoder | None = None
+        self._stamp: FrameStamp | None = None
 
     def configure(self, options: IncrementalOptions) -> None:
         """Goes by other options from here on; what was kept by the old ones is dropped."""
@@ -115,23 +129,30 @@ class IncrementalEncoder:
     def clear(self) -> None:
         """Drops what is kept."""
         self._kept = None
+        self._overview = None
 
     @property
     def report(self) -> VisionStats:
-        """About the frame that was encoded last."""
-        kept = self._kept
-        if kept is None:
-            return VisionStats(*self._counts)
-        return VisionStats(*self._counts, kept.slots.held, kept.bytes, kept.drift)
+        """About the frame that was encoded last, with its overview."""
+        kept, overview = self._kept, self._overview
+        own = VisionStats(*self._counts)
+        if kept is not None:
+            own = VisionStats(*self._counts, kept.slots.held, kept.bytes, kept.drift)
+        return own if overview is None else own + overview.report
 
     @torch.inference_mode()
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         """The visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
 
+        The packet holds chosen regions or an overview, not both.
         A frame that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
         Raises NonFiniteError for NaN or Inf in what was encoded, and ShapeError for regions that are none or come
         twice; after any error nothing is kept.
         """
+        self._begin_frame(packet.stamp)
+        if packet.overview:
+            self._overview = self._overview or IncrementalEncoder(self.options)
+            return self._overview.encode(qwen, replace(packet, overview=0))
         kept = self._kept_for(qwen, packet)
         if kept is None:
             return self._without_keeping(qwen, packet)
@@ -149,6 +170,13 @@ class IncrementalEncoder:
         self._kept = kept
         return tokens, numbers.regions[None]
 
+    def _begin_frame(self, stamp: FrameStamp) -> None:
+        """What is reported from here on is about this frame."""
+        if stamp != self._stamp:
+            self._stamp, self._counts = stamp, (0, 0, 0)
+            if self._overview is not None:
+                self._overview._begin_frame(stamp)
+
     def _refreshed(self, kept: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
         """Select the regions that are encoded although they did not change."""
         slots, stale = placement.slots, placement.stale
@@ -165,7 +193,8 @@ class IncrementalEncoder:
         if kept is not None and suits and regions <= kept.slots.capacity:
             return kept
         size = RegionSize.of(qwen, belonging)
-        slots = size.slots_within(self.options.memory_mb, regions)
+        held_mb = self._overview.report.held_bytes / BYTES_A_MB if self._overview is not None else 0.0
+        slots = size.slots_within(max(self.options.memory_mb - held_mb, 0.0), regions)
         if slots or not suits:
             self._kept = None  # before room is made for more
         if not slots and not self._too_large:
@@ -269,11 +298,26 @@ class EncodedFrame:
     regions: torch.Tensor
     grid: TileGrid
 
+    def followed_by(self, other: EncodedFrame) -> EncodedFrame:
+        """These tokens and those of another part of the same frame."""
+        deepstack = zip(self.tokens.deepstack, other.tokens.deepstack, strict=True)
+        tokens = VisualTokens(
+            torch.cat([self.tokens.embeds, other.tokens.embeds], dim=1),
+            tuple(torch.cat(rows, dim=1) for rows in deepstack),
+        )
+        return EncodedFrame(tokens, torch.cat([self.regions, other.regions], dim=1), self.grid)
+
 
 def token_count(packet: Packet, encode: Encode) -> int:
     """Return the number of visual tokens that `encode` makes of a packet."""
     chosen = isinstance(packet, TokenPacket) or encode == "prune"
     return len(packet.regions) if chosen else packet.grid.tiles
+
+
+def segment_counts(packet: Packet, encode: Encode) -> list[int]:
+    """How many visual tokens of a packet are encoded together, for each of its parts."""
+    overview = packet.overview if isinstance(packet, TokenPacket) else 0
+    return [count for count in (overview, token_count(packet, encode) - overview) if count]
 
 
 @torch.inference_mode()
@@ -283,13 +327,18 @@ def encode_packet(
     """Encodes one frame.
 
     Of a TokenPacket only the regions are encoded; with `incremental`, only those that `memory` does not know already.
+    Its overview and its chosen regions are encoded apart, so that neither depends on the other; an overview alone suits
+    every `encode`.
     A FramePacket is encoded whole; then `prune` keeps its regions, `weighted` scales every token by its tile's
     relevance, and `full` (and `sparse` and `incremental`, whose allocation failed) keep all tiles as they are.
     Raises OptionError where the packet does not suit `encode`, NonFiniteError for NaN or Inf in what was encoded.
     """
     if isinstance(packet, TokenPacket):
-        if encode not in NEEDS_TOKENS_ONLY:
+        if encode not in NEEDS_TOKENS_ONLY and not packet.is_glance:
             raise OptionError(f"encode={encode!r} needs the whole frame, got chosen tokens only")
+        if 0 < packet.overview < len(packet.regions):
+            overview = encode_packet(qwen, packet.overview_part(), encode, memory)
+            return overview.followed_by(encode_packet(qwen, packet.chosen_part(), encode, memory))
         if encode == "incremental" and memory is not None:
             return EncodedFrame(*memory.encode(qwen, packet), packet.grid)
         frame = _encode(qwen, _tensor(packet.pixels), _tensor(packet.regions).long(), packet.grid)

@@ -78,7 +78,8 @@ class Costs:
     def answer(
         self, encode: Encode, shown: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
     ) -> Flops:
-        """An answer of `answer_tokens` about frames of which so many tokens are `shown`, of so many `tiles` each.
+        """An answer of `answer_tokens` about frames of so many `tiles` each, of which so many tokens are `shown`: one
+        number for each part of a frame that is encoded by itself.
 
         `text_tokens` are the prompt's others. Where `encode` takes whole frames, the encoder is charged for all tiles.
         """

@@ -30,15 +30,17 @@ def same_picture(one: Packet, other: Packet) -> bool:
 
     A FramePacket's image may be overwritten once it has been answered, so it equals no other.
     """
-    if not isinstance(one, TokenPacket) or not isinstance(other, TokenPacket) or one.grid != other.grid:
+    if not isinstance(one, TokenPacket) or not isinstance(other, TokenPacket):
+        return False
+    if (one.grid, one.overview) != (other.grid, other.overview):
         return False
     return np.array_equal(one.regions, other.regions) and np.array_equal(one.pixels, other.pixels)
 
 
-class CausalFrame:
-    """A frame as the cache knows it: `frame` encoded, its tokens at `visual` among the cached ones.
+class CausalPiece:
+    """A frame, or its overview alone, as the cache knows it: `frame` encoded, its tokens at `visual` of the cache.
 
-    Equal to another where the same picture is shown under the same heading.
+    Equal to another piece of its kind where the same picture is shown under the same heading.
     """
 
     def __init__(self, packet: Packet, opening: Ids) -> None:
@@ -48,11 +50,30 @@ class CausalFrame:
         self.visual = slice(0, 0)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, CausalFrame) or self.opening != other.opening:
+        if type(self) is not type(other) or not isinstance(other, CausalPiece) or self.opening != other.opening:
             return False
         return same_picture(self.packet, other.packet)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class CausalOverview(CausalPiece):
+    """The beginning of a frame: what introduces it, and its overview. The frame's own tokens go on at its position."""
+
+
+class CausalFrame(CausalPiece):
+    """A whole frame: its `overview`, where it has one, and the rest."""
+
+    def __init__(self, packet: Packet, opening: Ids) -> None:
+        super().__init__(packet, opening)
+        self.overview: CausalOverview | None = None
+        if isinstance(packet, TokenPacket) and packet.overview:
+            self.overview = CausalOverview(packet.overview_part(), opening)
+
+    @property
+    def pieces(self) -> tuple[CausalPiece, ...]:
+        """What the cache marks of it, in order."""
+        return (self,) if self.overview is None else (self.overview, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +121,12 @@ class CachedFrame:
     @property
     def visual_tokens(self) -> int:
         return self.visual.stop - self.visual.start
+
+    @property
+    def segments(self) -> list[int]:
+        """How many of its visual tokens were encoded together."""
+        overview = 0 if self.packet is None else self.packet.overview
+        return [count for count in (overview, self.visual_tokens - overview) if count]
 
     @property
     def bytes(self) -> int:

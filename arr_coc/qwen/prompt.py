@@ -15,10 +15,18 @@ from jinja2 import TemplateError
 
 from arr_coc.errors import ContextLengthError, ModelError, counted
 from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart, prefill
-from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, encode_packet, token_count
+from arr_coc.qwen.encoding import (
+    EncodedFrame,
+    IncrementalEncoder,
+    Packet,
+    encode_packet,
+    segment_counts,
+    token_count,
+)
 from arr_coc.qwen.frame_window import (
     CachedFrame,
     CausalFrame,
+    CausalPiece,
     FrameDelimiters,
     FrameWindow,
     Ids,
@@ -28,7 +36,7 @@ from arr_coc.qwen.frame_window import (
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size
-from arr_coc.types import FrameStamp
+from arr_coc.types import FrameStamp, TokenPacket
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 _QUERY = "\u2042query\u2042"
@@ -79,8 +87,8 @@ def time_text(media_ns: int) -> str:
 class PreparedPrompt:
     """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
 
-    The frames of `stamps` are shown, their visual tokens at `places` of the cache; `embeds` [K, D] and `regions`
-    int64 [K, 3] are the last one's.
+    The frames of `stamps` are shown, their visual tokens at `places` of the cache; `segments`: how many of them were
+    encoded together, in order. `embeds` [K, D] and `regions` int64 [K, 3] are the last frame's.
     """
 
     part: PromptPart
@@ -88,6 +96,7 @@ class PreparedPrompt:
     prefilled_tokens: int
     stamps: tuple[FrameStamp, ...]
     places: list[slice]
+    segments: list[int]
     embeds: torch.Tensor
     regions: torch.Tensor
 
@@ -116,6 +125,7 @@ def prompt_in_slots(
         prefilled_tokens=part.tokens - len(cache),
         stamps=tuple(frame.stamp for frame in shown),
         places=places,
+        segments=[count for frame in shown for count in frame.segments],
         embeds=shown[-1].embeds,
         regions=shown[-1].regions,
     )
@@ -130,7 +140,7 @@ class PromptBuilder:
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions) -> None:
         self._qwen = qwen
-        self.cache: PrefixCache[Ids | CausalFrame | CachedFrame] = PrefixCache()
+        self.cache: PrefixCache[Ids | CausalPiece | CachedFrame] = PrefixCache()
         self.vision = IncrementalEncoder()
         self.listed: list[CachedFrame] = []
         self.configure(options)
@@ -155,8 +165,16 @@ class PromptBuilder:
         `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
         """
         if window is None and self.options.frames == "causal":
-            return self._in_one_run(packets, query, on_encoded)
+            self.listed = []
+            return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1)
         return self._in_slots(packets, query, window, on_encoded)
+
+    def make_glance(
+        self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
+    ) -> PreparedPrompt:
+        """The prompt of a glance at the last packet, an overview, after the frames before it. The beginning of a frame
+        with this overview is kept in the cache by it."""
+        return self._in_one_run(packets, query, on_encoded, timed=timed)
 
     def kept_bytes(self, window: FrameWindow | None) -> int:
         """Return the bytes of the cache and of the frames that are cached apart."""
@@ -193,26 +211,30 @@ class PromptBuilder:
             check_context(self._qwen, window.options, size, self.other_tokens(query))
         self.check_window(query, window)
 
-    def _in_one_run(self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
+    def _in_one_run(
+        self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
+    ) -> PreparedPrompt:
         """The stock layout: each frame is read after those before it. What comes first again is kept."""
         ids, qwen = self.ids, self._qwen
-        shown = [CausalFrame(packet, self.opening(packet, timed=len(packets) > 1)) for packet in packets]
-        self.listed = []
-        kept = self.cache.rewind([ids.head, *shown])
+        shown = [CausalFrame(packet, self.opening(packet, timed=timed)) for packet in packets]
+        kept = self.cache.rewind([ids.head, *(piece for frame in shown for piece in frame.pieces)])
+        known = [mark.key for mark in self.cache.marks[1:]]
         part = PromptPart(qwen, len(self.cache), self.cache.position)
         marks: list[CacheMark[Any]] = []
         if not kept:
             part.text(ids.head)
             marks.append(CacheMark(ids.head, part.tokens, part.position))
         for index, frame in enumerate(shown):
-            if index + 1 < kept:
-                shown[index] = self.cache.marks[index + 1].key  # type: ignore[assignment]
+            pieces = frame.pieces
+            there, known = known[: len(pieces)], known[len(pieces) :]
+            if len(there) == len(pieces):
+                shown[index] = there[-1]  # type: ignore[call-overload]
                 continue
-            frame.frame = self._encode(frame.packet)
-            part.text(frame.opening)
-            frame.visual = part.frame(frame.frame)
-            part.text(ids.frame_close)
-            marks.append(CacheMark(frame, part.tokens, part.position))
+            if there:
+                frame.overview = there[0]  # type: ignore[assignment]
+            for piece in pieces[len(there) :]:
+                self._add_piece(part, piece)
+                marks.append(CacheMark(piece, part.tokens, part.position))
         part.text(self.question(query))
         on_encoded()
         return PreparedPrompt(
@@ -221,9 +243,27 @@ class PromptBuilder:
             prefilled_tokens=part.tokens - len(self.cache),
             stamps=tuple(packet.stamp for packet in packets),
             places=[frame.visual for frame in shown],
+            segments=[count for packet in packets for count in segment_counts(packet, self.options.encode)],
             embeds=shown[-1].frame.tokens.embeds[0],
             regions=shown[-1].frame.regions[0],
         )
+
+    def _add_piece(self, part: PromptPart, piece: CausalPiece) -> None:
+        """Adds an overview with what introduces it, or a frame: all of it, or what follows its overview."""
+        overview = piece.overview if isinstance(piece, CausalFrame) else None
+        if overview is None:
+            part.text(piece.opening)
+            piece.frame = self._encode(piece.packet)
+            piece.visual = part.visual(piece.frame)
+        elif isinstance(piece.packet, TokenPacket) and not piece.packet.is_glance:
+            chosen = self._encode(piece.packet.chosen_part())
+            piece.frame = overview.frame.followed_by(chosen)
+            piece.visual = slice(overview.visual.start, part.visual(chosen).stop)
+        else:
+            piece.frame, piece.visual = overview.frame, overview.visual
+        if isinstance(piece, CausalFrame):
+            part.end_frame(piece.packet.grid)
+            part.text(self.ids.frame_close)
 
     def _in_slots(
         self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]

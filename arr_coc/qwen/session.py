@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import AttentionProbe, feedback_from
+from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from, unreadable_layer
 from arr_coc.qwen.cuda_graph import DecodeRunner
 from arr_coc.qwen.decode import TextStream, prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
@@ -23,7 +23,7 @@ from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.yes_no import YesNoScore, YesNoTokens, score_logits, yes_no_tokens
-from arr_coc.types import Feedback, FrameStamp
+from arr_coc.types import Feedback, FrameStamp, TokenPacket
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,22 @@ class AnswerResult:
     kept_bytes: int
     work: Work
     vision: VisionStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GlanceResult:
+    """A look at an overview with a question in mind.
+
+    `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Times in milliseconds, as of an
+    answer: `encode_ms` for what had to be encoded, `prefill_ms` from there to the attention. `work`: the operations
+    that it took; its `full_flops` are 0, as an answer from all tokens needs no glance.
+    """
+
+    feedback: Feedback
+    tokens_used: int
+    encode_ms: float
+    prefill_ms: float
+    work: Work
 
 
 @dataclass(slots=True)
@@ -155,6 +171,11 @@ class AnswerSession:
         return yes_no_tokens(self.qwen.tokenizer, self.qwen.model_id)
 
     @cached_property
+    def can_glance(self) -> bool:
+        """True if the model's attention can be read, as `glance` needs. Costs nothing."""
+        return unreadable_layer(self.qwen) is None
+
+    @cached_property
     def _costs(self) -> Costs:
         return Costs(self.qwen)
 
@@ -189,6 +210,36 @@ class AnswerSession:
             found = score_logits(asked.logits, tokens, calibration)
             asked.record.decoded()
         return found
+
+    def glance(self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False) -> GlanceResult:
+        """Look at a frame's overview with `query` in mind, before it is known what to show of it.
+
+        The packet, or the last of several in order, holds nothing but an overview. Its keys and values stay, so that an
+        answer about a packet that begins with the same overview, after the same frames, costs the rest of it only.
+        `timed`: the frame will be introduced by its time, as each of several is; always so where several are given.
+        Raises as `answer`, OptionError where the last packet is no overview, and ModelError where the model's attention
+        cannot be read.
+        """
+        frames = [packets] if isinstance(packets, Packet) else list(packets)
+        overview = frames[-1] if frames else None
+        if not isinstance(overview, TokenPacket) or not overview.is_glance:
+            raise OptionError("a glance needs an overview of the frame, and nothing else of it")
+        check_readable(self.qwen)
+        self.prompts.check_fits(frames, query, None)
+        record = AnswerTimer()
+        try:
+            prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
+            with AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) as probe:
+                prefill(self.qwen, prompt.part, self.prompts.cache.kv)
+            self.prompts.cache.marks += prompt.marks
+            feedback = feedback_from(prompt, probe, self.prompts.pooled(query))
+            record.decoded()
+        except Exception:
+            self.prompts.forget()
+            raise
+        flops = self._work(prompt, frames, None, 0).flops
+        made = record.result(prompt, feedback, 0, None, Work())
+        return GlanceResult(feedback, overview.overview, made.encode_ms, made.prefill_ms, Work(flops))
 
     @contextmanager
     def _asked(
@@ -233,7 +284,7 @@ class AnswerSession:
         shown = [place.stop - place.start for place in prompt.places]
         of_tiles = [tiles.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
         text_tokens = prompt.part.tokens - sum(shown)
-        return self._costs.work(self.options.encode, shown, of_tiles, text_tokens, answer_tokens)
+        return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
 
     def _probe(self, prompt: PreparedPrompt) -> AbstractContextManager[AttentionProbe | None]:
         """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""

@@ -1,0 +1,95 @@
+"""Glances: `GlanceOptions`, the size of an overview, and `GlancePolicy`, which says when a glance is due.
+
+A glance reads a coarse overview of the frame with the question in mind, before it is known what to show sharp.
+`docs/methods.md` has the method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from arr_coc.errors import BudgetError, OptionError
+from arr_coc.types import NS_PER_S
+
+AUTO_TOKENS = 64
+"""An overview of "auto" takes at most so many tokens…"""
+
+AUTO_SHARE = 0.5
+"""…and at most this share of the budget."""
+
+EVERY_S = 60.0
+"""After so much media time a glance is due again."""
+
+UNKNOWN_SHARE = 0.5
+"""From this share of tiles on of which nothing is known, a glance is due…"""
+
+LEAST_S = 5.0
+"""…but not sooner than this after the last one: answers teach about what came into view, too."""
+
+KEEP_OVERVIEW = True
+"""`overview="auto"`: whether the overview stays in the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlanceOptions:
+    """Options of glances. Raises OptionError for values out of range.
+
+    `tokens` of an overview; "auto" for 64, and no more than half of the budget. `every_s`: media time after which a
+    glance is due again. `keep`: whether the overview stays in the prompt as context; the budget pays for it either way.
+    """
+
+    tokens: int | Literal["auto"] = "auto"
+    every_s: float = EVERY_S
+    keep: bool = KEEP_OVERVIEW
+
+    def __post_init__(self) -> None:
+        if self.tokens != "auto" and (isinstance(self.tokens, bool) or self.tokens < 1):
+            raise OptionError(f'the tokens of an overview are "auto" or at least 1, got {self.tokens!r}')
+        if not self.every_s > 0:
+            raise OptionError(f"every_s must be above 0 seconds, got {self.every_s!r}")
+
+    def overview_tokens(self, budget_tokens: int, tiles: int) -> int:
+        """The most tokens that an overview may take of a budget, for a frame of so many tiles; 0 where the budget shows
+        all of them.
+
+        Raises BudgetError where the overview that is asked for leaves nothing of the budget.
+        """
+        if budget_tokens >= tiles:
+            return 0
+        if self.tokens == "auto":
+            return min(AUTO_TOKENS, int(AUTO_SHARE * budget_tokens))
+        if self.tokens >= budget_tokens:
+            raise BudgetError(
+                f"an overview of {self.tokens} tokens leaves nothing of a budget of {budget_tokens}",
+                'raise the budget, or let the overview have "auto" tokens: at most half of the budget',
+            )
+        return self.tokens
+
+
+class GlancePolicy:
+    """Says when a glance is due: for a new question, after a cut, after a while, and where much is unknown."""
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        self._every_ns = every_s * NS_PER_S
+        self._done_ns: int | None = None
+        self._failed = False
+
+    def reset(self) -> None:
+        """Another question, or another scene: nothing is known."""
+        self._done_ns, self._failed = None, False
+
+    def done(self, media_ns: int) -> None:
+        """A glance at the frame of this media time told what it looked at."""
+        self._done_ns, self._failed = media_ns, False
+
+    def failed(self) -> None:
+        """A glance could not be made: none is due until `reset`."""
+        self._failed = True
+
+    def due(self, media_ns: int, unknown_share: float) -> bool:
+        """Whether a glance is due at a media time, where nothing is known of so large a share of the tiles."""
+        if self._failed or self._done_ns is None:
+            return not self._failed
+        since_ns = media_ns - self._done_ns
+        return since_ns >= self._every_ns or (unknown_share >= UNKNOWN_SHARE and since_ns >= LEAST_S * NS_PER_S)
