@@ -359,7 +359,7 @@ class StreamAllocator:
             self._state.prior.update(feedback, self._last.levels.shape, moved)
 
     def glance_due(self, media_ns: int) -> bool:
-        """Whether to glance at the newest frame before it is answered about: where frames have an overview, for a new
+        """Return True if it is time to glance at the newest frame before it is answered about: where frames have an overview, for a new
         question, in a new epoch, after a while, and where much came into view that nothing is known of.
 
         Stays so until `apply_glance`."""

@@ -88,7 +88,7 @@ class GlancePolicy:
         self._failed = True
 
     def due(self, media_ns: int, unknown_share: float) -> bool:
-        """Whether a glance is due at a media time, where nothing is known of so large a share of the tiles."""
+        """Return True if a glance is due at a media time, where nothing is known of so large a share of the tiles."""
         if self._failed or self._done_ns is None:
             return not self._failed
         since_ns = media_ns - self._done_ns

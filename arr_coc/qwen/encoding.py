@@ -315,7 +315,7 @@ def token_count(packet: Packet, encode: Encode) -> int:
 
 
 def segment_counts(packet: Packet, encode: Encode) -> list[int]:
-    """How many visual tokens of a packet are encoded together, for each of its parts."""
+    """Return how many visual tokens of a packet are encoded together, for each of its parts."""
     overview = packet.overview if isinstance(packet, TokenPacket) else 0
     return [count for count in (overview, token_count(packet, encode) - overview) if count]
 

@@ -72,7 +72,7 @@ class CausalFrame(CausalPiece):
 
     @property
     def pieces(self) -> tuple[CausalPiece, ...]:
-        """What the cache marks of it, in order."""
+        """Its parts as the cache marks them, in order."""
         return (self,) if self.overview is None else (self.overview, self)
 
 
@@ -124,7 +124,7 @@ class CachedFrame:
 
     @property
     def segments(self) -> list[int]:
-        """How many of its visual tokens were encoded together."""
+        """Numbers of its visual tokens that were encoded together."""
         overview = 0 if self.packet is None else self.packet.overview
         return [count for count in (overview, self.visual_tokens - overview) if count]
 

@@ -59,11 +59,9 @@ def test_an_answer_after_a_glance_is_that_of_a_fresh_session_and_costs_the_rest_
     assert speaking.last.tokens_used == fresh.last.tokens_used == 19
     opening = len(speaking.prompts.ids.head + speaking.prompts.ids.frame_open)
     assert speaking.last.prefilled_tokens == fresh.last.prefilled_tokens - opening - 12
-    for one, other in ((speaking.last, fresh.last),):
-        assert one.feedback is not None and other.feedback is not None
-        np.testing.assert_allclose(one.feedback.attention, other.feedback.attention, atol=1e-4)
-        np.testing.assert_array_equal(one.regions, other.regions)
-        assert one.work == other.work
+    np.testing.assert_allclose(speaking.last.feedback.attention, fresh.last.feedback.attention, atol=1e-4)
+    np.testing.assert_array_equal(speaking.last.regions, fresh.last.regions)
+    assert speaking.last.work == fresh.last.work
 
 
 def test_an_overview_is_encoded_once_for_glance_and_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +178,7 @@ def test_what_is_no_overview_is_refused() -> None:
 
 
 def test_a_model_whose_attention_cannot_be_read_is_refused_in_one_line() -> None:
-    glance, packet = parts()
+    glance, _ = parts()
     speaking = session()
     assert speaking.can_glance
     for layer in speaking.qwen.language_model.layers:
@@ -216,7 +214,7 @@ def test_a_question_that_is_too_long_is_refused() -> None:
 
 def test_what_incremental_encoding_keeps_of_an_overview_is_its_own() -> None:
     """The same region may be in both parts, and each is known again by itself."""
-    glance, packet = parts()
+    _, packet = parts()
     both = replace(
         packet,
         regions=np.concatenate([packet.regions, packet.regions[:1]]),
