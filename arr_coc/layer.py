@@ -16,12 +16,13 @@ from torch.nn import functional as F
 
 from arr_coc.allocation.attending import Tensions, allocate, check_strategy
 from arr_coc.budget import DEFAULT_BUDGET, Budget
-from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, ShapeError
+from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, OptionError, ShapeError
 from arr_coc.hub import ALLOCATOR_FOLDER, download, local_folder
 from arr_coc.ops.pictures import check_tensor
 from arr_coc.ops.regions import paint, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
+from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 from arr_coc.types import TILE_PX, Allocation
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ class ARRCOCConfig:
     """Options of an ARRCOCLayer.
 
     `levels`: whether coarse tokens may be chosen by `auto`. `query_dim`: width of the question's embeddings that
-    learned parts take, 0 without learned parts; `trained_for`: the model that these embeddings belong to. Others: see
+    learned parts take, 0 without learned parts; `trained_for`: the model that these embeddings belong to; `scorer`:
+    how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`). Others: see
     `allocate`.
     """
 
@@ -46,6 +48,7 @@ class ARRCOCConfig:
     levels: bool = False
     query_dim: int = 0
     trained_for: str = ""
+    scorer: QueryScorer = DEFAULT_SCORER
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,12 @@ class ARRCOCLayer(nn.Module):
     """
 
     def __init__(self, config: ARRCOCConfig | None = None) -> None:
-        """Raises StrategyError, and ValueError for shares outside [0, 1]."""
+        """Raises StrategyError, OptionError for an unknown scorer, and ValueError for shares outside [0, 1]."""
         super().__init__()
         self.config = config or ARRCOCConfig()
         check_strategy(self.config.strategy)
         Tensions(self.config.budget, coverage=self.config.coverage)
-        self.realiser = RelevanceRealiser(self.config.query_dim, self.config.trained_for)
+        self.realiser = RelevanceRealiser(self.config.query_dim, self.config.trained_for, self.config.scorer)
 
     def forward(
         self, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor
@@ -140,6 +143,10 @@ class ARRCOCLayer(nn.Module):
             raise ModelError(
                 f"{path / CONFIG_FILE} is not JSON: {error}; write it again with save_pretrained"
             ) from error
+        if not isinstance(settings, dict) or "model_type" in settings:
+            raise ModelError(
+                f"{path} holds a model or something else, no allocator", "name a folder that `adapt` wrote"
+            )
         unknown = settings.keys() - {field.name for field in fields(ARRCOCConfig)}
         if unknown:
             raise ModelError(f"{path / CONFIG_FILE} has unknown keys: {', '.join(sorted(unknown))}")
@@ -212,7 +219,7 @@ def _gathered(vision_embeds: torch.Tensor, relevance: torch.Tensor, allocation: 
     return torch.stack(tokens)
 
 
-_QUERY_WEIGHT = "participation.asked.question.words.weight"
+_QUERY_WEIGHT = "balancer.query.weight"
 
 
 def fingerprint(embeddings: torch.Tensor) -> str:
@@ -236,19 +243,38 @@ def load_bundled_realiser(folder: Path, embeddings: torch.Tensor, model_id: str)
     layer = ARRCOCLayer.from_pretrained(own)
     if layer.config.trained_for != fingerprint(embeddings):
         log.warning(
-            "the allocator's weights in %s are not for these weights of %s and are left out; train them again with "
-            "`python -m training.allocator`",
+            "the allocator's weights in %s are not for these weights of %s and are left out; make others with `adapt`",
             own,
             model_id,
         )
         return None
-    layer.realiser.trained_for = model_id
-    return layer.realiser.eval().requires_grad_(False)
+    return _ready(layer.realiser, model_id)
+
+
+def load_realiser(name: str | Path, embeddings: torch.Tensor, model_id: str) -> RelevanceRealiser:
+    """The allocator in a folder, or of a name on the hub, for the model of these `embeddings` [vocabulary, D].
+
+    Raises as `ARRCOCLayer.from_pretrained`, and ModelError where it was made for other weights.
+    """
+    layer = ARRCOCLayer.from_pretrained(name)
+    if layer.config.trained_for != fingerprint(embeddings):
+        raise ModelError(
+            f"the allocator in {name} was made for another model than {model_id}, or for other weights of it",
+            "make one for this model with `adapt`, or leave it out",
+        )
+    return _ready(layer.realiser, model_id)
+
+
+def _ready(realiser: RelevanceRealiser, model_id: str) -> RelevanceRealiser:
+    realiser.trained_for = model_id
+    return realiser.eval().requires_grad_(False)
 
 
 def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
-    """Weights as bytes, safetensors' format; nothing for None."""
-    return b"" if realiser is None else save({name: rows.contiguous() for name, rows in realiser.state_dict().items()})
+    """Weights as bytes, safetensors' format, with what they are of as its metadata; nothing for None."""
+    if realiser is None:
+        return b""
+    return save({name: rows.contiguous() for name, rows in realiser.state_dict().items()}, {"scorer": realiser.scorer})
 
 
 def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
@@ -257,11 +283,18 @@ def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None
     if not data:
         return None
     try:
-        weights = load(data)
-        realiser = RelevanceRealiser(weights[_QUERY_WEIGHT].shape[1], model_id)
+        weights, made = load(data), _metadata(data)
+        realiser = RelevanceRealiser(weights[_QUERY_WEIGHT].shape[1], model_id, made["scorer"])
         realiser.load_state_dict(weights)
-    except (SafetensorError, KeyError, IndexError, RuntimeError) as error:
+    except (SafetensorError, OptionError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(
             f"the allocator's weights that came with {model_id} cannot be used; install the same version at both ends"
         ) from error
     return realiser.eval().requires_grad_(False)
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """Read the metadata of bytes that safetensors has read already: its header is JSON, its length comes first."""
+    length = int.from_bytes(data[:8], "little")
+    found: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
+    return found

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.adaptation.cases import tile_shares
 from arr_coc.ops.regions import level_map
 from arr_coc.types import TileGrid
 from evaluation.questions import EvalQuestion
 from evaluation.strategies.base import Reply
-from training.clips.truth import Box, tile_shares
+from training.clips.truth import Box
 
 TOUCHED_SHARE = 0.05
 """A tile belongs to a box that covers at least this much of it."""

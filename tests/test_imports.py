@@ -105,7 +105,7 @@ LAYERS = {
         {"layer", "ops.cuda"},
         {"ops.backends", "qwen"},
         {"ops.texturevlm", "video"},
-        {"model"},
+        {"adaptation", "model"},
     ],
 }
 """A module imports its own part and parts of the lines above; never a part below, nor one beside it in its line."""

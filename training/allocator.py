@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import cv2
 import numpy as np
@@ -25,39 +25,26 @@ import torch
 import typer
 from torch import nn
 
+from arr_coc.adaptation.cases import Batches, Embedder
+from arr_coc.adaptation.losses import attention_loss, box_loss
+from arr_coc.adaptation.trainer import RATE, MapObjective, Objective, Trainer, new_layer
+from arr_coc.adaptation.training_run import Length
 from arr_coc.errors import ArrCocError, ModelError, OptionError
 from arr_coc.hub import ALLOCATOR_FOLDER
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, fingerprint
+from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.relevance.balancing import RelevanceRealiser
-from training.cases import FIRST_TRAINED, Batches, Embedder, cases_of, random_samples
-from training.checkpointing import Checkpointable, Length, Means, TrainingRun, schedule
-from training.objectives import AnswerLoss, attended, attention_loss, box_loss, last_layers, realised_loss
+from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
+from training.cases import FIRST_TRAINED, cases_of, random_samples
+from training.objectives import AnswerLoss, attended, last_layers
 
 How = Literal["boxes", "attention", "answer"]
-Objective: TypeAlias = Callable[[RelevanceRealiser], torch.Tensor]
-"""The loss of a fresh batch."""
-
-RATES: dict[How, float] = {"boxes": 5e-3, "attention": 5e-3, "answer": 1e-3}
-ALONG_RATE = 0.1
-ALONG_FROM = 0.5
-
+RATES: dict[How, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3}
 ATTENDED_SHARE, ANSWERED_SHARE = 1 / 16, 1 / 5
 """Where the model itself must look at every clip, this share of them is drawn."""
 
 ANSWERED_TILES = 2048
 """Tiles of all pictures of a batch together that the model answers about."""
-
-SAVE_S = 30.0
-LOG_STEPS = 100
-_CLIP_NORM = 1.0
-_WEIGHT_DECAY = 0.02
-_BEGIN_BIAS = (
-    -3.0,
-    -3.0,
-    3.0,
-)  # what is asked for leads from the start; else the other two learn first, and silence it
 
 
 @dataclass(frozen=True)
@@ -74,77 +61,32 @@ class Recipe:
     rate: float = 0.0
     clips: int = 2500
     steps: int | None = None
+    scorer: QueryScorer = DEFAULT_SCORER
 
 
-def new_layer(qwen: QwenVL) -> ARRCOCLayer:
-    """An untrained layer for a model's questions."""
-    embeddings = qwen.model.get_input_embeddings().weight
-    config = ARRCOCConfig(levels=qwen.knows_levels, query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings))
-    layer = ARRCOCLayer(config)
-    with torch.no_grad():
-        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
-    return layer
-
-
-class Trainer:
-    """A layer and its optimiser; `folder` holds checkpoint, loss and layer.
-
-    `along` are layers of the model that learn along at a tenth of the rate, in the second half of the training.
-    """
-
-    def __init__(self, recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.ModuleList | None = None) -> None:
-        self.recipe, self.layer = recipe, layer
-        self._along = nn.ModuleList() if along is None else along
-        groups = [{"params": list(layer.parameters())}, {"params": list(self._along.parameters())}]
-        self.optimiser = torch.optim.AdamW(groups, weight_decay=_WEIGHT_DECAY)
-        parts: dict[str, Checkpointable] = {"layer": layer, "along": self._along, "optimiser": self.optimiser}
-        made_for = {"how": recipe.how, "trained_for": layer.config.trained_for}
-        self.course = TrainingRun(folder, Length(recipe.minutes, recipe.steps), parts, made_for)
-        self._folder = folder
-
-    def step(self, objective: Objective) -> float:
-        """One batch, one update; returns the loss."""
-        with self.course.step():
-            rate = (self.recipe.rate or RATES[self.recipe.how]) * schedule(self.course.progress)
-            for group, share in zip(self.optimiser.param_groups, (1.0, ALONG_RATE), strict=True):
-                group["lr"] = rate * share
-            self._along.requires_grad_(self.course.progress >= ALONG_FROM)
-            loss = objective(self.layer.realiser)
-            self.optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.layer.parameters(), _CLIP_NORM)
-            self.optimiser.step()
-        return loss.item()
-
-    def run(self, objective: Objective) -> None:
-        """Trains to the end of the course, and saves."""
-        means = Means()
-        saved_s = self.course.spent_s
-        while self.course.progress < 1:
-            means.add(loss=self.step(objective))
-            if self.course.steps % LOG_STEPS == 0:
-                self.course.note(means.take())
-            if self.course.spent_s - saved_s > SAVE_S:
-                saved_s = self.course.spent_s
-                self.save()
-        self.save()
-
-    def save(self) -> None:
-        """Writes checkpoint and layer, each whole or not at all."""
-        self.course.save()
-        self.layer.save_pretrained(self._folder / ALLOCATOR_FOLDER)
+def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.ModuleList | None = None) -> Trainer:
+    """A trainer whose folder holds checkpoint and loss, and in `arr_coc` the layer."""
+    return Trainer(
+        layer,
+        folder,
+        folder / ALLOCATOR_FOLDER,
+        Length(recipe.minutes, recipe.steps),
+        rate=recipe.rate or RATES[recipe.how],
+        made_for={"how": recipe.how},
+        along=along,
+    )
 
 
 def boxes_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
     """Learns where the things are that are asked about."""
     samples = random_samples("train", FIRST_TRAINED, recipe.clips)
-    return _MapObjective(Batches(cases_of(samples), Embedder(qwen), rng), box_loss)
+    return MapObjective(Batches(cases_of(samples), Embedder(qwen), rng), box_loss)
 
 
 def attention_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
     """Learns what the model looks at by itself, which it is asked first."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
-    return _MapObjective(Batches(attended(samples, qwen), Embedder(qwen), rng), attention_loss)
+    return MapObjective(Batches(attended(samples, qwen), Embedder(qwen), rng), attention_loss)
 
 
 def answer_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
@@ -153,17 +95,6 @@ def answer_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> 
     stills = (sample for sample in samples if len(sample.clip.frames) == 1)
     batches = Batches(cases_of(stills, with_images=True), Embedder(qwen), rng, tiles=ANSWERED_TILES)
     return AnswerLoss(qwen, batches, rng)
-
-
-class _MapObjective:
-    """The loss between relevance and a map that is known."""
-
-    def __init__(self, batches: Batches, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
-        self._batches, self._loss = batches, loss
-
-    def __call__(self, realiser: RelevanceRealiser) -> torch.Tensor:
-        batch = self._batches.next()
-        return realised_loss(realiser(batch.texture, batch.query), batch.wanted, self._loss)
 
 
 OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, np.random.Generator], Objective]] = {
@@ -194,10 +125,10 @@ def train(
         raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")
     qwen = load_qwen(model, device="cpu")
     torch.manual_seed(recipe.seed)
-    layer = new_layer(qwen)
+    layer = new_layer(qwen, recipe.scorer)
     if begin_with is not None:
         _begin_with(layer, begin_with)
-    trainer = Trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
+    trainer = make_trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
     if resume:
         trainer.course.resume()
     else:

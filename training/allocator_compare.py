@@ -9,128 +9,24 @@ of the training split that no run learned from; what is reported is measured on 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import cv2
-import numpy as np
-import numpy.typing as npt
 import torch
 import typer
 
-from arr_coc.allocation.attending import allocate
+from arr_coc.adaptation.cases import AllocatorCase, Embedder
+from arr_coc.adaptation.found import measure, measure_map
+from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ArrCocError, OptionError
 from arr_coc.hub import ALLOCATOR_FOLDER
 from arr_coc.layer import ARRCOCLayer
-from arr_coc.ops.regions import level_map
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser
-from arr_coc.relevance.channels import TextureArray
 from training.allocator import OBJECTIVES, Recipe, train
-from training.cases import FIRST_CHOSEN_BY, AllocatorCase, Embedder, cases_of, random_samples
-from training.checkpointing import CHECKPOINT
-from training.objectives import LEAST_SHARE
-
-SHARE = 0.25
-"""Share of the frame's tokens that is spent."""
-
-SMALL_SHARE = 0.10
-
-Tiles = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Result of one case, or its mean over several.
-
-    `recall`: the share of the asked tiles that are shown at level 0, of 25 % of the tokens, and `recall_small` of 10 %;
-    `iou` of the tiles at level 0 with the asked ones, which cannot exceed `iou_bound`, as so many tiles are shown;
-    `matched_iou`: that of as many most relevant tiles as are asked about.
-    """
-
-    recall: float
-    recall_small: float
-    iou: float
-    iou_bound: float
-    matched_iou: float
-
-
-def found(relevance: torch.Tensor, wanted: torch.Tensor, levels: bool) -> Found:
-    """Measures a map [gh, gw] against what is `wanted` of each tile; `levels` as `allocate` takes it."""
-    asked = (wanted > LEAST_SHARE).numpy()
-    shown = fine_tiles(relevance, SHARE, levels)
-    few = fine_tiles(relevance, SMALL_SHARE, levels)
-    return Found(
-        recall=_share(shown, asked),
-        recall_small=_share(few, asked),
-        iou=_iou(shown, asked),
-        iou_bound=min(1.0, asked.sum() / max(1, shown.sum())),
-        matched_iou=_iou(_tiles(relevance, int(asked.sum()), "topk", levels), asked),
-    )
-
-
-def fine_tiles(relevance: torch.Tensor, share: float, levels: bool) -> Tiles:
-    """The tiles that a share of the tokens shows at level 0: bool [gh, gw]. A model that knows levels has the whole
-    frame covered, which leaves the fewest."""
-    strategy = "foveated" if levels else "mixed"
-    return _tiles(relevance, max(1, round(share * relevance.numel())), strategy, levels)
-
-
-def _tiles(relevance: torch.Tensor, tokens: int, strategy: str, levels: bool) -> Tiles:
-    regions = allocate(relevance, tokens, strategy, levels=levels).regions.numpy()
-    return np.asarray(level_map(regions, (relevance.shape[0], relevance.shape[1])) == 0)
-
-
-def _share(shown: Tiles, asked: Tiles) -> float:
-    return float((shown & asked).sum() / asked.sum())
-
-
-def _iou(shown: Tiles, asked: Tiles) -> float:
-    return float((shown & asked).sum() / (shown | asked).sum())
-
-
-@torch.inference_mode()
-def measure(
-    realiser: RelevanceRealiser, cases: Sequence[AllocatorCase], embed: Embedder, *, levels: bool
-) -> dict[str, dict[str, float]]:
-    """Means by kind of question, and over the kinds ("all"), each with the number of its cases.
-
-    A `realiser` without learned parts is not told the question.
-    """
-    realiser.eval()
-
-    def relevance_of(case: AllocatorCase) -> torch.Tensor:
-        texture = TextureArray(case.texture.channels[None], case.texture.entropy[None])
-        query = embed([case.question]) if realiser.participation.asked is not None else None
-        return realiser(texture, query).relevance[0]
-
-    return _table(((case, relevance_of(case)) for case in cases), levels)
-
-
-def measure_map(cases: Sequence[AllocatorCase], *, levels: bool) -> dict[str, dict[str, float]]:
-    """The same of a relevance that knows what is wanted of every tile: what can be reached."""
-    return _table(((case, (case.wanted > LEAST_SHARE).float()) for case in cases), levels)
-
-
-def _table(maps: Iterable[tuple[AllocatorCase, torch.Tensor]], levels: bool) -> dict[str, dict[str, float]]:
-    by_kind: dict[str, list[Found]] = defaultdict(list)
-    for case, relevance in maps:
-        if (case.wanted > LEAST_SHARE).any():
-            by_kind[case.kind].append(found(relevance, case.wanted, levels))
-    kinds = {kind: {**_means(results), "cases": len(results)} for kind, results in sorted(by_kind.items())}
-    names = [field.name for field in fields(Found)]
-    overall = {name: round(float(np.mean([of[name] for of in kinds.values()])), 4) for name in names}
-    return {"all": {**overall, "cases": sum(of["cases"] for of in kinds.values())}, **kinds}
-
-
-def _means(results: Iterable[Found]) -> dict[str, float]:
-    rows = [asdict(result) for result in results]
-    return {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
-
+from training.cases import FIRST_CHOSEN_BY, cases_of, random_samples
 
 RESULTS = Path(__file__).parent / "results" / "allocator.json"
 FIRST_MEASURED = 9_000_000

@@ -1,4 +1,4 @@
-"""Box, attention and answer losses.
+"""Answer loss, and cases whose maps are the model's attention.
 
 The choice is made by relevance with Gumbel noise (Gumbel-top-k: Kool, van Hoof & Welling, 2019, arXiv:1903.06059), so
 that near-equals take turns. What is chosen carries a gradient straight through to its relevance (Bengio, Léonard &
@@ -8,8 +8,9 @@ surely, at the expense of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -17,96 +18,31 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.cache_utils import DynamicCache
 
-from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.ops.regions import paint
-from arr_coc.qwen.options import AnswerOptions, Decoding
+from arr_coc.adaptation.cases import AllocatorCase, Batches
+from arr_coc.adaptation.losses import logit
+from arr_coc.adaptation.teacher import AttentionTeacher
 from arr_coc.qwen.preprocess import after_frame, text_positions, to_tiles, visual_positions
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import VisualTokens, encode_regions
-from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
-from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
-from arr_coc.video.picture_allocator import PictureAllocator
-from training.cases import AllocatorCase, Batches, cases_of
+from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.types import TILE_PX, TileGrid
+from training.cases import cases_of
 from training.clips.truth import Sample
-
-_TOKENS = 8
 
 
 def attended(samples: Iterable[Sample], qwen: QwenVL) -> Iterator[AllocatorCase]:
-    """Cases of each sample's last frame, `wanted` being the model's attention on it, divided by its largest.
-
-    As for feedback, attention is that of the middle layers at the answer's first eight tokens.
-    """
-    session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=_TOKENS)))
-    for sample in samples:
-        last = len(sample.clip.frames) - 1
-        only = replace(sample, boxes=((),) * last + sample.boxes[last:])
-        for case in cases_of([only]):
-            shape = case.wanted.shape[0], case.wanted.shape[1]
-            yield replace(case, wanted=_attention(session, sample, shape))
-
-
-def _attention(session: AnswerSession, sample: Sample, shape: tuple[int, int]) -> torch.Tensor:
-    """The attention on the clip's last frame: float32 [gh, gw] in [0, 1]."""
-    qwen = session.qwen
-    allocator = PictureAllocator(qwen, sample.question, AllocatorOptions("grid", budget=1, explore=0.0), "full")
-    stamps = [FrameStamp(index, round(time_s * NS_PER_S), 0) for index, time_s in enumerate(sample.clip.times_s)]
-    packets = [allocator.allocate(image, stamp) for image, stamp in zip(sample.clip.frames, stamps, strict=True)]
-    for _ in session.answer(packets, sample.question):
-        pass
-    feedback = session.last.feedback
-    assert feedback is not None, "the session's options leave it on"
-    return torch.from_numpy(paint(feedback.regions, feedback.attention, shape, 0.0)).float()
-
-
-LEAST_SHARE = 0.04
-"""A tile holds what is asked from this share of its area on."""
-
-_EDGE = 1e-4
-_LIST_WEIGHT, _HIT_WEIGHT, _REST_WEIGHT = 0.3, 0.3, 3.0
-_PARTICIPATION_WEIGHT = 0.5
-
-
-def logit(relevance: torch.Tensor) -> torch.Tensor:
-    """Relevance in [0, 1] as a finite logit, whose gradient vanishes nowhere."""
-    return torch.logit(_EDGE + (1 - 2 * _EDGE) * relevance)
-
-
-def box_loss(relevance: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """How far relevance [B, gh, gw] is from the tiles that hold what is asked (`wanted` in [0, 1], some above 0).
-
-    The cross-entropy of a softmax over the frame (ListNet: Cao et al., 2007), which ranks, and of each tile on its own,
-    which keeps relevance absolute; tiles that are wanted weigh as much as all others together.
-    """
-    scores = logit(relevance).flatten(1)
-    held = (wanted > LEAST_SHARE).float().flatten(1)
-    count = held.sum(dim=1).clamp(min=1)
-    ranked = -(held * F.log_softmax(scores, dim=1)).sum(dim=1) / count
-    single = F.binary_cross_entropy_with_logits(scores, held, reduction="none")
-    hit, rest = (single * held).sum(dim=1) / count, (single * (1 - held)).mean(dim=1)
-    return (_LIST_WEIGHT * ranked + _HIT_WEIGHT * hit + _REST_WEIGHT * rest).mean()
-
-
-def attention_loss(relevance: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
-    """How far relevance [B, gh, gw] is from a model's attention, [B, gh, gw] in [0, 1], largest 1 in each frame.
-
-    The softmax over the frame shall be the attention's distribution, and each tile's relevance the attention's square
-    root, because attention is heavy-tailed.
-    """
-    scores, looked = logit(relevance).flatten(1), attention.flatten(1)
-    shares = looked / looked.sum(dim=1, keepdim=True).clamp(min=_EDGE)
-    ranked = -(shares * F.log_softmax(scores, dim=1)).sum(dim=1)
-    single = F.binary_cross_entropy_with_logits(scores, looked.sqrt(), reduction="none").mean(dim=1)
-    return (_LIST_WEIGHT * ranked + _REST_WEIGHT * single).mean()
-
-
-def realised_loss(
-    realised: RelevanceMaps, target: torch.Tensor, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    """The loss of relevance, and half as much that of participation alone, without which balancing may silence it."""
-    return loss(realised.relevance, target) + _PARTICIPATION_WEIGHT * loss(realised.scores[:, 2], target)
+    """Cases of the samples' frames, each shown to the model alone, `wanted` being its attention."""
+    teacher = AttentionTeacher(qwen)
+    for _, of_clip in groupby(samples, key=lambda sample: id(sample.clip)):
+        by_frame: dict[int, list[AllocatorCase]] = {}
+        for case in cases_of(of_clip, with_images=True):
+            by_frame.setdefault(id(case.image), []).append(case)
+        for cases in by_frame.values():
+            assert cases[0].image is not None, "the cases were made with images"
+            teacher.show(cases[0].image)
+            for case in cases:
+                yield replace(case, wanted=teacher.attention(case.question), image=None)
 
 
 SHARES = (0.08, 0.3)

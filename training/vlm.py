@@ -16,8 +16,9 @@ import torch
 import typer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from arr_coc.adaptation.training_run import CURVE, Length, Means, TrainingRun, schedule
 from arr_coc.errors import ArrCocError
-from training.checkpointing import CURVE, Length, Means, TrainingRun, draw_curve, schedule
+from training.curve import draw_curve
 from training.export import export
 from training.model.batches import BackgroundBatches
 from training.model.network import Learner, Losses, begin_with, new_model

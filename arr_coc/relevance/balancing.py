@@ -12,7 +12,13 @@ from torch.nn import functional as F
 
 from arr_coc.errors import DeviceLost, NonFiniteError
 from arr_coc.relevance.channels import TextureArray
-from arr_coc.relevance.knowing import InformationScorer, ParticipatoryScorer, PerspectivalScorer, QueryWeights
+from arr_coc.relevance.knowing import (
+    DEFAULT_SCORER,
+    InformationScorer,
+    ParticipatoryScorer,
+    PerspectivalScorer,
+    QueryWeights,
+)
 from arr_coc.types import QueryEmbedding
 
 WEAK_SALIENCY = 0.3
@@ -95,15 +101,16 @@ class RelevanceRealiser(nn.Module):
 
     `query_dim` is the width of the question's embeddings that the learned parts take; 0 leaves those parts out.
     `trained_for` names the model whose embeddings they were trained on: questions embedded by another model are not
-    given to them.
+    given to them. `scorer` is the learned part of participation: "film" or "cross".
     """
 
-    def __init__(self, query_dim: int = 0, trained_for: str = "") -> None:
+    def __init__(self, query_dim: int = 0, trained_for: str = "", scorer: str = DEFAULT_SCORER) -> None:
+        """Raises OptionError for a scorer that there is not."""
         super().__init__()
-        self.trained_for = trained_for
+        self.trained_for, self.scorer = trained_for, scorer
         self.information = InformationScorer()
         self.perspective = PerspectivalScorer()
-        self.participation = ParticipatoryScorer(query_dim=query_dim)
+        self.participation = ParticipatoryScorer(query_dim=query_dim, scorer=scorer)
         self.balancer = AdaptiveTensionBalancer(query_dim=query_dim)
 
     def knows(self, model_id: str) -> bool:

@@ -5,12 +5,15 @@ Each scores every tile in [0, 1], absolutely: nothing is normalised by the frame
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arr_coc.errors import OptionError
 from arr_coc.relevance.channels import SALIENCY, TextureArray
 
 CHANNELS = 13
@@ -21,6 +24,8 @@ _LEAST, _MOST = 0.005, 0.995
 _OPEN_GATE = 5.0  # sigmoid(5) = 0.993
 _WORD_WIDTH = 64
 _HEADS = 4
+_CROSS_HEADS = 16
+_CROSS_WIDTH = 13
 _TINY = 1e-8
 _FAINT = 1e-3  # what was hardly looked at is no proof
 
@@ -106,7 +111,7 @@ class QueryEncoder(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class QueryWeights:
+class FilmWeights:
     """Weights of one layer as the questions set them: its weight [B, W, W] and bias [B, W, 1]."""
 
     weight: torch.Tensor
@@ -133,14 +138,14 @@ class QueryAttention(nn.Module):
         self.around = nn.Conv2d(half, half, kernel_size=3, padding=1, padding_mode="replicate", groups=half)
         self.out = nn.Conv2d(half, 1, kernel_size=1)
 
-    def encode_query(self, query: torch.Tensor) -> QueryWeights:
+    def encode_query(self, query: torch.Tensor) -> FilmWeights:
         """Return the weights that the question [B, Lq, D] gives to the layer that follows."""
         scale, shift = self.film(F.relu(self.wide(self.question(query))))[..., None].chunk(2, dim=1)
         scale = 1 + scale
         # scaling the layer's weights costs less than scaling what it gives for every tile
-        return QueryWeights(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
+        return FilmWeights(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
 
-    def forward(self, texture: TextureArray, query_weights: QueryWeights) -> torch.Tensor:
+    def forward(self, texture: TextureArray, query_weights: FilmWeights) -> torch.Tensor:
         seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
         hidden = F.relu_(self.near(seen)).flatten(2)
         hidden = torch.baddbmm(query_weights.bias, query_weights.weight, hidden)
@@ -148,19 +153,104 @@ class QueryAttention(nn.Module):
         return torch.sigmoid(self.out(F.relu_(self.around(asked) + asked)))[:, 0]
 
 
+@dataclass(frozen=True, slots=True)
+class WordKeys:
+    """A question's words as tiles are compared with them: keys [B, heads, Lq, W], biases [B, heads, Lq, 1]; `padding`
+    bool [B, 1, Lq, 1] of rows that are no words."""
+
+    keys: torch.Tensor
+    bias: torch.Tensor
+    padding: torch.Tensor
+
+
+class QueryCrossAttention(nn.Module):
+    """Learned relevance of each tile to a question: [B, gh, gw] in [0, 1].
+
+    Features of a tile among its eight neighbours are compared with each word of the question, by several heads (scaled
+    dot products: Vaswani et al., 2017, arXiv:1706.03762). A head's likenesses to the words are pooled by a learned mix
+    of their maximum, mean and sum; what the heads found scales and shifts the tile's features, and each tile is seen
+    among its neighbours again.
+    """
+
+    def __init__(self, query_dim: int, channels: int = CHANNELS, width: int = HIDDEN) -> None:
+        super().__init__()
+        self.words = nn.Conv1d(query_dim, _WORD_WIDTH, kernel_size=3, padding=1)
+        self.key = nn.Linear(_WORD_WIDTH, _CROSS_HEADS * _CROSS_WIDTH)
+        self.near = nn.Conv2d(channels + 1, width, kernel_size=3, padding=1, padding_mode="replicate")
+        self.query = nn.Linear(width, _CROSS_HEADS * _CROSS_WIDTH)
+        self.pooling = nn.Parameter(torch.zeros(_CROSS_HEADS, 3))
+        self.gate = nn.Conv1d(_CROSS_HEADS, 2 * width, kernel_size=1)
+        half = width // 2
+        self.narrow = nn.Conv1d(width, half, kernel_size=1)
+        self.around = nn.Conv2d(half, half, kernel_size=3, padding=1, padding_mode="replicate", groups=half)
+        self.out = nn.Conv2d(half, 1, kernel_size=1)
+
+    def encode_query(self, query: torch.Tensor) -> WordKeys:
+        """Return the words of the question [B, Lq, D], each ready to be compared with tiles."""
+        query = query if query.shape[1] else query.new_zeros(len(query), 1, query.shape[2])
+        even = F.layer_norm(query, query.shape[2:], eps=_TINY)
+        words = F.relu(self.words(even.transpose(1, 2))).transpose(1, 2)
+        keys = self.key(words).unflatten(2, (_CROSS_HEADS, _CROSS_WIDTH)).transpose(1, 2) * _CROSS_WIDTH**-0.5
+        # the tiles' projection is folded into the keys: a question's words are fewer than a frame's tiles
+        weight = self.query.weight.unflatten(0, (_CROSS_HEADS, _CROSS_WIDTH))
+        bias = self.query.bias.unflatten(0, (_CROSS_HEADS, _CROSS_WIDTH))
+        padding = ~query.any(dim=2)[:, None, :, None]
+        padding[:, :, 0] &= ~padding.all(dim=2)  # a question without words is one word of zeros
+        return WordKeys(keys @ weight, torch.einsum("bhld,hd->bhl", keys, bias)[..., None], padding)
+
+    def forward(self, texture: TextureArray, query_weights: WordKeys) -> torch.Tensor:
+        seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
+        hidden = F.relu_(self.near(seen)).flatten(2)
+        likeness = query_weights.keys @ hidden[:, None] + query_weights.bias
+        scale, shift = self.gate(self._pooled(likeness, query_weights.padding)).chunk(2, dim=1)
+        asked = F.relu(self.narrow(F.relu(hidden * (1 + scale) + shift)))
+        asked = asked.unflatten(2, texture.entropy.shape[1:])
+        return torch.sigmoid(self.out(F.relu(self.around(asked) + asked)))[:, 0]
+
+    def _pooled(self, likeness: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        """[B, heads, Lq, tiles] over the words: [B, heads, tiles]."""
+        largest = likeness.masked_fill(padding, torch.finfo(likeness.dtype).min).amax(dim=2)
+        total = likeness.masked_fill(padding, 0).sum(dim=2)
+        mean = total / (~padding).sum(dim=2).clamp(min=1)
+        share = self.pooling.softmax(dim=1)[..., None]
+        return share[:, 0] * largest + share[:, 1] * mean + share[:, 2] * total
+
+
+QueryScorer: TypeAlias = Literal["film", "cross"]
+"""Learned part of participation: `QueryAttention` or `QueryCrossAttention`."""
+
+DEFAULT_SCORER: QueryScorer = "film"
+
+QueryWeights: TypeAlias = FilmWeights | WordKeys
+"""A question as either of them takes it."""
+
+_SCORERS: dict[str, Callable[[int, int], QueryAttention | QueryCrossAttention]] = {
+    "film": QueryAttention,
+    "cross": QueryCrossAttention,
+}
+
+
+def check_scorer(scorer: str) -> None:
+    """Raises OptionError for a query scorer that there is not."""
+    if scorer not in _SCORERS:
+        raise OptionError(f"unknown query scorer {scorer!r}; there are {', '.join(_SCORERS)}")
+
+
 class ParticipatoryScorer(nn.Module):
     """Participatory knowing: what the question asks for.
 
-    The learned part, `QueryAttention`, speaks only where `query` is given, which callers do only for the model that
-    it was
-    trained for. The fed-back part is what answers taught (attention history and similarity), and needs no training.
-    Where neither is known the score is 0 and `trust` is 0, so that balancing leaves it out. What was fed back is the
-    score where nothing is learned; in any case it is `evidence` about the relevance that comes of all scores.
+    The learned part, `QueryAttention` or `QueryCrossAttention`, speaks only where `query` is given, which callers do
+    only for the model that it was trained for. The fed-back part is what answers taught (attention history and
+    similarity), and needs no training. Where neither is known the score is 0 and `trust` is 0, so that balancing leaves
+    it out. What was fed back is the score where nothing is learned; in any case it is `evidence` about the relevance
+    that comes of all scores.
     """
 
-    def __init__(self, channels: int = CHANNELS, query_dim: int = 0) -> None:
+    def __init__(self, channels: int = CHANNELS, query_dim: int = 0, scorer: str = DEFAULT_SCORER) -> None:
+        """Raises OptionError for a scorer that there is not."""
         super().__init__()
-        self.asked = QueryAttention(query_dim, channels) if query_dim else None
+        check_scorer(scorer)
+        self.asked = _SCORERS[scorer](query_dim, channels) if query_dim else None
         self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
 
     def encode_query(self, query: torch.Tensor | None) -> QueryWeights | None:
@@ -183,7 +273,7 @@ class ParticipatoryScorer(nn.Module):
         batch, _, rows, cols = texture.channels.shape
         query_weights = query_weights or self.encode_query(query)
         if query_weights is not None and self.asked is not None:
-            learned = self.asked(texture, query_weights)
+            learned: torch.Tensor = self.asked(texture, query_weights)
             return learned, torch.ones_like(learned[:, 0, 0])
         if prior is None:
             return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)

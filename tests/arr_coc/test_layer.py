@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from arr_coc.adaptation.cases import Embedder
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import BudgetError, ModelError, ModelNotFound, NonFiniteError, ShapeError, StrategyError
 from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, deserialize_realiser, fingerprint, serialize_realiser
@@ -31,7 +32,7 @@ from stream.sources import SourceInfo
 from tests.support.models import tiny_folder
 from tests.support.video import PictureStream, scenery
 from training.allocator_compare import measure
-from training.cases import Embedder, cases_of, random_samples
+from training.cases import cases_of, random_samples
 
 FIRST_CLIP = 9_500_000
 CLIPS = 40
@@ -330,7 +331,7 @@ def test_weights_for_another_model_are_said_and_left_out(
     assert qwen.realiser is None
     (message,) = caplog.messages
     assert "not for these weights of tiny and are left out" in message
-    assert "python -m training.allocator" in message
+    assert "make others with `adapt`" in message
     heatmaps = [
         ARRCOCQwen(model).generate(picture(), QUERY, max_tokens=2).heatmap for model in (qwen, load_qwen(plain))
     ]
@@ -360,22 +361,39 @@ def test_files_that_do_not_fit_are_an_error_of_one_line(trained: Path, tmp_path:
         load_qwen(folder)
 
 
-def test_weights_travel_as_bytes() -> None:
+@pytest.mark.parametrize("scorer", ["film", "cross"])
+def test_weights_travel_as_bytes(scorer: str) -> None:
     torch.manual_seed(0)
-    realiser = RelevanceRealiser(WEIGHTS_WIDTH, "m")
+    realiser = RelevanceRealiser(WEIGHTS_WIDTH, "m", scorer)
     again = deserialize_realiser(serialize_realiser(realiser), "m")
     assert again is not None
     assert again.knows("m")
+    assert again.scorer == scorer
     assert torch.equal(relevance_of(again), relevance_of(realiser))
     assert deserialize_realiser(serialize_realiser(None), "m") is None
 
 
 @pytest.mark.parametrize(
-    "data", [b"noise", serialize_realiser(RelevanceRealiser()), serialize_realiser(RelevanceRealiser(8))[:-9]]
+    "data",
+    [
+        b"noise",
+        serialize_realiser(RelevanceRealiser()),
+        serialize_realiser(RelevanceRealiser(8))[:-9],
+        serialize_realiser(RelevanceRealiser(8)).replace(b'"film"', b'"glue"'),
+        serialize_realiser(RelevanceRealiser(8)).replace(b'"scorer"', b'"rerocs"'),
+    ],
 )
 def test_bytes_that_are_no_weights_are_refused(data: bytes) -> None:
     with pytest.raises(ModelError, match="came with m cannot be used; install the same version at both ends"):
         deserialize_realiser(data, "m")
+
+
+def test_a_saved_layer_keeps_its_query_scorer(tmp_path: Path) -> None:
+    layer = ARRCOCLayer(ARRCOCConfig(query_dim=WIDTH, scorer="cross"))
+    layer.save_pretrained(tmp_path)
+    again = ARRCOCLayer.from_pretrained(tmp_path)
+    assert again.config.scorer == again.realiser.scorer == "cross"
+    torch.testing.assert_close(again.state_dict(), layer.state_dict())
 
 
 def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: Path) -> None:

@@ -12,6 +12,12 @@ import pytest
 import torch
 from typer import Exit
 
+from arr_coc.adaptation import trainer as trainer_module
+from arr_coc.adaptation.cases import AllocatorCase, Batches, Embedder, tile_shares
+from arr_coc.adaptation.found import found, measure
+from arr_coc.adaptation.losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
+from arr_coc.adaptation.trainer import new_layer
+from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCLayer, load_bundled_realiser
 from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
@@ -26,23 +32,11 @@ from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import image_texture
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
 from tests.support.models import tiny_folder, tiny_qwen
-from training import allocator as allocator_module
-from training.allocator import Recipe, Trainer, answer_objective, boxes_objective, new_layer, train
-from training.allocator_compare import found, measure
+from training.allocator import Recipe, answer_objective, boxes_objective, make_trainer, train
 from training.allocator_compare import main as compare_main
-from training.cases import AllocatorCase, Batches, Embedder, cases_of, random_samples
-from training.checkpointing import CHECKPOINT
-from training.clips.truth import Clip, Sample, tile_shares
-from training.objectives import (
-    LEAST_SHARE,
-    AnswerLoss,
-    attended,
-    attention_loss,
-    box_loss,
-    gumbel_topk,
-    last_layers,
-    realised_loss,
-)
+from training.cases import cases_of, random_samples
+from training.clips.truth import Clip, Sample
+from training.objectives import AnswerLoss, attended, gumbel_topk, last_layers
 
 CLIPS = 8
 
@@ -157,9 +151,9 @@ def test_training_makes_an_allocator_that_its_model_uses_and_that_finds_more(tmp
 def test_a_killed_run_goes_on_from_its_checkpoint(
     qwen: QwenVL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocator_module, "SAVE_S", 0.0)
+    monkeypatch.setattr(trainer_module, "SAVE_S", 0.0)
     recipe = Recipe(steps=100, clips=CLIPS)
-    killed = Trainer(recipe, new_layer(qwen), tmp_path)
+    killed = make_trainer(recipe, new_layer(qwen), tmp_path)
     objective = boxes_objective(recipe, qwen, np.random.default_rng(0))
 
     def dying(realiser: RelevanceRealiser) -> torch.Tensor:
@@ -169,7 +163,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
 
     with pytest.raises(KeyboardInterrupt):
         killed.run(dying)
-    resumed = Trainer(recipe, new_layer(qwen), tmp_path)
+    resumed = make_trainer(recipe, new_layer(qwen), tmp_path)
     resumed.course.resume()
     assert resumed.course.steps == 5
     assert resumed.course.spent_s == killed.course.spent_s > 0
@@ -183,18 +177,18 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
 def test_checkpoints_that_do_not_fit_say_so_in_one_line(qwen: QwenVL, tmp_path: Path) -> None:
     recipe = Recipe(clips=1)
     with pytest.raises(ModelNotFound, match="leave out --resume"):
-        Trainer(recipe, new_layer(qwen), tmp_path).course.resume()
-    Trainer(recipe, new_layer(qwen), tmp_path).save()
+        make_trainer(recipe, new_layer(qwen), tmp_path).course.resume()
+    make_trainer(recipe, new_layer(qwen), tmp_path).save()
     for other, layer in (
         (Recipe(how="answer"), new_layer(qwen)),
         (recipe, new_layer(tiny_qwen(seed=9))),
     ):
         with pytest.raises(ModelError, match="another way, or for other weights of the model; begin anew") as error:
-            Trainer(other, layer, tmp_path).course.resume()
+            make_trainer(other, layer, tmp_path).course.resume()
         assert "\n" not in str(error.value)
     (tmp_path / CHECKPOINT).write_bytes(b"noise")
     with pytest.raises(ModelError, match=r"does not fit: .*; begin anew in another folder") as broken:
-        Trainer(recipe, new_layer(qwen), tmp_path).course.resume()
+        make_trainer(recipe, new_layer(qwen), tmp_path).course.resume()
     assert "\n" not in str(broken.value)
 
 
@@ -215,26 +209,28 @@ def test_what_is_measured() -> None:
     assert wrong.iou < wrong.iou_bound
 
 
-def test_attention_is_that_on_the_last_frame_of_all_tokens(qwen: QwenVL) -> None:
+def test_attention_is_that_of_the_prompts_last_token_on_a_frame_shown_alone_with_all_its_tokens(qwen: QwenVL) -> None:
     samples = [sample for sample in random_samples("train", 0, 12, 2) if sample.clip.size_px[0] <= 512]
     stills = [sample for sample in samples if len(sample.clip.frames) == 1][:2]
-    films = [sample for sample in samples if len(sample.clip.frames) > 1 and any(sample.boxes[-1])][:1]
+    films = [sample for sample in samples if len(sample.clip.frames) > 1 and all(sample.boxes)][:1]
     looked = list(attended([*stills, *films], qwen))
-    assert len(looked) == 3
-    for case, sample in zip(looked, [*stills, *films], strict=True):
-        assert case.wanted.shape == case.texture.entropy.shape
+    pictures = [(sample, image) for sample in [*stills, *films] for image in sample.clip.frames]
+    assert len(looked) == len(pictures) > 3
+    session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=1)))
+    for case, (sample, image) in zip(looked, pictures, strict=True):
+        assert case.question == sample.question
         assert case.wanted.max() == pytest.approx(1)
         assert case.wanted.min() >= 0
-        last = torch.from_numpy(sample.clip.frames[-1]).permute(2, 0, 1)[None]
-        assert torch.equal(case.texture.channels, image_texture(last).channels[0])
-    session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=8)))
-    sample = stills[0]
-    grid = TileGrid.of(*sample.clip.frames[0].shape[:2])
-    regions, blank = grid_regions(grid).numpy().astype(np.int32), np.zeros(grid.shape, np.float32)
-    packet = FramePacket(FrameStamp(0, 0, 0), grid, regions, blank, sample.clip.frames[0])
-    assert "".join(session.answer(packet, sample.question)) is not None
-    reported = session.last.feedback.attention.reshape(grid.shape)
-    assert np.allclose(looked[0].wanted.numpy(), reported, atol=1e-5)
+        assert torch.equal(
+            case.texture.channels, image_texture(torch.from_numpy(image).permute(2, 0, 1)[None]).channels[0]
+        )
+        grid = TileGrid.of(*image.shape[:2])
+        regions, blank = grid_regions(grid).numpy().astype(np.int32), np.zeros(grid.shape, np.float32)
+        for _ in session.answer(FramePacket(FrameStamp(0, 0, 0), grid, regions, blank, image), sample.question):
+            pass
+        assert session.last.feedback is not None
+        reported = session.last.feedback.attention.reshape(grid.shape)
+        assert np.allclose(case.wanted.numpy(), reported, atol=1e-5)
 
 
 def test_a_choice_by_chance_prefers_what_is_relevant_and_repeats_nothing() -> None:
@@ -274,7 +270,7 @@ def test_the_answer_s_loss_is_the_model_s_own(qwen: QwenVL) -> None:
 def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_path: Path) -> None:
     qwen = tiny_qwen()
     recipe = Recipe("answer", steps=4, clips=60)
-    trainer = Trainer(recipe, new_layer(qwen), tmp_path, last_layers(qwen))
+    trainer = make_trainer(recipe, new_layer(qwen), tmp_path, last_layers(qwen))
     objective = answer_objective(recipe, qwen, np.random.default_rng(0))
     before = {name: value.clone() for name, value in qwen.model.state_dict().items()}
     asked = trainer.layer.realiser.participation.asked
@@ -314,7 +310,7 @@ def test_the_comparison_ships_the_best_and_says_what_was_found(
     for name, layer in layers.items():
         recipe = Recipe("answer" if name.startswith("answer") else name, minutes=0.0)  # type: ignore[arg-type]
         along = last_layers(load_qwen(folder)) if recipe.how == "answer" else None
-        trainer = Trainer(recipe, layer, runs / name, along)
+        trainer = make_trainer(recipe, layer, runs / name, along)
         trainer.course.spent_s = 1.0
         trainer.save()
     compare_main(runs, str(folder), ",".join(layers), 0.01, 1, 4, out, ship=True)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import training.checkpointing
 import training.export
 import training.vlm
 from arr_coc.errors import ModelError, ModelNotFound

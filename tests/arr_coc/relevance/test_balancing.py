@@ -144,9 +144,10 @@ def test_looking_once_is_enough() -> None:
     )
 
 
-def test_hearing_once_is_enough() -> None:
+@pytest.mark.parametrize("scorer", ["film", "cross"])
+def test_hearing_once_is_enough(scorer: str) -> None:
     torch.manual_seed(0)
-    realiser, query = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8)
+    realiser, query = RelevanceRealiser(query_dim=8, scorer=scorer), torch.randn(1, 4, 8)
     query_weights = realiser.participation.encode_query(query)
     assert query_weights is not None
     again = realiser(batch(texture()), query, query_weights=query_weights).relevance

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from arr_coc.errors import OptionError
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import SALIENCY, TextureArray
 from arr_coc.relevance.knowing import (
     InformationScorer,
     ParticipatoryScorer,
     PerspectivalScorer,
+    QueryAttention,
+    QueryCrossAttention,
     centre_surround_saliency,
 )
 
@@ -82,9 +86,13 @@ def test_what_nobody_spoke_of_is_neither_praised_nor_blamed(texture: TextureArra
     assert score[0, 0, 0] > score[0, 5, 0] > score[0, 2, 0]
 
 
-def test_learned_participation_listens_to_the_question(texture: TextureArray) -> None:
+SCORERS = pytest.mark.parametrize("name", ["film", "cross"])
+
+
+@SCORERS
+def test_learned_participation_listens_to_the_question(name: str, texture: TextureArray) -> None:
     torch.manual_seed(0)
-    scorer = ParticipatoryScorer(query_dim=8)
+    scorer = ParticipatoryScorer(query_dim=8, scorer=name)
     for parameter in scorer.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     first, trust = scorer(texture, query=torch.randn(2, 5, 8))
@@ -96,9 +104,10 @@ def test_learned_participation_listens_to_the_question(texture: TextureArray) ->
     assert all(p.grad is not None for name, p in scorer.named_parameters() if name != "recall")
 
 
-def test_rows_of_zeros_are_no_words(texture: TextureArray) -> None:
+@SCORERS
+def test_rows_of_zeros_are_no_words(name: str, texture: TextureArray) -> None:
     torch.manual_seed(0)
-    scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
+    scorer, query = ParticipatoryScorer(query_dim=8, scorer=name), torch.randn(2, 5, 8)
     for parameter in scorer.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     padded = torch.cat([query, torch.zeros(2, 4, 8)], dim=1)
@@ -107,6 +116,33 @@ def test_rows_of_zeros_are_no_words(texture: TextureArray) -> None:
     wordless, _ = scorer(texture, query=torch.zeros(2, 0, 8))
     assert torch.isfinite(wordless).all()
     assert torch.allclose(scorer(texture, query=torch.zeros(2, 3, 8))[0], wordless, atol=1e-6)
+
+
+def test_likenesses_to_words_are_pooled_by_their_maximum_mean_and_sum() -> None:
+    scorer = QueryCrossAttention(8)
+    heads = len(scorer.pooling)
+    likeness = torch.tensor([1.0, -2.0, 4.0, 9.0]).view(1, 1, 4, 1).expand(1, heads, 4, 1)
+    padding = torch.tensor([False, False, False, True]).view(1, 1, 4, 1)
+    for column, pooled in enumerate((4.0, 1.0, 3.0)):
+        with torch.no_grad():
+            scorer.pooling.fill_(-1e4)[:, column] = 0.0
+        assert scorer._pooled(likeness, padding).flatten().tolist() == [pooled] * heads
+    with torch.no_grad():
+        scorer.pooling.zero_()
+    assert scorer._pooled(likeness, padding).flatten().tolist() == pytest.approx([8 / 3] * heads)
+
+
+@pytest.mark.parametrize("query_dim", [192, 2048])
+def test_both_query_scorers_have_as_many_weights(query_dim: int) -> None:
+    film, cross = (
+        sum(p.numel() for p in kind(query_dim).parameters()) for kind in (QueryAttention, QueryCrossAttention)
+    )
+    assert cross == pytest.approx(film, rel=0.01)
+
+
+def test_a_query_scorer_that_there_is_not() -> None:
+    with pytest.raises(OptionError, match="unknown query scorer 'magic'; there are film, cross"):
+        RelevanceRealiser(scorer="magic")
 
 
 def test_what_is_learned_needs_no_recalling(texture: TextureArray) -> None:

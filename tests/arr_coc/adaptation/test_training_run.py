@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from arr_coc.adaptation.training_run import CHECKPOINT, CURVE, Length, Means, TrainingRun, schedule
 from arr_coc.errors import ModelError
-from training.checkpointing import CHECKPOINT, CURVE, Length, Means, TrainingRun, schedule
 
 
 def course(folder: Path, how: str = "one") -> TrainingRun:

@@ -1,4 +1,4 @@
-"""Progress, checkpoint, schedule, loss curve."""
+"""`TrainingRun`: progress, checkpoint and loss curve of a training; learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from matplotlib.figure import Figure
 
 from arr_coc.errors import ModelError, ModelNotFound
 
@@ -142,28 +141,3 @@ def schedule(progress: float) -> float:
         return max(progress / WARM_UP, 0.02)
     past = (progress - WARM_UP) / (1 - WARM_UP)
     return LEAST_RATE + (1 - LEAST_RATE) * 0.5 * (1 + math.cos(math.pi * past))
-
-
-NAMES = {
-    "token": "what each token shows",
-    "place": "where what is asked about is",
-    "answer": "answers",
-    "right_share": "answer tokens right",
-}
-
-
-def draw_curve(log: Path, picture: Path) -> None:
-    """`log`: lines with `step` and some of `NAMES`. Nothing is drawn before the first line."""
-    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.is_file() else []
-    if not lines:
-        return
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, label in NAMES.items():
-        points = [(line["step"], line[name]) for line in lines if name in line]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=label, linewidth=1)
-    axes.set(xlabel="steps", ylabel="loss, share", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(picture, dpi=90)

@@ -1,0 +1,1 @@
+"""Allocators adapted to a model: what they learn from, losses, training, measuring."""

@@ -1,0 +1,124 @@
+"""Cases that an allocator learns from: `AllocatorCase`, batches of them, embedded questions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.relevance.channels import TextureArray, image_texture
+
+Box = tuple[float, float, float, float]
+"""(left, top, right, bottom) in pixels."""
+
+
+def tile_shares(boxes: Iterable[Box], shape: tuple[int, int], tile_px: tuple[float, float]) -> npt.NDArray[np.float64]:
+    """The share of every tile that lies in a box, float64 of `shape` (rows, cols): of several boxes the largest.
+
+    `tile_px` is a tile's (height, width) in the boxes' pixels.
+    """
+    rows, cols = shape
+    high_px, wide_px = tile_px
+    shares = np.zeros(shape)
+    for left, top, right, bottom in boxes:
+        down = _overlap(top / high_px, bottom / high_px, rows)
+        across = _overlap(left / wide_px, right / wide_px, cols)
+        shares = np.maximum(shares, np.outer(down, across))
+    return shares
+
+
+def _overlap(first: float, last: float, count: int) -> npt.NDArray[np.float64]:
+    """The part of each of `count` unit intervals that lies between `first` and `last`."""
+    edges = np.arange(count)
+    return np.clip(np.minimum(edges + 1, last) - np.maximum(edges, first), 0, 1)
+
+
+def texture_of(image: npt.NDArray[np.uint8]) -> TextureArray:
+    """The texture of one picture uint8 [H, W, 3], without a batch dimension."""
+    texture = image_texture(torch.from_numpy(image).permute(2, 0, 1)[None])
+    return TextureArray(texture.channels[0], texture.entropy[0])
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorCase:
+    """A question about one frame: its texture, and how much each tile is `wanted`, float32 [gh, gw] in [0, 1].
+
+    `kind` names the kind of question, where figures tell them apart. `answer`, and `image` uint8 [H, W, 3], are kept
+    only where the model itself is to look at it.
+    """
+
+    texture: TextureArray
+    wanted: torch.Tensor
+    question: str
+    kind: str = ""
+    answer: str = ""
+    image: npt.NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseBatch:
+    """B cases of one grid: textures [B, …], `query` float32 [B, Lq, D] padded by zeros, `wanted` [B, gh, gw]."""
+
+    texture: TextureArray
+    query: torch.Tensor
+    wanted: torch.Tensor
+
+
+class Embedder:
+    """Questions as the model's embedding table sees them, each embedded once."""
+
+    def __init__(self, qwen: QwenVL) -> None:
+        self._qwen = qwen
+        self._known: dict[str, torch.Tensor] = {}
+
+    def __call__(self, questions: Iterable[str]) -> torch.Tensor:
+        """float32 [B, Lq, D], padded by zeros."""
+        rows = [self._embedded(question) for question in questions]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+    def _embedded(self, question: str) -> torch.Tensor:
+        if question not in self._known:
+            self._known[question] = torch.from_numpy(self._qwen.embed_query(question).tokens.copy())
+        return self._known[question]
+
+
+class Batches:
+    """Endless random batches of cases, each of one grid; the larger the grid, the fewer cases."""
+
+    def __init__(
+        self, cases: Iterable[AllocatorCase], embed: Embedder, rng: np.random.Generator, tiles: int = 4096
+    ) -> None:
+        self._by_grid: dict[tuple[int, ...], list[AllocatorCase]] = defaultdict(list)
+        for case in cases:
+            self._by_grid[tuple(case.wanted.shape)].append(case)
+        self._grids = list(self._by_grid)
+        counts = np.array([len(self._by_grid[grid]) for grid in self._grids], float)
+        self._chances = counts / counts.sum()
+        self._embed, self._rng, self._tiles = embed, rng, tiles
+
+    def next(self) -> CaseBatch:
+        """A fresh batch."""
+        return self.collate(self.pick())
+
+    def pick(self) -> list[AllocatorCase]:
+        """Cases of one grid, drawn with replacement."""
+        grid = self._grids[int(self._rng.choice(len(self._grids), p=self._chances))]
+        pool = self._by_grid[grid]
+        count = max(4, min(24, self._tiles // (grid[0] * grid[1])))
+        return [pool[int(index)] for index in self._rng.integers(len(pool), size=count)]
+
+    def collate(self, cases: list[AllocatorCase]) -> CaseBatch:
+        """The cases, all of one grid, as a batch."""
+        return CaseBatch(
+            TextureArray(
+                torch.stack([case.texture.channels for case in cases]),
+                torch.stack([case.texture.entropy for case in cases]),
+            ),
+            self._embed(case.question for case in cases),
+            torch.stack([case.wanted for case in cases]),
+        )

@@ -1,0 +1,59 @@
+"""Losses of relevance against what is wanted of every tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch.nn import functional as F
+
+from arr_coc.relevance.balancing import RelevanceMaps
+
+Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Between relevance [B, gh, gw] and what is wanted of every tile [B, gh, gw]: a scalar."""
+
+LEAST_SHARE = 0.04
+"""A tile holds what is asked from this share of its area on."""
+
+_EDGE = 1e-4
+_LIST_WEIGHT, _HIT_WEIGHT, _REST_WEIGHT = 0.3, 0.3, 3.0
+_PARTICIPATION_WEIGHT = 0.5
+
+
+def logit(relevance: torch.Tensor) -> torch.Tensor:
+    """Relevance in [0, 1] as a finite logit, whose gradient vanishes nowhere."""
+    return torch.logit(_EDGE + (1 - 2 * _EDGE) * relevance)
+
+
+def box_loss(relevance: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Distance of relevance [B, gh, gw] from the tiles that hold what is asked (`wanted` in [0, 1], some above 0).
+
+    The cross-entropy of a softmax over the frame (ListNet: Cao et al., 2007), which ranks, and of each tile on its own,
+    which keeps relevance absolute; tiles that are wanted weigh as much as all others together.
+    """
+    scores = logit(relevance).flatten(1)
+    held = (wanted > LEAST_SHARE).float().flatten(1)
+    count = held.sum(dim=1).clamp(min=1)
+    ranked = -(held * F.log_softmax(scores, dim=1)).sum(dim=1) / count
+    single = F.binary_cross_entropy_with_logits(scores, held, reduction="none")
+    hit, rest = (single * held).sum(dim=1) / count, (single * (1 - held)).mean(dim=1)
+    return (_LIST_WEIGHT * ranked + _HIT_WEIGHT * hit + _REST_WEIGHT * rest).mean()
+
+
+def attention_loss(relevance: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
+    """Distance of relevance [B, gh, gw] from a model's attention, [B, gh, gw] in [0, 1], largest 1 in each frame.
+
+    The softmax over the frame shall be the attention's distribution, and each tile's relevance the attention's square
+    root, because attention is heavy-tailed.
+    """
+    scores, looked = logit(relevance).flatten(1), attention.flatten(1)
+    shares = looked / looked.sum(dim=1, keepdim=True).clamp(min=_EDGE)
+    ranked = -(shares * F.log_softmax(scores, dim=1)).sum(dim=1)
+    single = F.binary_cross_entropy_with_logits(scores, looked.sqrt(), reduction="none").mean(dim=1)
+    return (_LIST_WEIGHT * ranked + _REST_WEIGHT * single).mean()
+
+
+def realised_loss(realised: RelevanceMaps, target: torch.Tensor, loss: Loss) -> torch.Tensor:
+    """The loss of relevance, and half as much that of participation alone, without which balancing may silence it."""
+    return loss(realised.relevance, target) + _PARTICIPATION_WEIGHT * loss(realised.scores[:, 2], target)
