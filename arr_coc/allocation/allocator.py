@@ -289,7 +289,7 @@ class FrameAllocation:
 
     @property
     def overview(self) -> int:
-        """How many leading regions of the allocation are an overview."""
+        """Number of leading regions of the allocation that are an overview."""
         return self.allocation.overview
 
 
@@ -359,10 +359,11 @@ class StreamAllocator:
             self._state.prior.update(feedback, self._last.levels.shape, moved)
 
     def glance_due(self, media_ns: int) -> bool:
-        """Return True if it is time to glance at the newest frame before it is answered about: where frames have an overview, for a new
-        question, in a new epoch, after a while, and where much came into view that nothing is known of.
+        """Return True if it is time to glance at the newest frame before it is answered about.
 
-        Stays so until `apply_glance`."""
+        That is so where frames have an overview, for a new question, in a new epoch, after a while, and where much came
+        into view that nothing is known of; until `apply_glance`.
+        """
         if self._state is None or self._last is None or not self._last.glance_tokens:
             return False
         return self._glances.due(media_ns, self._state.prior.unknown_share(self._appearance))
