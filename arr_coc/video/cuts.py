@@ -8,6 +8,7 @@ A cut replaces the picture all over and at once. What does not:
 | pan, whip pan, hand-held camera | detail, moved | a part may be found anywhere in the frame before |
 | title, window, moving object | most of the frame | enough must be replaced; lighting does not count |
 | zoom, turn, shake, slide, parallax | blocks, moved with their neighbours | where many are found again it is one shot |
+| the same over texture of single pixels | the texture, at full size | before a cut is said, it is looked for there |
 | coloured light | detail, in place | another hue everywhere counts only where detail changed too |
 | animated transition, static, fast motion | nothing, frame after frame | a cut stands out from the frames before it |
 | flash, black frame, glitch | the frames before it come back | the frame must resemble none of the last few |
@@ -23,7 +24,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.video.motion import Match, Thumbnail, found_in_place, match_blocks, without_bars
+from arr_coc.types import FramePlanes
+from arr_coc.video.motion import Match, Thumbnail, found_at_full_size, found_in_place, match_blocks, without_bars
 
 REPLACED_SHARE = 0.35
 """Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in this
@@ -129,8 +131,17 @@ class SceneCutDetector:
         self._seen: deque[tuple[int, Thumbnail]] = deque()
         self._unrest = 0.0
 
-    def judge(self, before: Thumbnail, after: Thumbnail, dirty_share: float) -> CutVerdict:
-        """Return the verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to."""
+    def judge(
+        self,
+        before: Thumbnail,
+        after: Thumbnail,
+        dirty_share: float,
+        planes: tuple[FramePlanes, FramePlanes] | None = None,
+    ) -> CutVerdict:
+        """Return the verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to.
+
+        `planes` are those of `before` and `after`, in which texture is looked for that is too fine for thumbnails.
+        """
         old, new = before.downscaled, after.downscaled
         verdict = CutVerdict(
             dirty_share=dirty_share,
@@ -139,7 +150,10 @@ class SceneCutDetector:
         )
         if verdict.departure < STANDS_OUT * verdict.unrest:
             return verdict
-        return self._judged(before, after, replace(verdict, replaced=_replaced_share(old, new)))
+        verdict = self._judged(before, after, replace(verdict, replaced=_replaced_share(old, new)))
+        if verdict.is_cut and planes is not None and found_at_full_size(*planes, FOUND) >= FOUND:
+            return replace(verdict, is_cut=False, score=0.0)
+        return verdict
 
     def advance(
         self, before: Thumbnail | None = None, after: Thumbnail | None = None, camera_moved: bool = False

@@ -269,9 +269,14 @@ def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> Match:
     dy, dx, _ = correlate(before.astype(np.float32), after.astype(np.float32))
     if abs(dy) > old.shape[0] / 2 or abs(dx) > old.shape[1] / 2 or max(abs(dx), abs(dy)) < 0.5:
         return Match()
-    moved, inside = shifted(old, dy, dx)
-    moved, seen = np.ascontiguousarray(moved[inside]), np.ascontiguousarray(new[inside])
+    moved, inside = shifted(_softened(old), dy, dx)
+    moved, seen = np.ascontiguousarray(moved[inside]), np.ascontiguousarray(_softened(new)[inside])
     return _in_place(moved, seen, LEAST_BLOCKS) if min(seen.shape) >= PLACE_PX else Match()
+
+
+def _softened(detail: Floats) -> Floats:
+    """Without what is as fine as a texel: box means of finer texture, half a texel apart, correlate by 0.5 only."""
+    return np.asarray(cv2.GaussianBlur(detail, (3, 3), 0), np.float32)
 
 
 def _telling_share(detail: Floats) -> float:
@@ -324,3 +329,87 @@ def _smaller(luma: Luma) -> Floats:
     rows, cols = luma.shape
     height = max(2 * BLOCK_PX, round(rows * SEARCH_WIDTH_PX / cols))
     return _detail(cv2.resize(luma, (SEARCH_WIDTH_PX, height), interpolation=cv2.INTER_AREA))
+
+
+SITE_ROWS, SITE_COLS = 4, 6
+SITE_PX = 32
+REACH_PX = 64
+"""Blocks that are looked for in large pictures, and how far. They lie in the middle of equal parts of the picture."""
+
+HALVED_FROM_PX = 960
+"""Pictures as wide as this are looked at in half their size too, where blocks show more."""
+
+ALIKE_AT_FULL_SIZE = 0.6
+UNIQUE = 0.8
+APART_PX = 4
+"""A block is there again where its best place correlates so well, no place farther from that than `APART_PX` more than
+this share of it (straight edges and plain blobs are found in many places), and the block beside it lies beside it."""
+
+
+def found_at_full_size(before: FramePlanes, after: FramePlanes, enough: float) -> float:
+    """Return the share of telling blocks of `after` that were near by in `before`, in [0, 1]; `enough` ends the search.
+
+    Fine texture, zoomed or turned by a fraction of a texel, is another one in thumbnails, and itself at full size.
+    0 where the planes differ in size.
+    """
+    if before.planes[0].shape != after.planes[0].shape:
+        return 0.0
+    found = _FinePair(before, after, 1).found(enough)
+    if found < enough and before.width_px >= HALVED_FROM_PX:
+        found = max(found, _FinePair(before, after, 2).found(enough))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _FinePair:
+    """Two pictures of one size; parts are read as luma, each texel a mean of `texel_px` × `texel_px` pixels."""
+
+    before: FramePlanes
+    after: FramePlanes
+    texel_px: int
+
+    def found(self, enough: float) -> float:
+        """Share of telling blocks that are found again; stops where `enough` cannot be reached any more."""
+        found = telling = 0
+        sites = self._sites()
+        for index, (top, left) in enumerate(sites):
+            if found + len(sites) - index < enough * max(LEAST_BLOCKS, telling):
+                break
+            block = self._luma(self.after, top, left, SITE_PX, 2 * SITE_PX)
+            if min(block[:, :SITE_PX].std(), block[:, SITE_PX:].std()) >= TELLING:
+                telling += 1
+                found += self._is_there(block, top, left)
+        return found / max(LEAST_BLOCKS, telling)
+
+    def _sites(self) -> list[tuple[int, int]]:
+        """Top left corners of the blocks, from the middle outwards: a zoom or a turn moves little there."""
+        height, width = self.after.height_px // self.texel_px, self.after.width_px // self.texel_px
+        if min(height, width) < 4 * SITE_PX:
+            return []
+        tops = [round((row + 0.5) * height / SITE_ROWS) - SITE_PX // 2 for row in range(SITE_ROWS)]
+        lefts = [round((col + 0.5) * width / SITE_COLS) - SITE_PX for col in range(SITE_COLS)]
+        inside = [(max(0, top), min(max(0, left), width - 2 * SITE_PX)) for top in tops for left in lefts]
+        return sorted(inside, key=lambda at: math.hypot(at[0] + SITE_PX / 2 - height / 2, at[1] + SITE_PX - width / 2))
+
+    def _is_there(self, block: Floats, top: int, left: int) -> bool:
+        """Whether the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
+        first_row, first_col = max(0, top - REACH_PX), max(0, left - REACH_PX)
+        rows, cols = top + SITE_PX + REACH_PX - first_row, left + 2 * SITE_PX + REACH_PX - first_col
+        around = self._luma(self.before, first_row, first_col, rows, cols)
+        fits = cv2.matchTemplate(around[:, :-SITE_PX], block[:, :SITE_PX], cv2.TM_CCOEFF_NORMED)
+        _, best, _, (x, y) = cv2.minMaxLoc(fits)
+        if best < ALIKE_AT_FULL_SIZE:
+            return False
+        near_rows, near_cols = (slice(max(0, at - APART_PX), at + APART_PX + 1) for at in (y, x))
+        fits[near_rows, near_cols] = -1
+        if fits.max() > UNIQUE * best:
+            return False
+        below, right = y + SITE_PX + APART_PX, x + 2 * SITE_PX + APART_PX
+        beside = around[near_rows.start : below, x + SITE_PX - APART_PX : right]
+        return bool(cv2.matchTemplate(beside, block[:, SITE_PX:], cv2.TM_CCOEFF_NORMED).max() >= ALIKE_AT_FULL_SIZE)
+
+    def _luma(self, planes: FramePlanes, top: int, left: int, rows: int, cols: int) -> Floats:
+        texel_px = self.texel_px
+        part = planes.planes[0][top * texel_px : (top + rows) * texel_px, left * texel_px : (left + cols) * texel_px]
+        luma = cv2.cvtColor(np.ascontiguousarray(part), cv2.COLOR_RGB2GRAY) if planes.layout == "rgb" else part
+        return np.asarray(_softened(_halved(luma, texel_px).astype(np.float32)), np.float32)

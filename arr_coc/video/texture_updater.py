@@ -173,7 +173,7 @@ class TextureUpdater:
         """Adds what only a busy frame needs: whether it is a cut, and how the camera moved."""
         before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(pending.planes)
         share = pending.difference.dirty_share
-        cut = self._cuts.judge(before, after, share)
+        cut = self._cuts.judge(before, after, share, (store.held, pending.planes))
         if cut.is_cut and self._options.cuts:
             return replace(pending, before=before, after=after, cut=cut, epoch_reason="cut")
         shift = estimate_shift(before, after) if share >= MOVING_SHARE else NO_SHIFT

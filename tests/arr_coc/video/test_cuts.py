@@ -319,3 +319,41 @@ def test_cuts_of_the_drawn_scenes(name: str) -> None:
     near = sorted({index for cut in scene.cuts for index in range(cut - 6, cut + 6)})
     shown = [(index, updater.process(scene.planes(index), FrameStamp(index, 0, 0)).cut) for index in near]
     assert [index for index, verdict in shown if verdict.is_cut] == list(scene.cuts)
+
+
+def grains(seed: int, height: int, width: int, side_px: int) -> Picture:
+    """Squares of random grey: uint8 [height, width]."""
+    shades = np.random.default_rng(seed).integers(0, 256, (-(-height // side_px), -(-width // side_px)), dtype=np.uint8)
+    return np.ascontiguousarray(np.kron(shades, np.ones((side_px, side_px), np.uint8))[:height, :width])
+
+
+def gray_cuts(pictures: Iterable[Picture]) -> list[int]:
+    updater = TextureUpdater()
+    shown = (FramePlanes("gray", (np.ascontiguousarray(luma),)) for luma in pictures)
+    return [i for i, planes in enumerate(shown) if updater.process(planes, FrameStamp(i, 0, 0)).cut.is_cut]
+
+
+@pytest.mark.parametrize("side_px", [1, 2, 4])
+@pytest.mark.parametrize("way_px", [(3, 3), (6, 6), (8, 0), (7, 5), (0, 23), (45, 40), (60, 0)])
+def test_a_pan_over_grains_is_no_cut(way_px: tuple[int, int], side_px: int) -> None:
+    """Half a texel of a thumbnail from where it was, texture finer than a texel is hardly like itself."""
+    down, across = way_px
+    wide = grains(91, 360 + 10 * down, 640 + 10 * across, side_px)
+    assert gray_cuts(wide[down * i : down * i + 360, across * i : across * i + 640] for i in range(10)) == []
+
+
+@pytest.mark.parametrize("lead", [0, 4])
+@pytest.mark.parametrize("side_px", [2, 3, 6])
+@pytest.mark.parametrize(("rate", "angle_deg"), [(1.1, 0), (1.06, 0), (0.94, 0), (1.0, 4), (1.0, 1)])
+def test_a_zoom_and_a_turn_over_grains_are_no_cuts(rate: float, angle_deg: float, side_px: int, lead: int) -> None:
+    wide, start = grains(92, 480, 800, side_px), 1.0 if rate > 1 else 1.6
+    poses = [(0.0, 0.0, start * rate**i, angle_deg * i) for i in range(8)]
+    assert gray_cuts(filmed(wide, [poses[0]] * lead + poses)) == []
+
+
+@pytest.mark.parametrize("side_px", [1, 2, 4, 8])
+def test_a_cut_between_grains_is_found(side_px: int) -> None:
+    """Between still shots, and from one pan to another one."""
+    shots = [grains(seed, 360, 720, side_px) for seed in (93, 94)]
+    assert gray_cuts(shot[:, 8 * i : 8 * i + 640] for shot in shots for i in range(6)) == [6]
+    assert gray_cuts(shot[:, :640] for shot in shots for _ in range(4)) == [4]
