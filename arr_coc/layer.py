@@ -19,7 +19,7 @@ from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, OptionError, ShapeError
 from arr_coc.hub import ALLOCATOR_FOLDER, download, local_folder
 from arr_coc.ops.pictures import check_tensor
-from arr_coc.ops.regions import paint, token_positions
+from arr_coc.ops.regions import paint, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
@@ -56,8 +56,8 @@ class LayerOutput:
     """Chosen tokens of a batch of pictures; rows beyond a picture's own tokens are zero, and False in `mask`.
 
     `tokens` [B, K, D]; `positions` float32 [B, K, 2], each token's middle (row, col) in tiles; `budgets` int64
-    [B, K], the texels that the token spends on each tile of its region: 1024 at level 0, a quarter of it a level on;
-    `mask` bool [B, K]; `allocation` the regions; `realised` relevance [B, gh, gw] with its scores and weights.
+    [B, K], the texels that the token spends on each tile of its region: 1024 at level 0, which a larger region's tiles
+    share; `mask` bool [B, K]; `allocation` the regions; `realised` relevance [B, gh, gw] with its scores and weights.
     """
 
     tokens: torch.Tensor
@@ -112,7 +112,7 @@ class ARRCOCLayer(nn.Module):
         return LayerOutput(
             tokens=_gathered(vision_embeds, realised.relevance, allocation),
             positions=token_positions(regions) * mask[..., None],
-            budgets=(TILE_PX * TILE_PX >> 2 * regions[..., 0]) * mask,
+            budgets=(TILE_PX * TILE_PX >> region_scales(regions).sum(dim=-1)) * mask,
             mask=mask,
             allocation=allocation,
             realised=realised,

@@ -23,6 +23,23 @@ TILE_PX = 32
 LEVELS = 6
 """Mipmap levels of a tile: 32 = 2**5, so levels 0..5, the last of which is one texel a tile."""
 
+REGION_SHAPES: tuple[tuple[int, int], ...] = (
+    *((level, level) for level in range(LEVELS)),
+    (0, 1),
+    (0, 2),
+    (1, 2),
+    (0, 3),
+    (1, 0),
+    (2, 0),
+    (2, 1),
+    (3, 0),
+)
+"""Shapes of regions by their code: (log2 of rows, log2 of columns), in tiles.
+
+Codes 0 to 5 are the squares of the mipmap levels. 6 to 9 are wide, for text along a line: 1×2, 1×4, 2×4 and 1×8 tiles
+(rows × columns). 10 to 13 are tall: their transposes, in the same order.
+"""
+
 NS_PER_S = 1_000_000_000
 
 Matrix = Literal["bt601", "bt709", "bt2020", "smpte240m", "fcc"]
@@ -168,10 +185,10 @@ class TileChange:
 class Allocation:
     """The regions that a frame's token budget buys, in token order (by top-left tile, row by row).
 
-    `regions` int64 [K, 3] (level, row, col): region (L, r, c) covers tiles [r·2^L, (r+1)·2^L) ×
-    [c·2^L, (c+1)·2^L), cut off at the grid's edge. `relevance` float32 [K]; `mask` bool [K], False for
-    padding in a batch. The first `overview` are an overview of the frame, as in a TokenPacket; each of the two parts is
-    in token order.
+    `regions` int64 [K, 3] (shape, row, col): with (a, b) = `REGION_SHAPES[shape]`, region (shape, r, c) covers tiles
+    [r·2^a, (r+1)·2^a) × [c·2^b, (c+1)·2^b), cut off at the grid's edge. `relevance` float32 [K]; `mask` bool [K],
+    False for padding in a batch. The first `overview` are an overview of the frame, as in a TokenPacket; each of the
+    two parts is in token order.
     """
 
     regions: torch.Tensor

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.adaptation.cases import tile_shares
-from arr_coc.ops.regions import level_map
+from arr_coc.ops.regions import paint, region_sides, shape_map
 from arr_coc.types import TileGrid
 from evaluation.questions import EvalQuestion
 from evaluation.strategies.base import Reply
@@ -43,11 +43,12 @@ def looking(question: EvalQuestion, reply: Reply) -> Looking:
     """How a reply's regions lie to a question's boxes."""
     asked = _shares(question, question.boxes, reply.grid)
     distractors = _shares(question, question.distractors, reply.grid)
-    levels = level_map(reply.regions, reply.grid.shape)
-    density = np.where(levels >= 0, 0.25 ** np.maximum(levels, 0).astype(np.float64), 0.0)
+    shapes = shape_map(reply.regions, reply.grid.shape)
+    shares = 1 / region_sides(reply.regions).prod(axis=1)
+    density = paint(reply.regions, shares, reply.grid.shape, 0.0)
     if asked is None:
         return Looking(on_distractor=_mean(density, distractors))
-    wanted, fine = asked >= TOUCHED_SHARE, levels == 0
+    wanted, fine = asked >= TOUCHED_SHARE, shapes == 0
     both = int((wanted & fine).sum())
     return Looking(
         iou=both / max(1, int((wanted | fine).sum())),

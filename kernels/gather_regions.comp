@@ -1,6 +1,6 @@
 #version 450
-// The pixels of regions of one level, channel by channel: one workgroup a region, one invocation four texels of each
-// eighth row.
+// The pixels of regions of one shape, channel by channel: one workgroup a region, one invocation four texels of each
+// eighth row. DOWN and ACROSS, where they are defined: each texel shown is the mean of so many of the level, halves up.
 
 layout(local_size_x = 8, local_size_y = 8) in;
 
@@ -20,18 +20,39 @@ uint channel(uint shift, uvec4 texels) {
     return values.x | (values.y << 8) | (values.z << 16) | (values.w << 24);
 }
 
+#if defined(DOWN) && defined(ACROSS)
+// Two sums of 16 bits in each word, which at most eight bytes do not fill.
+uint shown(ivec2 at, ivec2 last) {
+    uint even = 0u, odd = 0u;
+    for (int down = 0; down < DOWN; ++down) {
+        for (int across = 0; across < ACROSS; ++across) {
+            uint texel = imageLoad(level, min(at * ivec2(ACROSS, DOWN) + ivec2(across, down), last)).r;
+            even += texel & 0xff00ffu;
+            odd += (texel >> 8) & 0xff00ffu;
+        }
+    }
+    const uint half_of_all = uint(DOWN * ACROSS / 2) * 0x10001u;
+    even = ((even + half_of_all) / uint(DOWN * ACROSS)) & 0xff00ffu;
+    odd = ((odd + half_of_all) / uint(DOWN * ACROSS)) & 0xff00ffu;
+    return even | (odd << 8);
+}
+#else
+uint shown(ivec2 at, ivec2 last) {
+    return imageLoad(level, min(at, last)).r;
+}
+#endif
+
 void main() {
     Region region = regions[gl_WorkGroupID.x];
     ivec2 last = imageSize(level).xy - 1;
     int column = int(region.column * 32u + gl_LocalInvocationID.x * 4u);
-    ivec4 columns = min(ivec4(column, column + 1, column + 2, column + 3), last.x);
     for (uint row = gl_LocalInvocationID.y; row < 32u; row += 8u) {
-        int line = min(int(region.row * 32u + row), last.y);
+        int line = int(region.row * 32u + row);
         uvec4 texels;
-        texels.x = imageLoad(level, ivec2(columns.x, line)).r;
-        texels.y = imageLoad(level, ivec2(columns.y, line)).r;
-        texels.z = imageLoad(level, ivec2(columns.z, line)).r;
-        texels.w = imageLoad(level, ivec2(columns.w, line)).r;
+        texels.x = shown(ivec2(column, line), last);
+        texels.y = shown(ivec2(column + 1, line), last);
+        texels.z = shown(ivec2(column + 2, line), last);
+        texels.w = shown(ivec2(column + 3, line), last);
         uint place = region.slot * 768u + row * 8u + gl_LocalInvocationID.x;
         pixels[place] = channel(0u, texels);
         pixels[place + 256u] = channel(8u, texels);

@@ -17,7 +17,7 @@ from arr_coc.types import FramePlanes
 class AllocationOverlay:
     """One frame and its allocation.
 
-    `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (level, row, col) on the tile grid; `relevance`
+    `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid; `relevance`
     float [rows, cols] in [0, 1].
     """
 

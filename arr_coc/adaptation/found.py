@@ -13,7 +13,7 @@ import torch
 from arr_coc.adaptation.cases import AllocatorCase, Embedder
 from arr_coc.adaptation.losses import LEAST_SHARE
 from arr_coc.allocation.attending import allocate
-from arr_coc.ops.regions import level_map
+from arr_coc.ops.regions import shape_map
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
 
@@ -64,7 +64,7 @@ def fine_tiles(relevance: torch.Tensor, share: float, levels: bool) -> Tiles:
 
 def _tiles(relevance: torch.Tensor, tokens: int, strategy: str, levels: bool) -> Tiles:
     regions = allocate(relevance, tokens, strategy, levels=levels).regions.numpy()
-    return np.asarray(level_map(regions, (relevance.shape[0], relevance.shape[1])) == 0)
+    return np.asarray(shape_map(regions, (relevance.shape[0], relevance.shape[1])) == 0)
 
 
 def _share(shown: Tiles, asked: Tiles) -> float:

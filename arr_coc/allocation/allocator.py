@@ -32,7 +32,7 @@ from arr_coc.allocation.temporal import (
 )
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
-from arr_coc.ops.regions import level_map, overview_regions, region_mean
+from arr_coc.ops.regions import overview_regions, region_mean, shape_map
 from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import CachedRelevance, RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
@@ -174,12 +174,12 @@ class RegionSelector:
         entropy = None if appearance is None else appearance[-1]
         request = AllocationRequest(relevance, left, self._tensions.coverage, self._seed, memory, entropy)
         chosen = allocate_frame(request, strategy)
-        levels = level_map(chosen.regions.numpy(), relevance.shape)
+        levels = shape_map(chosen.regions.numpy(), relevance.shape)
         jitter = jitter_share(self._previous, levels)
         allocation = after_overview(shown, chosen, relevance)
         selection = Selection(allocation, levels, jitter, strategy, len(overview))
         if len(shown):
-            selection = replace(selection, levels=level_map(allocation.regions.numpy(), relevance.shape))
+            selection = replace(selection, levels=shape_map(allocation.regions.numpy(), relevance.shape))
         self._relevance, self._staleness, self._tokens = relevance, staleness, tokens
         self._before, self._previous = self._previous, levels
         self._selection = replace(selection, jitter_share=0.0)

@@ -1,6 +1,7 @@
-"""Region geometry: counts, order, painting, quadtree and fixation covers.
+"""Region geometry: shapes, places, counts, painting, quadtree and fixation covers.
 
-A region (L, r, c) covers tiles [r·2^L, (r+1)·2^L) × [c·2^L, (c+1)·2^L), cut off at the grid's edge.
+A region (shape, r, c) covers tiles [r·2^a, (r+1)·2^a) × [c·2^b, (c+1)·2^b), cut off at the grid's edge, where
+(a, b) = `REGION_SHAPES[shape]`. Shapes 0 to 5 are the squares of the mipmap levels, a = b = level.
 
 A split replaces a region by its (one, two or four) children, and costs the tokens that this adds. When no child is
 ever worth more than its parent, splitting greedily in order of worth per region is the same as sorting all regions by
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,35 +20,131 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import LEVELS
+from arr_coc.types import LEVELS, REGION_SHAPES
 
 if TYPE_CHECKING:
     import torch
 
 Array = TypeVar("Array", "torch.Tensor", npt.NDArray[Any])
+Regions = npt.NDArray[np.integer[Any]]
+Ints = npt.NDArray[np.int64]
 
 ABSENT = -1
-"""In a level map: a tile that no token shows."""
+"""In a map of shapes: a tile that no token shows."""
+
+_SCALES = np.array(REGION_SHAPES)
+_SHAPES = len(REGION_SHAPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Texels that a region of one shape shows: 32×32 means over `down` × `across` texels of a mipmap level.
+
+    The level is that of the shape's finer side, so a square shows its level's own texels. `down` and `across` are
+    powers of two, and one of them is 1.
+    """
+
+    level: int
+    down: int
+    across: int
+
+    @property
+    def texels(self) -> int:
+        """Texels in each mean."""
+        return self.down * self.across
+
+
+FOOTPRINTS = tuple(Footprint(min(a, b), 1 << max(a - b, 0), 1 << max(b - a, 0)) for a, b in REGION_SHAPES)
+"""Footprints by shape."""
+
+
+def region_scales(regions: Array) -> Array:
+    """Log2 of rows and columns, in tiles, of regions int [..., 3]: int64 [..., 2]."""
+    if isinstance(regions, np.ndarray):
+        return _SCALES[regions[..., 0]]
+    return _scales_on(regions.device)[regions[..., 0].long()]
+
+
+@lru_cache(maxsize=8)
+def _scales_on(device: torch.device) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode(False):  # kept, and used where gradients are
+        return torch.tensor(REGION_SHAPES, device=device)
+
+
+def region_sides(regions: Array) -> Array:
+    """Rows and columns, in tiles, of regions int [..., 3]: int64 [..., 2]."""
+    scales = region_scales(regions)
+    return 1 << scales
+
+
+def first_tiles(regions: Array) -> Array:
+    """The top left tile (row, col) of regions int [..., 3]: int64 [..., 2]."""
+    places = regions[..., 1:]
+    return places * region_sides(regions)
+
+
+def tile_boxes(regions: Regions, shape: tuple[int, int]) -> Ints:
+    """The tiles of regions [K, 3] on a grid of `shape`: int64 [K, 4] (top, left, bottom, right), half-open."""
+    first = first_tiles(regions)
+    return np.concatenate([first, np.minimum(first + region_sides(regions), shape)], axis=1)
+
+
+def exist_on(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Tell of each region [K, 3] whether it has a shape that exists and begins within a grid of `shape`: bool [K]."""
+    wanted = regions.astype(np.int64)
+    known = (wanted >= 0).all(axis=1) & (wanted[:, 0] < _SHAPES) & (wanted[:, 1:] < shape).all(axis=1)
+    known[known] = (first_tiles(wanted[known]) < shape).all(axis=1)
+    return known
+
+
+def shape_grid(shape: tuple[int, int], code: int) -> tuple[int, int]:
+    """Rows and columns of the grid of regions of one shape over a tile grid of `shape`."""
+    rows, cols = REGION_SHAPES[code]
+    return -(-shape[0] >> rows), -(-shape[1] >> cols)
 
 
 def level_shape(shape: tuple[int, int], level: int) -> tuple[int, int]:
-    """Rows and columns of the grid of regions of one level over a tile grid of `shape`."""
+    """Rows and columns of the grid of squares of one level over a tile grid of `shape`."""
     return -(-shape[0] >> level), -(-shape[1] >> level)
 
 
 def level_count(shape: tuple[int, int], level: int) -> int:
-    """Return the number of regions of one level that cover a tile grid of `shape`."""
+    """Return the number of squares of one level that cover a tile grid of `shape`."""
     rows, cols = level_shape(shape, level)
     return rows * cols
 
 
 def pool_sum(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Sums over 2×2 cells, the last row and column of odd sizes by themselves: [h, w] → [⌈h/2⌉, ⌈w/2⌉]."""
+    return _pair_cols(_pair_rows(values))
+
+
+def _pair_rows(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Sums of each two rows: [h, w] → [⌈h/2⌉, w]."""
     rows = values[0::2].copy()
     rows[: values.shape[0] // 2] += values[1::2]
-    cols = rows[:, 0::2].copy()
-    cols[:, : values.shape[1] // 2] += rows[:, 1::2]
+    return rows
+
+
+def _pair_cols(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Sums of each two columns: [h, w] → [h, ⌈w/2⌉]."""
+    cols = values[:, 0::2].copy()
+    cols[:, : values.shape[1] // 2] += values[:, 1::2]
     return cols
+
+
+def shape_sums(values: npt.NDArray[np.float32], code: int) -> npt.NDArray[np.float32]:
+    """Sums of `values` [gh, gw] over every region of one shape, cut off at the grid's edge: `shape_grid`'s shape."""
+    footprint = FOOTPRINTS[code]
+    for _ in range(footprint.level):
+        values = pool_sum(values)
+    for _ in range(footprint.down.bit_length() - 1):
+        values = _pair_rows(values)
+    for _ in range(footprint.across.bit_length() - 1):
+        values = _pair_cols(values)
+    return values
 
 
 def pool_max(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -60,53 +158,47 @@ def pool_max(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return cols
 
 
-def spread(coarse: npt.NDArray[Any], level: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
-    """Each region's value given to all of its tiles: [⌈gh/2^L⌉, ⌈gw/2^L⌉] → [gh, gw]."""
-    if level == 0:
-        return coarse
-    return coarse.repeat(1 << level, axis=0)[: shape[0]].repeat(1 << level, axis=1)[:, : shape[1]]
+def spread(coarse: npt.NDArray[Any], code: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    """The value of each region of one shape given to all of its tiles: `shape_grid`'s shape → [gh, gw]."""
+    rows, cols = REGION_SHAPES[code]
+    if rows:
+        coarse = coarse.repeat(1 << rows, axis=0)[: shape[0]]
+    return coarse.repeat(1 << cols, axis=1)[:, : shape[1]] if cols else coarse
 
 
-def tile_counts(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+def tile_counts(regions: Regions, shape: tuple[int, int]) -> Ints:
     """Return the number of tiles of a grid of `shape` that each of `regions` [K, 3] covers: int64 [K]."""
-    level, place = regions[:, :1].astype(np.int64), regions[:, 1:].astype(np.int64)
-    sides = np.minimum((place + 1) << level, shape) - (place << level)
-    return sides.prod(axis=1)
+    boxes = tile_boxes(regions, shape)
+    return np.asarray((boxes[:, 2:] - boxes[:, :2]).prod(axis=1))
 
 
-def paint(
-    regions: npt.NDArray[np.integer[Any]], values: npt.NDArray[Any], shape: tuple[int, int], empty: float
-) -> npt.NDArray[Any]:
+def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], empty: float) -> npt.NDArray[Any]:
     """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` where no region lies. Finer regions lie
     over coarser ones."""
     painted = np.full(shape, empty, dtype=values.dtype)
-    for level in reversed(range(LEVELS)):
-        mine = regions[:, 0] == level
-        if not mine.any():
-            continue
-        coarse = np.full(level_shape(shape, level), empty, dtype=values.dtype)
+    for code in sorted(np.unique(regions[:, 0]).tolist(), key=lambda code: -sum(REGION_SHAPES[code])):
+        mine = regions[:, 0] == code
+        coarse = np.full(shape_grid(shape, code), empty, dtype=values.dtype)
         there = np.zeros(coarse.shape, dtype=bool)
         at = regions[mine, 1], regions[mine, 2]
         coarse[at] = values[mine]
         there[at] = True
-        np.copyto(painted, spread(coarse, level, shape), where=spread(there, level, shape))
+        np.copyto(painted, spread(coarse, code, shape), where=spread(there, code, shape))
     return painted
 
 
-def region_mean(regions: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def region_mean(regions: Regions, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """The mean of `values` [gh, gw] over each region's tiles: float32 [K]."""
     means = np.empty(len(regions), dtype=np.float32)
-    total, tiles = values, np.ones(values.shape, np.float32)
-    for level in range(int(regions[:, 0].max(initial=0)) + 1):
-        mine = regions[:, 0] == level
-        at = regions[mine, 1], regions[mine, 2]
-        means[mine] = total[at] / tiles[at]
-        total, tiles = pool_sum(total), pool_sum(tiles)
+    tiles = tile_counts(regions, (values.shape[0], values.shape[1])).astype(np.float32)
+    for code in np.unique(regions[:, 0]).tolist():
+        mine = regions[:, 0] == code
+        means[mine] = shape_sums(values, code)[regions[mine, 1], regions[mine, 2]] / tiles[mine]
     return means
 
 
-def level_map(regions: npt.NDArray[np.integer[Any]], shape: tuple[int, int]) -> npt.NDArray[np.int8]:
-    """Each tile's level, `ABSENT` where no region shows it: int8 [gh, gw]."""
+def shape_map(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.int8]:
+    """The shape (its code) of the region that shows each tile, `ABSENT` where none does: int8 [gh, gw]."""
     return paint(regions, regions[:, 0].astype(np.int8), shape, ABSENT)
 
 
@@ -129,8 +221,8 @@ def token_positions(regions: Array) -> Array:
 
     float32 from a tensor, float64 from an array of integers.
     """
-    side_tiles = 2.0 ** regions[..., :1]
-    return regions[..., 1:] * side_tiles + (side_tiles - 1) / 2
+    sides = region_sides(regions)
+    return regions[..., 1:] * sides + (sides - 1) / 2
 
 
 DULL = 0.1

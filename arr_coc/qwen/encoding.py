@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError, counted
+from arr_coc.ops.regions import region_scales
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
@@ -357,9 +358,8 @@ def encode_packet(
 def pooled(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:
     """The given regions [K, 3] of a frame encoded at level 0: each the mean over its tiles, exact for a single tile."""
     regions = regions.to(frame.regions.device)
-    tile_row, tile_col = frame.regions[0, :, 1], frame.regions[0, :, 2]
-    level, row, col = (column[:, None] for column in regions.unbind(1))
-    inside = ((tile_row >> level) == row) & ((tile_col >> level) == col)
+    tiles, scales = frame.regions[0, :, 1:], region_scales(regions)
+    inside = ((tiles >> scales[:, None]) == regions[:, None, 1:]).all(dim=-1)
     share = inside.float() / inside.sum(dim=1, keepdim=True).clamp(min=1)
     tokens = frame.tokens.map(lambda rows: (share @ rows.float()).to(rows.dtype))
     return EncodedFrame(tokens, regions[None], frame.grid)

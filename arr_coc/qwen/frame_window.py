@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError
+from arr_coc.ops.regions import region_mean
 from arr_coc.qwen.decode import PrefixCache, PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, Packet
 from arr_coc.qwen.options import WindowOptions
@@ -195,14 +196,9 @@ def insert_frames(qwen: QwenVL, cache: PrefixCache[Any], frames: Sequence[Cached
 
 def _relevance(packet: Packet, frame: EncodedFrame) -> torch.Tensor:
     """The allocation's relevance of each token; of a whole frame's region, the mean over its tiles."""
-    relevance = torch.tensor(packet.relevance, dtype=torch.float32)
     if isinstance(packet, TokenPacket):
-        return relevance
-    means = []
-    for level, row, col in frame.regions[0].tolist():
-        side = 1 << level
-        means.append(relevance[row * side : (row + 1) * side, col * side : (col + 1) * side].mean())
-    return torch.stack(means)
+        return torch.tensor(packet.relevance, dtype=torch.float32)
+    return torch.from_numpy(region_mean(frame.regions[0].cpu().numpy(), packet.relevance))
 
 
 def _check_finite(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

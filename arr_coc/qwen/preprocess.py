@@ -1,8 +1,9 @@
 """Preprocessing of pictures to tiles and patches, and positions of tokens and patches.
 
-A region (L, r, c) shows 2^L tiles a side in one token, so its positions lie between those of level 0.
-They stay floats up to the cosines: rounding would shift coarse tokens. At level 0 they are the stock integers
-(Qwen2-VL, arXiv:2409.12191, section 2.1).
+A region (shape, r, c) shows 2^a × 2^b tiles in one token, so its positions lie between those of level 0: patch (i, j)
+stands at row 2·r·2^a + 2^a·i + (2^a − 1)/2 and column 2·c·2^b + 2^b·j + (2^b − 1)/2, in patches, the token at row
+r·2^a + (2^a − 1)/2 and column c·2^b + (2^b − 1)/2, in tiles. They stay floats up to the cosines: rounding would shift
+coarse tokens. At level 0 they are the stock integers (Qwen2-VL, arXiv:2409.12191, section 2.1).
 
 Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; the tests hold both together.
 """
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.ops.pictures import Picture, Rgb, to_rgb
-from arr_coc.ops.regions import token_positions
+from arr_coc.ops.regions import region_sides, token_positions
 from arr_coc.qwen.weight_files import read_object
 from arr_coc.types import TileGrid
 
@@ -46,7 +47,7 @@ MERGE = 2
 
 
 def grid_regions(grid: TileGrid, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Every tile of the grid at level 0, in token order: int64 [rows * cols, 3] (level, row, col)."""
+    """Every tile of the grid at level 0, in token order: int64 [rows * cols, 3] (shape, row, col)."""
     rows = torch.arange(grid.rows, device=device).repeat_interleave(grid.cols)
     cols = torch.arange(grid.cols, device=device).repeat(grid.rows)
     return torch.stack([torch.zeros_like(rows), rows, cols], dim=-1)
@@ -57,7 +58,7 @@ def patch_positions(regions: torch.Tensor) -> torch.Tensor:
 
     The order is the encoder's: the four patches of a token follow each other, row by row.
     """
-    side_tiles = torch.exp2(regions[..., :1].float()).unsqueeze(-2)
+    side_tiles = region_sides(regions).float().unsqueeze(-2)
     step = torch.arange(MERGE, device=regions.device, dtype=torch.float32)
     inner = torch.stack(torch.meshgrid(step, step, indexing="ij"), dim=-1).reshape(MERGE * MERGE, 2)
     corner = regions[..., 1:].float().unsqueeze(-2) * (MERGE * side_tiles)

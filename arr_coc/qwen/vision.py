@@ -175,7 +175,7 @@ def encode_regions(
     """Encodes only the given regions, each attending to the others.
 
     `tower`: a stock vision tower (`model.model.visual`). `pixels` [B, K, 3, S, S] in 0..255, uint8 or float, of any
-    side S (32 in packets). `regions` int [B, K, 3] (level, row, col), on `grid`. All on the tower's device.
+    side S (32 in packets). `regions` int [B, K, 3] (shape, row, col), on `grid`. All on the tower's device.
     Returns embeddings [B, K, D] in the tower's dtype. Qwen2.5-VL's windowed layers keep their windows of 4×4 tiles: a
     region attends within the window that holds its centre.
     Raises ShapeError where pixels and regions do not match.

@@ -16,7 +16,7 @@ from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import PixelNormalisation
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.vision import PATCHES, VisualTokens
-from arr_coc.types import TileGrid, TokenPacket
+from arr_coc.types import REGION_SHAPES, TileGrid, TokenPacket
 
 Regions = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
@@ -183,10 +183,11 @@ def _free(taken: Ints, first: int, stop: int) -> Ints:
 
 
 def _names(regions: Regions) -> Ints:
-    """One number for each region (level, row, col), as `place` raises."""
-    level, row, col = regions.astype(np.int64).T
-    names = (level << 2 * INDEX_BITS) | (row << INDEX_BITS) | col
-    if regions.min() < 0 or regions.max() >> INDEX_BITS or len(np.unique(names)) < len(names):
+    """One number for each region (shape, row, col), as `place` raises."""
+    shape, row, col = regions.astype(np.int64).T
+    names = (shape << 2 * INDEX_BITS) | (row << INDEX_BITS) | col
+    exists = regions.min() >= 0 and shape.max() < len(REGION_SHAPES) and not regions.max() >> INDEX_BITS
+    if not exists or len(np.unique(names)) < len(names):
         raise ShapeError("a packet must name regions of the grid, each of them once")
     return names
 

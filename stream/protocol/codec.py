@@ -14,7 +14,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import LEVELS, TILE_PX, Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.ops.regions import exist_on
+from arr_coc.types import (
+    REGION_SHAPES,
+    TILE_PX,
+    Feedback,
+    FramePacket,
+    FrameStamp,
+    QueryEmbedding,
+    TileGrid,
+    TokenPacket,
+)
 from stream.errors import TransportError
 from stream.protocol.messages import (
     AnswerReply,
@@ -142,17 +152,14 @@ def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -
         return  # of an epoch that is over: nobody learns from it
     if feedback.stamp.frame_index > stamp.frame_index or feedback.stamp.media_ns > stamp.media_ns:
         raise TransportError(f"feedback on frame {feedback.stamp.frame_index} came before it")
-    sides = 1 << feedback.regions[:, 0]
-    if np.any(feedback.regions[:, 1] * sides >= grid.rows) or np.any(feedback.regions[:, 2] * sides >= grid.cols):
-        raise TransportError("feedback holds a region outside its frame")
+    _check_regions("feedback", feedback.regions, grid.rows, grid.cols)
 
 
 def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:
-    """Each region, int32 [K, 3], begins within so many rows and columns of tiles."""
-    levels, at_rows, at_cols = (regions[:, index].astype(np.int64) for index in range(3))
-    if regions.size and (regions.min() < 0 or levels.max() >= LEVELS):
+    """Each region, int32 [K, 3], has a shape that exists and begins within so many rows and columns of tiles."""
+    if regions.size and (regions.min() < 0 or regions[:, 0].max() >= len(REGION_SHAPES)):
         raise TransportError(f"{what} holds a region that no texture has")
-    if np.any(at_rows << levels >= rows) or np.any(at_cols << levels >= cols):
+    if not exist_on(regions, (rows, cols)).all():
         raise TransportError(f"{what} holds a region outside its frame")
 
 

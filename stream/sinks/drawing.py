@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from arr_coc.ops.regions import level_map
-from arr_coc.types import TILE_PX
+from arr_coc.ops.regions import first_tiles, region_sides, shape_map
+from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX
 from stream.media import AllocationOverlay
 from stream.sinks.fonts import TextRenderer
 from stream.untrusted import printable
@@ -22,13 +22,15 @@ Picture = npt.NDArray[np.uint8]
 LONG_SIDE_PX = (640, 1280)
 """The long side of what is drawn: small frames are enlarged, so that text can be read, and large ones reduced."""
 
-BRIGHTNESS = (1.0, 0.8, 0.66, 0.56, 0.5, 0.45)
-"""Of a region, by level."""
+LEVEL_BRIGHTNESS = (1.0, 0.8, 0.66, 0.56, 0.5, 0.45)
+BRIGHTNESS = tuple(float(np.interp((a + b) / 2, range(LEVELS), LEVEL_BRIGHTNESS)) for a, b in REGION_SHAPES)
+"""Of a region, by shape."""
 UNSEEN_BRIGHTNESS = 0.3
 TINT = 0.35
 """Opacity of the relevance colours where relevance is highest."""
 OUTLINES = ((255, 226, 92), (150, 190, 255), (122, 150, 205), (110, 130, 170), (100, 115, 145), (95, 105, 130))
-"""RGB, by level: the inner line of a region's outline. The outer one is dark, so one of them shows on any picture."""
+"""RGB, by the level of the longer side: the inner line of a region's outline. The outer one is dark, so one of them
+shows on any picture."""
 DARK = (24, 24, 40)
 OUTLINE_OPACITY = 0.65
 
@@ -73,14 +75,14 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     """The frame with its allocation: uint8 RGB, of `drawn_size`."""
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     rows, cols = overlay.relevance.shape
-    levels = level_map(overlay.regions, (rows, cols))
+    shapes = shape_map(overlay.regions, (rows, cols))
     scale = size[0] / overlay.image.shape[1]
-    picture = _at_levels(_padded(overlay.image, rows, cols), levels)
+    picture = _as_shown(_padded(overlay.image, rows, cols), shapes)
     if scale > 1:
         picture = _within_frame(picture, overlay.image.shape[0], overlay.image.shape[1])
     padded_size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
     picture = cv2.resize(picture, padded_size, interpolation=cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA)
-    picture = _lit(picture, levels)
+    picture = _lit(picture, shapes)
     picture = _tinted(picture, overlay.relevance)
     _outline(picture, overlay.regions, scale)
     picture = np.ascontiguousarray(picture[: size[1], : size[0]])
@@ -115,20 +117,21 @@ def _within_frame(picture: Picture, height_px: int, width_px: int) -> Picture:
     return picture[: height_px if height == TILE_PX else height, : width_px if width == TILE_PX else width]
 
 
-def _at_levels(image: Picture, levels: npt.NDArray[np.int8]) -> Picture:
-    """Each tile at the resolution of its level, as the model is shown it."""
+def _as_shown(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
+    """Each tile at the resolution of the region that shows it, as the model is shown it."""
     shown = image.copy()
     height, width = image.shape[:2]
-    for level in np.unique(levels[levels > 0]).tolist():
-        small = cv2.resize(image, (width >> level, height >> level), interpolation=cv2.INTER_AREA)
+    for code in np.unique(shapes[shapes > 0]).tolist():
+        down, across = REGION_SHAPES[code]
+        small = cv2.resize(image, (width >> across, height >> down), interpolation=cv2.INTER_AREA)
         coarse = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
-        mask = _over_tiles((levels == level).astype(np.uint8), width, height)
+        mask = _over_tiles((shapes == code).astype(np.uint8), width, height)
         cv2.copyTo(coarse, mask, shown)
     return shown
 
 
-def _lit(picture: Picture, levels: npt.NDArray[np.int8]) -> Picture:
-    brightness = np.array([*BRIGHTNESS, UNSEEN_BRIGHTNESS], dtype=np.float32)[levels]
+def _lit(picture: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
+    brightness = np.array([*BRIGHTNESS, UNSEEN_BRIGHTNESS], dtype=np.float32)[shapes]
     full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
     return cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
 
@@ -146,14 +149,15 @@ def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
 
 
 def _outline(picture: Picture, regions: npt.NDArray[np.integer], scale: float) -> None:
-    """A double line around each region: dark outside, light inside."""
+    """A double line around each region: dark outside, light inside; the smallest regions last."""
     lines = picture.copy()
-    for level, row, col in sorted(map(tuple, regions.tolist()), reverse=True):
-        side = TILE_PX * scale * (1 << level)
-        left, top = round(col * side), round(row * side)
-        right, bottom = round((col + 1) * side) - 1, round((row + 1) * side) - 1
-        cv2.rectangle(lines, (left, top), (right, bottom), DARK, 1)
-        cv2.rectangle(lines, (left + 1, top + 1), (right - 1, bottom - 1), OUTLINES[level], 1)
+    first, sides = first_tiles(regions), region_sides(regions)
+    edges_px = np.rint(np.concatenate([first, first + sides], axis=1) * TILE_PX * scale).astype(int)
+    for index in np.argsort(-sides.prod(axis=1), kind="stable"):
+        top, left, bottom, right = edges_px[index].tolist()
+        cv2.rectangle(lines, (left, top), (right - 1, bottom - 1), DARK, 1)
+        colour = OUTLINES[max(REGION_SHAPES[regions[index, 0]])]
+        cv2.rectangle(lines, (left + 1, top + 1), (right - 2, bottom - 2), colour, 1)
     cv2.addWeighted(lines, OUTLINE_OPACITY, picture, 1 - OUTLINE_OPACITY, 0, dst=picture)
 
 

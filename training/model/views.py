@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
+from arr_coc.ops.regions import first_tiles, region_sides
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES
@@ -183,18 +184,18 @@ def _tell_character(
 def _middle_in(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """How far across each region the middle of a box is, in the region's sides, and which regions it is in."""
     x, y = middle(box_px)
-    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
-    across, down = x / side_px - regions[:, 2], y / side_px - regions[:, 1]
+    high_px, wide_px = (region_sides(regions) * TILE_PX).T
+    across, down = x / wide_px - regions[:, 2], y / high_px - regions[:, 1]
     return across, np.asarray((across >= 0) & (across < 1) & (down >= 0) & (down < 1))
 
 
 def _shared(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Pixels that each region shares with a box, and whether they are enough to show what it holds."""
-    side_px = (TILE_PX << regions[:, 0]).astype(np.float64)
-    top, left = regions[:, 1] * side_px, regions[:, 2] * side_px
+    high_px, wide_px = (region_sides(regions) * TILE_PX).T
+    top, left = (first_tiles(regions) * TILE_PX).T
     x0, y0, x1, y1 = box_px
-    wide = np.minimum(left + side_px, x1) - np.maximum(left, x0)
-    high = np.minimum(top + side_px, y1) - np.maximum(top, y0)
+    wide = np.minimum(left + wide_px, x1) - np.maximum(left, x0)
+    high = np.minimum(top + high_px, y1) - np.maximum(top, y0)
     shared = np.clip(wide, 0, None) * np.clip(high, 0, None)
     area_px = (x1 - x0) * (y1 - y0)
-    return shared, (shared >= _LEAST_COVER * side_px * side_px) | (shared * 3 >= area_px)
+    return shared, (shared >= _LEAST_COVER * high_px * wide_px) | (shared * 3 >= area_px)

@@ -196,8 +196,8 @@ class KernelSignature:
 SIGNATURES = {
     "upload_tiles": KernelSignature("upload", (POINTER, POINTER, *_SURFACES)),
     "upload_frame": KernelSignature("upload", (*_FRAME, POINTER, *_SURFACES)),
-    "gather_bytes": KernelSignature("gather", (HANDLE, POINTER, INT, INT, POINTER)),
-    "gather_halves": KernelSignature("gather", (HANDLE, POINTER, INT, INT, POINTER, POINTER)),
+    "gather_bytes": KernelSignature("gather", (HANDLE, POINTER, POINTER, INT, INT, INT, POINTER)),
+    "gather_halves": KernelSignature("gather", (HANDLE, POINTER, POINTER, INT, INT, INT, POINTER, POINTER)),
     "fetch_fine": KernelSignature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
     "fetch_coarse": KernelSignature("fetch", (HANDLE, POINTER, INT, INT, POINTER)),
     "compare_frame": KernelSignature("difference", (*_FRAME, HANDLE, FLOAT, FLOAT, POINTER)),

@@ -14,7 +14,7 @@ from arr_coc.ops.cuda.device import CudaDevice, call
 from arr_coc.ops.cuda.memory import HostMirror, MipTexture, StreamOrder
 from arr_coc.ops.store.base import TextureView
 from arr_coc.ops.store.planes import Plane
-from arr_coc.types import TILE_PX, FrameStamp, TileGrid, TileVersions
+from arr_coc.types import REGION_SHAPES, TILE_PX, FrameStamp, TileGrid, TileVersions
 
 CHANNELS = 13
 TEXELS = 256
@@ -85,7 +85,15 @@ class CudaTexels:
             return out
         wanted = regions.to(self.device.place).contiguous()
         texture = self.texture
-        values = (texture.handle, wanted.data_ptr(), texture.width_px, texture.height_px)
+        scales = shape_scales(self.device.place)
+        values = (
+            texture.handle,
+            wanted.data_ptr(),
+            scales.data_ptr(),
+            len(scales),
+            texture.width_px,
+            texture.height_px,
+        )
         if dtype == torch.uint8:
             name, target = "gather_bytes", [out.data_ptr()]
         else:
@@ -139,7 +147,7 @@ class CudaView(TextureView):
     def patches(
         self, regions: npt.NDArray[np.integer] | torch.Tensor, dtype: torch.dtype = torch.uint8
     ) -> torch.Tensor:
-        """The pixels of regions [K, 3] (level, row, col), which never visit the host: [K, 3, 32, 32] on the device.
+        """The pixels of regions [K, 3] (shape, row, col), which never visit the host: [K, 3, 32, 32] on the device.
 
         uint8 gives them as they are; float16 and bfloat16 in [−1, 1], as Qwen's preprocessing has them (mean and
         standard deviation 0.5). The tensor is ready in the order of the thread's current stream, and stays valid after
@@ -205,6 +213,12 @@ class CudaView(TextureView):
             if shape[1:] != (columns,) or tensor.dtype != torch.float32 or not tensor.is_contiguous():
                 raise ShapeError(f"{name} are contiguous float32 [n, {columns}], got {tensor.dtype} {list(shape)}")
         return self._on_device
+
+
+@cache
+def shape_scales(place: torch.device) -> torch.Tensor:
+    """The table of region shapes on a device: int32 [shapes, 2], made once."""
+    return torch.tensor(REGION_SHAPES, dtype=torch.int32).to(place)
 
 
 @cache

@@ -30,6 +30,7 @@ from arr_coc.ops.gl.library import (
 )
 from arr_coc.ops.gl.texture import TileTexture, program
 from arr_coc.ops.gl.upload import TEXEL_BYTES
+from arr_coc.ops.regions import FOOTPRINTS
 from arr_coc.ops.store.planes import Plane, Rectangle
 from arr_coc.types import TILE_PX
 
@@ -43,11 +44,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """`groups` workgroups, which see the first input from byte `start` on. `level`: of the texture, as an image."""
+    """`groups` workgroups of a kernel compiled with `defines`, which see the first input from byte `start` on.
+
+    `level`: of the texture, as an image.
+    """
 
     groups: int
     start: int = 0
     level: int | None = None
+    defines: tuple[str, ...] = ()
 
 
 def scratch(device: GlDevice, context: GlContext, nbytes: int) -> MappedBuffer:
@@ -68,9 +73,8 @@ def compute(
     out: Array,
     dispatches: Sequence[Dispatch],
     texture: TileTexture | None = None,
-    defines: Sequence[str] = (),
 ) -> None:
-    """Fills `out` by a kernel compiled with `defines`.
+    """Fills `out` by a kernel.
 
     The first input is the storage buffer 0, results are 1, further inputs 2 and on. Raises DeviceLost where the device
     gave up.
@@ -80,7 +84,6 @@ def compute(
         buffer, calls = scratch(device, context, starts[-1]), device.library.calls
         for array, start in zip(inputs, starts[1:], strict=False):
             buffer.memory[start : start + array.nbytes] = _bytes(array)
-        calls.glUseProgram(program(device, kernel, *defines))
         calls.glBindBufferRange(SHADER_STORAGE_BUFFER, 1, buffer.name, 0, out.nbytes)
         for index, array in enumerate(inputs[1:], 2):
             calls.glBindBufferRange(SHADER_STORAGE_BUFFER, index, buffer.name, starts[index], array.nbytes)
@@ -88,6 +91,7 @@ def compute(
             texture.order()
             calls.glBindTextureUnit(0, texture.name)
         for dispatch in dispatches:
+            calls.glUseProgram(program(device, kernel, *dispatch.defines))
             if texture is not None and dispatch.level is not None:
                 calls.glBindImageTexture(0, texture.words, dispatch.level, False, 0, READ_ONLY, R32UI)
             size = inputs[0].nbytes - dispatch.start
@@ -132,27 +136,28 @@ def read_back(texture: TileTexture, rectangles: Sequence[Rectangle], levels: dic
 
 
 def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
-    """The pixels of regions [K, 3] (level, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped.
+    """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped.
 
-    A kernel run for each level, which it reads as an image: llvmpipe takes twice as long to fetch texels of a level
-    that it learns from the region. Raises DeviceLost where the device gave up.
+    A kernel run for each shape, whose level it reads as an image: llvmpipe takes twice as long to fetch texels of a
+    level that it learns from the region. Raises DeviceLost where the device gave up.
     """
     out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
     for start in range(0, len(regions), REGIONS_AT_ONCE):
         part = slice(start, start + REGIONS_AT_ONCE)
-        places, dispatches = by_level(regions[part])
+        places, dispatches = by_shape(regions[part])
         compute(texture.device, "gather_regions", [places], out[part], dispatches, texture)
     return out
 
 
-def by_level(regions: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint32], list[Dispatch]]:
-    """Places uint32 [n, 4] (row, col, slot, 0) of each level at an aligned start, and a workgroup for each."""
+def by_shape(regions: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint32], list[Dispatch]]:
+    """Places uint32 [n, 4] (row, col, slot, 0) of each shape at an aligned start, and a workgroup for each."""
     groups, dispatches, start = [], [], 0
-    for level in np.unique(regions[:, 0]).tolist():
-        slots = np.flatnonzero(regions[:, 0] == level)
+    for code in np.unique(regions[:, 0]).tolist():
+        footprint, slots = FOOTPRINTS[code], np.flatnonzero(regions[:, 0] == code)
+        defines = (f"DOWN {footprint.down}", f"ACROSS {footprint.across}") if footprint.texels > 1 else ()
         places = np.zeros((-(-len(slots) // PLACES_ALIGNED) * PLACES_ALIGNED, 4), np.uint32)
         places[: len(slots), :2], places[: len(slots), 2] = regions[slots, 1:], slots
-        dispatches.append(Dispatch(len(slots), start, level))
+        dispatches.append(Dispatch(len(slots), start, footprint.level, defines))
         groups.append(places)
         start += places.nbytes
     return np.concatenate(groups), dispatches
@@ -225,5 +230,5 @@ def _sampled(texture: TileTexture, records: npt.NDArray[np.float32], *defines: s
     colours = np.empty((len(records), 3), np.float32)
     if len(records):
         groups = -(-len(records) // SAMPLE_GROUP)
-        compute(texture.device, "sample_points", [records], colours, [Dispatch(groups)], texture, defines)
+        compute(texture.device, "sample_points", [records], colours, [Dispatch(groups, defines=defines)], texture)
     return colours

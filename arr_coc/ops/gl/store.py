@@ -52,7 +52,7 @@ class GlTexels:
         return self._levels[level]
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
-        """The pixels of regions [K, 3] (level, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
         return gather(self._texture, regions)
 
     def sample(self, points: Floats) -> npt.NDArray[np.float32]:

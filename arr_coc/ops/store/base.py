@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import DeviceLost, LeaseTimeout, ShapeError, StoreError
+from arr_coc.ops.regions import FOOTPRINTS, Footprint, exist_on
 from arr_coc.ops.store.difference import Difference, FrameDifference, Thresholds
 from arr_coc.ops.store.planes import PaddedPlanes, Plane, PlaneFormat, Rectangle, cover, replicate_edges, tiled
 from arr_coc.ops.store.raster import LevelUpdater
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
 
 AT_ONCE = 64
-"""Regions copied at a time: 192 KB, within a core's own cache."""
+"""Squares of texels copied at a time: 192 KB, within a core's own cache."""
 
 
 class PatchGatherer(threading.local):
@@ -27,42 +28,64 @@ class PatchGatherer(threading.local):
     is in use already: fresh pages from the system would cost more than the work."""
 
     def __init__(self) -> None:
-        self._texels = np.empty((AT_ONCE, TILE_PX, TILE_PX, 3), np.uint8)
-        self._channels = [np.empty((AT_ONCE * TILE_PX, TILE_PX), np.uint8) for _ in range(3)]
+        self._texels = np.empty(AT_ONCE * TILE_PX * TILE_PX * 3, np.uint8)
+        self._channels = [np.empty(AT_ONCE * TILE_PX * TILE_PX, np.uint8) for _ in range(3)]
 
     def gather(self, levels: tuple[Plane, ...], regions: npt.NDArray[np.int64]) -> Plane:
-        """The pixels of regions [K, 3] (level, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
         out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
-        for index in np.unique(regions[:, 0]).tolist():
-            level, slots = levels[index], np.flatnonzero(regions[:, 0] == index)
-            places = regions[slots, 1:]
-            whole = (places < (level.shape[0] // TILE_PX, level.shape[1] // TILE_PX)).all(axis=1)
+        for code in np.unique(regions[:, 0]).tolist():
+            footprint, slots = FOOTPRINTS[code], np.flatnonzero(regions[:, 0] == code)
+            level, high, wide = levels[footprint.level], TILE_PX * footprint.down, TILE_PX * footprint.across
+            places, at_once = regions[slots, 1:], AT_ONCE // footprint.texels
+            whole = ((places + 1) * (high, wide) <= level.shape[:2]).all(axis=1)
             for copy, chosen in ((_copy_whole, whole), (_copy_clamped, ~whole)):
                 some = np.flatnonzero(chosen)
-                for start in range(0, len(some), AT_ONCE):
-                    part = some[start : start + AT_ONCE]
-                    texels = self._texels[: len(part)]
+                for start in range(0, len(some), at_once):
+                    part = some[start : start + at_once]
+                    texels = self._texels[: len(part) * high * wide * 3].reshape(len(part), high, wide, 3)
                     copy(level, places[part], texels)
-                    self._put(texels, slots[part], out)
+                    self._put(texels, footprint, slots[part], out)
         return out
 
-    def _put(self, texels: Plane, slots: npt.NDArray[np.intp], out: Plane) -> None:
-        rows = texels.reshape(-1, TILE_PX, 3)
-        channels = [channel[: len(rows)] for channel in self._channels]
+    def _put(self, texels: Plane, footprint: Footprint, slots: npt.NDArray[np.intp], out: Plane) -> None:
+        """Stores the texels [n, 32 * down, 32 * across, 3] of regions, channel by channel and averaged."""
+        rows = texels.reshape(-1, texels.shape[2], 3)
+        channels = [channel[: rows.shape[0] * rows.shape[1]].reshape(rows.shape[:2]) for channel in self._channels]
         cv2.split(rows, channels)
         for index, channel in enumerate(channels):
-            out[slots, index] = channel.reshape(-1, TILE_PX, TILE_PX)
+            out[slots, index] = box_mean(channel, footprint).reshape(-1, TILE_PX, TILE_PX)
+
+
+def box_mean(channel: Plane, footprint: Footprint) -> Plane:
+    """Means of a channel uint8 [h * down, w * across] over the footprint's boxes, halves up: uint8 [h, w]."""
+    if footprint.texels == 1:
+        return channel
+    boxes = channel.reshape(-1, footprint.down, channel.shape[1] // footprint.across, footprint.across)
+    total = np.full(boxes.shape[::2], footprint.texels // 2, np.uint16)
+    for down in range(footprint.down):
+        for across in range(footprint.across):
+            total += boxes[:, down, :, across]
+    return (total // footprint.texels).astype(np.uint8)
 
 
 def _copy_whole(level: Plane, places: npt.NDArray[np.int64], texels: Plane) -> None:
+    """Regions that lie within the level, square by square of 32×32 texels."""
+    count, high, wide = texels.shape[:3]
+    down, across = high // TILE_PX, wide // TILE_PX
+    source = tiled(level, TILE_PX, TILE_PX)
+    target = tiled(texels.reshape(-1, wide, 3), TILE_PX, TILE_PX).reshape(count, down, TILE_PX, across)
     rows, cols = places.T
-    tiled(texels.reshape(-1, TILE_PX, 3), TILE_PX, TILE_PX)[:, :, 0] = tiled(level, TILE_PX, TILE_PX)[rows, :, cols]
+    for row in range(down):
+        for col in range(across):
+            target[:, row, :, col] = source[rows * down + row, :, cols * across + col]
 
 
 def _copy_clamped(level: Plane, places: npt.NDArray[np.int64], texels: Plane) -> None:
     """Regions that reach beyond the level's edge, which is replicated."""
+    high, wide = texels.shape[1:3]
     for target, (row, col) in zip(texels, places.tolist(), strict=True):
-        part = level[row * TILE_PX : (row + 1) * TILE_PX, col * TILE_PX : (col + 1) * TILE_PX]
+        part = level[row * high : (row + 1) * high, col * wide : (col + 1) * wide]
         target[: part.shape[0], : part.shape[1]] = part
         replicate_edges(target, *part.shape[:2])
 
@@ -75,7 +98,7 @@ class TexelReader(Protocol):
         ...
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
-        """The pixels of regions [K, 3] (level, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
         ...
 
 
@@ -114,10 +137,12 @@ class TextureView:
         return array
 
     def gather(self, regions: npt.NDArray[np.integer]) -> Plane:
-        """The pixels of regions [K, 3] (level, row, col): uint8 [K, 3, 32, 32], RGB.
+        """The pixels of regions [K, 3] (shape, row, col): uint8 [K, 3, 32, 32], RGB.
 
-        Region (L, r, c) shows the 32×32 texels at (32r, 32c) of level L, edge-clamped. Raises ShapeError where
-        `regions` has another shape or a region lies outside the grid, StoreError after the lease has ended.
+        A square (L, r, c) shows the 32×32 texels at (32r, 32c) of level L, edge-clamped. A wide or tall region shows
+        those of the level of its finer side, each the mean of 2, 4 or 8 along the other side, halves up: see
+        `Footprint`. Raises ShapeError where `regions` is not such an array or a region lies outside the grid,
+        StoreError after the lease has ended.
         """
         return self._held().gather(self._checked(np.asarray(regions)))
 
@@ -132,14 +157,12 @@ class TextureView:
 
     def _checked(self, regions: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         if regions.ndim != 2 or regions.shape[1] != 3 or not np.issubdtype(regions.dtype, np.integer):
-            raise ShapeError(f"regions are integers [K, 3] (level, row, col), got {regions.dtype} {regions.shape}")
+            raise ShapeError(f"regions are integers [K, 3] (shape, row, col), got {regions.dtype} {regions.shape}")
         wanted = regions.astype(np.int64)
-        level, row, col = wanted.T
-        inside = (wanted >= 0).all(axis=1) & (level < LEVELS)
-        inside &= ((row << level) < self.grid.rows) & ((col << level) < self.grid.cols)
-        if not inside.all():
-            first = wanted[np.flatnonzero(~inside)[0]].tolist()
-            raise ShapeError(f"region {first} (level, row, col) lies outside a grid of {self.grid.shape} tiles")
+        there = exist_on(wanted, self.grid.shape)
+        if not there.all():
+            first = wanted[np.flatnonzero(~there)[0]].tolist()
+            raise ShapeError(f"region {first} (shape, row, col) lies outside a grid of {self.grid.shape} tiles")
         return wanted
 
 

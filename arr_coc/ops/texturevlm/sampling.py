@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from arr_coc.ops.regions import FOOTPRINTS, Footprint
 from arr_coc.ops.store.planes import Plane
 from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
@@ -52,11 +53,30 @@ class PackedMipChain:
         return self.texels.index_select(0, index.reshape(-1)).reshape(*index.shape, 3)
 
     def gather(self, layer: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
-        """The texels of regions int64 [K, 3] (level, row, col) that exist, of layers int64 [K]: [K, 3, 32, 32]."""
-        side = torch.arange(TILE_PX, device=regions.device)
-        level, row, col = (part[:, None, None] for part in regions.unbind(1))
-        texels = self.fetch(layer[:, None, None], level, row * TILE_PX + side[:, None], col * TILE_PX + side)
+        """The texels of regions int64 [K, 3] (shape, row, col) that exist, of layers int64 [K]: [K, 3, 32, 32].
+
+        Means of uint8 texels are rounded, halves up.
+        """
+        texels = self.texels.new_empty(len(regions), TILE_PX, TILE_PX, 3)
+        for code in regions[:, 0].unique().tolist():
+            chosen = (regions[:, 0] == code).nonzero()[:, 0]
+            texels = texels.index_copy(0, chosen, self._means(FOOTPRINTS[code], layer[chosen], regions[chosen, 1:]))
         return texels.permute(0, 3, 1, 2).contiguous()
+
+    def _means(self, footprint: Footprint, layer: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """What regions of one shape at `places` [k, 2] show: [k, 32, 32, 3]."""
+        rows = torch.arange(TILE_PX * footprint.down, device=places.device)
+        cols = torch.arange(TILE_PX * footprint.across, device=places.device)
+        row, col = (part[:, None, None] for part in places.unbind(1))
+        level = torch.full_like(row, footprint.level)
+        texels = self.fetch(layer[:, None, None], level, row * len(rows) + rows[:, None], col * len(cols) + cols)
+        if footprint.texels == 1:
+            return texels
+        boxes = texels.unflatten(2, (TILE_PX, -1)).unflatten(1, (TILE_PX, -1))
+        if texels.dtype == torch.uint8:
+            total = boxes.sum(dim=(2, 4), dtype=torch.int32)
+            return ((total + footprint.texels // 2) // footprint.texels).to(torch.uint8)
+        return boxes.mean(dim=(2, 4))
 
 
 def sample_trilinear(

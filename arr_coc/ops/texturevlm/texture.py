@@ -15,7 +15,7 @@ import torch
 from arr_coc.budget import DEFAULT_BUDGET, Budget, fixed_tokens
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.pictures import as_stack, check_finite, check_positive, check_tensor
-from arr_coc.ops.regions import fixation_cover, magnified_cover, nearest_regions, quadtree, top_level
+from arr_coc.ops.regions import exist_on, fixation_cover, magnified_cover, nearest_regions, quadtree, top_level
 from arr_coc.ops.store.planes import Plane
 from arr_coc.ops.texturevlm.sampling import PackedMipChain, gather_strips, sample_along, sample_trilinear
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Foveation:
     """A disjoint cover of a picture by regions, and what each of them shows.
 
-    `regions` int64 [K, 3] (level, row, col), in token order, on the CPU; `pixels` [K, 3, 32, 32] of the texture's
+    `regions` int64 [K, 3] (shape, row, col), in token order, on the CPU; `pixels` [K, 3, 32, 32] of the texture's
     dtype and on its device. `M0` and `e0` are those of the formula M(e) = M0/(e + e0) that the cover follows; where
     the budget was too small for any cover, both are 0 and the regions are the coarsest ones next to the fixation.
     """
@@ -136,18 +136,15 @@ class Texture:
     def gather(self, regions: torch.Tensor, layer: Layer = 0) -> torch.Tensor:
         """Return the pixels of regions, as `TextureView.gather` of the stores, texel for texel, in the picture's dtype.
 
-        `regions` int64 [K, 3] (level, row, col); `layer` one, or int64 [K]. Returns [K, 3, 32, 32], contiguous.
+        `regions` int64 [K, 3] (shape, row, col); `layer` one, or int64 [K]. Returns [K, 3, 32, 32], contiguous.
         """
         check_tensor(regions, "regions")
         if regions.ndim != 2 or regions.shape[1] != 3 or regions.dtype != torch.int64:
-            raise ShapeError(f"regions are int64 [K, 3] (level, row, col), got {regions.dtype} {list(regions.shape)}")
-        level, row, col = regions.unbind(1)
-        depth = level.clamp(0, LEVELS - 1)
-        inside = (regions >= 0).all(dim=1) & (level < LEVELS)
-        inside &= ((row << depth) < self.grid.rows) & ((col << depth) < self.grid.cols)
-        if not inside.all():
-            first = regions[~inside][0].tolist()
-            raise ShapeError(f"region {first} (level, row, col) lies outside a grid of {self.grid.shape} tiles")
+            raise ShapeError(f"regions are int64 [K, 3] (shape, row, col), got {regions.dtype} {list(regions.shape)}")
+        there = torch.from_numpy(exist_on(regions.cpu().numpy(), self.grid.shape))
+        if not there.all():
+            first = regions.cpu()[~there][0].tolist()
+            raise ShapeError(f"region {first} (shape, row, col) lies outside a grid of {self.grid.shape} tiles")
         layers = self._layer(layer).expand(len(regions))
         return self._chain.gather(layers, regions.to(self._chain.texels.device))
 

@@ -22,7 +22,7 @@ from arr_coc.allocation.attending import (
 )
 from arr_coc.budget import adaptive_budget, check_budget, fixed_tokens, most_tokens, tokens_for
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
-from arr_coc.ops.regions import ABSENT, level_map
+from arr_coc.ops.regions import ABSENT, shape_map
 from arr_coc.relevance.channels import image_texture
 
 CHOOSING = [name for name in STRATEGIES if name != "auto"]
@@ -36,7 +36,7 @@ def blob(rows: int = 34, cols: int = 60) -> torch.Tensor:
 
 def levels_of(relevance: torch.Tensor, *args: object, **options: object) -> np.ndarray:
     allocation = allocate(relevance, *args, **options)
-    return level_map(allocation.regions.numpy(), tuple(relevance.shape))
+    return shape_map(allocation.regions.numpy(), tuple(relevance.shape))
 
 
 @pytest.mark.parametrize("strategy", CHOOSING)

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.ops.regions import (
     ABSENT,
     QuadTree,
+    exist_on,
+    first_tiles,
     fixation_cover,
     fixation_point,
     level_count,
-    level_map,
     level_shape,
     paint,
     pool_max,
     pool_sum,
     quadtree,
     region_mean,
+    region_scales,
+    region_sides,
+    shape_grid,
+    shape_map,
     split_worth,
     spread,
+    tile_boxes,
     tile_counts,
+    token_positions,
     top_level,
 )
+from arr_coc.types import LEVELS, REGION_SHAPES
 
 
 def formula(region: list[int], shape: tuple[int, int], fixation: tuple[float, float], e0: float) -> float:
@@ -50,7 +60,7 @@ def test_levels_follow_cortical_magnification(budget: int) -> None:
 
 
 def test_detail_falls_off_with_distance() -> None:
-    levels = level_map(fixation_cover((34, 60), 273, (10.5, 40.5))[0], (34, 60))
+    levels = shape_map(fixation_cover((34, 60), 273, (10.5, 40.5))[0], (34, 60))
     assert levels[10, 40] == 0
     assert (np.diff(levels[10, 40:]) >= 0).all()
     assert (np.diff(levels[10, :41]) <= 0).all()
@@ -135,7 +145,7 @@ def test_the_best_tile_becomes_fine_and_the_rest_stays_coarse() -> None:
     relevance[5, 9] = 1
     tree = quadtree((16, 16), 2)
     split = tree.refine(tree.root(), split_worth(tree, relevance, None, 0), 16 + 6)
-    levels = level_map(tree.regions[tree.leaves(split)], (16, 16))
+    levels = shape_map(tree.regions[tree.leaves(split)], (16, 16))
     assert levels[5, 9] == 0
     assert (levels == 0).sum() == 4
     assert (levels == 1).sum() == 12
@@ -149,7 +159,7 @@ def test_refining_keeps_what_was_split_and_follows_the_second_worth() -> None:
     second[15, 15] = 1
     split = tree.refine(tree.root(), tree.pyramid(first), 22)
     both = tree.refine(split, tree.pyramid(second, pool_max), 28)
-    levels = level_map(tree.regions[tree.leaves(both)], (16, 16))
+    levels = shape_map(tree.regions[tree.leaves(both)], (16, 16))
     assert levels[8, 8] == levels[15, 15] == 0
     assert tree.tokens(both) == 28
     assert both[split].all()
@@ -157,7 +167,7 @@ def test_refining_keeps_what_was_split_and_follows_the_second_worth() -> None:
 
 def test_a_region_with_one_child_is_split_for_nothing() -> None:
     tree = quadtree((5, 5), 2)
-    levels = level_map(tree.regions[tree.leaves(tree.refine(tree.root(), tree.pyramid(np.zeros((5, 5))), 4))], (5, 5))
+    levels = shape_map(tree.regions[tree.leaves(tree.refine(tree.root(), tree.pyramid(np.zeros((5, 5))), 4))], (5, 5))
     assert levels[4, 4] == 0
     assert levels[0, 0] == 2
 
@@ -169,7 +179,7 @@ def test_what_was_split_before_wins_against_its_equal() -> None:
 
     def finest(previous: np.ndarray | None) -> list[int]:
         split = tree.refine(tree.root(), split_worth(tree, relevance, previous, 0.25), 5)
-        levels = level_map(tree.regions[tree.leaves(split)], (4, 8))
+        levels = shape_map(tree.regions[tree.leaves(split)], (4, 8))
         return [int(levels[0, 0]), int(levels[0, 7])]
 
     before = np.full((4, 8), 2, np.int8)
@@ -228,7 +238,7 @@ def test_painting_and_means_of_mixed_levels() -> None:
     regions = np.array([[1, 0, 0], [0, 0, 2], [0, 2, 2]])
     painted = paint(regions, np.array([5.0, 6.0, 7.0], np.float32), (3, 3), -1)
     assert painted.tolist() == [[5, 5, 6], [5, 5, -1], [-1, -1, 7]]
-    assert level_map(regions, (3, 3)).tolist() == [[1, 1, 0], [1, 1, ABSENT], [ABSENT, ABSENT, 0]]
+    assert shape_map(regions, (3, 3)).tolist() == [[1, 1, 0], [1, 1, ABSENT], [ABSENT, ABSENT, 0]]
     values = np.arange(9, dtype=np.float32).reshape(3, 3)
     assert region_mean(regions, values).tolist() == [2.0, 2.0, 8.0]
 
@@ -236,3 +246,81 @@ def test_painting_and_means_of_mixed_levels() -> None:
 def test_a_region_at_the_edge_means_over_its_own_tiles() -> None:
     values = np.arange(9, dtype=np.float32).reshape(3, 3)
     assert region_mean(np.array([[1, 1, 1], [1, 0, 1]]), values).tolist() == [8.0, 3.5]
+
+
+def any_regions(shape: tuple[int, int], seed: int) -> npt.NDArray[np.int64]:
+    """A few regions of every shape on a grid, which may overlap."""
+    rng = np.random.default_rng(seed)
+    return np.array(
+        [
+            (code, rng.integers(rows), rng.integers(cols))
+            for code in range(len(REGION_SHAPES))
+            for rows, cols in [shape_grid(shape, code)] * 2
+        ]
+    )
+
+
+def tiles_of(region: list[int], shape: tuple[int, int]) -> tuple[slice, slice]:
+    code, row, col = region
+    a, b = REGION_SHAPES[code]
+    return slice(row << a, min((row + 1) << a, shape[0])), slice(col << b, min((col + 1) << b, shape[1]))
+
+
+def test_the_first_shapes_are_the_squares_of_the_levels_and_the_last_the_wide_ones_turned() -> None:
+    assert REGION_SHAPES[:6] == tuple((level, level) for level in range(6))
+    wide, tall = REGION_SHAPES[6:10], REGION_SHAPES[10:]
+    assert all(rows < cols for rows, cols in wide)
+    assert tall == tuple((cols, rows) for rows, cols in wide)
+    assert len(set(REGION_SHAPES)) == len(REGION_SHAPES)
+    assert max(map(max, REGION_SHAPES)) < LEVELS
+
+
+@given(shape=SHAPES, seed=st.integers(0, 99))
+def test_regions_of_any_shape_cover_their_tiles(shape: tuple[int, int], seed: int) -> None:
+    regions = any_regions(shape, seed)
+    values = np.random.default_rng(seed).random(shape).astype(np.float32)
+    places = [tiles_of(region, shape) for region in regions.tolist()]
+    assert exist_on(regions, shape).all()
+    assert tile_counts(regions, shape).tolist() == [values[place].size for place in places]
+    np.testing.assert_allclose(region_mean(regions, values), [values[place].mean() for place in places], rtol=1e-5)
+    for region, place, box in zip(regions, places, tile_boxes(regions, shape).tolist(), strict=True):
+        assert box == [place[0].start, place[1].start, place[0].stop, place[1].stop]
+        painted = np.full(shape, ABSENT)
+        painted[place] = region[0]
+        np.testing.assert_array_equal(shape_map(region[None], shape), painted)
+
+
+@given(shape=SHAPES, code=st.integers(0, len(REGION_SHAPES) - 1))
+def test_all_regions_of_one_shape_are_a_disjoint_cover(shape: tuple[int, int], code: int) -> None:
+    rows, cols = shape_grid(shape, code)
+    regions = np.array([(code, row, col) for row in range(rows) for col in range(cols)])
+    assert exist_on(regions, shape).all()
+    assert tile_counts(regions, shape).sum() == shape[0] * shape[1]
+    assert (shape_map(regions, shape) == code).all()
+    assert not exist_on(np.array([(code, rows, 0), (code, 0, cols), (code, -1, 0)]), shape).any()
+    assert not exist_on(np.array([(len(REGION_SHAPES), 0, 0), (-1, 0, 0)]), shape).any()
+
+
+@given(shape=SHAPES, seed=st.integers(0, 99))
+def test_positions_are_the_middles_of_regions_for_tensors_and_arrays(shape: tuple[int, int], seed: int) -> None:
+    regions = any_regions(shape, seed)
+    tensor = torch.from_numpy(regions)
+    scales = np.array([REGION_SHAPES[code] for code in regions[:, 0]])
+    assert region_scales(regions).tolist() == region_scales(tensor).tolist() == scales.tolist()
+    assert region_sides(regions).tolist() == region_sides(tensor).tolist() == (2**scales).tolist()
+    assert first_tiles(regions).tolist() == first_tiles(tensor).tolist() == (regions[:, 1:] << scales).tolist()
+    middles = [
+        [(row << a) + (2**a - 1) / 2, (col << b) + (2**b - 1) / 2]
+        for (_, row, col), (a, b) in zip(regions.tolist(), scales.tolist(), strict=True)
+    ]
+    assert token_positions(regions).tolist() == middles
+    assert token_positions(tensor).dtype == torch.float32
+    assert token_positions(tensor).tolist() == middles
+
+
+@pytest.mark.parametrize("level", range(6))
+def test_positions_of_squares_are_what_their_level_says(level: int) -> None:
+    places = torch.arange(200).view(-1, 2)
+    regions = torch.cat([torch.full((100, 1), level), places], dim=1)
+    side = 2.0 ** regions[:, :1]
+    assert torch.equal(token_positions(regions), places * side + (side - 1) / 2)

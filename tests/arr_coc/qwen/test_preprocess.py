@@ -38,6 +38,15 @@ def test_patches_of_a_coarse_token() -> None:
     assert places.tolist() == [[4.5, 0.5], [4.5, 2.5], [6.5, 0.5], [6.5, 2.5]]
 
 
+def test_patches_of_a_wide_token_are_spaced_by_its_own_rows_and_columns() -> None:
+    """A line of 1x4 tiles: two rows of patches half a tile apart, two columns two tiles apart."""
+    assert token_positions(torch.tensor([[7, 3, 2]])).tolist() == [[3.0, 9.5]]
+    places = patch_positions(torch.tensor([[7, 3, 2]]))
+    assert places.tolist() == [[6.0, 17.5], [6.0, 21.5], [7.0, 17.5], [7.0, 21.5]]
+    turned = patch_positions(torch.tensor([[11, 2, 3]]))
+    assert turned.tolist() == [[17.5, 6.0], [17.5, 7.0], [21.5, 6.0], [21.5, 7.0]]
+
+
 @given(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40))
 def test_a_token_is_the_mean_of_the_tiles_it_covers(level: int, row: int, col: int) -> None:
     side = 2**level

@@ -67,15 +67,16 @@ def test_gradients_reach_the_patch_weights(family: str) -> None:
     assert model.model.visual.blocks[0].attn.qkv.weight.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize(("shape", "down", "across"), [(1, 2, 2), (6, 1, 2), (10, 2, 1)])
 @torch.no_grad()
-def test_coarse_regions_stand_between_the_stock_positions() -> None:
-    """A frame covered by regions of level 1, against the stock tower told to stand half-way between its places."""
+def test_larger_regions_stand_between_the_stock_positions(shape: int, down: int, across: int) -> None:
+    """A frame covered by regions of one shape, against the stock tower told to stand half-way between its places."""
     model = tiny_model("qwen3_vl")
     grid = TileGrid.of(4 * 32, 6 * 32)
-    regions = torch.tensor([[[1, row, col] for row in range(2) for col in range(3)]])
-    tiles = noise_tiles(model, grid)[:6]
+    regions = torch.tensor([[[shape, row, col] for row in range(4 // down) for col in range(6 // across)]])
+    tiles = noise_tiles(model, grid)[: regions.shape[1]]
     places = [
-        (4 * row + 2 * inner_row + 0.5, 4 * col + 2 * inner_col + 0.5)
+        (2 * down * row + down * inner_row + (down - 1) / 2, 2 * across * col + across * inner_col + (across - 1) / 2)
         for _, row, col in regions[0].tolist()
         for inner_row in range(2)
         for inner_col in range(2)
@@ -84,7 +85,7 @@ def test_coarse_regions_stand_between_the_stock_positions() -> None:
     rows = to_patches(PixelNormalisation()(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
     expected = model.model.visual(
         rows,
-        grid_thw=torch.tensor([[1, 4, 6]]),
+        grid_thw=torch.tensor([[1, 4 // down * 2, 6 // across * 2]]),
         position_ids=torch.tensor(places),
         interp_indices=torch.tensor(indices),
         interp_weights=torch.tensor(weights),
@@ -99,7 +100,7 @@ def bilinear(row: float, col: float, side: int) -> tuple[list[int], list[float]]
     down, right = row - top, col - left
     corners = [(top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)]
     shares = [(1 - down) * (1 - right), (1 - down) * right, down * (1 - right), down * right]
-    return [r * side + c for r, c in corners], shares
+    return [min(r, side - 1) * side + min(c, side - 1) for r, c in corners], shares
 
 
 @torch.no_grad()

@@ -199,7 +199,7 @@ def check(placed: SlotAssignment, shown: int, capacity: int) -> None:
     assert all(0 <= slot < capacity for slot in [*placed.source, *placed.target])
 
 
-@pytest.mark.parametrize("names", [[(0, 0, 1), (0, 0, 1)], [(0, -1, -1)], [(0, 1 << 24, 0)]])
+@pytest.mark.parametrize("names", [[(0, 0, 1), (0, 0, 1)], [(0, -1, -1)], [(0, 1 << 24, 0)], [(14, 0, 0)]])
 def test_what_is_no_region_or_comes_twice_is_refused(names: list[tuple[int, int, int]]) -> None:
     table = RegionSlotTable(4, SHAPE)
     table.place(regions_of((0, 0, 1)), tiles(1), 0)

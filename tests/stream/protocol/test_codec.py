@@ -13,6 +13,7 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPack
 from stream.errors import TransportError
 from stream.protocol.codec import (
     Array,
+    check_taught,
     checked_feedback,
     embedding_of,
     feedback_arrays,
@@ -122,6 +123,34 @@ def test_a_grid_that_contradicts_itself_is_refused() -> None:
     for grid in (TileGrid(3, 5, 70, 100), TileGrid(0, 0, 0, 0)):
         with pytest.raises(TransportError, match="not the tile grid of its own picture"):
             token_packet(replace(message, grid=grid), wire(arrays))
+
+
+@pytest.mark.parametrize(
+    ("region", "words"),
+    [
+        ([14, 0, 0], "a region that no texture has"),
+        ([-1, 0, 0], "a region that no texture has"),
+        ([2**31 - 1, 0, 0], "a region that no texture has"),
+        ([7, 0, 1], "a region outside its frame"),
+        ([13, 1, 0], "a region outside its frame"),
+        ([7, 0, 2**30], "a region outside its frame"),
+    ],
+)
+def test_regions_of_unknown_shapes_or_outside_the_frame_are_refused(region: list[int], words: str) -> None:
+    packet = tokens(1)
+    strange = dataclasses.replace(packet, regions=np.array([region], np.int32))
+    message, arrays = token_message(0, 0, strange)
+    with pytest.raises(TransportError, match=f"TokenPacketMessage holds {words}"):
+        token_packet(message, wire(arrays))
+    feedback = Feedback(STAMP, strange.regions, packet.relevance, packet.relevance)
+    with pytest.raises(TransportError, match=f"feedback holds {words}"):
+        check_taught(feedback, STAMP, GRID)
+
+
+def test_wide_and_tall_regions_travel() -> None:
+    packet = dataclasses.replace(tokens(8), regions=np.array([(code, 0, 0) for code in range(6, 14)], np.int32))
+    message, arrays = token_message(0, 0, packet)
+    assert_same(token_packet(message, wire(arrays)), packet)
 
 
 def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -> None:

@@ -24,7 +24,7 @@ from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.relevance.channels import texture_array
-from arr_coc.types import FramePlanes
+from arr_coc.types import REGION_SHAPES, FramePlanes
 from tests.arr_coc.ops.gl.test_kernels import bilinear, smooth_picture, trilinear
 from tests.arr_coc.ops.store.test_contract import regions_of
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
@@ -98,7 +98,7 @@ def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: No
     with view_of(picture(np.random.default_rng(6), 70, 100)) as view:
         outside = np.array([[40, 0, 0], [-3, 1, 1], [0, 99, 99], [0, -50, 1]])
         got = view.patches(on_device(outside)).cpu().numpy()
-        inside = view.gather(np.array([[5, 0, 0], [0, 1, 1]]))
+        inside = view.gather(np.array([[len(REGION_SHAPES) - 1, 0, 0], [0, 1, 1]]))
         level0 = view.read(0)
     np.testing.assert_array_equal(got[:2], inside)
     np.testing.assert_array_equal(got[2], np.broadcast_to(level0[-1, -1][:, None, None], (3, 32, 32)))

@@ -13,7 +13,7 @@ import torch
 from arr_coc.errors import BackendMissing, NonFiniteError, OptionError, ShapeError
 from arr_coc.ops.gl import kernels as reading
 from arr_coc.ops.gl.buffers import ALIGNMENT
-from arr_coc.ops.gl.kernels import by_level, sample, sample_along
+from arr_coc.ops.gl.kernels import by_shape, sample, sample_along
 from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
@@ -23,18 +23,19 @@ from tests.support.stores import require, shared_device
 from tests.support.video import Bytes, stamp
 
 
-def test_places_are_grouped_by_level_and_every_group_begins_aligned() -> None:
+def test_places_are_grouped_by_shape_and_every_group_begins_aligned() -> None:
     rng = np.random.default_rng(0)
-    regions = np.stack([rng.choice([0, 2, 5], 100), *rng.integers(0, 9, (2, 100))], axis=1)
-    places, dispatches = by_level(regions)
-    assert [dispatch.level for dispatch in dispatches] == [0, 2, 5]
+    regions = np.stack([rng.choice([0, 2, 7, 12], 100), *rng.integers(0, 9, (2, 100))], axis=1)
+    places, dispatches = by_shape(regions)
+    assert [dispatch.level for dispatch in dispatches] == [0, 2, 0, 1]
+    assert [dispatch.defines for dispatch in dispatches] == [(), (), ("DOWN 1", "ACROSS 4"), ("DOWN 2", "ACROSS 1")]
     seen = []
-    for dispatch in dispatches:
+    for code, dispatch in zip([0, 2, 7, 12], dispatches, strict=True):
         assert dispatch.start % ALIGNMENT == 0
         group = places[dispatch.start // 16 :][: dispatch.groups]
         slots = group[:, 2]
         seen += slots.tolist()
-        assert (regions[slots, 0] == dispatch.level).all()
+        assert (regions[slots, 0] == code).all()
         np.testing.assert_array_equal(group[:, :2], regions[slots, 1:])
     assert sorted(seen) == list(range(100))
 

@@ -25,7 +25,7 @@ from arr_coc.ops.backends import open_store
 from arr_coc.ops.store.base import Backend, TextureStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.types import LEVELS, FramePlanes, TileGrid
+from arr_coc.types import LEVELS, REGION_SHAPES, FramePlanes, TileGrid
 from tests.support.stores import BACKENDS, prepare
 from tests.support.video import SUBSAMPLINGS, copied, random_planes, stamp, with_tiles_of
 
@@ -47,14 +47,14 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 def regions_of(grid: TileGrid, rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
-    """Random regions [K, 3] of all levels, with those at the far edges among them."""
-    levels = rng.integers(0, LEVELS, count)
-    rows, cols = (-(-size // (1 << levels)) for size in grid.shape)
+    """Random regions [K, 3] of all shapes, with those at the far edges among them."""
+    shapes = rng.integers(0, len(REGION_SHAPES), count)
+    rows, cols = (-(-size >> log2) for size, log2 in zip(grid.shape, np.array(REGION_SHAPES)[shapes].T, strict=True))
     far = rng.random((2, count)) < 0.2
     places = [
         np.where(at_edge, sizes - 1, rng.integers(0, sizes)) for at_edge, sizes in zip(far, (rows, cols), strict=True)
     ]
-    return np.stack([levels, *places], axis=1)
+    return np.stack([shapes, *places], axis=1)
 
 
 def dirty_mask(grid: TileGrid, rng: np.random.Generator, kind: str) -> Mask:

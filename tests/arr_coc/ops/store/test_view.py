@@ -15,6 +15,7 @@ from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.store.base import Backend, TextureView
 from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.types import REGION_SHAPES, FramePlanes
 from tests.support.stores import BACKENDS, require
 from tests.support.video import random_planes, stamp
 
@@ -28,18 +29,25 @@ def view_of(height: int, width: int, backend: Backend = "cpu") -> Iterator[Textu
         yield view
 
 
-def expected(view: TextureView, level: int, row: int, col: int) -> npt.NDArray[np.uint8]:
-    """Texel by texel, with clamped coordinates."""
-    texels = view.read(level)
-    rows = np.minimum(32 * row + np.arange(32), texels.shape[0] - 1)
-    cols = np.minimum(32 * col + np.arange(32), texels.shape[1] - 1)
-    return texels[rows[:, None], cols[None, :]].transpose(2, 0, 1)
+def expected(view: TextureView, shape: int, row: int, col: int) -> npt.NDArray[np.uint8]:
+    """Texel by texel, with clamped coordinates; of a wide or tall region the mean of several, halves up."""
+    a, b = REGION_SHAPES[shape]
+    level = min(a, b)
+    down, across = 1 << (a - level), 1 << (b - level)
+    texels = view.read(level).astype(int)
+    rows = np.minimum(32 * down * row + np.arange(32 * down), texels.shape[0] - 1)
+    cols = np.minimum(32 * across * col + np.arange(32 * across), texels.shape[1] - 1)
+    boxes = texels[rows[:, None], cols[None, :]].reshape(32, down, 32, across, 3)
+    return np.floor(boxes.mean(axis=(1, 3)) + 0.5).astype(np.uint8).transpose(2, 0, 1)
 
 
 def regions_of(rows: int, cols: int) -> list[tuple[int, int, int]]:
-    """Every region of every level of a grid."""
+    """Every region of every shape on a grid."""
     return [
-        (level, row, col) for level in range(6) for row in range(-(-rows >> level)) for col in range(-(-cols >> level))
+        (shape, row, col)
+        for shape, (a, b) in enumerate(REGION_SHAPES)
+        for row in range(-(-rows >> a))
+        for col in range(-(-cols >> b))
     ]
 
 
@@ -66,7 +74,9 @@ def test_gather_of_nothing_and_of_other_integer_types(backend: Backend) -> None:
         np.testing.assert_array_equal(one[0], expected(view, 1, 0, 0))
 
 
-@pytest.mark.parametrize("region", [[0, 2, 0], [0, 0, 3], [1, 1, 0], [6, 0, 0], [-1, 0, 0], [0, -1, 0], [40, 0, 0]])
+@pytest.mark.parametrize(
+    "region", [[0, 2, 0], [0, 0, 3], [1, 1, 0], [14, 0, 0], [6, 0, 2], [13, 1, 0], [-1, 0, 0], [0, -1, 0], [40, 0, 0]]
+)
 def test_a_region_outside_of_the_grid_is_named(region: list[int]) -> None:
     with view_of(64, 96) as view, pytest.raises(ShapeError, match=r"lies outside a grid of \(2, 3\) tiles"):
         view.gather(np.array([[0, 0, 0], region]))
@@ -97,3 +107,15 @@ def test_a_view_is_of_no_use_after_its_lease() -> None:
         view.read(0)
     with pytest.raises(StoreError, match="lease has ended"):
         view.gather(np.zeros((1, 3), int))
+
+
+def test_a_wide_region_keeps_strokes_that_run_along_it() -> None:
+    """Lines of one pixel, black and white: a square of that width shows grey, a wide region the lines."""
+    lines = np.zeros((64, 128), np.uint8)
+    lines[::2] = 255
+    store = open_store(PlaneFormat.of(planes := FramePlanes("gray", (lines,))), "cpu")
+    store.update(planes, stamp(0))
+    with store.lease() as view:
+        wide, square = view.gather(np.array([[7, 1, 0], [2, 0, 0]]))
+        np.testing.assert_array_equal(wide, np.broadcast_to(view.read(0)[32:, :32, 0], (3, 32, 32)))
+        assert np.ptp(square[0, :16]) == 0
