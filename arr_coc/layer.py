@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -14,12 +15,30 @@ from safetensors.torch import load, load_file, save, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from arr_coc.allocation.attending import Tensions, allocate, check_strategy
-from arr_coc.budget import DEFAULT_BUDGET, Budget
+from arr_coc.allocation.attending import (
+    VOID_STRUCTURE,
+    Map,
+    Tensions,
+    allocate,
+    check_strategy,
+    map_structure,
+    picture_structure,
+    resolve_strategy,
+    stacked,
+)
+from arr_coc.allocation.choice_gradient import (
+    ChoiceGradient,
+    check_choice_gradient,
+    log_shares,
+    perturbed,
+    straight_through,
+    token_of_tiles,
+)
+from arr_coc.budget import DEFAULT_BUDGET, Budget, check_budget, tokens_for
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, OptionError, ShapeError
 from arr_coc.hub import ALLOCATOR_FOLDER, download, local_folder
 from arr_coc.ops.pictures import check_tensor
-from arr_coc.ops.regions import paint, region_scales, token_positions
+from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
@@ -37,8 +56,9 @@ class ARRCOCConfig:
 
     `levels`: whether coarse tokens may be chosen by `auto`. `query_dim`: width of the question's embeddings that
     learned parts take, 0 without learned parts; `trained_for`: the model that these embeddings belong to; `scorer`:
-    how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`). Others: see
-    `allocate`.
+    how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`). `gradient` and
+    its `temperature`: how the choice passes one on to relevance (`arr_coc.allocation.choice_gradient`); `gumbel` draws
+    tokens by chance while the layer is in training mode. Others: see `allocate`.
     """
 
     strategy: str = "auto"
@@ -49,6 +69,36 @@ class ARRCOCConfig:
     query_dim: int = 0
     trained_for: str = ""
     scorer: QueryScorer = DEFAULT_SCORER
+    gradient: ChoiceGradient = "straight-through"
+    temperature: float = 1.0
+
+
+def token_texels(regions: torch.Tensor) -> torch.Tensor:
+    """Texels that a token spends on each tile of its region, 1024 at level 0: int64 [...] of regions [..., 3]."""
+    return TILE_PX * TILE_PX >> region_scales(regions).sum(dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChoice:
+    """Regions that a layer chose of a batch of pictures.
+
+    `token_of` int64 [B, gh * gw]: the token that shows each tile, K where none does. `presence` float32 [B, K]: zeros
+    that pass their gradient on to the relevance of each token's tiles, straight through.
+    """
+
+    allocation: Allocation
+    token_of: torch.Tensor
+    presence: torch.Tensor
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Each token's middle (row, col) in tiles: float32 [B, K, 2]."""
+        return token_positions(self.allocation.regions) * self.allocation.mask[..., None]
+
+    @property
+    def budgets(self) -> torch.Tensor:
+        """Texels that each token spends on each tile of its region, 1024 at level 0: int64 [B, K]."""
+        return token_texels(self.allocation.regions) * self.allocation.mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +108,7 @@ class LayerOutput:
     `tokens` [B, K, D]; `positions` float32 [B, K, 2], each token's middle (row, col) in tiles; `budgets` int64
     [B, K], the texels that the token spends on each tile of its region: 1024 at level 0, which a larger region's tiles
     share; `mask` bool [B, K]; `allocation` the regions; `realised` relevance [B, gh, gw] with its scores and weights.
+    `relevance`, `scores`, `weights` and `regions` name their parts, as in `ARRCOCInfo`.
     """
 
     tokens: torch.Tensor
@@ -67,21 +118,40 @@ class LayerOutput:
     allocation: Allocation
     realised: RelevanceMaps
 
+    @property
+    def relevance(self) -> torch.Tensor:
+        """float32 [B, gh, gw] in [0, 1]."""
+        return self.realised.relevance
+
+    @property
+    def scores(self) -> torch.Tensor:
+        """Information, perspective and participation: float32 [B, 3, gh, gw]."""
+        return self.realised.scores
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The scores' weights: float32 [B, 3]."""
+        return self.realised.weights
+
+    @property
+    def regions(self) -> torch.Tensor:
+        """int64 [B, K, 3] (level, row, col), on the CPU."""
+        return self.allocation.regions
+
 
 class ARRCOCLayer(nn.Module):
     """Texture → knowing → balancing → attending → the chosen tokens.
 
     A coarse region's token is the mean of its tiles' embeddings. The choice itself has no gradient; the tokens carry
-    one to the embeddings, and straight through to the relevance that chose them. Where questions and encoder share a
-    width, the cosine of tile and question serves as a prior that needs no training.
+    one to the embeddings, and straight through to the relevance that chose them (`arr_coc.allocation.choice_gradient`
+    has the methods and their sources). Where questions and encoder share a width, the cosine of tile and question
+    serves as a prior that needs no training.
     """
 
     def __init__(self, config: ARRCOCConfig | None = None) -> None:
-        """Raises StrategyError, OptionError for an unknown scorer, and ValueError for shares outside [0, 1]."""
+        """Raises StrategyError, BudgetError, OptionError, and ValueError for shares outside [0, 1]."""
         super().__init__()
-        self.config = config or ARRCOCConfig()
-        check_strategy(self.config.strategy)
-        Tensions(self.config.budget, coverage=self.config.coverage)
+        self.config = _checked(config or ARRCOCConfig())
         self.realiser = RelevanceRealiser(self.config.query_dim, self.config.trained_for, self.config.scorer)
 
     def forward(
@@ -96,27 +166,71 @@ class ARRCOCLayer(nn.Module):
         shape = _check_inputs(vision_embeds, query_embeds, image, self.config.query_dim)
         texture = image_texture(image)
         texture = TextureArray(texture.channels.to(vision_embeds.device), texture.entropy.to(vision_embeds.device))
-        learned = query_embeds.float() if query_embeds is not None and self.config.query_dim else None
         prior = _resemblance(vision_embeds, query_embeds, shape)
-        realised = self.realiser(texture, learned, prior)
-        allocation = allocate(
-            realised.relevance,
-            self.config.budget,
-            self.config.strategy,
-            coverage=self.config.coverage,
-            seed=self.config.seed,
-            levels=self.config.levels,
-        )
-        mask = allocation.mask.to(vision_embeds.device)
-        regions = allocation.regions.to(vision_embeds.device)
+        realised = self.realise(texture, query_embeds, prior)
+        choice = self.choose(texture, realised, prior)
+        device = vision_embeds.device
         return LayerOutput(
-            tokens=_gathered(vision_embeds, realised.relevance, allocation),
-            positions=token_positions(regions) * mask[..., None],
-            budgets=(TILE_PX * TILE_PX >> region_scales(regions).sum(dim=-1)) * mask,
-            mask=mask,
-            allocation=allocation,
+            tokens=_gathered(vision_embeds, choice),
+            positions=choice.positions.to(device),
+            budgets=choice.budgets.to(device),
+            mask=choice.allocation.mask.to(device),
+            allocation=choice.allocation,
             realised=realised,
         )
+
+    def configure(self, **changes: Any) -> None:
+        """Change options of `config` from here on. Raises as the constructor, and OptionError for unknown names and for
+        those that the weights are made for."""
+        fixed = {"query_dim", "trained_for", "scorer"}
+        free = [field.name for field in fields(ARRCOCConfig) if field.name not in fixed]
+        if unknown := sorted(changes.keys() - set(free)):
+            raise OptionError(f"a layer has no option {unknown[0]} to change; there are {', '.join(free)}")
+        self.config = _checked(replace(self.config, **changes))
+
+    def realise(
+        self, texture: TextureArray, query_embeds: torch.Tensor | None = None, prior: torch.Tensor | None = None
+    ) -> RelevanceMaps:
+        """Relevance of batched textures, in float32 whatever the weights' dtype; autocast is left out.
+
+        `query_embeds` [B, Lq, Dq], padded by rows of zeros, are heard by learned parts only; `prior` [B, 3, gh, gw] as
+        ParticipatoryScorer takes it. Raises NonFiniteError, naming the tensor.
+        """
+        like = self.realiser.balancer.out.weight
+        learned = query_embeds.to(like) if query_embeds is not None and self.config.query_dim else None
+        with torch.autocast(like.device.type, enabled=False):
+            maps = self.realiser(
+                TextureArray(texture.channels.to(like), texture.entropy.to(like)),
+                learned,
+                None if prior is None else prior.to(like),
+            )
+        return RelevanceMaps(maps.relevance.float(), maps.scores.float(), maps.weights.float())
+
+    def choose(self, texture: TextureArray, realised: RelevanceMaps, prior: torch.Tensor | None = None) -> LayerChoice:
+        """Choose regions of batched pictures by their relevance, with a gradient to it.
+
+        `texture` and `prior` tell whether a picture has structure, as in a stream. Raises BudgetError.
+        """
+        relevance, config = realised.relevance, self.config
+        by_chance = self.training and config.gradient == "gumbel"
+        drawn = perturbed(relevance, config.temperature) if by_chance else relevance.detach()
+        appearance = torch.cat([texture.appearance, texture.entropy[:, None]], dim=1).float().cpu().numpy()
+        known = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu().numpy()
+        pictures = zip(relevance.detach().cpu().numpy(), drawn.cpu().numpy(), appearance, known, strict=True)
+        allocation = stacked([self._regions(*picture) for picture in pictures])
+        token_of = token_of_tiles(allocation, (relevance.shape[1], relevance.shape[2])).to(relevance.device)
+        shares = log_shares(relevance, token_of, allocation.mask.shape[1], config.temperature)
+        return LayerChoice(allocation, token_of, straight_through(shares))
+
+    def _regions(self, relevance: Map, drawn: Map, appearance: Map, known: Map | None) -> Allocation:
+        """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
+        config, tokens = self.config, tokens_for(self.config.budget, relevance)
+        taught = known is not None and map_structure(known) >= VOID_STRUCTURE
+        void = config.strategy == "auto" and not taught and picture_structure(appearance) < VOID_STRUCTURE
+        strategy = resolve_strategy(config.strategy, void, tokens, config.levels)
+        chosen = allocate(drawn, tokens, strategy, coverage=config.coverage, seed=config.seed)
+        means = torch.from_numpy(region_mean(chosen.regions.numpy(), relevance))
+        return Allocation(chosen.regions, means, chosen.mask)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write configuration and weights into a folder, which is made where it does not exist."""
@@ -161,6 +275,14 @@ class ARRCOCLayer(nn.Module):
         return layer
 
 
+def _checked(config: ARRCOCConfig) -> ARRCOCConfig:
+    check_strategy(config.strategy)
+    check_budget(config.budget)
+    check_choice_gradient(config.gradient, config.temperature)
+    Tensions(config.budget, coverage=config.coverage)
+    return config
+
+
 def _check_inputs(
     vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor, query_dim: int
 ) -> tuple[int, int]:
@@ -200,23 +322,32 @@ def _resemblance(
     return torch.stack([cosine, cosine, torch.ones_like(cosine)], dim=1)
 
 
-def _gathered(vision_embeds: torch.Tensor, relevance: torch.Tensor, allocation: Allocation) -> torch.Tensor:
+def _gathered(vision_embeds: torch.Tensor, choice: LayerChoice) -> torch.Tensor:
     """Means of the embeddings over each region's tiles, with a gradient to relevance: [B, K, D]."""
-    shape = relevance.shape[1:]
-    tokens = []
-    for embeds, scores, regions, mask in zip(
-        vision_embeds, relevance, allocation.regions, allocation.mask, strict=True
-    ):
-        own = regions[mask].numpy()
-        index = paint(own, torch.arange(len(own)).numpy(), (shape[0], shape[1]), -1).reshape(-1)
-        token_of = torch.from_numpy(index).to(embeds.device)
-        shown = token_of >= 0
-        through = scores.flatten().to(embeds.dtype)[:, None]
-        carrying = embeds * (1 + (through - through.detach()))
-        total = embeds.new_zeros(len(mask), embeds.shape[1]).index_add(0, token_of[shown], carrying[shown])
-        tiles = torch.bincount(token_of[shown], minlength=len(mask)).clamp(min=1)
-        tokens.append(total / tiles[:, None])
-    return torch.stack(tokens)
+    batch, _, width = vision_embeds.shape
+    tokens = choice.presence.shape[1]
+    token_of = choice.token_of.to(vision_embeds.device)
+    total = vision_embeds.new_zeros(batch, tokens + 1, width)
+    total = total.scatter_add(1, token_of[..., None].expand(-1, -1, width), vision_embeds)[:, :tokens]
+    tiles = torch.stack([torch.bincount(row, minlength=tokens + 1)[:tokens] for row in token_of]).clamp(min=1)
+    return total / tiles[..., None] * (1 + choice.presence[..., None].to(total))
+
+
+_BEGIN_BIAS = (-3.0, -3.0, 3.0)
+"""What is asked for leads from the start; else information and perspective learn first, and silence it."""
+
+
+def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
+    """An untrained layer for the questions of a model, which has these input embeddings [vocabulary, D].
+
+    `options`: the other fields of `ARRCOCConfig`. Its weights are random, by torch's own generator. Raises as
+    `ARRCOCLayer`.
+    """
+    config = ARRCOCConfig(query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings), **options)
+    layer = ARRCOCLayer(config)
+    with torch.no_grad():
+        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
+    return layer
 
 
 _QUERY_WEIGHT = "balancer.query.weight"
@@ -231,7 +362,7 @@ def fingerprint(embeddings: torch.Tensor) -> str:
     return f"sha256:{hashlib.sha256(rows.view(torch.int16).numpy().tobytes()).hexdigest()[:16]}"
 
 
-def load_bundled_realiser(folder: Path, embeddings: torch.Tensor, model_id: str) -> RelevanceRealiser | None:
+def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer | None:
     """The trained allocator in a model's folder; None where there is none, or it was trained for other weights.
 
     `embeddings` are the model's, [vocabulary, D]; questions that `model_id` embeds are given to what is returned.
@@ -248,10 +379,10 @@ def load_bundled_realiser(folder: Path, embeddings: torch.Tensor, model_id: str)
             model_id,
         )
         return None
-    return _ready(layer.realiser, model_id)
+    return _ready(layer, model_id)
 
 
-def load_realiser(name: str | Path, embeddings: torch.Tensor, model_id: str) -> RelevanceRealiser:
+def load_layer(name: str | Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer:
     """The allocator in a folder, or of a name on the hub, for the model of these `embeddings` [vocabulary, D].
 
     Raises as `ARRCOCLayer.from_pretrained`, and ModelError where it was made for other weights.
@@ -262,12 +393,12 @@ def load_realiser(name: str | Path, embeddings: torch.Tensor, model_id: str) -> 
             f"the allocator in {name} was made for another model than {model_id}, or for other weights of it",
             "make one for this model with `adapt`, or leave it out",
         )
-    return _ready(layer.realiser, model_id)
+    return _ready(layer, model_id)
 
 
-def _ready(realiser: RelevanceRealiser, model_id: str) -> RelevanceRealiser:
-    realiser.trained_for = model_id
-    return realiser.eval().requires_grad_(False)
+def _ready(layer: ARRCOCLayer, model_id: str) -> ARRCOCLayer:
+    layer.realiser.trained_for = model_id
+    return layer.eval().requires_grad_(False)
 
 
 def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:

@@ -6,7 +6,7 @@ import io
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -15,12 +15,17 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
+from torch import nn
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import OptionError, counted
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
 from arr_coc.qwen.encoding import VisionStats
+from arr_coc.qwen.finetune.forward import ARRCOCOutput, BatchedForward, BatchInputs
+from arr_coc.qwen.finetune.saving import save_folder
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding, Frames
 from arr_coc.qwen.preprocess import Picture, to_frames
@@ -105,24 +110,122 @@ class Generation:
         return None if self.picture is None else png(heat_picture(self.picture, self.heatmap))
 
 
-class ARRCOCQwen:
+class ARRCOCQwen(nn.Module):
     """A Qwen3-VL (also MoE), Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens.
 
-    Not for several threads at once.
+    A PyTorch module of two parts, both trainable: `model`, the stock transformers model, and `allocator`, the
+    `ARRCOCLayer` that chooses its tokens. `generate` answers questions; `forward` computes the loss of a batch.
+    `docs/fine-tuning.md` shows training. Not for several threads at once.
 
+    `qwen` holds model, tokenizer and preprocessing together. `encode`: how `forward` shows the chosen tokens.
     `fallbacks` counts frames whose allocation failed, and that were answered with all their tokens.
     """
 
-    def __init__(self, qwen: QwenVL) -> None:
-        self.qwen = qwen
+    accepts_loss_kwargs = False  # transformers' Trainer: the loss is the mean over a batch, as the stock model's
+
+    def __init__(self, qwen: QwenVL, encode: Encode = "sparse") -> None:
+        """The allocator is the one that came with the model, else an untrained one that hears no question."""
+        super().__init__()
+        self.model = qwen.model
+        self.allocator = qwen.allocator or ARRCOCLayer(ARRCOCConfig(levels=qwen.knows_levels)).eval()
+        for parameter in self.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+        self.encode = encode
         self.fallbacks = 0
-        self._session = AnswerSession(qwen)
+        self._bind(qwen)
+        self.register_state_dict_post_hook(_drop_tied)
+        self.register_load_state_dict_pre_hook(_add_tied)
 
     @classmethod
-    def from_pretrained(cls, name: str | Path | None = None, **options: Any) -> ARRCOCQwen:
+    def from_pretrained(
+        cls, name: str | Path | None = None, *, encode: Encode = "sparse", **options: Any
+    ) -> ARRCOCQwen:
         """Load a model from a folder, a name on the hub, or, for None, the bundled one; `options` and errors as
-        `load_qwen`."""
-        return cls(load_qwen(name, **options))
+        `load_qwen`. In eval mode, as a transformers model; all weights may be trained."""
+        return cls(load_qwen(name, **options), encode)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write model, tokenizer, preprocessing and allocator into a folder that `from_pretrained` reads.
+
+        The allocator, in its folder `arr_coc`, belongs to the weights that it is saved with, also where embeddings were
+        trained. What is in the folder already is replaced once everything is written. Raises ModelError where adapters
+        of peft are not merged yet, and where the folder cannot be written.
+        """
+        save_folder(self.qwen, self.allocator, Path(folder))
+
+    @property
+    def config(self) -> Any:
+        """The stock model's configuration."""
+        return self.qwen.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the language model's embeddings."""
+        return self.qwen.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The stock model's dtype."""
+        return self.qwen.model.dtype
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of token embeddings."""
+        return self.qwen.model.get_input_embeddings()
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """Keep no activations of the language model's layers for the backward pass, as transformers does."""
+        self.qwen.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+
+    def gradient_checkpointing_disable(self) -> None:
+        """Keep activations again."""
+        self.qwen.model.gradient_checkpointing_disable()
+
+    def new_allocator(self, seed: int = 0, **options: Any) -> None:
+        """Replace the allocator by a new one for this model's questions, to be trained.
+
+        `options`: fields of `ARRCOCConfig`; `seed` makes its weights. An optimiser of the old one's weights is of no
+        use to the new one. Raises OptionError, StrategyError and BudgetError.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            layer = self.qwen.new_allocator(**options)
+        self.allocator = layer.to(self.qwen.device).train(self.training)
+        self._bind(self.qwen)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_grid_thw: torch.Tensor | None = None,
+        images: Picture | Sequence[Picture | Sequence[Picture]] | None = None,
+        question_mask: torch.Tensor | None = None,
+        mm_token_type_ids: torch.Tensor | None = None,
+    ) -> ARRCOCOutput:
+        """Logits of a batch of sequences, each with any number of pictures of any size, and the loss of `labels`.
+
+        `input_ids` int64 [B, S] as the model's chat template and tokenizer make them, where a run of `<|image_pad|>`
+        stands for a picture: one for each tile, as Qwen's processor writes it, or a single one. `attention_mask` [B,
+        S] is 0 for padding, on either side. `labels` [B, S]: the token ids to be learned, -100 elsewhere.
+
+        Pictures, in the order of their runs, are either `images` (files, Pillow images, arrays or tensors, resized as
+        the model's own processor does; one, a list, or a list of lists, one for each sequence), or `pixel_values` float
+        [patches, 3 · 2 · p · p] with `image_grid_thw` int64 [pictures, 3]: the normalised patches of all pictures and
+        their (1, rows, columns) of patches, as Qwen's processor makes them. The allocator reads the colours from them.
+
+        `question_mask` [B, S] is true on the tokens that the allocator takes for the question about a sequence's
+        pictures; without it, that is the text of the picture's turn that is not to be learned. `mm_token_type_ids`,
+        which processors make, is not needed.
+
+        The allocator's `config` has budget, strategy and gradient, `encode` says how tokens are shown; see
+        `arr_coc.qwen.finetune.forward`. With a budget of all tiles the logits are the stock model's. Raises
+        ShapeError, OptionError, NonFiniteError, ContextLengthError and errors of pictures, each in one line.
+        """
+        forward = BatchedForward(self.qwen, self.allocator, self.encode)
+        return forward(
+            BatchInputs(input_ids, attention_mask, labels, pixel_values, image_grid_thw, images, question_mask)
+        )
 
     def generate(
         self,
@@ -154,6 +257,7 @@ class ARRCOCQwen:
         """
         _check_question(query)
         decoding = Decoding(max_tokens, temperature, top_p, seed)
+        self._follow_weights()
         self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
         options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed)
         allocator = PictureAllocator(self.qwen, query, options, encode)
@@ -176,6 +280,26 @@ class ARRCOCQwen:
             picture=pictures[-1],
         )
 
+    def _bind(self, qwen: QwenVL) -> None:
+        """Answer with these parts; what was kept of earlier answers is dropped."""
+        came_along = qwen.allocator is not None or self.allocator.config.query_dim > 0
+        self.qwen = replace(qwen, allocator=self.allocator if came_along else None)
+        self._session = AnswerSession(self.qwen)
+        self._weights = self._weights_version()
+
+    def _follow_weights(self) -> None:
+        """Drop what was kept of earlier answers where weights have changed since."""
+        if self._weights != self._weights_version():
+            self._bind(self.qwen)
+
+    def _weights_version(self) -> tuple[tuple[int, int], ...]:
+        return tuple((parameter.data_ptr(), parameter._version) for parameter in self.parameters())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ARRCOCQwen:
+        super()._apply(fn, recurse)
+        self._bind(self.qwen)
+        return self
+
 
 def _check_question(query: object) -> None:
     if not isinstance(query, str) or not query.strip():
@@ -189,3 +313,23 @@ def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
     if len(times) != frames or any(later < earlier for earlier, later in pairwise(times)):
         raise OptionError(f"times_s must hold one time for each frame, {frames} in order, got {times}")
     return [FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(times)]
+
+
+def _drop_tied(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
+    """Leave out weights that are another's too, as a head's that are the embeddings': safetensors writes each once."""
+    for name in _tied(module):
+        state.pop(prefix + name, None)
+
+
+def _add_tied(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Give such weights again."""
+    for name, first in _tied(module).items():
+        if prefix + first in state:
+            state.setdefault(prefix + name, state[prefix + first])
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Names of parameters that have another name too, each with its first one."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: own for name, parameter in named if (own := first.setdefault(id(parameter), name)) != name}

@@ -125,7 +125,7 @@ def main(
         named = model_hash(Path(qwen.model.name_or_path))
         asking = ModelUnderTest(qwen, named, max_tokens)
         if untrained:
-            asking = ModelUnderTest(replace(qwen, realiser=None), f"{named} untrained", max_tokens)
+            asking = ModelUnderTest(replace(qwen, allocator=None), f"{named} untrained", max_tokens)
         figures = evaluate(asking, suites, ways, outputs)
     except (EvaluationError, ArrCocError, StreamError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

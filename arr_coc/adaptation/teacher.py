@@ -30,7 +30,7 @@ class AttentionTeacher:
     def __init__(self, qwen: QwenVL) -> None:
         self._session = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
         self._everything = AllocatorOptions("grid", budget="100%", explore=0.0)
-        self._qwen = replace(qwen, realiser=None)
+        self._qwen = replace(qwen, allocator=None)
         self._packet: Packet | None = None
         self._frames = 0
 

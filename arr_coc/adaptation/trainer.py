@@ -12,7 +12,7 @@ from torch import nn
 from arr_coc.adaptation.cases import Batches
 from arr_coc.adaptation.losses import Loss, realised_loss
 from arr_coc.adaptation.training_run import Checkpointable, Length, Means, TrainingRun, schedule
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, fingerprint
+from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
@@ -27,23 +27,11 @@ SAVE_S = 30.0
 LOG_STEPS = 100
 _CLIP_NORM = 1.0
 _WEIGHT_DECAY = 0.02
-_BEGIN_BIAS = (
-    -3.0,
-    -3.0,
-    3.0,
-)  # what is asked for leads from the start; else the other two learn first, and silence it
 
 
 def new_layer(qwen: QwenVL, scorer: QueryScorer = DEFAULT_SCORER) -> ARRCOCLayer:
     """An untrained layer for a model's questions."""
-    embeddings = qwen.model.get_input_embeddings().weight
-    config = ARRCOCConfig(
-        levels=qwen.knows_levels, query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings), scorer=scorer
-    )
-    layer = ARRCOCLayer(config)
-    with torch.no_grad():
-        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
-    return layer
+    return qwen.new_allocator(scorer=scorer)
 
 
 class MapObjective:

@@ -256,7 +256,7 @@ def allocate(
             frame, tokens_for(frame_budget, frame), coverage, seed, memory or AllocationHistory()
         )
         chosen.append(allocate_frame(request, resolve(strategy, frame, request.tokens, levels)))
-    return chosen[0] if maps.ndim == 2 else _batch(chosen)
+    return chosen[0] if maps.ndim == 2 else stacked(chosen)
 
 
 def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
@@ -292,7 +292,8 @@ def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, cover
     return "foveated" if levels and tokens >= COVER_TOKENS else "mixed"
 
 
-def _batch(frames: list[Allocation]) -> Allocation:
+def stacked(frames: list[Allocation]) -> Allocation:
+    """Allocations of several frames as one with a batch dimension, padded with masked zeros to the longest."""
     return Allocation(
         regions=pad_sequence([frame.regions for frame in frames], batch_first=True),
         relevance=pad_sequence([frame.relevance for frame in frames], batch_first=True),

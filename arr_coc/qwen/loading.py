@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
-from arr_coc.layer import load_bundled_realiser
+from arr_coc.layer import load_bundled_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
@@ -85,8 +85,8 @@ def load_qwen(
         model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
-    realiser = load_bundled_realiser(folder, model.get_input_embeddings().weight, model_id)
-    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, realiser)
+    allocator = load_bundled_layer(folder, model.get_input_embeddings().weight, model_id)
+    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, allocator)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; the te
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,12 @@ class PixelNormalisation:
         std = pixels.new_tensor(self.std, dtype=torch.float32).view(3, 1, 1)
         return (pixels.float() / 255 - mean) / std
 
+    def restore(self, values: torch.Tensor) -> torch.Tensor:
+        """Float32 colour in 0..255 of normalised values [..., 3, H, W]: the inverse of a call."""
+        mean = values.new_tensor(self.mean, dtype=torch.float32).view(3, 1, 1)
+        std = values.new_tensor(self.std, dtype=torch.float32).view(3, 1, 1)
+        return (values.float() * std + mean) * 255
+
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
@@ -131,6 +138,19 @@ class Preprocessing:
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(f"{path} holds a value of the wrong kind ({error})", "download the model again") from error
+
+    def write(self, folder: Path) -> None:
+        """Write the folder's `preprocessor_config.json`, which `read` and transformers' processors understand."""
+        values = {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "patch_size": self.patch_px,
+            "temporal_patch_size": 2,
+            "merge_size": MERGE,
+            "image_mean": list(self.scale.mean),
+            "image_std": list(self.scale.std),
+            "size": {"shortest_edge": self.min_px, "longest_edge": self.max_px},
+        }
+        (folder / "preprocessor_config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
 def _triple(values: Any) -> tuple[float, float, float]:

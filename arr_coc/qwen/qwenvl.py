@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from arr_coc.layer import ARRCOCLayer, new_layer
 from arr_coc.qwen.checkpoint import ModelFamily, unseen_words
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
@@ -23,8 +24,8 @@ from arr_coc.types import QueryEmbedding
 class QwenVL:
     """Model, tokenizer and preprocessing.
 
-    `model` is the stock transformers model, in eval mode; `model_id` names its weights; `realiser` is the allocator
-    that was trained for them, where one came with the model.
+    `model` is the stock transformers model, in eval mode; `model_id` names its weights; `allocator` was trained for
+    them, where one came with the model.
     """
 
     model: Any
@@ -32,7 +33,21 @@ class QwenVL:
     preprocessing: Preprocessing
     model_id: str
     family: ModelFamily
-    realiser: RelevanceRealiser | None = None
+    allocator: ARRCOCLayer | None = None
+
+    @property
+    def realiser(self) -> RelevanceRealiser | None:
+        """The trained allocator's scorers and their balance."""
+        return None if self.allocator is None else self.allocator.realiser
+
+    def new_allocator(self, **options: Any) -> ARRCOCLayer:
+        """An untrained allocator for this model's questions; its weights are random, by torch's own generator.
+
+        `options` are fields of `ARRCOCConfig`, errors as `ARRCOCLayer`.
+        """
+        layer = new_layer(self.model.get_input_embeddings().weight, levels=self.knows_levels, **options)
+        layer.realiser.trained_for = self.model_id
+        return layer
 
     @property
     def tower(self) -> Any:

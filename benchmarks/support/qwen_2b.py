@@ -64,5 +64,5 @@ def qwen3_vl_2b(
         preprocessing=Preprocessing(16, PixelNormalisation(), 32 * 32, 4096 * 4096),
         model_id="Qwen3-VL-2B's dimensions, random weights",
         family=family_of("qwen3_vl", "qwen3_vl"),
-        realiser=None,
+        allocator=None,
     )

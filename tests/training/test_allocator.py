@@ -19,7 +19,7 @@ from arr_coc.adaptation.losses import LEAST_SHARE, attention_loss, box_loss, rea
 from arr_coc.adaptation.trainer import new_layer
 from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
-from arr_coc.layer import ARRCOCLayer, load_bundled_realiser
+from arr_coc.layer import ARRCOCLayer, load_bundled_layer
 from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
@@ -135,11 +135,11 @@ def test_training_makes_an_allocator_that_its_model_uses_and_that_finds_more(tmp
     layer = train(folder, Recipe(steps=160, clips=40), tmp_path / "run")
     (tmp_path / "run" / "arr_coc").rename(folder / "arr_coc")
     qwen = tiny_qwen(tie_word_embeddings=True)
-    bundled = load_bundled_realiser(folder, qwen.model.get_input_embeddings().weight, "tiny")
+    bundled = load_bundled_layer(folder, qwen.model.get_input_embeddings().weight, "tiny")
     assert bundled is not None
     unseen, embed = list(cases_of(random_samples("train", 1000, 12))), Embedder(qwen)
     untrained = measure(RelevanceRealiser(), unseen, embed, levels=True)["all"]
-    trained = measure(bundled, unseen, embed, levels=True)["all"]
+    trained = measure(bundled.realiser, unseen, embed, levels=True)["all"]
     assert trained["cases"] == untrained["cases"] > 30
     assert trained["recall"] > untrained["recall"]
     saved = ARRCOCLayer.from_pretrained(folder / "arr_coc")
@@ -296,7 +296,7 @@ def test_an_earlier_models_layer_is_begun_with_and_becomes_this_models(tmp_path:
     assert layer.config == own.config
     torch.testing.assert_close(layer.state_dict(), earlier.state_dict())
     embeddings = load_qwen(folder).model.get_input_embeddings().weight
-    assert load_bundled_realiser(tmp_path / "run", embeddings, "tiny") is not None
+    assert load_bundled_layer(tmp_path / "run", embeddings, "tiny") is not None
     ARRCOCLayer(replace(own.config, query_dim=own.config.query_dim + 8)).save_pretrained(tmp_path / "wide")
     with pytest.raises(ModelError, match="embeddings are"):
         train(folder, recipe, tmp_path / "other", begin_with=tmp_path / "wide")

@@ -1,0 +1,320 @@
+"""Forward of a batch: pictures and text → chosen tokens → logits and loss, with gradients to model and allocator.
+
+| encode | tokens | gradient to relevance |
+| --- | --- | --- |
+| `sparse` | the chosen regions, encoded alone | straight through the choice |
+| `prune` | the chosen regions of the encoded picture | straight through the choice |
+| `weighted` | all tiles, multiplied by their relevance | plain |
+| `full` | all tiles | none |
+
+Straight through, a chosen token counts as present with weight 1, whose derivative goes to the token's share of
+relevance (`arr_coc.allocation.choice_gradient`): as a factor of its embedding, and as a term of the attention that
+others pay it, which is what removing a token would change (as in DynamicViT: Rao et al., 2021, arXiv:2106.02034).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers.utils import ModelOutput
+
+from arr_coc.errors import OptionError, ShapeError
+from arr_coc.layer import ARRCOCLayer, token_texels
+from arr_coc.ops.pictures import Picture
+from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.encoding import EncodedFrame, pooled
+from arr_coc.qwen.finetune.pictures import ModelPicture, pictures_of, unpack
+from arr_coc.qwen.finetune.sequences import (
+    PicturePlace,
+    SequenceLayout,
+    ShownRegions,
+    check_places,
+    lay_out,
+    picture_places,
+    question_ids,
+)
+from arr_coc.qwen.preprocess import grid_regions
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.vision import VisualTokens, encode_regions
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.types import SHOWS_ALL_TILES, TILE_PX, Encode, TileGrid
+
+IGNORED = -100
+"""The label of what is not learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class ARRCOCInfo:
+    """What the allocator made of the N pictures of a batch, in the order of their places in `input_ids`.
+
+    `relevance`: N maps float32 [gh, gw] in [0, 1], and `scores`: N times float32 [3, gh, gw] (information, perspective,
+    participation), both with their gradient; `weights` float32 [N, 3] of the scores. The chosen regions, padded to the
+    most, K: `regions` int64 [N, K, 3] (level, row, col); `positions` float32 [N, K, 2], each one's middle in tiles;
+    `budgets` int64 [N, K], the texels that it spends on each of its tiles; `mask` bool [N, K], False for padding. With
+    `encode` `weighted` and `full` these are all tiles. `sequences` int64 [N]: the sequence of each picture.
+    `columns` int64 [B, L]: the column of `input_ids` whose logits stand there, -1 for visual tokens and padding.
+    """
+
+    relevance: tuple[torch.Tensor, ...]
+    scores: tuple[torch.Tensor, ...]
+    weights: torch.Tensor
+    regions: torch.Tensor
+    positions: torch.Tensor
+    budgets: torch.Tensor
+    mask: torch.Tensor
+    sequences: torch.Tensor
+    columns: torch.Tensor
+
+
+@dataclass
+class ARRCOCOutput(ModelOutput):
+    """`loss`, where labels were given; `logits` [B, L, vocabulary], L shorter than `input_ids` by the tokens that were
+    left out; `arr_coc_info` says what was chosen, and which column of `input_ids` each of the logits belongs to."""
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    arr_coc_info: ARRCOCInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInputs:
+    """Arguments of `ARRCOCQwen.forward`."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor | None = None
+    labels: torch.Tensor | None = None
+    pixel_values: torch.Tensor | None = None
+    image_grid_thw: torch.Tensor | None = None
+    images: Picture | Sequence[Picture | Sequence[Picture]] | None = None
+    question_mask: torch.Tensor | None = None
+
+    def checked(self, vocabulary: int) -> BatchInputs:
+        """Self. Raises ShapeError where the tensors do not fit each other, OptionError for a label or id out of range
+        and where nothing is to be learned."""
+        ids = self.input_ids
+        if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point() or 0 in ids.shape:
+            found = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, torch.Tensor) else type(ids).__name__
+            raise ShapeError(f"input_ids must be integers [B, S], none of them 0, got {found}")
+        for name in ("attention_mask", "labels", "question_mask"):
+            given = getattr(self, name)
+            if given is not None and given.shape != ids.shape:
+                raise ShapeError(f"{name} must be as input_ids, {list(ids.shape)}, got {list(given.shape)}")
+        if self.pixel_values is not None and self.images is not None:
+            raise OptionError("give pixel_values or images, not both")
+        if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+            raise OptionError(f"input_ids must lie in 0 to {vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}")
+        if not self.attended.any(dim=1).all():
+            raise ShapeError("attention_mask leaves a sequence without any token")
+        if self.labels is not None:
+            own = self.labels[self.labels != IGNORED]
+            if not len(own) or not 0 <= int(own.min()) <= int(own.max()) < vocabulary:
+                found = f"{int(own.min())} to {int(own.max())}" if len(own) else "nothing but that"
+                raise OptionError(f"labels must be token ids, and {IGNORED} where nothing is learned, got {found}")
+        return self
+
+    @property
+    def attended(self) -> torch.Tensor:
+        """bool [B, S]: False for padding."""
+        return (
+            torch.ones_like(self.input_ids, dtype=torch.bool)
+            if self.attention_mask is None
+            else self.attention_mask.bool()
+        )
+
+    @property
+    def unasked(self) -> torch.Tensor:
+        """bool [B, S]: True where text is no question to the allocator."""
+        if self.question_mask is not None:
+            return ~self.question_mask.bool()
+        return ~self.attended if self.labels is None else ~self.attended | (self.labels != IGNORED)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureChoice:
+    """What was chosen of one picture: `regions` int64 [K, 3] on the CPU, and `presence` float32 [K], zeros that pass
+    their gradient on; with its `relevance` [gh, gw], `scores` [3, gh, gw] and `weights` [3]."""
+
+    regions: torch.Tensor
+    presence: torch.Tensor
+    relevance: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
+
+
+class BatchedForward:
+    """The forward of one model with one allocator; see the module. Raises OptionError for `encode="incremental"`."""
+
+    def __init__(self, qwen: QwenVL, allocator: Any, encode: Encode) -> None:
+        if encode == "incremental":
+            raise OptionError(
+                'encode="incremental" keeps state from frame to frame, which a batch has not; take "sparse", which '
+                "gives the same tokens"
+            )
+        self._qwen, self._allocator, self._encode = qwen, allocator, encode
+
+    def __call__(self, inputs: BatchInputs) -> ARRCOCOutput:
+        """Raises as `ARRCOCQwen.forward`."""
+        qwen = self._qwen
+        inputs = inputs.checked(int(qwen.model.config.get_text_config().vocab_size))
+        pictures = self._pictures(inputs)
+        places = picture_places(inputs.input_ids, inputs.attended, qwen.model.config)
+        check_places(places, [picture.grid.tiles for picture in pictures])
+        questions = question_ids(qwen, inputs.input_ids, inputs.unasked, places)
+        choices = self._choices(pictures, questions)
+        tokens = self._encoded(pictures, choices)
+        shown = [ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)]
+        layout = lay_out(inputs.attended.cpu(), places, shown).to(qwen.device)
+        logits = self._logits(inputs.input_ids, tokens, choices, layout)
+        loss = (
+            None if inputs.labels is None else self._loss(logits, layout.picked(inputs.labels.to(qwen.device), IGNORED))
+        )
+        return ARRCOCOutput(loss=loss, logits=logits, arr_coc_info=_info(choices, places, layout))
+
+    def _pictures(self, inputs: BatchInputs) -> list[ModelPicture]:
+        prep = self._qwen.preprocessing
+        if inputs.pixel_values is not None:
+            return unpack(inputs.pixel_values, inputs.image_grid_thw, prep)
+        return [] if inputs.images is None else pictures_of(inputs.images, prep)
+
+    def _choices(self, pictures: Sequence[ModelPicture], questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
+        """The allocator's choice of every picture; those of one size go through it together."""
+        chosen: dict[int, PictureChoice] = {}
+        for indices in _alike(picture.grid.shape for picture in pictures):
+            textures = [pictures[index].texture for index in indices]
+            texture = TextureArray(
+                torch.stack([texture.channels for texture in textures]),
+                torch.stack([each.entropy for each in textures]),
+            )
+            chosen |= zip(indices, self._chosen(texture, [questions[index] for index in indices]), strict=True)
+        return [chosen[index] for index in range(len(pictures))]
+
+    def _chosen(self, texture: TextureArray, questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
+        """Choices of pictures of one grid."""
+        layer: ARRCOCLayer = self._allocator
+        embedded = [self._qwen.language_model.embed_tokens(ids.to(self._qwen.device)) for ids in questions]
+        realised = layer.realise(texture, pad_sequence(embedded, batch_first=True).detach())
+        choice = layer.choose(texture, realised)
+        if self._encode in SHOWS_ALL_TILES:
+            every = grid_regions(TileGrid.of(*(side * TILE_PX for side in texture.entropy.shape[1:])))
+            shown = [(every, relevance.new_zeros(len(every))) for relevance in realised.relevance]
+        else:
+            regions, presence, mask = choice.allocation.regions, choice.presence, choice.allocation.mask
+            shown = [
+                (rows[own], there[own.to(there.device)])
+                for rows, there, own in zip(regions, presence, mask, strict=True)
+            ]
+        maps = zip(realised.relevance, realised.scores, realised.weights, strict=True)
+        return [PictureChoice(*own, *parts) for own, parts in zip(shown, maps, strict=True)]
+
+    def _encoded(self, pictures: Sequence[ModelPicture], choices: Sequence[PictureChoice]) -> list[VisualTokens]:
+        """Visual tokens [K, D] of every picture; those alike in size and number go through the encoder together."""
+        whole = self._encode != "sparse"
+        encoded: dict[int, VisualTokens] = {}
+        counts = (
+            picture.grid.tiles if whole else len(choice.regions)
+            for picture, choice in zip(pictures, choices, strict=True)
+        )
+        for indices in _alike(zip((picture.grid.shape for picture in pictures), counts, strict=True)):
+            own = [(pictures[index], choices[index]) for index in indices]
+            batch = self._encode_batch(own, whole)
+            for row, (index, (picture, choice)) in enumerate(zip(indices, own, strict=True)):
+                tokens = VisualTokens(batch.embeds[row], tuple(rows[row] for rows in batch.deepstack))
+                encoded[index] = self._carrying(tokens, picture, choice)
+        return [encoded[index] for index in range(len(pictures))]
+
+    def _encode_batch(self, own: Sequence[tuple[ModelPicture, PictureChoice]], whole: bool) -> VisualTokens:
+        """Pictures of one grid through the encoder, whole or only what was chosen of each: [n, K, D]."""
+        qwen, grid = self._qwen, own[0][0].grid
+        if whole:
+            pixels, regions = [picture.tiles for picture, _ in own], [grid_regions(grid)] * len(own)
+        else:
+            pixels = [picture.pixels(choice.regions) for picture, choice in own]
+            regions = [choice.regions for _, choice in own]
+        device = qwen.vision_device
+        return encode_regions(
+            qwen.tower, torch.stack(pixels).to(device), torch.stack(regions).to(device), grid, qwen.preprocessing.scale
+        )
+
+    def _carrying(self, tokens: VisualTokens, picture: ModelPicture, choice: PictureChoice) -> VisualTokens:
+        """One picture's tokens [K, D] as the language model gets them, with their gradient to relevance."""
+        if self._encode == "full":
+            return tokens
+        factor = choice.relevance.flatten() if self._encode == "weighted" else 1 + choice.presence
+        if self._encode == "prune":
+            frame = EncodedFrame(tokens.map(lambda rows: rows[None]), grid_regions(picture.grid)[None], picture.grid)
+            tokens = pooled(frame, choice.regions).tokens.map(lambda rows: rows[0])
+        return tokens.map(lambda rows: rows * factor[:, None].to(rows))
+
+    def _logits(
+        self,
+        input_ids: torch.Tensor,
+        tokens: Sequence[VisualTokens],
+        choices: Sequence[PictureChoice],
+        layout: SequenceLayout,
+    ) -> torch.Tensor:
+        """Logits [B, L, vocabulary] of the language model over the layout."""
+        qwen = self._qwen
+        text = qwen.language_model.embed_tokens(input_ids.to(qwen.device)).flatten(0, 1)
+        pool = torch.cat([text, *(own.embeds.to(text) for own in tokens)])
+        presence = torch.cat([text.new_zeros(len(text)), *(choice.presence.to(text) for choice in choices)])
+        arguments: dict[str, Any] = {}
+        if tokens and tokens[0].deepstack:
+            rows = zip(*(own.deepstack for own in tokens), strict=True)
+            arguments["deepstack_visual_embeds"] = [torch.cat([each.to(text) for each in level]) for level in rows]
+            arguments["visual_pos_masks"] = layout.visual
+        hidden = qwen.language_model(
+            inputs_embeds=pool[layout.source] * layout.attended[..., None],
+            position_ids=layout.positions,
+            attention_mask=self._attention_mask(layout, presence[layout.source]),
+            use_cache=False,
+            **arguments,
+        ).last_hidden_state
+        logits: torch.Tensor = qwen.model.lm_head(hidden)
+        return logits
+
+    def _attention_mask(self, layout: SequenceLayout, presence: torch.Tensor) -> torch.Tensor:
+        """Padding bool [B, L]; with a gradient to pass on, what is added to the attention's logits [B, 1, L, L]."""
+        if not presence.requires_grad:
+            return layout.attended
+        length = layout.attended.shape[1]
+        earlier = torch.ones(length, length, dtype=torch.bool, device=presence.device).tril()
+        seen = earlier & layout.attended[:, None, None]
+        return torch.where(seen, presence[:, None, None], torch.finfo(presence.dtype).min)
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        model = self._qwen.model
+        loss: torch.Tensor = model.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1])
+        return loss
+
+
+def _alike(keys: Iterable[Hashable]) -> list[list[int]]:
+    """Indices of equal keys, together."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for index, key in enumerate(keys):
+        groups[key].append(index)
+    return list(groups.values())
+
+
+def _info(choices: Sequence[PictureChoice], places: Sequence[PicturePlace], layout: SequenceLayout) -> ARRCOCInfo:
+    device = layout.columns.device
+    if choices:
+        regions = pad_sequence([choice.regions for choice in choices], batch_first=True)
+        mask = pad_sequence([torch.ones(len(choice.regions), dtype=torch.bool) for choice in choices], batch_first=True)
+    else:
+        regions, mask = torch.zeros(0, 0, 3, dtype=torch.long), torch.zeros(0, 0, dtype=torch.bool)
+    return ARRCOCInfo(
+        relevance=tuple(choice.relevance for choice in choices),
+        scores=tuple(choice.scores for choice in choices),
+        weights=torch.stack([choice.weights for choice in choices]) if choices else torch.zeros(0, 3, device=device),
+        regions=regions.to(device),
+        positions=(token_positions(regions) * mask[..., None]).to(device),
+        budgets=(token_texels(regions) * mask).to(device),
+        mask=mask.to(device),
+        sequences=torch.tensor([place.sequence for place in places], dtype=torch.long, device=device),
+        columns=layout.columns,
+    )

@@ -1,0 +1,147 @@
+"""Pictures of a batch: from and to `pixel_values` in the layout of Qwen's processors, their tiles and regions.
+
+`pixel_values` float [ΣP, 3 · 2 · p · p] holds the patches of all pictures one after the other, normalised, in the order
+of the encoder (the 2×2 patches of a tile follow each other); in each patch, channel first, then time: a still picture
+fills both time steps alike. `image_grid_thw` int64 [N, 3] gives each picture's (1, rows, columns) of patches. Source:
+transformers' `Qwen2VLImageProcessor`, which all families use; the tests hold both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import cv2
+import numpy as np
+import torch
+
+from arr_coc.errors import NonFiniteError, ShapeError
+from arr_coc.ops.pictures import Picture, Rgb
+from arr_coc.ops.store.base import MemoryTexels, TextureView
+from arr_coc.qwen.preprocess import MERGE, Preprocessing, fit_tiles, to_frames, to_patches, to_tiles
+from arr_coc.qwen.resize import resize_image, smart_resize, widened
+from arr_coc.relevance.channels import TextureArray, texture_array
+from arr_coc.types import LEVELS, TILE_PX, FrameStamp, TileGrid, TileVersions
+
+TIME_STEPS = 2
+"""Time steps of a patch; a still picture fills them alike."""
+
+
+@dataclass(frozen=True)
+class ModelPicture:
+    """One picture as the model's processor shows it: `tiles` [rows * cols, 3, S, S] in 0..255, on `grid`."""
+
+    tiles: torch.Tensor
+    grid: TileGrid
+
+    @cached_property
+    def view(self) -> TextureView:
+        """All levels of the picture in tiles of 32 pixels, as a texture store has them."""
+        rows, cols = self.grid.shape
+        shown = self.tiles.detach().cpu().round().clamp(0, 255).byte()
+        image = shown.unflatten(0, (rows, cols)).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1).numpy()
+        level = resize_image(np.ascontiguousarray(image), rows * TILE_PX, cols * TILE_PX)
+        levels = [level]
+        for _ in range(LEVELS - 1):
+            level = cv2.resize(level, (level.shape[1] // 2, level.shape[0] // 2), interpolation=cv2.INTER_AREA)
+            levels.append(level)
+        versions = TileVersions(0, np.zeros(self.grid.shape, np.int64))
+        return TextureView(FrameStamp(0, 0, 0), self.grid, versions, MemoryTexels(tuple(levels)))
+
+    @cached_property
+    def texture(self) -> TextureArray:
+        """Channels [C, gh, gw] and entropy [gh, gw] for the allocator."""
+        return texture_array(self.view)
+
+    def pixels(self, regions: torch.Tensor) -> torch.Tensor:
+        """Pixels [K, 3, S, S] in 0..255 of regions int64 [K, 3]: single tiles as they are, larger regions resized."""
+        fine = regions[:, 0] == 0
+        places = (regions[:, 1] * self.grid.cols + regions[:, 2]).to(self.tiles.device)
+        if bool(fine.all()):
+            return self.tiles[places]
+        side_px = self.tiles.shape[-1]
+        coarse = fit_tiles(torch.from_numpy(self.view.gather(regions.numpy())), side_px).round().clamp(0, 255)
+        pixels = coarse.to(self.tiles.device, self.tiles.dtype)
+        kept = fine.nonzero()[:, 0].to(pixels.device)
+        return pixels.index_copy(0, kept, self.tiles[places[kept]])
+
+
+def model_picture(picture: Rgb, preprocessing: Preprocessing) -> ModelPicture:
+    """A picture uint8 [H, W, 3], resized as the model's own processor does."""
+    prep, picture = preprocessing, widened(picture)
+    height_px, width_px = picture.shape[:2]
+    image = resize_image(picture, *smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px))
+    rows, cols = image.shape[0] // prep.tile_px, image.shape[1] // prep.tile_px
+    tiles = to_tiles(torch.from_numpy(image.copy()), prep.tile_px)
+    return ModelPicture(tiles, TileGrid.of(rows * TILE_PX, cols * TILE_PX))
+
+
+def pictures_of(images: Picture | Sequence[Picture | Sequence[Picture]], prep: Preprocessing) -> list[ModelPicture]:
+    """The pictures of a batch in order: one, a list, or a list of lists, one for each sequence.
+
+    What a picture may be, and what is raised: `arr_coc.ops.pictures.to_rgb`.
+    """
+    nested = isinstance(images, (list, tuple)) and any(isinstance(entry, (list, tuple)) for entry in images)
+    if not nested:
+        return [model_picture(picture, prep) for picture in to_frames(images)]  # type: ignore[arg-type]
+    shown: list[ModelPicture] = []
+    for entry in images:  # type: ignore[union-attr]
+        if not isinstance(entry, (list, tuple)) or len(entry):  # a sequence may show none
+            shown += [model_picture(picture, prep) for picture in to_frames(entry)]
+    return shown
+
+
+def pack(pictures: Sequence[ModelPicture], prep: Preprocessing) -> tuple[torch.Tensor, torch.Tensor]:
+    """`pixel_values` float32 and `image_grid_thw` int64 of pictures; see the module."""
+    packed, sizes = [], []
+    for picture in pictures:
+        patches = to_patches(prep.scale(picture.tiles)).unflatten(1, (3, 1, prep.patch_px, prep.patch_px))
+        packed.append(patches.expand(-1, -1, TIME_STEPS, -1, -1).flatten(1))
+        sizes.append([1, picture.grid.rows * MERGE, picture.grid.cols * MERGE])
+    return torch.cat(packed), torch.tensor(sizes)
+
+
+def unpack(pixel_values: torch.Tensor, image_grid_thw: torch.Tensor | None, prep: Preprocessing) -> list[ModelPicture]:
+    """The pictures of `pixel_values`, whose dtype, device and gradient their tiles keep; see the module.
+
+    Raises ShapeError where both do not fit each other or the model, or show more than one time step, and
+    NonFiniteError.
+    """
+    sizes = _checked_grid(pixel_values, image_grid_thw, prep)
+    if not torch.isfinite(pixel_values).all():
+        raise NonFiniteError("pixel_values holds NaN or Inf")
+    first_step = pixel_values.unflatten(1, (3, TIME_STEPS, prep.patch_px, prep.patch_px))[:, :, 0]
+    pictures = []
+    for (rows, cols), patches in zip(sizes, first_step.split([rows * cols for rows, cols in sizes]), strict=True):
+        tiles = patches.unflatten(0, (-1, MERGE, MERGE)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+        grid = TileGrid.of(rows // MERGE * TILE_PX, cols // MERGE * TILE_PX)
+        pictures.append(ModelPicture(prep.scale.restore(tiles), grid))
+    return pictures
+
+
+def _checked_grid(
+    pixel_values: torch.Tensor, image_grid_thw: torch.Tensor | None, prep: Preprocessing
+) -> list[tuple[int, int]]:
+    """Rows and columns of patches of each picture."""
+    width = 3 * TIME_STEPS * prep.patch_px**2
+    for name, given, last, axes in (
+        ("pixel_values", pixel_values, width, "patches"),
+        ("image_grid_thw", image_grid_thw, 3, "pictures"),
+    ):
+        if not isinstance(given, torch.Tensor) or given.ndim != 2 or given.shape[1] != last:
+            found = list(given.shape) if isinstance(given, torch.Tensor) else given
+            raise ShapeError(
+                f"{name} must be a tensor [{axes}, {last}], as this model's processor makes it, got {found}"
+            )
+    assert image_grid_thw is not None
+    grid: list[list[int]] = image_grid_thw.tolist()
+    for time, rows, cols in grid:
+        if time != 1:
+            raise ShapeError(f"image_grid_thw holds {time} time steps; give a video's frames as single pictures")
+        if rows < MERGE or cols < MERGE or rows % MERGE or cols % MERGE:
+            raise ShapeError(f"image_grid_thw holds {rows}x{cols} patches; both must be multiples of {MERGE}")
+    patches = sum(rows * cols for _, rows, cols in grid)
+    if patches != len(pixel_values):
+        raise ShapeError(f"image_grid_thw counts {patches} patches, but pixel_values holds {len(pixel_values)}")
+    return [(rows, cols) for _, rows, cols in grid]

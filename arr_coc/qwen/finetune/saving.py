@@ -1,0 +1,67 @@
+"""Writing a model's folder: weights, tokenizer, preprocessing and allocator, all of them or none."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from arr_coc.errors import ModelError
+from arr_coc.hub import ALLOCATOR_FOLDER
+from arr_coc.layer import ARRCOCLayer, fingerprint
+from arr_coc.qwen.qwenvl import QwenVL
+
+
+def save_folder(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
+    """Write model and allocator into a folder that `load_qwen` reads; what is there is replaced at the very end.
+
+    The allocator gets the name of the weights that it is saved with. Raises ModelError where adapters of peft are not
+    merged yet, and where the folder cannot be written.
+    """
+    _refuse_adapters(qwen.model, allocator)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            dir=folder.parent, prefix=f".{folder.name}-", ignore_cleanup_errors=True
+        ) as part:
+            _write(qwen, allocator, Path(part))
+            folder.mkdir(exist_ok=True)
+            _replace(Path(part), folder)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(
+            f"the model cannot be saved to {folder} ({reason})", "name another folder, or make room"
+        ) from error
+
+
+def _refuse_adapters(*modules: Any) -> None:
+    if any(type(module).__module__.startswith("peft.") for own in modules for module in own.modules()):
+        raise ModelError(
+            "the model has adapters of peft that are not merged",
+            "call merge_and_unload() first, or save them alone with the PeftModel's save_pretrained",
+        )
+
+
+def _write(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
+    qwen.model.save_pretrained(folder)
+    qwen.tokenizer.save_pretrained(folder)
+    qwen.preprocessing.write(folder)
+    config = allocator.config
+    own = ARRCOCLayer(replace(config, trained_for=fingerprint(qwen.model.get_input_embeddings().weight)))
+    own.realiser = allocator.realiser
+    own.save_pretrained(folder / ALLOCATOR_FOLDER)
+
+
+def _replace(part: Path, folder: Path) -> None:
+    """Move all files of `part` over those in `folder`, and remove weights of an earlier model that are left."""
+    written = [path for path in part.rglob("*") if path.is_file()]
+    names = {path.relative_to(part) for path in written}
+    for path in written:
+        target = folder / path.relative_to(part)
+        target.parent.mkdir(exist_ok=True)
+        os.replace(path, target)
+    for stale in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+        if stale.relative_to(folder) not in names:
+            stale.unlink()

@@ -1,0 +1,175 @@
+"""Sequences of a batch: places of the pictures among the text, their questions, and the layout with chosen tokens.
+
+A picture's place is a run of `<|image_pad|>` in `input_ids`: one for each of its tiles, as Qwen's processors write it,
+or a single one. In the layout stand the picture's chosen tokens instead. So sequences become shorter; text keeps its
+M-RoPE positions, because those follow the picture's size, not its number of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arr_coc.errors import ShapeError, counted
+from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import TileGrid
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePlace:
+    """Columns [first, end) of `input_ids` that stand for a picture, in one sequence of the batch."""
+
+    sequence: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRegions:
+    """The regions int64 [K, 3] that stand for a picture, and the grid that its positions are counted on."""
+
+    regions: torch.Tensor
+    grid: TileGrid
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceLayout:
+    """Sequences with chosen tokens: B of them, padded to the longest, L, on the side on which `attention_mask` pads.
+
+    `source` int64 [B, L]: which row of a pool each element takes, in which all text [B * S] comes before all visual
+    tokens; `positions` float32 [3, B, L], M-RoPE; `attended` and `visual` bool [B, L]; `columns` int64 [B, L]: the
+    column of `input_ids` that each element is, -1 for visual tokens and padding.
+    """
+
+    source: torch.Tensor
+    positions: torch.Tensor
+    attended: torch.Tensor
+    visual: torch.Tensor
+    columns: torch.Tensor
+
+    def to(self, device: torch.device) -> SequenceLayout:
+        """The same on a device."""
+        parts = (self.source, self.positions, self.attended, self.visual, self.columns)
+        return SequenceLayout(*(part.to(device) for part in parts))
+
+    def picked(self, labels: torch.Tensor, ignored: int) -> torch.Tensor:
+        """Labels [B, L] of the layout from those of `input_ids` [B, S]; `ignored` for visual tokens and padding."""
+        own = labels.gather(1, self.columns.clamp(min=0))
+        return own.masked_fill(self.columns < 0, ignored)
+
+
+def picture_places(input_ids: torch.Tensor, attended: torch.Tensor, config: Any) -> list[PicturePlace]:
+    """Every run of picture placeholders, sequence by sequence. `config` is the model's. Raises ShapeError for video."""
+    if bool((input_ids == config.video_token_id).any()):
+        raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
+    there = ((input_ids == config.image_token_id) & attended).int()
+    edges = torch.diff(torch.nn.functional.pad(there, (1, 1)), dim=1)
+    starts, ends = (edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()
+    return [PicturePlace(row, first, end) for (row, first), (_, end) in zip(starts, ends, strict=True)]
+
+
+def check_places(places: Sequence[PicturePlace], tiles: Sequence[int]) -> None:
+    """Raises ShapeError where places and pictures of so many tiles do not fit each other."""
+    if len(places) != len(tiles):
+        there = counted(len(places), "run", "runs")
+        raise ShapeError(
+            f"input_ids holds {there} of <|image_pad|> for {counted(len(tiles), 'picture')}; "
+            "write one run for each picture, in their order"
+        )
+    for index, (place, count) in enumerate(zip(places, tiles, strict=True)):
+        if place.end - place.first not in (1, count):
+            raise ShapeError(
+                f"picture {index} has {counted(count, 'tile')}, but its run of <|image_pad|> in input_ids is "
+                f"{place.end - place.first} long; write one for each tile, or a single one"
+            )
+
+
+def question_ids(
+    qwen: QwenVL, input_ids: torch.Tensor, unasked: torch.Tensor, places: Sequence[PicturePlace]
+) -> list[torch.Tensor]:
+    """The token ids int64 [Lq] of the question that is asked about each picture.
+
+    That is the text of the picture's turn after its last picture, or where there is none, before its first one, without
+    special tokens. `unasked` bool [B, S] is True where text is no question: padding, and what is to be learned.
+    """
+    open_id, close_id = (qwen.tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
+    special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
+    heading = qwen.token_ids("<|im_start|>user\n")
+    rows, without = input_ids.tolist(), unasked.tolist()
+    questions = []
+    for place in places:
+        row = rows[place.sequence]
+        begin = max((column for column in range(place.first) if row[column] == open_id), default=0)
+        end = next((column for column in range(place.end, len(row)) if row[column] == close_id), len(row))
+        begin += len(heading) if row[begin : begin + len(heading)] == heading else 0
+        inside = [other for other in places if other.sequence == place.sequence and begin <= other.first < end]
+        spans = range(max(other.end for other in inside), end), range(begin, min(other.first for other in inside))
+        texts = ([c for c in span if row[c] not in special and not without[place.sequence][c]] for span in spans)
+        questions.append(input_ids[place.sequence, next((text for text in texts if text), [])])
+    return questions
+
+
+def lay_out(attended: torch.Tensor, places: Sequence[PicturePlace], shown: Sequence[ShownRegions]) -> SequenceLayout:
+    """The layout of sequences whose columns `attended` bool [B, S] says, with `shown` at the `places` of pictures."""
+    first_row, visual_rows = attended.numel(), []
+    for picture in shown:
+        visual_rows.append(torch.arange(first_row, first_row + len(picture.regions)))
+        first_row += len(picture.regions)
+    rows = []
+    for sequence, mask in enumerate(attended):
+        row = _Row(sequence * len(mask), mask.nonzero()[:, 0])
+        for place, picture, own in zip(places, shown, visual_rows, strict=True):
+            if place.sequence == sequence:
+                row.text_before(place.first)
+                row.picture(place, picture, own)
+        row.text_before(len(mask))
+        rows.append(row.parts())
+    left = bool((~attended[:, 0]).any()) and bool(attended[:, -1].all())
+    sources, places_of, columns_of = zip(*rows, strict=True)
+    source, columns = _padded(sources, -1, left), _padded(columns_of, -1, left)
+    positions = _padded(places_of, 0, left).movedim(-1, 0)
+    there = source >= 0
+    visual = source >= attended.numel()
+    return SequenceLayout(source.clamp(min=0), positions, there, visual, columns)
+
+
+class _Row:
+    """One sequence while it is laid out; its text rows in the pool begin at `first`, `columns` are attended."""
+
+    def __init__(self, first: int, columns: torch.Tensor) -> None:
+        self._first, self._columns = first, columns
+        self._position = self._done = 0
+        self._source: list[torch.Tensor] = []
+        self._positions: list[torch.Tensor] = []
+        self._shown: list[torch.Tensor] = []
+
+    def text_before(self, column: int) -> None:
+        """Add the text up to a column."""
+        columns = self._columns[(self._columns >= self._done) & (self._columns < column)]
+        self._add(self._first + columns, text_positions(self._position, len(columns)), columns)
+        self._position += len(columns)
+        self._done = column
+
+    def picture(self, place: PicturePlace, picture: ShownRegions, rows: torch.Tensor) -> None:
+        """Add the tokens of a picture, which are these rows of the pool."""
+        self._add(rows, visual_positions(self._position, picture.regions), torch.full_like(rows, -1))
+        self._position = after_frame(self._position, picture.grid)
+        self._done = place.end
+
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Source [L], positions [L, 3] and columns [L]."""
+        return torch.cat(self._source), torch.cat(self._positions, dim=1).T, torch.cat(self._shown)
+
+    def _add(self, source: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> None:
+        self._source.append(source)
+        self._positions.append(positions)
+        self._shown.append(columns)
+
+
+def _padded(rows: Sequence[torch.Tensor], fill: int, left: bool) -> torch.Tensor:
+    side = "left" if left else "right"
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill, padding_side=side)
