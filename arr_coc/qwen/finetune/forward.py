@@ -50,7 +50,7 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class ARRCOCInfo:
-    """What the allocator made of the N pictures of a batch, in the order of their places in `input_ids`.
+    """The allocator's work on the N pictures of a batch, in the order of their places in `input_ids`.
 
     `relevance`: N maps float32 [gh, gw] in [0, 1], and `scores`: N times float32 [3, gh, gw] (information, perspective,
     participation), both with their gradient; `weights` float32 [N, 3] of the scores. The chosen regions, padded to the
@@ -136,7 +136,7 @@ class BatchInputs:
 
 @dataclass(frozen=True, slots=True)
 class PictureChoice:
-    """What was chosen of one picture: `regions` int64 [K, 3] on the CPU, and `presence` float32 [K], zeros that pass
+    """The choice for one picture: `regions` int64 [K, 3] on the CPU, and `presence` float32 [K], zeros that pass
     their gradient on; with its `relevance` [gh, gw], `scores` [3, gh, gw] and `weights` [3]."""
 
     regions: torch.Tensor

@@ -1,0 +1,80 @@
+"""`AnswerCollator`: pictures, questions and answers → batches that `ARRCOCQwen.forward` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from arr_coc.errors import OptionError
+from arr_coc.qwen.finetune.forward import IGNORED
+from arr_coc.qwen.finetune.pictures import ModelPicture, model_picture, pack
+from arr_coc.qwen.preprocess import to_frames
+from arr_coc.qwen.prompt import prompt_ids
+from arr_coc.qwen.qwenvl import QwenVL
+
+
+class AnswerCollator:
+    """Data collator for `transformers.Trainer` or a DataLoader, in the model's own chat template.
+
+    An example is a mapping of `image` (or `images`, several) to what `arr_coc.ops.pictures.to_rgb` takes, `question`
+    and `answer` to text. Only the answer and the end of its turn have labels. A batch holds tensors alone, `input_ids`,
+    `attention_mask`, `labels`, `question_mask`, `pixel_values` and `image_grid_thw`, so workers may make it. `system`:
+    the prompt of the system; None for the chat template's own.
+    """
+
+    def __init__(self, qwen: QwenVL, system: str | None = None) -> None:
+        """Raises ModelError where the tokenizer has no chat template that shows images."""
+        self.tokenizer = qwen.tokenizer
+        self._ids = prompt_ids(qwen, system)
+        self._plain = qwen.plain_token_ids
+        self._preprocessing = qwen.preprocessing
+        self._image_id = int(qwen.model.config.image_token_id)
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """One batch. Raises OptionError for an example without its parts, and as `to_rgb` for its pictures."""
+        rows, labels, questions, pictures = [], [], [], []
+        for index, example in enumerate(examples):
+            shown, question, answer = self._parts(index, example)
+            before, asked, after = self._prompt(shown, question)
+            said = [*self._plain(answer), int(self.tokenizer.eos_token_id)]
+            pictures += shown
+            rows.append(torch.tensor([*before, *asked, *after, *said]))
+            labels.append(torch.tensor([IGNORED] * (len(rows[-1]) - len(said)) + said))
+            questions.append(torch.tensor([0] * len(before) + [1] * len(asked) + [0] * (len(after) + len(said))))
+        padding = self.tokenizer.pad_token_id
+        pixel_values, image_grid_thw = pack(pictures, self._preprocessing)
+        return {
+            "input_ids": pad_sequence(rows, batch_first=True, padding_value=0 if padding is None else padding),
+            "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
+            "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+            "question_mask": pad_sequence(questions, batch_first=True),
+            "pixel_values": pixel_values,
+            "image_grid_thw": image_grid_thw,
+        }
+
+    def _parts(self, index: int, example: Mapping[str, Any]) -> tuple[list[ModelPicture], str, str]:
+        pictures = example.get("images", example.get("image"))
+        for name, given in (
+            ("image", pictures),
+            ("question", example.get("question")),
+            ("answer", example.get("answer")),
+        ):
+            wrong = given is None if name == "image" else not isinstance(given, str) or not given.strip()
+            if wrong:
+                raise OptionError(
+                    f"example {index} has no {name}; an example has image (or images), question and answer, got "
+                    f"the keys {', '.join(map(str, example))}; with a Trainer set remove_unused_columns=False"
+                )
+        shown = [model_picture(picture, self._preprocessing) for picture in to_frames(pictures)]
+        return shown, example["question"], example["answer"]
+
+    def _prompt(self, shown: Sequence[ModelPicture], question: str) -> tuple[list[int], list[int], list[int]]:
+        """Token ids before the question, of it, and after it."""
+        ids = self._ids
+        before = [*ids.head]
+        for picture in shown:
+            before += [*ids.frame_open, *[self._image_id] * picture.grid.tiles, *ids.frame_close]
+        return [*before, *ids.before_query], self._plain(question), [*ids.after_query]
