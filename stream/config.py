@@ -167,6 +167,19 @@ class StandingQueryConfig(Section):
         return self.question is not None and not self.captions
 
 
+class GlanceConfig(Section):
+    """Glances: before an answer of which nothing is known yet, the model looks at a coarse overview of the frame with
+    the question, and where it looks draws the frame's tokens. With `encode` sparse and incremental."""
+
+    enabled: bool | Literal["auto"] = "auto"
+    """Glance for a new question, after a cut, where much came into view, and after `every_s`. `auto`: with a model that
+    has no allocator trained for it."""
+    every_s: float = Field(default=60.0, gt=0)
+    """Longest time between glances, in seconds of media time."""
+    tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Visual tokens of an overview, at most; they count in the budget. `auto`: 64, and no more than half the budget."""
+
+
 class AnswerConfig(Section):
     """Model, question, and the moments of answers."""
 
@@ -180,6 +193,10 @@ class AnswerConfig(Section):
     incremental: IncrementalConfig = IncrementalConfig()
     window: WindowConfig = WindowConfig()
     until: StandingQueryConfig = StandingQueryConfig()
+    glance: GlanceConfig = GlanceConfig()
+    overview: Literal["auto", "keep", "drop"] = "auto"
+    """Overview of a glance: part of what the answer is given (`keep`), or for the glance alone (`drop`). `auto` is what
+    evaluation found to be better."""
     every_s: float | None = Field(default=2.0, gt=0)
     """Seconds of media time between answers; none to answer only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)

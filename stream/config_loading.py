@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from arr_coc.budget import ADAPTIVE, LEAST_TOKENS
 from arr_coc.resources import preset_folder, presets
-from arr_coc.types import SHOWS_ALL_TILES
+from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.untrusted import CONFIG_BYTES_MAX
@@ -76,6 +77,39 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"{needs}; leave answer.window.frames at 1"
         if answer.until.question is not None:
             yield key, f"{needs}; leave --until out"
+    yield from _glance_contradictions(config)
+
+
+def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    answer, glance = config.answer, config.answer.glance
+    if glance.enabled is True and answer.encode not in NEEDS_TOKENS_ONLY:
+        yield (
+            "answer.glance.enabled",
+            f"a glance chooses what is encoded, and answer.encode = {answer.encode} encodes whole frames; give "
+            "--encode sparse or incremental, or leave --glance out",
+        )
+    if glance.enabled is False and answer.overview == "keep":
+        yield (
+            "answer.overview",
+            "answer.overview = keep needs glances, and answer.glance.enabled = false; leave one of them out",
+        )
+    if glance.enabled is False or glance.tokens == "auto":
+        return
+    least = _least_budget(config)
+    if least is not None and glance.tokens >= least:
+        named = "the target's least budget" if answer.target_ms is not None else "allocate.budget"
+        yield (
+            "answer.glance.tokens",
+            f"an overview of {glance.tokens} tokens leaves nothing of {named}, {least} tokens; give fewer, or auto",
+        )
+
+
+def _least_budget(config: Config) -> int | None:
+    """Return the least tokens that a frame of any size gets, if it has as many tiles; None for a share of its tiles."""
+    budget = config.allocate.budget
+    if config.answer.target_ms is not None or budget == ADAPTIVE:
+        return LEAST_TOKENS
+    return None if isinstance(budget, str) else budget
 
 
 def layer_from_file(name: str) -> ConfigLayer:

@@ -119,14 +119,55 @@ class AnswerDeltaEvent(Event, frozen=True, tag="text"):
     pts_s: float | None = None
 
 
+class FrameMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Relevance of a frame and the regions that were chosen.
+
+    `relevance` is uint8 [rows, cols] (255 is 1.0), `regions` little-endian int16 [K, 3]: level, row, col. The first
+    `overview` of them are an overview of the whole frame.
+    """
+
+    rows: int
+    cols: int
+    relevance: bytes
+    regions: bytes
+    overview: int = 0
+
+
+class GlanceTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds. `total` counts from the moment at which the overview was sent."""
+
+    encode_ms: float
+    prefill_ms: float
+    total_ms: float
+
+
+class Glance(Event, frozen=True, tag="glance"):
+    """The model looked at an overview of a frame, asked `query`, before the frame's tokens were chosen.
+
+    `tokens_used` visual tokens, of `tokens_total` tiles. `slot` and `map` are those of the frame's new allocation, as
+    in FrameReady, where the frame was still there to be allocated again.
+    """
+
+    frame_index: int
+    pts_s: float
+    query: str
+    tokens_used: int
+    tokens_total: int
+    slot: int | None = None
+    map: FrameMap | None = None
+    timing: GlanceTiming | None = None
+
+
 class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds. `ttft` and `total` count from the capture time of the packet's frame."""
+    """Milliseconds. `ttft` and `total` count from the capture time of the packet's frame; `glance` is what the glances
+    before it took, each from its sending to its reply."""
 
     encode_ms: float
     prefill_ms: float
     decode_ms: float
     ttft_ms: float
     total_ms: float
+    glance_ms: float = 0.0
 
 
 class Answer(Event, frozen=True, tag="answer"):
@@ -134,8 +175,9 @@ class Answer(Event, frozen=True, tag="answer"):
 
     `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `flops`: operations
     to encode, prefill and decode it from the tokens that were shown, `full_flops` from all tokens of its frames; 0
-    where the model does not tell. `target_ms`: the latency that is held, if one is, and `budget` the tokens that frames
-    get for it from here on.
+    where the model does not tell. `glances`: how many overviews the model looked at before it, since the last answer,
+    and `glance_tokens` their visual tokens; `flops` counts them in. `target_ms`: the latency that is held, if one is,
+    and `budget` the tokens that frames get for it from here on.
     """
 
     answer: int
@@ -153,6 +195,8 @@ class Answer(Event, frozen=True, tag="answer"):
     kept_bytes: int = 0
     flops: int = 0
     full_flops: int = 0
+    glances: int = 0
+    glance_tokens: int = 0
     target_ms: float | None = None
     budget: int | None = None
     timing: AnswerTiming | None = None
@@ -249,18 +293,6 @@ class Explanation(Event, frozen=True, tag="why"):
     tokens: list[TokenReason]
 
 
-class FrameMap(msgspec.Struct, frozen=True, kw_only=True):
-    """Relevance of a frame and the regions that were chosen.
-
-    `relevance` is uint8 [rows, cols] (255 is 1.0), `regions` little-endian int16 [K, 3]: level, row, col.
-    """
-
-    rows: int
-    cols: int
-    relevance: bytes
-    regions: bytes
-
-
 class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
@@ -291,7 +323,7 @@ class Summary(Event, frozen=True, tag="summary"):
     `mean_tokens` are the visual tokens that a frame was given, of `mean_tiles`. `work_ratio`: how many times the
     operations of the answers all tokens of their frames would have taken; None without answers, or where the model does
     not tell. `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for
-    one.
+    one. `glances`: looks at an overview before an answer.
     """
 
     frames: int
@@ -309,6 +341,7 @@ class Summary(Event, frozen=True, tag="summary"):
     mean_tiles: float = 0.0
     work_ratio: float | None = None
     found: bool | None = None
+    glances: int = 0
     timing: dict[str, float] | None = None
 
 
@@ -322,6 +355,7 @@ AnyEvent: TypeAlias = (
     | Restarted
     | QueryChanged
     | AnswerDeltaEvent
+    | Glance
     | Answer
     | AnswerCancelled
     | YesNoResult
@@ -350,9 +384,18 @@ def unpack_event(data: bytes) -> AnyEvent:
         raise msgspec.DecodeError(str(error)) from error
 
 
+PICTURE = ("slot", "map")
+"""Fields that hold, or name, a picture for a sink of this run."""
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """The event as plain values, `type` first, without its picture."""
+    return {name: value for name, value in msgspec.to_builtins(event).items() if name not in PICTURE}
+
+
 def encode_event(event: Event) -> str:
     """The event as one printable line of JSON: no `timing` or `warning` where there is none, floats to six decimals."""
-    data = msgspec.to_builtins(event)
+    data = event_fields(event)
     for name in ("timing", "warning"):
         if data.get(name, ...) is None:
             del data[name]

@@ -17,13 +17,14 @@ from arr_coc.types import FramePlanes
 class AllocationOverlay:
     """One frame and its allocation.
 
-    `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid; `relevance`
-    float [rows, cols] in [0, 1].
+    `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid, of which the
+    first `overview` are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1].
     """
 
     image: npt.NDArray[np.uint8]
     regions: npt.NDArray[np.integer]
     relevance: npt.NDArray[np.floating]
+    overview: int = 0
 
 
 @dataclass(frozen=True, slots=True)

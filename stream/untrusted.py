@@ -76,6 +76,8 @@ MISDEEDS_MAX = 1_000
 """Dropped messages after which an answer stage counts as failed, where it did nothing right between them."""
 QUESTIONS_AT_ONCE = 4
 """Questions of one client that are looked at during one answer; of more of them only the last, after it."""
+GLANCES_A_TURN_MAX = 2
+"""Glances of one client in one turn: the second one where the first has come to nothing."""
 SEQUENCE_GAP_MAX = 1_000_000
 """Frames that a sender may have left out between two; numbers further apart do not count anything."""
 

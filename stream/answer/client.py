@@ -12,7 +12,7 @@ from stream.clock import Clock
 from stream.control import remote_error
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Event, Notice, QueryChanged
-from stream.protocol.codec import embedding_of, frame_message, token_message
+from stream.protocol.codec import embedding_of, frame_message, glance_message, token_message
 from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
@@ -20,6 +20,7 @@ from stream.protocol.messages import (
     Connect,
     Disconnect,
     ErrorReply,
+    GlanceReply,
     KeepAlive,
     QueryAccepted,
     ServerHello,
@@ -77,6 +78,8 @@ class ClientPhase(Enum):
     READY = auto()
     TURN_REQUESTED = auto()
     TURN_GRANTED = auto()
+    GLANCING = auto()
+    """An overview was sent, and where the model looks is awaited; the turn goes on."""
     IN_FLIGHT = auto()
     """A packet was sent, and its answer is awaited."""
 
@@ -87,19 +90,21 @@ class AnswerClient:
     `receive_events` takes in all messages, yields the events that they make, and keeps what its reader takes: `hello`,
     `take_embedding`, and the feedback in `requests`. By phase and message:
 
-    | phase          | ServerHello | QueryAccepted    | TurnGrant                         | TurnExpired    | reply |
-    | -------------- | ----------- | ---------------- | --------------------------------- | -------------- | ----- |
-    | CONNECTING     | kept, once  | READY            | refused                           | ignored        | *     |
-    | READY          | refused     | query in force   | TURN_GRANTED                      | ignored        | *     |
-    | TURN_REQUESTED | refused     | query in force   | TURN_GRANTED; IN_FLIGHT if resent | ignored        | *     |
-    | TURN_GRANTED   | refused     | query in force   | TURN_GRANTED, of the new number   | ignored        | *     |
-    | IN_FLIGHT      | refused     | query in force   | refused                           | READY, dropped | READY |
+    | phase          | ServerHello | QueryAccepted | TurnGrant              | TurnExpired    | GlanceReply  | reply |
+    | -------------- | ----------- | ------------- | ---------------------- | -------------- | ------------ | ----- |
+    | CONNECTING     | kept, once  | READY         | refused                | ignored        | refused      | *     |
+    | READY          | refused     | in force      | TURN_GRANTED           | ignored        | refused      | *     |
+    | TURN_REQUESTED | refused     | in force      | TURN_GRANTED, or sends | ignored        | refused      | *     |
+    | TURN_GRANTED   | refused     | in force      | TURN_GRANTED, anew     | ignored        | refused      | *     |
+    | GLANCING       | refused     | in force      | refused                | READY, dropped | TURN_GRANTED | *     |
+    | IN_FLIGHT      | refused     | in force      | refused                | READY, dropped | refused      | READY |
 
-    The other ways: `request_turn` from READY to TURN_REQUESTED, `send_request` from TURN_GRANTED to IN_FLIGHT,
-    `reconnect` from any to CONNECTING. A reply (AnswerDelta, YesNoReply, AnswerReply) belongs to the open request in
-    any phase (*); the last one ends it. After TurnExpired or a loss the request is dropped, or, with
-    `resend_after_loss`, stays open and requests a turn as soon as the phase is READY. KeepAlive ends silence.
-    ErrorReply raises, or reconnects. A refused message is dropped, counted in `refused_messages`, and reported once.
+    The other ways: `request_turn` from READY to TURN_REQUESTED, `send_glance` from TURN_GRANTED to GLANCING,
+    `send_request` from TURN_GRANTED to IN_FLIGHT, `reconnect` from any to CONNECTING. A reply (AnswerDelta, YesNoReply,
+    AnswerReply) belongs to the open request in any phase (*); the last one ends it. After TurnExpired or a loss the
+    request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
+    READY, and is sent with the next TurnGrant. KeepAlive ends silence. ErrorReply raises, or reconnects. A refused
+    message is dropped, counted in `refused_messages`, and reported once.
     """
 
     def __init__(self, query: str, options: ClientOptions, clock: Clock) -> None:
@@ -145,8 +150,8 @@ class AnswerClient:
 
     @property
     def busy(self) -> bool:
-        """True while an answer is awaited."""
-        return self.requests.request is not None or bool(self._recalled_events)
+        """True while an answer or a glance is awaited."""
+        return self.requests.is_any_open or bool(self._recalled_events)
 
     def request_turn(self) -> None:
         """Ask for a turn, once; as soon as the server is ready."""
@@ -158,6 +163,16 @@ class AnswerClient:
         events = self.requests.from_journal(stamp)
         self._recalled_events += events
         return bool(events)
+
+    def recall_glance(self, stamp: FrameStamp) -> bool:
+        """Return whether the journal holds the answer about this frame, and so the glance before it, if any."""
+        return self.requests.glance_from_journal(stamp)
+
+    def send_glance(self, packet: TokenPacket) -> None:
+        """Send an overview for the turn that was granted, which goes on once the model has looked."""
+        assert self.may_send
+        self.requests.glances.open(packet)
+        self._send_open()
 
     def send_request(
         self,
@@ -176,7 +191,7 @@ class AnswerClient:
         assert self.may_send
         number = self.requests.next_number
         self.requests.open(AnswerRequest(number, packet, trigger, wants_answer, yes_no_trigger, shadow=shadow))
-        self._send_open_request()
+        self._send_open()
 
     def cancel_answer(self, new: FrameStamp, by: str = "cut") -> AnswerCancelled | None:
         """Drop the answer that is being generated: `by` is the cause, `new` the first frame after that.
@@ -236,7 +251,7 @@ class AnswerClient:
                 break
         if self.link.lost:
             self._on_lost_connection()
-        if self.requests.request is not None:
+        if self.requests.is_any_open:
             self.request_turn()
         yield from self._take_pending_events()
 
@@ -266,10 +281,18 @@ class AnswerClient:
             message = Connect(query=self._query, encode=options.encode, standing_query=options.standing_query)
             self._connect_sent = self.link.offer(message)
 
-    def _send_open_request(self) -> None:
-        """Send the open request for the turn that was granted; a whole frame's image may lie in the snapshot."""
-        request = self.requests.request
-        assert request is not None
+    def _send_open(self) -> None:
+        """Send the open glance or request for the turn that was granted."""
+        glance, request = self.requests.glances.request, self.requests.request
+        if glance is not None:
+            self.phase = ClientPhase.GLANCING
+            message, arrays = glance_message(glance.number, self._turn, glance.packet)
+            self.link.send(message, arrays)
+        elif request is not None:
+            self._send_request(request)
+
+    def _send_request(self, request: AnswerRequest) -> None:
+        """Send a request; a whole frame's image may lie in the snapshot."""
         request.restart()
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
@@ -285,12 +308,12 @@ class AnswerClient:
 
     def _release_turn(self) -> None:
         """Return to READY where a turn was used or requested for a request that has ended."""
-        if self.phase in (ClientPhase.IN_FLIGHT, ClientPhase.TURN_REQUESTED):
+        if self.phase in (ClientPhase.GLANCING, ClientPhase.IN_FLIGHT, ClientPhase.TURN_REQUESTED):
             self.phase = ClientPhase.READY
 
     def _receive_one(self, timeout_ms: int) -> tuple[bool, Event | None]:
         """Return whether there was a message, and its event."""
-        answer_due = self.requests.request is not None
+        answer_due = self.requests.is_any_open
         try:
             received = self.link.receive(timeout_ms)
         except TransportError as error:
@@ -326,6 +349,8 @@ class AnswerClient:
             return self._on_yes_no(message, received)
         elif isinstance(message, AnswerReply):
             return self._on_answer(message, received)
+        elif isinstance(message, GlanceReply):
+            self._on_glance(message, received)
         elif isinstance(message, QueryAccepted):
             return self._on_query_accepted(message, received)
         elif isinstance(message, ServerHello):
@@ -339,19 +364,18 @@ class AnswerClient:
         return None
 
     def _on_turn(self, message: TurnGrant) -> None:
-        if self.phase in (ClientPhase.CONNECTING, ClientPhase.IN_FLIGHT):
+        if self.phase in (ClientPhase.CONNECTING, ClientPhase.GLANCING, ClientPhase.IN_FLIGHT):
             raise TransportError("it grants a turn that was not requested")
         self.phase, self._turn = ClientPhase.TURN_GRANTED, message.turn
-        if self.requests.request is not None:
-            self._send_open_request()
+        self._send_open()
 
     def _on_turn_expired(self, message: TurnExpired) -> None:
         """The packet came too late. One of an earlier turn was of a request that is not open any more."""
-        if self.phase is ClientPhase.IN_FLIGHT and message.turn == self._turn:
+        if self.phase in (ClientPhase.GLANCING, ClientPhase.IN_FLIGHT) and message.turn == self._turn:
             self._drop_request()
 
     def _drop_request(self) -> None:
-        """The packet came to nothing: its request is dropped, or stays open to be sent again."""
+        """The packet came to nothing: its request or glance is dropped, or stays open to be sent again."""
         self.requests.drop()
         self._release_turn()
 
@@ -365,6 +389,20 @@ class AnswerClient:
         answer = self.requests.on_answer(message, received)
         self._on_success(request)
         return answer
+
+    def _on_glance(self, message: GlanceReply, received: Envelope) -> None:
+        """Take where the model looked; the turn goes on."""
+        if self.phase is not ClientPhase.GLANCING:
+            raise TransportError("it looked at an overview that was not sent")
+        if message.query not in self._known_queries:
+            error = TransportError("it looked for a question that was not asked")
+            if self.requests.glances.is_open(message.glance):
+                self._on_unusable_reply(error)
+            raise error
+        self.requests.on_glance(message, received)
+        self.phase = ClientPhase.TURN_GRANTED
+        self._failures = self._refused_in_row = self._unreadable_in_row = 0
+        self._loss_reported = False
 
     def _on_yes_no(self, message: YesNoReply, received: Envelope) -> Event | None:
         request = self.requests.request
@@ -408,7 +446,7 @@ class AnswerClient:
 
     def _on_lost_connection(self) -> None:
         reason = "the connection was lost"
-        if self._options.reconnect and self.requests.request is not None and not self._options.supervised:
+        if self._options.reconnect and self.requests.is_any_open and not self._options.supervised:
             self._fail(reason)
         elif self._options.reconnect:
             self.reconnect(reason)

@@ -138,6 +138,7 @@ def server_hello(model: AnswerModel, provenance: str, unseen_words: tuple[str, .
         knows_levels=model.knows_levels,
         known_world=model.known_world,
         allocator=model.allocator,
+        can_glance=model.can_glance,
         provenance=provenance,
         unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen_words[:UNSEEN_MAX]),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from arr_coc.hub import bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.recording.identity import SCENE_PREFIX
@@ -47,17 +47,30 @@ class AnswerStats:
     full_flops: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class GlanceStats:
+    """Where a model looked in an overview, and what that took: visual tokens, milliseconds, operations."""
+
+    feedback: Feedback
+    tokens_used: int
+    encode_ms: float
+    prefill_ms: float
+    flops: int = 0
+
+
 class AnswerModel(Protocol):
     """Contract of a loaded model: it answers one packet at a time, and may remember the frames of each client apart.
 
     `knows_levels`: it was trained with coarse tokens. `known_world`: what it only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
+    `can_glance`: its attention to an overview can be read.
     """
 
     model_id: str
     knows_levels: bool
     known_world: str | None
     allocator: bytes
+    can_glance: bool
 
     def select_client(self, client: bytes) -> None:
         """Answer `client` from here on."""
@@ -82,6 +95,10 @@ class AnswerModel(Protocol):
         """Return the probability of yes, given yes or no, and of yes or no at all; `last_stats` covers it, too."""
         ...
 
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        """Read an overview with a query. Raises ModelError where it cannot be told where the model looks."""
+        ...
+
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         """Yield pieces of the answer as they are decoded; ends early once `should_stop` says so."""
         ...
@@ -100,6 +117,7 @@ class QwenAnswerModel:
 
     def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
         from arr_coc.layer import serialize_realiser
+        from arr_coc.qwen.attention import unreadable_layer
 
         self._session = session
         self._options = window
@@ -110,6 +128,7 @@ class QwenAnswerModel:
         self.knows_levels = session.qwen.knows_levels
         self.known_world = session.qwen.known_world
         self.allocator = serialize_realiser(session.qwen.realiser)
+        self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and unreadable_layer(session.qwen) is None
 
     def select_client(self, client: bytes) -> None:
         from arr_coc.qwen.encoding import IncrementalEncoder
@@ -146,6 +165,10 @@ class QwenAnswerModel:
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         found = self._session.score_yes_no(packet, query, self._window)
         return found.yes, found.mass
+
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        found = self._session.glance(packet, query)
+        return GlanceStats(found.feedback, found.tokens_used, found.encode_ms, found.prefill_ms, found.work.flops)
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
         return self._session.answer(packet, query, should_stop, self._window)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TokenPacket
+from stream.answer.glance import GlanceCosts, GlanceOutcome, GlanceTracker
 from stream.clock import Clock
 from stream.errors import TransportError
 from stream.events import (
@@ -22,8 +23,8 @@ from stream.events import (
 )
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import check_taught, feedback_of
-from stream.protocol.messages import AnswerDelta, AnswerReply, YesNoReply
-from stream.recording.journal import Journal
+from stream.protocol.messages import AnswerDelta, AnswerReply, GlanceReply, YesNoReply
+from stream.recording.journal import Journal, JournalGlance
 from stream.transport import Envelope
 from stream.untrusted import ANSWER_CHARS_MAX, PIECES_MAX
 
@@ -160,8 +161,12 @@ class AnswerRequest:
             by_pts_s=new.media_ns / NS_PER_S,
         )
 
-    def to_answer_event(self, reply: AnswerReply, now_ns: int) -> Answer:
-        """Return the answer as an event; latencies count from the capture of its frame."""
+    def to_answer_event(self, reply: AnswerReply, now_ns: int, glanced: GlanceCosts | None = None) -> Answer:
+        """Return the answer as an event; latencies count from the capture of its frame.
+
+        `glanced`: the costs of the glances before it, whose operations count as its own.
+        """
+        glanced = glanced or GlanceCosts()
         stamp = self.stamp
         end_s = stamp.media_ns / NS_PER_S
         oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
@@ -180,12 +185,15 @@ class AnswerRequest:
             text_tokens=reply.text_tokens,
             frames=reply.frames,
             kept_bytes=reply.kept_bytes,
-            flops=reply.flops,
+            flops=reply.flops + glanced.flops,
             full_flops=reply.full_flops,
+            glances=glanced.glances,
+            glance_tokens=glanced.tokens,
             timing=AnswerTiming(
                 encode_ms=reply.encode_ms,
                 prefill_ms=reply.prefill_ms,
                 decode_ms=reply.decode_ms,
+                glance_ms=glanced.ms,
                 ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
                 total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
             ),
@@ -196,7 +204,7 @@ class RequestTracker:
     """The open request, at most one: its replies become events, feedback, and entries of the journal.
 
     `request` is the open one, `next_number` that of the next answer. `lost_answers` counts answers that were lost with
-    a server, `cancelled_answers` those that a cut made stale.
+    a server, `cancelled_answers` those that a cut made stale. `glances` are those that prepare the next answer.
     """
 
     def __init__(self, options: ClientOptions, clock: Clock) -> None:
@@ -205,10 +213,16 @@ class RequestTracker:
         self._feedback: Feedback | None = None
         self._feedback_error: TransportError | None = None
         self._cancelled_number: int | None = None
+        self.glances = GlanceTracker(clock, resends=options.resend_after_loss)
         self.request: AnswerRequest | None = None
         self.next_number = 0
         self.lost_answers = 0
         self.cancelled_answers = 0
+
+    @property
+    def is_any_open(self) -> bool:
+        """True while an answer or a glance is awaited."""
+        return self.request is not None or self.glances.request is not None
 
     def take_feedback(self) -> Feedback | None:
         """Return the newest feedback since the last call."""
@@ -232,6 +246,16 @@ class RequestTracker:
         answer = entry.answer
         return [AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s), answer]
 
+    def glance_from_journal(self, stamp: FrameStamp) -> bool:
+        """Return whether the journal holds the answer about this frame; the glance before it has then ended."""
+        journal = self._options.journal
+        entry = None if journal is None else journal.lookup(self.next_number, stamp.frame_index)
+        if entry is not None and entry.glance is not None:
+            feedback = entry.glance.feedback
+            feedback = None if feedback is None else dataclasses.replace(feedback, stamp=stamp)
+            self.glances.recall(GlanceOutcome(entry.glance.event, stamp, feedback))
+        return entry is not None
+
     def open(self, request: AnswerRequest) -> None:
         """Take a new request. The image of a whole frame may change once this has returned."""
         packet = request.packet
@@ -241,7 +265,8 @@ class RequestTracker:
         self.next_number += request.wants_answer
 
     def drop(self) -> None:
-        """Drop the open request, as its answer would be late, unless it is to be sent again."""
+        """Drop the open request, as its answer would be late, or glance, unless it is to be sent again."""
+        self.glances.drop()
         if not self._options.resend_after_loss and self.request is not None:
             self.lost_answers += self.request.verifies is None
             self.request = None
@@ -296,14 +321,20 @@ class RequestTracker:
         self.request = None
         if request.verifies is not None:
             return request.to_shadow_event(reply)
-        answer = request.to_answer_event(reply, self._clock.now_ns())
+        glance = self.glances.last
+        answer = request.to_answer_event(reply, self._clock.now_ns(), self.glances.on_answer())
         self._feedback = feedback or self._feedback
         if request.shadow is not None:
             self._write_snapshot(request.shadow)
             self.request = AnswerRequest(answer.answer, request.shadow, answer.trigger, verifies=answer)
         if self._options.journal is not None:
-            self._options.journal.append(answer, feedback)
+            kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
+            self._options.journal.append(answer, feedback, kept)
         return answer
+
+    def on_glance(self, reply: GlanceReply, received: Envelope) -> None:
+        """Take where the model looked. Raises TransportError where that was not asked for."""
+        self._feedback_error = self.glances.on_reply(reply, received) or self._feedback_error
 
     def is_open(self, number: int) -> bool:
         """Return whether the answer of this number is awaited."""

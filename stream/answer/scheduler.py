@@ -8,6 +8,7 @@ from typing import Protocol
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
+from stream.answer.glance import GlanceOutcome
 from stream.answer.model import doubt_about
 from stream.answer.request import ClientOptions
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
@@ -19,6 +20,7 @@ from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, LinkObserver, Transport
 from stream.transport.security import ClientCurve
+from stream.untrusted import GLANCES_A_TURN_MAX
 
 MS_PER_S = 1000
 
@@ -90,6 +92,18 @@ class AnswerObserver(Protocol):
         """An answer brought feedback."""
         ...
 
+    def on_glance(self, glance: GlanceOutcome) -> None:
+        """The model looked at an overview; of the newest frame, or of one that is past by now."""
+        ...
+
+    def is_glance_due(self) -> bool:
+        """Return whether the model is to look at an overview of the newest frame before it is asked about it."""
+        ...
+
+    def make_glance_packet(self) -> TokenPacket | None:
+        """Return the newest frame's overview, which is sent; None where that frame is not there any more."""
+        ...
+
     def on_event(self, event: Event) -> None:
         """Something is to be emitted."""
         ...
@@ -144,23 +158,28 @@ class AnswerScheduler:
         self._standing = None if policy.standing_query is None else StandingQuery(policy.standing_query)
         self._answers_queries = policy.standing_query is None or not policy.standing_query.only_query
         self._lost_answers = self._answers = 0
+        self._glances = self._stale_glances = 0
         self._model_known = self._finishing = False
         self._query = policy.query
         self.client = AnswerClient(policy.query, options, clock)
 
     @property
     def drops(self) -> dict[str, int]:
-        """Answer points that came while another one still waited, answers that were lost or cancelled, and messages of
-        the answer server that it may not send."""
+        """Answer points that came while another one still waited, answers that were lost or cancelled, glances that
+        were lost or came to nothing because of a cut or another query, and messages of the answer server that it may
+        not send."""
         client = self.client
         dropped = {
             "answer.busy": self._triggers.missed,
             "answer.lost": client.requests.lost_answers,
             "answer.cancelled": client.requests.cancelled_answers,
         }
-        if client.refused_messages:
-            dropped["answer.refused"] = client.refused_messages
-        return dropped
+        seldom = {
+            "answer.refused": client.refused_messages,
+            "glance.lost": client.requests.glances.lost,
+            "glance.stale": self._stale_glances,
+        }
+        return dropped | {queue: count for queue, count in seldom.items() if count}
 
     def connect(self, transport: Transport) -> None:
         """Begin to connect to the answer server."""
@@ -240,6 +259,9 @@ class AnswerScheduler:
         feedback = client.requests.take_feedback()
         if feedback is not None:
             self._observer.on_feedback(feedback)
+        glance = client.requests.glances.take_outcome()
+        if glance is not None:
+            self._on_glance(glance)
 
     def check_timeout(self) -> None:
         """Give up an answer server that is silent for too long. Raises StageDied where it has no successor, and in
@@ -288,6 +310,13 @@ class AnswerScheduler:
             self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
         self._model_known, self._query = True, embedding.text
 
+    def _on_glance(self, glance: GlanceOutcome) -> None:
+        """Pass on where the model looked, unless it looked at another shot, or for another query."""
+        if glance.stamp.epoch != self._stamp.epoch or glance.event.query != self._query:
+            self._stale_glances += 1
+        else:
+            self._observer.on_glance(glance)
+
     def _cancel_stale_answer(self, new: FrameStamp, by: str) -> None:
         """Cancel the answer about what came before the frame `new`; a standing query that was evaluated with it is due
         again."""
@@ -314,22 +343,57 @@ class AnswerScheduler:
         return self.client.may_send
 
     def _ask_and_wait(self) -> None:
-        """Where an answer is due: ask for it, and wait for it."""
+        """Where an answer is due: glance where that is due, ask, and wait for the answer."""
         if not self._due:
             return
+        self._glance_and_wait()
         if self.client.recall(self._stamp):
             self._triggers.fire()
             self._observer.on_asked()
         else:
             self._wait_for(self._has_turn)
             if self.client.may_send:
-                self._ask()
+                self._send_packet()
         self._wait_for(lambda: not self.client.busy)
 
+    def _glance_and_wait(self) -> None:
+        """Have the model look where that is due, or take from the journal where it looked, and wait for that."""
+        self._wait_for(lambda: not self.client.busy)
+        while self._may_glance():
+            if self.client.recall_glance(self._stamp):
+                self._observer.make_glance_packet()
+                self.process_replies(0)
+                return
+            self._wait_for(self._has_turn)
+            if not self.client.may_send or not self._send_glance():
+                return
+            self._wait_for(lambda: not self.client.busy)
+
     def _ask(self) -> None:
+        """Send what is due next for the turn that was granted: a glance, or the packet."""
+        if self._may_glance():
+            self._send_glance()
+        else:
+            self._send_packet()
+
+    def _may_glance(self) -> bool:
+        """Return whether a glance is due; not so where one after the other comes to nothing."""
+        return self._glances < GLANCES_A_TURN_MAX and self._observer.is_glance_due()
+
+    def _send_glance(self) -> bool:
+        """Send an overview of the newest frame; returns whether that frame was still there."""
+        packet = self._observer.make_glance_packet()
+        if packet is None:
+            return False
+        self._glances += 1
+        self.client.send_glance(packet)
+        return True
+
+    def _send_packet(self) -> None:
         packet = self._observer.make_packet()
         if packet is None:
             return
+        self._glances = 0
         wants_answer = self._triggers.due is not None
         trigger: str = self._triggers.fire() if wants_answer else ""
         yes_no_trigger: str = ""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
 from arr_coc.types import NS_PER_S
 from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
-from stream.answer.model import AnswerModel, AnswerStats, Packet
+from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import StreamError, TransportError
 from stream.protocol.buffers import SharedFrameReader
@@ -28,6 +28,8 @@ from stream.protocol.messages import (
     Disconnect,
     ErrorReply,
     FramePacketMessage,
+    GlancePacketMessage,
+    GlanceReply,
     KeepAlive,
     Message,
     QueryAccepted,
@@ -43,6 +45,7 @@ from stream.untrusted import (
     ANSWER_CHARS_MAX,
     CLIENTS_MAX,
     DETAILS_CHARS_MAX,
+    GLANCES_A_TURN_MAX,
     HEARD_AT_ONCE,
     PIECES_MAX,
     QUESTIONS_AT_ONCE,
@@ -87,6 +90,7 @@ class AnswerServer:
         self._turn = 0
         self._granted: tuple[Client, int] | None = None
         self._granted_ns = 0
+        self._glances = 0
         self._keep_alive_ns = 0
         self._packet: Envelope | None = None
         self._serving: Client | None = None
@@ -122,17 +126,28 @@ class AnswerServer:
             return
         client = self._granted[0]
         if self._packet is not None:
-            received = self._packet
-            self._revoke_turn()
-            self._serve(client, received)
+            self._serve_turn(client, self._packet)
         elif time.monotonic_ns() - self._granted_ns > self._clients.turn_limit_ns(client, TURN_LIMIT_NS):
             self._clients.turn_expired(client)
             self._revoke_turn()
 
+    def _serve_turn(self, client: Client, received: Envelope) -> None:
+        """Serve what the client sent in its turn. After a glance the turn goes on, and counts its time anew."""
+        self._packet = None
+        if not isinstance(received.message, GlancePacketMessage):
+            self._revoke_turn()
+            self._serve(client, received)
+            return
+        self._glances += 1
+        self._serve(client, received)
+        if self._unwanted and self._has_turn(client):
+            self._revoke_turn()
+        self._granted_ns = time.monotonic_ns()
+
     def _grant(self, client: Client) -> None:
         self._turn += 1
         if self._send(client, TurnGrant(turn=self._turn)):
-            self._granted, self._granted_ns = (client, self._turn), time.monotonic_ns()
+            self._granted, self._granted_ns, self._glances = (client, self._turn), time.monotonic_ns(), 0
 
     def _revoke_turn(self) -> None:
         self._granted = self._packet = None
@@ -173,14 +188,18 @@ class AnswerServer:
             self._clients.enqueue(client)
         elif isinstance(message, Cancel):
             self._cancel(client)
-        elif isinstance(message, (TokenPacketMessage, FramePacketMessage)):
-            if self._granted == (client, message.turn) and self._packet is None:
+        elif isinstance(message, (TokenPacketMessage, GlancePacketMessage, FramePacketMessage)):
+            if self._granted == (client, message.turn) and self._packet is None and self._may_send(message):
                 self._packet = received
             else:
                 self._send(client, TurnExpired(turn=message.turn))
         else:
             error = TransportError(f"the answer server expected a packet, got {type(message).__name__}")
             self._refuse(client, error)
+
+    def _may_send(self, message: Message) -> bool:
+        """Return whether the turn allows this packet: not glance after glance, while others wait."""
+        return not isinstance(message, GlancePacketMessage) or self._glances < GLANCES_A_TURN_MAX
 
     def _on_unreadable(self, client: Client, error: TransportError) -> None:
         """What a client sends in its turn may be the packet that it waits for an answer to."""
@@ -279,14 +298,18 @@ class AnswerServer:
         return there
 
     def _serve(self, client: Client, received: Envelope) -> None:
-        """Answer one packet. What fails is reported to its sender, and ends a server that is not shared."""
+        """Answer one packet, or glance at it. What fails is reported to its sender, and ends a server that is not
+        shared."""
         state = self._clients.get(client)
         if state is None:
             return
         self._serving, self._unwanted = client, False
-        self._clients.turn_used(client)
         try:
-            self._answer(client, state, received)
+            if isinstance(received.message, GlancePacketMessage):
+                self._glance(client, state, received.message, received)
+            else:
+                self._clients.turn_used(client)
+                self._answer(client, state, received)
         except CancelledError:
             raise
         except Exception as error:
@@ -297,6 +320,15 @@ class AnswerServer:
             log.debug("the answer server goes on", exc_info=True)
         finally:
             self._serving = None
+
+    def _glance(self, client: Client, state: ClientState, message: GlancePacketMessage, received: Envelope) -> None:
+        """Reply where the model looks in an overview, asked the client's query."""
+        packet, query = token_packet(message, received.parts), state.query
+        self._model.select_client(client)
+        found = self._model.glance(packet, query)
+        self._receive(0)
+        if not self._unwanted:
+            self._send(client, *_glance_reply(message.glance, query, found))
 
     def _answer(self, client: Client, state: ClientState, received: Envelope) -> None:
         number, packet, wants_answer = self._packet_of(received)
@@ -407,6 +439,22 @@ def _yes_no_reply(
         prefill_ms=stats.prefill_ms,
         kept_bytes=stats.kept_bytes,
         feedback_stamp=None if feedback is None else feedback.stamp,
+        arrays=specs_of(*arrays),
+    )
+    return message, arrays
+
+
+def _glance_reply(number: int, query: str, found: GlanceStats) -> tuple[GlanceReply, Arrays]:
+    """Return the message of a glance, and the arrays of its feedback."""
+    arrays = feedback_arrays(found.feedback)
+    message = GlanceReply(
+        glance=number,
+        query=query,
+        tokens_used=found.tokens_used,
+        encode_ms=found.encode_ms,
+        prefill_ms=found.prefill_ms,
+        flops=found.flops,
+        feedback_stamp=found.feedback.stamp,
         arrays=specs_of(*arrays),
     )
     return message, arrays

@@ -222,6 +222,15 @@ class RunOptions:
         ConfigKey("allocate.strategy"),
     ] = None
     encode: Encode = None
+    glance: Annotated[
+        bool | None,
+        typer.Option(
+            "--glance/--no-glance",
+            help="Look at an overview before answering something new. [for models without a trained allocator]",
+            show_default=False,
+        ),
+        ConfigKey("answer.glance.enabled"),
+    ] = None
     window: Annotated[
         str | None,
         text_option("--window", metavar="N", help="Frames per answer. [1]"),

@@ -71,8 +71,9 @@ def json_lines(event: Event) -> list[str]:
 
 
 def text_lines(event: Event) -> list[str]:
-    """Return an answer or yes/no check, with the recorded one where that was another, or the summary; nothing else."""
-    from stream.runtime.replay import ReplayedAnswer, ReplayedYesNo, ReplaySummary
+    """Return an answer or yes/no check, with the recorded one where that was another, a glance that differs, or the
+    summary; nothing else."""
+    from stream.runtime.replay import ReplayedAnswer, ReplayedGlance, ReplayedYesNo, ReplaySummary
 
     if isinstance(event, ReplaySummary):
         return [_total(event)]
@@ -81,6 +82,8 @@ def text_lines(event: Event) -> list[str]:
     if isinstance(event, ReplayedYesNo):
         question = printable(event.question)
         return _compared(event, *(f"yes {100 * yes:.1f} %: {question}" for yes in (event.yes, event.recorded_yes)))
+    if isinstance(event, ReplayedGlance) and not event.same:
+        return [f"{clock_text(event.pts_s)}  differs   a glance, by {100 * event.difference:.2f} % of its attention"]
     return []
 
 
@@ -94,7 +97,7 @@ def _compared(event: ReplayedAnswer | ReplayedYesNo, now: str, recorded: str) ->
 def _total(summary: ReplaySummary) -> str:
     """Return the numbers of answers replayed and differing, and of frames and drops of the run."""
     parts = []
-    for count, what in ((summary.answers, "answer"), (summary.looks, "look")):
+    for count, what in ((summary.answers, "answer"), (summary.looks, "look"), (summary.glances, "glance")):
         if count:
             parts.append(counted(count, what))
     if summary.first_s is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-import msgspec
-
 from arr_coc.errors import of_counted
 from stream import logs
 from stream.clock import Clock, MonotonicClock, clock_text, duration_text
@@ -28,6 +26,7 @@ from stream.events import (
     Skipped,
     Summary,
     VerdictChanged,
+    event_fields,
 )
 from stream.logs import json_line, write_line, write_now
 from stream.monitor.health import RunHandle
@@ -185,7 +184,7 @@ class JsonDisplay(Display):
     def write(self, event: Event) -> None:
         if isinstance(event, (FrameReady, AnswerDeltaEvent, Explanation)):
             return
-        fields = msgspec.to_builtins(event)
+        fields = event_fields(event)
         write_line(json_line(log_level(event), {"event": fields.pop("type"), **fields}))
         if self._captions and isinstance(event, VerdictChanged):
             print_answer(clock_text(event.pts_s), verdict_text(event))

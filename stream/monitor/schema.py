@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from arr_coc.types import TILE_PX
-from stream.events import AnyEvent, Event, Explanation, FrameMap, FrameReady, Skipped, Started
+from stream.events import PICTURE, AnyEvent, Event, Explanation, FrameMap, FrameReady, Glance, Skipped, Started
 from stream.monitor.metrics import Percentiles
 
 VERSION = 1
@@ -65,7 +65,8 @@ class StatsMessage:
     the run; `ttft_ms` and `total_ms` of the last answer, `ttft_p95_ms` of the last sixty. `tokens` and `tiles` are
     those of the newest frame. `target_ms` and `budget`: the latency that is held, and the budget for it. `checks`:
     answers that were compared with those of all tokens, how many of them were the same, and the mean share of equal
-    words.
+    words. `glances`: looks at an overview before an answer, `glance_tokens` their visual tokens, `glance_ms` the time
+    of the last one.
     """
 
     uptime_s: float
@@ -89,6 +90,9 @@ class StatsMessage:
     checks: int
     checks_same: int
     checks_words: float | None
+    glances: int
+    glance_tokens: int
+    glance_ms: float | None
     tokens: int
     tiles: int
     dirty_share: float | None
@@ -101,11 +105,14 @@ def envelope(topic: str, fields: Mapping[str, Any], seq: int = 0, unix_ns: int =
 
 
 def event_message(event: Event) -> tuple[str, dict[str, Any]] | None:
-    """Topic and fields of an event; None of one that is not published. The map of a frame is laid flat."""
+    """Topic and fields of an event; None of one that is not published. The map of a frame or glance is laid flat."""
     if isinstance(event, UNPUBLISHED):
         return None
     fields = msgspec.structs.asdict(event)
     if isinstance(event, FrameReady):
-        del fields["slot"], fields["duration_s"], fields["map"]
+        del fields["duration_s"]
+    if isinstance(event, (FrameReady, Glance)):
+        for name in PICTURE:
+            del fields[name]
         fields |= {name: getattr(event.map, name, None) for name in FrameMap.__struct_fields__}
     return str(event.__struct_config__.tag), fields

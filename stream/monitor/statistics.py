@@ -22,6 +22,7 @@ from stream.events import (
     Cut,
     Event,
     FrameReady,
+    Glance,
     Outage,
     PictureChanged,
     Restarted,
@@ -163,6 +164,8 @@ class RunStatistics:
         self._tokens = self._tiles = self._flops = self._full_flops = 0
         self._dirty_share = 0.0
         self._outages, self._outages_s = 0, 0.0
+        self._glances = self._glance_tokens = 0
+        self._glance_ms: float | None = None
         self._checks, self._checks_same, self._checks_words = 0, 0, 0.0
         self._restarts: Counter[str] = Counter()
 
@@ -174,6 +177,8 @@ class RunStatistics:
                 self._add_frame(event)
             elif isinstance(event, Answer):
                 self._add_answer(event)
+            elif isinstance(event, Glance):
+                self._add_glance(event)
             elif isinstance(event, Outage):
                 self._add_outage(event, now_ns)
             elif isinstance(event, Cut):
@@ -224,6 +229,9 @@ class RunStatistics:
                 checks=self._checks,
                 checks_same=self._checks_same,
                 checks_words=self._checks_words / self._checks if self._checks else None,
+                glances=self._glances,
+                glance_tokens=self._glance_tokens,
+                glance_ms=self._glance_ms,
                 tokens=0 if newest is None else newest.tokens,
                 tiles=0 if newest is None else newest.tiles,
                 dirty_share=_dirty_share(table, now_ns),
@@ -258,6 +266,7 @@ class RunStatistics:
                 mean_tiles=self._tiles / frames,
                 work_ratio=self._full_flops / self._flops if self._flops else None,
                 found=self._found,
+                glances=self._glances,
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -282,6 +291,12 @@ class RunStatistics:
         self._full_flops += event.full_flops
         if event.timing is not None:
             self._ttft_ms.append(event.timing.ttft_ms)
+
+    def _add_glance(self, event: Glance) -> None:
+        self._glances += 1
+        self._glance_tokens += event.tokens_used
+        if event.timing is not None:
+            self._glance_ms = event.timing.total_ms
 
     def _add_outage(self, event: Outage, now_ns: int) -> None:
         """An outage is no jitter: what came before it is not compared with what comes after."""

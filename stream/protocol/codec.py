@@ -30,6 +30,8 @@ from stream.protocol.messages import (
     AnswerReply,
     ArraySpec,
     FramePacketMessage,
+    GlancePacketMessage,
+    GlanceReply,
     Message,
     QueryAccepted,
     TokenPacketMessage,
@@ -66,18 +68,38 @@ def token_message(
     arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
     specs = specs_of(*arrays)
     message = TokenPacketMessage(
-        answer=answer, turn=turn, stamp=packet.stamp, grid=packet.grid, wants_answer=wants_answer, arrays=specs
+        answer=answer,
+        turn=turn,
+        stamp=packet.stamp,
+        grid=packet.grid,
+        wants_answer=wants_answer,
+        overview=packet.overview,
+        arrays=specs,
     )
     return message, arrays
 
 
-def token_packet(message: TokenPacketMessage, parts: Sequence[Part]) -> TokenPacket:
-    """Return the TokenPacket of a message."""
+def token_packet(message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part]) -> TokenPacket:
+    """Return the TokenPacket of a message; that of a glance is an overview and nothing else."""
+    kind = type(message).__name__
     check_bounds(message)
     regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
-    _check_regions(type(message).__name__, regions, message.grid.rows, message.grid.cols)
-    _check_finite(type(message).__name__, relevance)
-    return TokenPacket(message.stamp, message.grid, regions, relevance, pixels)
+    _check_regions(kind, regions, message.grid.rows, message.grid.cols)
+    _check_finite(kind, relevance)
+    overview = len(regions) if isinstance(message, GlancePacketMessage) else message.overview
+    if overview > len(regions):
+        raise TransportError(f"{kind} holds {len(regions)} regions, and says that {overview} of them are an overview")
+    if isinstance(message, GlancePacketMessage) and not overview:
+        raise TransportError(f"{kind} holds no overview")
+    return TokenPacket(message.stamp, message.grid, regions, relevance, pixels, overview)
+
+
+def glance_message(glance: int, turn: int, packet: TokenPacket) -> tuple[GlancePacketMessage, list[Array]]:
+    """Return a TokenPacket that is an overview as message and parts."""
+    arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
+    specs = specs_of(*arrays)
+    message = GlancePacketMessage(glance=glance, turn=turn, stamp=packet.stamp, grid=packet.grid, arrays=specs)
+    return message, arrays
 
 
 def frame_message(
@@ -125,12 +147,12 @@ def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbeddin
 
 
 def feedback_arrays(feedback: Feedback | None) -> list[Array]:
-    """Return the parts of an AnswerReply or YesNoReply."""
+    """Return the parts of an AnswerReply, YesNoReply or GlanceReply."""
     return [] if feedback is None else [feedback.regions, feedback.attention, feedback.similarity]
 
 
-def feedback_of(message: AnswerReply | YesNoReply, parts: Sequence[Part]) -> Feedback | None:
-    """Return the feedback that an answer carries, if any."""
+def feedback_of(message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence[Part]) -> Feedback | None:
+    """Return the feedback that a reply carries, if any."""
     if message.feedback_stamp is None:
         _arrays(message, parts)
         return None

@@ -37,7 +37,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -131,7 +131,8 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
 
-    A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked.
+    The first `overview` regions are an overview of the frame. A client's standing query is evaluated with every packet;
+    without `wants_answer` nothing else is asked.
     """
 
     answer: Count
@@ -139,6 +140,20 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     stamp: FrameStamp
     grid: TileGrid
     wants_answer: bool = True
+    overview: Count = 0
+
+
+class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
+    """Client to answer server, for the credit of `turn`: an overview of a frame, which is a TokenPacket of that only.
+
+    The model is to read it with the query, and to tell where it looks. Parts: regions, relevance, pixels. The turn goes
+    on: the packet of that turn follows the reply.
+    """
+
+    glance: Count
+    turn: Count
+    stamp: FrameStamp
+    grid: TileGrid
 
 
 class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
@@ -171,14 +186,16 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     """Answer server to client: the model is ready.
 
     `allocator` holds the weights that its allocator was trained to, as `arr_coc.layer` packs them; empty where there
-    are none. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
-    `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
+    are none. `can_glance`: the model's attention to an overview can be read. `provenance`: model and settings that
+    answers depend on, as `stream.recording.identity` writes them. `unseen_words`: words of the standing query that a
+    model of a small world has never seen, the first of them.
     """
 
     model_id: Name
     knows_levels: bool
     known_world: Name | None
     allocator: Weights = b""
+    can_glance: bool = False
     provenance: Settings = ""
     unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
 
@@ -273,6 +290,21 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     feedback_stamp: FrameStamp | None = None
 
 
+class GlanceReply(Message, frozen=True, tag="glance_reply"):
+    """Answer server to client: where the model looked in an overview, asked `query`. The client still has its turn.
+
+    Parts: regions, attention and similarity of the feedback. `flops` are the operations that the glance took.
+    """
+
+    glance: Count
+    query: Query
+    tokens_used: Count
+    encode_ms: DurationMs
+    prefill_ms: DurationMs
+    flops: Count = 0
+    feedback_stamp: FrameStamp | None = None
+
+
 class ErrorReply(Message, frozen=True, tag="error_reply"):
     """Answer server to client: the request failed. `error` names the exception's class, `details` is its traceback."""
 
@@ -289,6 +321,7 @@ AnyMessage: TypeAlias = (
     | FrameCaptured
     | TextureUpdated
     | TokenPacketMessage
+    | GlancePacketMessage
     | FramePacketMessage
     | Connect
     | ServerHello
@@ -302,6 +335,7 @@ AnyMessage: TypeAlias = (
     | AnswerDelta
     | YesNoReply
     | AnswerReply
+    | GlanceReply
     | ErrorReply
 )
 

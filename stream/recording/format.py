@@ -27,7 +27,7 @@ from stream.protocol.messages import PROTOCOL, AnyMessage, ArraySpec, check_boun
 from stream.recording.log import ForeignFile, RecordLog
 from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX
 
-MAGIC = b"arr-coc recording 2\n"
+MAGIC = b"arr-coc recording 3\n"
 """First bytes of every part; its number is raised whenever records change."""
 
 FORMAT = b"arr-coc recording "

@@ -17,17 +17,18 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from arr_coc.types import Feedback, FrameStamp
 from stream.config import STDOUT, Config
 from stream.errors import NothingToContinue, ResumeError, TransportError
-from stream.events import Answer
+from stream.events import Answer, Glance
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
-MAGIC = b"arr-coc journal 1\n"
+MAGIC = b"arr-coc journal 2\n"
 """First bytes of every journal; its number is raised whenever records change."""
 
 SUFFIX = ".resume"
@@ -39,28 +40,58 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """An answer of the run that is continued, and its feedback.
+class JournalGlance:
+    """A glance of the run that is continued, and its feedback."""
 
-    The feedback's stamp is that of the earlier run: its epoch means nothing in this one.
+    event: Glance
+    feedback: Feedback | None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """An answer of the run that is continued, its feedback, and the glance before it, where there was one.
+
+    A feedback's stamp is that of the earlier run: its epoch means nothing in this one.
     """
 
     answer: Answer
     feedback: Feedback | None
+    glance: JournalGlance | None = None
 
 
 class _Identity(msgspec.Struct, frozen=True):
     identity: dict[str, str]
 
 
+class _FeedbackRecord(msgspec.Struct, frozen=True):
+    """Feedback, its arrays as bytes: int32 [K, 3], float32 [K], float32 [K]."""
+
+    stamp: FrameStamp
+    regions: bytes
+    attention: bytes
+    similarity: bytes
+
+    @classmethod
+    def of(cls, feedback: Feedback | None) -> _FeedbackRecord | None:
+        if feedback is None:
+            return None
+        arrays = (feedback.regions, feedback.attention, feedback.similarity)
+        return cls(feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
+
+    def feedback(self) -> Feedback:
+        """Raises ValueError or TransportError for bytes that no run has written."""
+        regions = np.frombuffer(self.regions, np.int32).reshape(-1, 3)
+        attention, similarity = (np.frombuffer(part, np.float32) for part in (self.attention, self.similarity))
+        return checked_feedback(Feedback(self.stamp, regions, attention, similarity))
+
+
 class _AnswerRecord(msgspec.Struct, frozen=True):
-    """An answer; the arrays of its feedback as bytes: int32 [K, 3], float32 [K], float32 [K]."""
+    """An answer and its feedback; the glance before it and that one's."""
 
     answer: Answer
-    stamp: FrameStamp | None = None
-    regions: bytes = b""
-    attention: bytes = b""
-    similarity: bytes = b""
+    feedback: _FeedbackRecord | None = None
+    glance: Glance | None = None
+    glance_feedback: _FeedbackRecord | None = None
 
 
 class Journal:
@@ -138,14 +169,13 @@ class Journal:
             )
         return entry
 
-    def append(self, answer: Answer, feedback: Feedback | None) -> None:
+    def append(self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None = None) -> None:
         """Write an answer down, unless it came from the journal; it is on the disk when this returns."""
         if not self._log.is_open or answer.answer in self._entries:
             return
-        record = _AnswerRecord(answer)
-        if feedback is not None:
-            arrays = (feedback.regions, feedback.attention, feedback.similarity)
-            record = _AnswerRecord(answer, feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
+        record = _AnswerRecord(answer, _FeedbackRecord.of(feedback))
+        if glance is not None:
+            record = replace(record, glance=glance.event, glance_feedback=_FeedbackRecord.of(glance.feedback))
         try:
             self._log.append(msgspec.msgpack.encode(record))
         except OSError as error:
@@ -185,11 +215,11 @@ def _entry(record: bytes) -> JournalEntry:
     kept = msgspec.msgpack.decode(record, type=_AnswerRecord)
     if len(kept.answer.text) > ANSWER_CHARS_MAX:
         raise ValueError
-    if kept.stamp is None:
-        return JournalEntry(kept.answer, None)
-    regions = np.frombuffer(kept.regions, np.int32).reshape(-1, 3)
-    attention, similarity = (np.frombuffer(part, np.float32) for part in (kept.attention, kept.similarity))
-    return JournalEntry(kept.answer, checked_feedback(Feedback(kept.stamp, regions, attention, similarity)))
+    feedback = None if kept.feedback is None else kept.feedback.feedback()
+    if kept.glance is None:
+        return JournalEntry(kept.answer, feedback)
+    seen = None if kept.glance_feedback is None else kept.glance_feedback.feedback()
+    return JournalEntry(kept.answer, feedback, JournalGlance(kept.glance, seen))
 
 
 def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:

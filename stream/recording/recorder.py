@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from stream.events import AnswerDeltaEvent, AnyEvent, Event, FrameReady, Notice
+from stream.events import AnswerDeltaEvent, AnyEvent, Event, FrameReady, Glance, Notice
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -86,7 +86,7 @@ class Recorder:
         """Record an event. Left out are pieces of text, which the answer has whole, and pictures of a frame."""
         if isinstance(event, AnswerDeltaEvent):
             return
-        if isinstance(event, FrameReady):
+        if isinstance(event, (FrameReady, Glance)):
             event = replace(event, slot=None, map=None)
         self._put(lambda: EventRecord(cast(AnyEvent, event)))
 

@@ -25,7 +25,7 @@ from stream.clock import Clock
 from stream.config import Config
 from stream.control import RunControl
 from stream.errors import StageDied
-from stream.events import Event, FrameReady, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
+from stream.events import Event, FrameReady, Glance, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
 from stream.media import AllocationOverlay
 from stream.protocol.buffers import SlotTable
 from stream.recording.identity import answer_provenance
@@ -213,7 +213,7 @@ class Pipeline(BaseRun):
         for data in events:
             event = unpack_event(data)
             yield event
-            if isinstance(event, FrameReady) and event.slot is not None:
+            if isinstance(event, (FrameReady, Glance)) and event.slot is not None:
                 self._overlays.discard(event.slot)
 
     def _notices(self) -> list[Notice]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
+from arr_coc.errors import ModelError
 from arr_coc.layer import deserialize_realiser
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
@@ -30,7 +32,8 @@ class RunPlan:
     a stage has no time for is replaced by the next one; else the stage before it waits. `restart`: a process that dies
     or hangs is started again. `target_ms` is the latency that is held; None where none is asked for or it cannot be.
     `notices` say what was asked for and has no effect in this run. `client` lacks what depends on the answer server's
-    endpoint, `allocator` what depends on its model.
+    endpoint, `allocator` what depends on its model: its glances are those that there are if the model is to glance.
+    `must_glance`: it is to, whatever allocator comes with it.
     """
 
     realtime: bool
@@ -42,6 +45,7 @@ class RunPlan:
     schedule: SchedulePolicy
     client: ClientOptions
     target_ms: float | None
+    must_glance: bool
     notices: tuple[Notice, ...]
 
     @classmethod
@@ -74,6 +78,7 @@ class RunPlan:
                 journal=journal,
             ),
             target_ms=None if no_target else answer.target_ms,
+            must_glance=answer.glance.enabled is True,
             notices=(*([target_off()] if no_target else []), *([cancel_off()] if no_cancel else [])),
         )
 
@@ -82,12 +87,22 @@ class RunPlan:
         return None if self.target_ms is None else LatencyController(self.target_ms, self.allocator.budget)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator:
-        """Returns the allocator for a model; the strategy `auto` depends on whether that knows coarse tokens.
+        """Returns the allocator for a model; the strategy `auto` depends on whether that knows coarse tokens, and
+        glances on whether it came with an allocator of its own.
 
-        Raises ModelError where the weights that came with the hello do not fit.
+        Raises ModelError where the weights that came with the hello do not fit, and where it must glance and cannot.
         """
-        options = replace(self.allocator, levels=hello.knows_levels)
+        options = replace(self.allocator, levels=hello.knows_levels, glance=self._glance_options(hello))
         return StreamAllocator(options, deserialize_realiser(hello.allocator, hello.model_id))
+
+    def _glance_options(self, hello: ServerHello) -> GlanceOptions | None:
+        if self.must_glance and not hello.can_glance:
+            raise ModelError(
+                f"{hello.model_id} cannot glance: its attention cannot be read; leave --glance out, or name another "
+                "model with -m"
+            )
+        wanted = self.must_glance or not hello.allocator
+        return self.allocator.glance if wanted and hello.can_glance else None
 
 
 def _texture_options(config: Config) -> TextureOptions:
@@ -111,7 +126,17 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         tau_ms=allocate.tau_ms,
         seed=allocate.seed,
         on_device=paced,
+        glance=_glance_options(config),
     )
+
+
+def _glance_options(config: Config) -> GlanceOptions | None:
+    """Return None where no frame is glanced at, with any model."""
+    answer, glance = config.answer, config.answer.glance
+    if glance.enabled is False or answer.encode not in NEEDS_TOKENS_ONLY:
+        return None
+    keep = KEEP_OVERVIEW if answer.overview == "auto" else answer.overview == "keep"
+    return GlanceOptions(glance.tokens, glance.every_s, keep)
 
 
 def _allocate_policy(config: Config, *, live: bool) -> AllocatePolicy:

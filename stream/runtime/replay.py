@@ -1,7 +1,7 @@
 """Replay of a recording: the same packets and questions, in the same order, to the same model.
 
-No source, no texture and no allocation take part. Yes/no checks and answers come as events of their own, each beside
-the recorded one; all other events come as they were.
+No source, no texture and no allocation take part. Glances, yes/no checks and answers come as events of their own, each
+beside the recorded one; all other events come as they were.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from arr_coc.types import NS_PER_S
+import numpy as np
+
+from arr_coc.types import NS_PER_S, Feedback, TokenPacket
 from stream.answer.model import QWEN, AnswerModel, Packet, load_answer_model
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, EventRebaser, FrameReady, Summary, YesNoResult
-from stream.protocol.codec import frame_packet, token_packet
+from stream.events import Answer, Event, EventRebaser, FrameReady, Glance, Summary, YesNoResult
+from stream.protocol.codec import feedback_of, frame_packet, token_packet
 from stream.protocol.messages import (
     AnswerReply,
-    AnyMessage,
     Cancel,
     Connect,
     FramePacketMessage,
+    GlancePacketMessage,
+    GlanceReply,
     ServerHello,
     TokenPacketMessage,
     TurnExpired,
@@ -42,7 +45,7 @@ CLIENT = b"replay"
 TOLERANCE = 1e-3
 """Largest difference of probabilities that are the same: it is rounding."""
 
-IN_THEIR_PLACE = (Answer, YesNoResult, Summary)
+IN_THEIR_PLACE = (Answer, Glance, YesNoResult, Summary)
 """Recorded events in whose place a replay has its own."""
 
 
@@ -74,6 +77,17 @@ class ReplayedYesNo(Event, frozen=True, tag="looked-again"):
     same: bool
 
 
+class ReplayedGlance(Event, frozen=True, tag="glanced-again"):
+    """A glance taken again. `difference`: the largest between the attention now and then, each a share of all."""
+
+    frame_index: int
+    pts_s: float
+    query: str
+    tokens_used: int
+    difference: float
+    same: bool
+
+
 class ReplaySummary(Event, frozen=True, tag="replay-summary"):
     """The end of a replay. `unanswered` packets had no answer: the run or the model stopped, or a cut cancelled it.
 
@@ -84,6 +98,7 @@ class ReplaySummary(Event, frozen=True, tag="replay-summary"):
 
     answers: int
     looks: int
+    glances: int
     differing: int
     frames: int
     first_s: float | None
@@ -93,7 +108,7 @@ class ReplaySummary(Event, frozen=True, tag="replay-summary"):
 
 
 class Replay:
-    """Answers of a model to a recording, record by record; `summary` may be asked for at any moment.
+    """Answers and glances of a model at a recording, record by record; `summary` may be asked for at any moment.
 
     `provenance` is what the recorded answers came of. The model forgets whatever it kept whenever the run connected
     anew. Where a process was started again, numbers and times go on as in its run.
@@ -104,10 +119,11 @@ class Replay:
         self._provenance = provenance
         self._until = ""
         self._packet: Packet | None = None
+        self._overview: TokenPacket | None = None
         self._wants_answer = False
         self._last = -1
         self._rebaser = EventRebaser()
-        self._frames = self._answers = self._looks = self._differing = self._unanswered = 0
+        self._frames = self._answers = self._looks = self._glances = self._differing = self._unanswered = 0
         self._first_s: float | None = None
         self._recorded: Summary | None = None
 
@@ -124,7 +140,7 @@ class Replay:
         elif isinstance(record, SentMessage):
             self._send(record)
         elif isinstance(record, ReceivedMessage):
-            for event in self._receive(record.message):
+            for event in self._receive(record):
                 yield self._counted(self._rebaser.apply(event))
         else:
             event = self._counted(self._rebaser.apply(record.event))
@@ -136,6 +152,7 @@ class Replay:
         return ReplaySummary(
             answers=self._answers,
             looks=self._looks,
+            glances=self._glances,
             differing=self._differing,
             frames=self._frames,
             first_s=self._first_s,
@@ -146,10 +163,13 @@ class Replay:
 
     def _send(self, record: SentMessage) -> None:
         message = record.message
+        if isinstance(message, GlancePacketMessage):
+            self._overview = token_packet(message, decompress_arrays(record))
+            return
         if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
         self._unanswered += self._packet is not None
-        self._packet = None
+        self._packet = self._overview = None
         if isinstance(message, Cancel):
             return
         if isinstance(message, Connect):
@@ -162,11 +182,14 @@ class Replay:
         )
         self._wants_answer = message.wants_answer
 
-    def _receive(self, message: AnyMessage) -> Iterator[Event]:
+    def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
+        message = record.message
         if isinstance(message, ServerHello):
             self._check(parse_provenance(message.provenance))
         elif isinstance(message, TurnExpired):
-            self._packet = None
+            self._packet = self._overview = None
+        elif self._overview is not None and isinstance(message, GlanceReply):
+            yield self._repeat_glance(self._overview, message, feedback_of(message, decompress_arrays(record)))
         elif self._packet is not None and isinstance(message, YesNoReply):
             yield self._repeat_check(self._packet, message)
         elif self._packet is not None and isinstance(message, AnswerReply):
@@ -179,6 +202,22 @@ class Replay:
                 "from here on the recording was answered by another model or by other settings: a server was exchanged "
                 "for another; record it again to replay all of it"
             )
+
+    def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
+        self._model.select_client(CLIENT)
+        found = self._model.glance(overview, message.query).feedback
+        self._overview = None
+        difference = 1.0
+        if recorded is not None and recorded.attention.shape == found.attention.shape:
+            difference = float(np.abs(found.attention - recorded.attention).max(initial=0.0))
+        return ReplayedGlance(
+            frame_index=overview.stamp.frame_index,
+            pts_s=overview.stamp.media_ns / NS_PER_S,
+            query=message.query,
+            tokens_used=message.tokens_used,
+            difference=difference,
+            same=difference <= TOLERANCE,
+        )
 
     def _repeat_check(self, packet: Packet, message: YesNoReply) -> ReplayedYesNo:
         self._model.select_client(CLIENT)
@@ -227,7 +266,9 @@ class Replay:
             self._answers += 1
         elif isinstance(event, ReplayedYesNo):
             self._looks += 1
-        if isinstance(event, (ReplayedAnswer, ReplayedYesNo)) and not event.same:
+        elif isinstance(event, ReplayedGlance):
+            self._glances += 1
+        if isinstance(event, (ReplayedAnswer, ReplayedGlance, ReplayedYesNo)) and not event.same:
             self._differing += 1
             self._first_s = event.pts_s if self._first_s is None else self._first_s
         return event

@@ -72,7 +72,10 @@ def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
 
 
 def draw_allocation(overlay: AllocationOverlay) -> Picture:
-    """The frame with its allocation: uint8 RGB, of `drawn_size`."""
+    """The frame with its allocation: uint8 RGB, of `drawn_size`.
+
+    An overview is all over the frame, so its regions have no outlines.
+    """
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     rows, cols = overlay.relevance.shape
     shapes = shape_map(overlay.regions, (rows, cols))
@@ -84,7 +87,7 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     picture = cv2.resize(picture, padded_size, interpolation=cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA)
     picture = _lit(picture, shapes)
     picture = _tinted(picture, overlay.relevance)
-    _outline(picture, overlay.regions, scale)
+    _outline(picture, overlay.regions[overlay.overview :], scale)
     picture = np.ascontiguousarray(picture[: size[1], : size[0]])
     return cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE

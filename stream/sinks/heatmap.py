@@ -14,7 +14,7 @@ import numpy.typing as npt
 from arr_coc.errors import of_counted
 from stream.clock import clock_text
 from stream.errors import OutputError, OutputFailed
-from stream.events import Answer, Event, FrameReady
+from stream.events import Answer, Event, FrameReady, Glance
 from stream.media import AllocationOverlay
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
@@ -39,7 +39,8 @@ FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": 
 class HeatmapSink(Sink):
     """Draws each frame that comes with an overlay, and the newest answer under it.
 
-    Each frame is held until the next one, so that an answer about a frame stands under that very frame.
+    Each frame is held until the next one, so that an answer about a frame stands under that very frame, and a frame
+    that was allocated anew after a glance is drawn as it was answered about.
     """
 
     def __init__(self, path: str, take_overlay: TakeOverlay) -> None:
@@ -57,6 +58,10 @@ class HeatmapSink(Sink):
             overlay = self._take_overlay(event.slot)
             self._draw_held()
             self._held = event, overlay
+        elif isinstance(event, Glance) and event.slot is not None:
+            overlay = self._take_overlay(event.slot)
+            if self._held is not None:
+                self._held = self._held[0], overlay
 
     def close(self) -> None:
         try:

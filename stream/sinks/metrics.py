@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from stream.config import Config
 from stream.errors import OutputError
-from stream.events import Answer, Event, FrameReady, YesNoResult
+from stream.events import Answer, Event, FrameReady, Glance, YesNoResult
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
 from stream.sinks.base import Sink
@@ -94,6 +94,12 @@ class RunCollector(Collector):
         self._latency = histogram("arr_coc_frame_latency_seconds", "its allocation", FRAME_BUCKETS_S)
         self._ttft = histogram("arr_coc_ttft_seconds", "the answer's first token", TTFT_BUCKETS_S)
         self._yes_no = histogram("arr_coc_look_seconds", "its look at a standing question", TTFT_BUCKETS_S)
+        self._glance = Histogram(
+            "arr_coc_glance_seconds",
+            "From sending an overview to where the model looked.",
+            buckets=TTFT_BUCKETS_S,
+            registry=registry,
+        )
         registry.register(self)
 
     def add(self, event: Event) -> None:
@@ -101,6 +107,8 @@ class RunCollector(Collector):
             self._latency.observe(max(0, event.ready_ns - event.capture_ns) / 1e9)
         elif isinstance(event, Answer) and event.timing is not None:
             self._ttft.observe(event.timing.ttft_ms / 1e3)
+        elif isinstance(event, Glance) and event.timing is not None:
+            self._glance.observe(event.timing.total_ms / 1e3)
         elif isinstance(event, YesNoResult) and event.timing is not None:
             self._holds = event.holds
             self._yes_no.observe(event.timing.total_ms / 1e3)
@@ -131,6 +139,8 @@ class RunCollector(Collector):
 def _counters(stats: StatsMessage) -> Iterator[tuple[str, str, float]]:
     yield "frames", "Frames allocated.", stats.frames
     yield "answers", "Whole answers.", stats.answers
+    yield "glances", "Looks at an overview before an answer.", stats.glances
+    yield "glance_tokens", "Visual tokens of these.", stats.glance_tokens
     yield "cuts", "Scene cuts.", stats.cuts
     yield "shadow_checks", "Answers compared with those of all tokens.", stats.checks
     yield "shadow_same", "Of these, answers that were the same.", stats.checks_same

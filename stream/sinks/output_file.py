@@ -15,7 +15,17 @@ from msgspec.structs import replace
 
 from stream.config import STDOUT, OutputConfig
 from stream.errors import OutputError, OutputFailed
-from stream.events import Answer, AnswerDeltaEvent, Event, Explanation, FrameReady, Summary, YesNoResult, encode_event
+from stream.events import (
+    Answer,
+    AnswerDeltaEvent,
+    Event,
+    Explanation,
+    FrameReady,
+    Glance,
+    Summary,
+    YesNoResult,
+    encode_event,
+)
 from stream.sinks.base import Sink
 from stream.sources.address import STDIN
 
@@ -278,7 +288,7 @@ class JsonlSink(Sink):
     def write(self, event: Event) -> None:
         if isinstance(event, (FrameReady, AnswerDeltaEvent, Explanation)):
             return
-        if isinstance(event, (Answer, YesNoResult, Summary)) and not self._timing:
+        if isinstance(event, (Answer, Glance, YesNoResult, Summary)) and not self._timing:
             event = replace(event, timing=None)
         self._file.append(encode_event(event) + "\n")
         if isinstance(event, Summary) and event.ended == "finished":

@@ -15,10 +15,18 @@ import numpy as np
 from msgspec import structs
 
 from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
-from arr_coc.allocation.packets import all_tokens, explain, frame_packet_from, packet_from, weights_of
-from arr_coc.errors import StoreError, StoreReplaced, counted
+from arr_coc.allocation.packets import (
+    all_tokens,
+    explain,
+    frame_packet_from,
+    overview_packet,
+    packet_from,
+    weights_of,
+)
+from arr_coc.errors import BudgetError, StoreError, StoreReplaced, counted
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
+from stream.answer.glance import GlanceOutcome
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, SchedulePolicy
@@ -138,6 +146,28 @@ class AllocateStage:
         if self._policy.learns:
             self._allocator.apply_feedback(feedback)
 
+    def is_glance_due(self) -> bool:
+        """Return whether the model is to look at an overview of the newest frame before it is asked about it."""
+        return self._last is not None and self._allocator.glance_due(self._last.stamp.media_ns)
+
+    def make_glance_packet(self) -> TokenPacket | None:
+        """Return the newest frame's overview, if the texture still holds that frame; it is looked at."""
+        packet = self._read(self._overview_packet)
+        if packet is not None:
+            self._allocator.on_glance()
+        return packet
+
+    def on_glance(self, glance: GlanceOutcome) -> None:
+        """Let where the model looked change later allocations, and that of the newest frame at once."""
+        self._allocator.apply_glance(glance.feedback)
+        frame, overlay = self._read(self._reallocate_view)
+        if frame is None:
+            self._emit(glance.event)
+            return
+        self._last = frame
+        slot = None if overlay is None else self._put_overlay(overlay)
+        self._emit(structs.replace(glance.event, slot=slot, map=_map_of(frame) if self._policy.with_maps else None))
+
     def on_event(self, event: Event) -> None:
         """Emit an event of the scheduler; the times of an answer set the budget of the next frames."""
         latency = self._context.latency
@@ -234,19 +264,46 @@ class AllocateStage:
     def _allocate(self, view: TextureView, update: TextureUpdated) -> FrameAllocation:
         """Return the frame's allocation; all of its tiles where that fails: better answered about than lost."""
         try:
-            latency = self._context.latency
-            budget, at_most = (None, None) if latency is None else latency.limits(view.grid.tiles)
-            return self._allocator.allocate(view, update.shift, budget, at_most)
-        except StoreError:
+            return self._allocator.allocate(view, update.shift, *self._limits(view))
+        except (StoreError, BudgetError):
             raise
         except Exception as error:
-            log.debug("allocation failed", exc_info=True)
-            if not self._failures:
-                message = f"allocation failed ({describe(error)}); such frames are shown with all their tokens"
-                log.warning("frame %d: %s", view.stamp.frame_index, message)
-                self._emit(Notice(code="allocation-failed", message=message))
-            self._failures += 1
+            self._report_failure(view, error)
             return all_tokens(view)
+
+    def _reallocate_view(self, view: TextureView) -> tuple[FrameAllocation | None, AllocationOverlay | None]:
+        """Return the newest frame's allocation after a glance, and a picture of it; None where the frame is gone, or
+        keeps the allocation that it has."""
+        if self._last is None or view.stamp != self._last.stamp:
+            return None, None
+        try:
+            frame = self._allocator.reallocate(view, *self._limits(view))
+        except (StoreError, BudgetError):
+            raise
+        except Exception as error:
+            self._report_failure(view, error)
+            return None, None
+        return frame, self._overlay(view, frame)
+
+    def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
+        """Return the budget that the latency target allows, and the most tokens; None where nothing limits them."""
+        latency = self._context.latency
+        return (None, None) if latency is None else latency.limits(view.grid.tiles)
+
+    def _report_failure(self, view: TextureView, error: Exception) -> None:
+        """Count an allocation that failed, and tell of the first one."""
+        log.debug("allocation failed", exc_info=True)
+        if not self._failures:
+            message = f"allocation failed ({describe(error)}); such frames are shown with all their tokens"
+            log.warning("frame %d: %s", view.stamp.frame_index, message)
+            self._emit(Notice(code="allocation-failed", message=message))
+        self._failures += 1
+
+    def _overview_packet(self, view: TextureView) -> TokenPacket | None:
+        frame = self._last
+        if frame is None or view.stamp != frame.stamp:
+            return None
+        return overview_packet(view, frame.glance_tokens)
 
     def _packet(self, view: TextureView) -> TokenPacket | FramePacket | None:
         frame = self._last
@@ -295,7 +352,8 @@ class AllocateStage:
         if self._context.overlays is None:
             return None
         image = view.read(0)[: view.grid.height_px, : view.grid.width_px].copy()
-        return AllocationOverlay(image, frame.allocation.regions.numpy(), frame.relevance.numpy())
+        regions = frame.allocation.regions.numpy()
+        return AllocationOverlay(image, regions, frame.relevance.numpy(), frame.overview)
 
     def _put_overlay(self, overlay: AllocationOverlay) -> int:
         """Return the slot of the overlay; waits until the sinks have room for it."""
@@ -343,6 +401,7 @@ def _map_of(frame: FrameAllocation) -> FrameMap:
         cols=relevance.shape[1],
         relevance=np.rint(np.clip(relevance, 0, 1) * 255).astype(np.uint8).tobytes(),
         regions=regions.astype("<i2").tobytes(),
+        overview=frame.overview,
     )
 
 

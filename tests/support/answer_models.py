@@ -33,6 +33,7 @@ class FakeAnswerModel:
     knows_levels = True
     known_world: str | None = None
     allocator = b""
+    can_glance = False
 
     def __init__(self, config: Config) -> None:
         self._spoken: AnswerStats | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from stream.events import (
     YesNoResult,
     YesNoTiming,
 )
-from stream.protocol.messages import AnswerReply, YesNoReply
+from stream.protocol.messages import AnswerReply, GlanceReply, YesNoReply
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -128,3 +129,13 @@ def make_answer_reply(number: int, query: str, text: str, **fields: Any) -> Answ
 def make_yes_no_reply(number: int, **fields: Any) -> YesNoReply:
     figures = {"yes": 0.75, "certain": 0.5, "tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
     return YesNoReply(answer=number, **figures)
+
+
+def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:
+    """A packet of so many tokens, all of which are an overview."""
+    return replace(make_token_packet(stamp, grid, tokens, value), overview=tokens)
+
+
+def make_glance_reply(number: int, query: str, **fields: Any) -> GlanceReply:
+    figures = {"tokens_used": 1, "encode_ms": 1.0, "prefill_ms": 2.0, "flops": 5, **fields}
+    return GlanceReply(glance=number, query=query, **figures)

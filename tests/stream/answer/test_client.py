@@ -38,7 +38,7 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.journal import JournalEntry
+from stream.recording.journal import JournalEntry, JournalGlance
 from stream.transport import Link, Transport
 from stream.untrusted import ANSWER_CHARS_MAX, HEARD_AT_ONCE
 from tests.support.clock import FakeClock
@@ -166,14 +166,16 @@ class FakeJournal:
     def __init__(self, *recalled: JournalEntry) -> None:
         self._recalled = {one.answer.answer: one for one in recalled}
         self.appended: list[tuple[Answer, Feedback | None]] = []
+        self.glances: list[JournalGlance | None] = []
 
     def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
         found = self._recalled.get(number)
         assert found is None or found.answer.frame_index == frame_index
         return found
 
-    def append(self, answer: Answer, feedback: Feedback | None) -> None:
+    def append(self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None) -> None:
         self.appended.append((answer, feedback))
+        self.glances.append(glance)
 
 
 def tokens() -> TokenPacket:

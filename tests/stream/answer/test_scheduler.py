@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from stream.answer.glance import GlanceOutcome
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import AnswerEndpoint, AnswerObserver, AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
@@ -22,6 +23,7 @@ from stream.protocol.messages import (
     Cancel,
     Connect,
     Disconnect,
+    GlancePacketMessage,
     Message,
     QueryAccepted,
     ServerHello,
@@ -33,7 +35,13 @@ from stream.protocol.messages import (
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import ServerLink, Transport, ipc_endpoint, private_directory
 from tests.support.clock import FakeClock
-from tests.support.events import make_answer_reply, make_token_packet, make_yes_no_reply
+from tests.support.events import (
+    make_answer_reply,
+    make_glance_reply,
+    make_overview,
+    make_token_packet,
+    make_yes_no_reply,
+)
 
 S = 1_000_000_000
 GRID = TileGrid.of(64, 64)
@@ -61,6 +69,7 @@ class Peer:
 
     port: ServerLink
     answers: bool = True
+    glances: bool = True
     grants: bool = True
     greets: bool = True
     model_id: str = "m"
@@ -95,6 +104,8 @@ class Peer:
         elif isinstance(message, TurnRequest) and self.grants:
             self.turn += 1
             self.send(TurnGrant(turn=self.turn))
+        elif isinstance(message, GlancePacketMessage) and self.glances:
+            self.send(make_glance_reply(message.glance, self.query))
         elif isinstance(message, TokenPacketMessage) and self.answers:
             if self.looks:
                 self.send(make_yes_no_reply(message.answer, yes=0.01, certain=1.0))
@@ -112,6 +123,9 @@ class Peer:
     def packets(self) -> list[int]:
         return [message.stamp.frame_index for message in self.received if isinstance(message, TokenPacketMessage)]
 
+    def overviews(self) -> list[int]:
+        return [message.stamp.frame_index for message in self.received if isinstance(message, GlancePacketMessage)]
+
 
 class ScheduledRun:
     """A scheduler, and the test as the stage that it serves."""
@@ -126,7 +140,9 @@ class ScheduledRun:
         self.hung = 0
         self.begun = False
         self.there = True
-        self._newest = 0
+        self.glance_due = False
+        self.glances: list[GlanceOutcome] = []
+        self._newest, self._epoch = 0, 0
         self.peer = Peer(transport.server_link(ALLOCATE_ANSWER), looks="standing_query" in policy)
         self.control.step = self._step
         values = {
@@ -162,8 +178,13 @@ class ScheduledRun:
 
     def show(self, index: int, *, cut: bool = False, change: float = 0.0, since_look: float = 0.0) -> None:
         """The next frame, a second after the one before it in number."""
-        self._newest, stamp = index, FrameStamp(index, index * S, 0)
-        self.scheduler.observe(stamp, index * S, change=change, cut=cut, change_since_look=since_look)
+        self._newest, self._epoch = index, self._epoch + cut
+        self.scheduler.observe(self.stamp, index * S, change=change, cut=cut, change_since_look=since_look)
+
+    @property
+    def stamp(self) -> FrameStamp:
+        """Of the newest frame."""
+        return FrameStamp(self._newest, self._newest * S, 0, self._epoch)
 
     def go_on(self, times: int = 2) -> None:
         """What happens between two frames."""
@@ -182,11 +203,21 @@ class ScheduledRun:
     def on_feedback(self, feedback: Feedback) -> None:
         self.learnt.append(feedback)
 
+    def on_glance(self, glance: GlanceOutcome) -> None:
+        self.glances.append(glance)
+        self.glance_due = False
+
+    def is_glance_due(self) -> bool:
+        return self.glance_due
+
+    def make_glance_packet(self) -> TokenPacket | None:
+        return make_overview(self.stamp, GRID) if self.there else None
+
     def on_event(self, event: Event) -> None:
         self.events.append(event)
 
     def make_packet(self) -> TokenPacket | None:
-        return make_token_packet(FrameStamp(self._newest, self._newest * S, 0), GRID) if self.there else None
+        return make_token_packet(self.stamp, GRID) if self.there else None
 
     def make_full_packet(self) -> FramePacket | None:
         return None

@@ -1,0 +1,357 @@
+"""Glances: how the client sends one in its turn, when the scheduler has one, and what a loss, a cut or a query does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arr_coc.types import Feedback
+from stream.answer.client import ClientPhase
+from stream.answer.glance import GlanceOutcome
+from stream.events import Answer, YesNoResult
+from stream.protocol.codec import specs_of
+from stream.protocol.messages import (
+    GlancePacketMessage,
+    Message,
+    SetQuery,
+    TokenPacketMessage,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+)
+from stream.recording.journal import JournalEntry, JournalGlance
+from stream.untrusted import GLANCES_A_TURN_MAX
+from tests.stream.answer.test_client import (
+    FEEDBACK,
+    GRID,
+    MS,
+    STAMP,
+    FakeJournal,
+    Opener,
+    ServerFixture,
+    answer,
+    answered,
+    clock,
+    misdeeds,
+    opened,
+    tokens,
+)
+from tests.stream.answer.test_scheduler import S, ScheduledRun, watched
+from tests.stream.answer.test_scheduler import Opener as RunOpener
+from tests.stream.answer.test_scheduler import opened as scheduled
+from tests.support.clock import FakeClock
+from tests.support.events import make_glance_reply, make_overview
+
+__all__ = ["clock", "opened", "scheduled"]
+
+ARRAYS = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
+OVERVIEW = make_overview(STAMP, GRID)
+
+
+def look(server: ServerFixture, turn: int = 1) -> int:
+    """Sends an overview; the number of the glance."""
+    server.grant(turn)
+    server.client.send_glance(OVERVIEW)
+    message = server.expect(GlancePacketMessage)
+    assert message.turn == turn
+    return message.glance
+
+
+def taken(server: ServerFixture) -> GlanceOutcome:
+    outcome = server.client.requests.glances.take_outcome()
+    assert outcome is not None
+    return outcome
+
+
+def test_a_glance_keeps_the_turn_for_the_packet(opened: Opener, clock: FakeClock) -> None:
+    server = opened()
+    number = look(server)
+    assert server.client.phase is ClientPhase.GLANCING
+    assert server.client.busy
+    clock.advance(7 * MS)
+    server.hear(make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*ARRAYS)), arrays=ARRAYS)
+    assert server.client.may_send
+    assert not server.client.busy
+    outcome = taken(server)
+    assert outcome.stamp == STAMP
+    assert (outcome.event.query, outcome.event.tokens_used, outcome.event.tokens_total) == ("what?", 1, GRID.tiles)
+    assert outcome.event.timing is not None
+    assert outcome.event.timing.total_ms == 7
+    assert outcome.feedback is not None
+    np.testing.assert_array_equal(outcome.feedback.attention, FEEDBACK.attention)
+    assert server.client.requests.glances.take_outcome() is None
+    server.client.send_request(tokens(), "start")
+    message = server.expect(TokenPacketMessage)
+    assert (message.turn, message.answer) == (1, 0)
+
+
+def test_an_answer_tells_what_the_glances_before_it_cost(opened: Opener, clock: FakeClock) -> None:
+    server = opened()
+    number = look(server)
+    clock.advance(4 * MS)
+    server.hear(make_glance_reply(number, "what?"))
+    server.client.send_request(tokens(), "start")
+    (event,) = server.hear(answered(0, flops=100))
+    assert isinstance(event, Answer)
+    assert (event.glances, event.glance_tokens, event.flops) == (1, 1, 105)
+    assert event.timing is not None
+    assert event.timing.glance_ms == 4
+    server.ask(2)
+    (event,) = server.hear(answered(1, flops=100))
+    assert isinstance(event, Answer)
+    assert (event.glances, event.glance_tokens, event.flops) == (0, 0, 100)
+
+
+def test_feedback_that_is_unusable_ends_the_glance_all_the_same(opened: Opener) -> None:
+    server = opened()
+    number = look(server)
+    elsewhere = [np.array([[0, 9, 9]], np.int32), *ARRAYS[1:]]
+    reply = make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*elsewhere))
+    assert misdeeds(server.hear(reply, arrays=elsewhere)) == 1
+    assert taken(server).feedback is None
+    assert server.client.may_send
+
+
+@pytest.mark.parametrize("resends", [True, False])
+def test_a_glance_that_a_server_took_along_is_sent_again_or_counted(opened: Opener, resends: bool) -> None:
+    server = opened(reconnect=True, resend_after_loss=resends)
+    number = look(server)
+    server.lose()
+    assert server.client.requests.glances.lost == (not resends)
+    server.greet()
+    server.hear()
+    if resends:
+        server.expect(TurnRequest)
+        server.hear(TurnGrant(turn=4))
+        again = server.expect(GlancePacketMessage)
+        assert (again.glance, again.turn) == (number, 4)
+        server.hear(make_glance_reply(number, "what?"))
+        assert server.client.may_send
+    else:
+        assert not server.client.busy
+        assert server.peer.receive() is None
+        assert look(server, 2) == number + 1
+
+
+@pytest.mark.parametrize("resends", [True, False])
+def test_a_turn_that_expired_takes_its_glance_along(opened: Opener, resends: bool) -> None:
+    server = opened(resend_after_loss=resends)
+    look(server)
+    server.hear(TurnExpired(turn=1))
+    assert server.client.requests.glances.lost == (not resends)
+    assert server.client.busy == resends
+    if resends:
+        server.expect(TurnRequest)
+        server.hear(TurnGrant(turn=2))
+        assert server.expect(GlancePacketMessage).turn == 2
+
+
+def test_what_belongs_to_no_glance_is_refused(opened: Opener) -> None:
+    server = opened()
+    assert misdeeds(server.hear(make_glance_reply(0, "what?"))) == 1
+    number = look(server)
+    server.hear(make_glance_reply(number + 1, "what?"), TurnGrant(turn=9))
+    assert server.client.refused_messages == 3
+    assert server.client.phase is ClientPhase.GLANCING
+    server.hear(make_glance_reply(number, "what?"))
+    server.hear(make_glance_reply(number, "what?"))
+    assert server.client.refused_messages == 4
+    assert server.client.may_send
+
+
+def test_a_look_for_what_was_not_asked_is_dropped_and_counted(opened: Opener) -> None:
+    server = opened()
+    number = look(server)
+    server.hear(make_glance_reply(number, "something else?"))
+    assert server.client.refused_messages == 1
+    assert server.client.phase is ClientPhase.READY
+    assert server.client.requests.glances.lost == 1
+
+
+def test_the_journal_keeps_a_glance_with_its_answer(opened: Opener) -> None:
+    journal = FakeJournal()
+    server = opened(journal=journal)
+    number = look(server)
+    server.hear(make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*ARRAYS)), arrays=ARRAYS)
+    outcome = taken(server)
+    server.client.send_request(tokens(), "start")
+    server.hear(answered(0))
+    server.ask(2)
+    server.hear(answered(1))
+    first, second = journal.glances
+    assert first is not None
+    assert (first.event, first.feedback) == (outcome.event, outcome.feedback)
+    assert second is None
+
+
+def test_a_glance_of_an_earlier_run_is_not_taken_again(opened: Opener) -> None:
+    kept = JournalGlance(make_event(), FEEDBACK)
+    server = opened(journal=FakeJournal(JournalEntry(answer(0), None, kept), JournalEntry(answer(1), None)))
+    assert server.client.recall_glance(STAMP)
+    outcome = taken(server)
+    assert outcome.event == kept.event
+    assert outcome.feedback is not None
+    assert outcome.feedback.stamp == STAMP
+    assert server.client.recall(STAMP)
+    server.hear()
+    assert server.client.recall_glance(STAMP)
+    assert server.client.requests.glances.take_outcome() is None
+    assert server.client.recall(STAMP)
+    server.hear()
+    assert not server.client.recall_glance(STAMP)
+    assert server.peer.receive() is None
+
+
+def make_event():  # type: ignore[no-untyped-def]
+    from stream.events import Glance
+
+    return Glance(frame_index=5, pts_s=2.5, query="what?", tokens_used=1, tokens_total=GRID.tiles)
+
+
+def test_in_lockstep_a_glance_comes_before_the_answer_and_about_the_same_frame(scheduled: RunOpener) -> None:
+    run = scheduled().greet()
+    run.glance_due = True
+    for index in range(3):
+        run.show(index)
+    assert run.peer.overviews() == [0]
+    assert run.peer.packets() == [0, 2]
+    assert [glance.event.frame_index for glance in run.glances] == [0]
+    assert [event.glances for event in run.events if isinstance(event, Answer)] == [1, 0]
+    kinds = [type(message) for message in run.peer.received]
+    assert kinds.count(TurnRequest) == 2, "one turn for a glance and its answer"
+
+
+def test_otherwise_frames_go_on_during_a_glance_and_the_newest_is_answered_about(scheduled: RunOpener) -> None:
+    run = scheduled(lockstep=False).greet()
+    run.glance_due, run.peer.glances = True, False
+    for index in range(3):
+        run.show(index)
+        run.go_on()
+    assert run.peer.overviews() == [0]
+    assert run.peer.packets() == []
+    run.peer.send(make_glance_reply(0, "what?"))
+    run.go_on()
+    assert run.peer.packets() == [2]
+    assert len(run.glances) == 1
+    assert run.scheduler.drops["answer.busy"] == 1
+
+
+def test_a_cut_during_a_glance_makes_it_stale_and_another_one_is_taken(scheduled: RunOpener) -> None:
+    run = scheduled(lockstep=False).greet()
+    run.glance_due, run.peer.glances = True, False
+    run.show(0)
+    run.go_on()
+    run.show(1, cut=True)
+    run.peer.send(make_glance_reply(0, "what?"))
+    run.peer.glances = True
+    run.go_on(3)
+    assert run.peer.overviews() == [0, 1]
+    assert [glance.stamp.epoch for glance in run.glances] == [1]
+    assert run.peer.packets() == [1]
+    assert run.scheduler.drops["glance.stale"] == 1
+    assert run.peer.turn == 1
+
+
+def test_cuts_without_end_do_not_keep_the_answer_away(scheduled: RunOpener) -> None:
+    run = scheduled(lockstep=False).greet()
+    run.glance_due, run.peer.glances = True, False
+    for index in range(GLANCES_A_TURN_MAX + 1):
+        run.show(index, cut=index > 0)
+        run.go_on()
+        if index < GLANCES_A_TURN_MAX:
+            run.show(index, cut=True)
+            run.peer.send(make_glance_reply(index, "what?"))
+    run.go_on(2)
+    assert len(run.peer.overviews()) == GLANCES_A_TURN_MAX
+    assert run.peer.packets() == [GLANCES_A_TURN_MAX]
+    assert run.scheduler.drops["glance.stale"] == GLANCES_A_TURN_MAX
+
+
+def test_a_glance_for_another_question_is_stale(scheduled: RunOpener) -> None:
+    run = scheduled(lockstep=False).greet()
+    run.glance_due, run.peer.glances = True, False
+    run.show(0)
+    run.go_on()
+    run.control.ask("who?")
+    run.go_on()
+    assert any(isinstance(message, SetQuery) for message in run.peer.received)
+    run.peer.send(make_glance_reply(0, "what?"))
+    run.peer.glances = True
+    run.go_on(4)
+    assert run.scheduler.drops["glance.stale"] == 1
+    assert [glance.event.query for glance in run.glances] == ["who?"]
+    assert [event.query for event in run.events if isinstance(event, Answer)] == ["who?"]
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_server_that_is_silent_during_a_glance_is_given_up_for_its_successor(
+    scheduled: RunOpener, lockstep: bool
+) -> None:
+    run = scheduled(silence_limit_s=0.1, reconnect=True, lockstep=lockstep).greet()
+    run.glance_due, run.peer.glances = True, False
+    react = run.peer.react
+
+    def recover(message: Message) -> None:
+        run.peer.glances = run.hung > 0
+        react(message)
+
+    run.peer.react = recover  # type: ignore[method-assign]
+    run.show(0)
+    for _ in range(0 if lockstep else 8):
+        run.clock.advance(S)
+        run.go_on(1)
+    assert run.hung == 1
+    assert run.peer.overviews() == [0, 0]
+    assert [event.glances for event in run.events if isinstance(event, Answer)] == [1]
+    assert run.scheduler.drops.get("glance.lost", 0) == (not lockstep)
+
+
+def test_at_the_end_a_glance_in_flight_is_followed_by_the_last_answer_or_by_none(scheduled: RunOpener) -> None:
+    for last_answer in (True, False):
+        run = scheduled(lockstep=False).greet()
+        run.glance_due, run.peer.glances = True, False
+        run.show(0)
+        run.go_on()
+        run.peer.send(make_glance_reply(0, "what?"))
+        run.scheduler.finish(last_answer=last_answer)
+        assert run.triggers() == ["start"] * last_answer
+        assert len(run.glances) == 1
+        run.close()
+        run.begun = False
+
+
+def test_a_frame_that_is_gone_is_glanced_at_no_more(scheduled: RunOpener) -> None:
+    run = scheduled(lockstep=False).greet()
+    run.glance_due, run.there = True, False
+    run.show(0)
+    run.go_on(3)
+    assert run.peer.overviews() == []
+    run.there = True
+    run.show(1)
+    run.go_on(3)
+    assert (run.peer.overviews(), run.peer.packets()) == ([1], [1])
+
+
+def test_a_standing_query_alone_is_glanced_for_before_its_check(scheduled: RunOpener) -> None:
+    run = scheduled(standing_query=watched(only_query=True)).greet()
+    run.glance_due = True
+    run.show(0)
+    run.show(1, since_look=1.0)
+    assert run.peer.overviews() == [0]
+    assert [event.frame_index for event in run.events if isinstance(event, YesNoResult)] == [0, 1]
+
+
+def test_what_the_journal_holds_needs_no_server(scheduled: RunOpener) -> None:
+    run: ScheduledRun = scheduled().greet()
+    run.glance_due = True
+    client = run.scheduler.client
+    feedback = Feedback(run.stamp, np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros(1, np.float32))
+    client.requests._options = type(client.requests._options)(
+        journal=FakeJournal(JournalEntry(answer(0), None, JournalGlance(make_event(), feedback)))  # type: ignore[arg-type]
+    )
+    run.scheduler._stamp = run.stamp
+    run._newest = 5
+    run.scheduler.observe(run.stamp, 5 * S, change=0.0, cut=False)
+    assert run.peer.overviews() == run.peer.packets() == []
+    assert [glance.stamp.frame_index for glance in run.glances] == [5]
+    assert [event.answer for event in run.events if isinstance(event, Answer)] == [0]
