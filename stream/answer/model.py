@@ -117,7 +117,6 @@ class QwenAnswerModel:
 
     def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
         from arr_coc.layer import serialize_realiser
-        from arr_coc.qwen.attention import unreadable_layer
 
         self._session = session
         self._options = window
@@ -128,7 +127,7 @@ class QwenAnswerModel:
         self.knows_levels = session.qwen.knows_levels
         self.known_world = session.qwen.known_world
         self.allocator = serialize_realiser(session.qwen.realiser)
-        self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and unreadable_layer(session.qwen) is None
+        self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
 
     def select_client(self, client: bytes) -> None:
         from arr_coc.qwen.encoding import IncrementalEncoder
@@ -167,7 +166,8 @@ class QwenAnswerModel:
         return found.yes, found.mass
 
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        found = self._session.glance(packet, query)
+        timed = self._options is not None and self._options.timed
+        found = self._session.glance(packet, query, timed=timed)
         return GlanceStats(found.feedback, found.tokens_used, found.encode_ms, found.prefill_ms, found.work.flops)
 
     def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:

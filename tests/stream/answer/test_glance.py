@@ -36,8 +36,8 @@ from tests.stream.answer.test_client import (
     opened,
     tokens,
 )
-from tests.stream.answer.test_scheduler import S, ScheduledRun, watched
 from tests.stream.answer.test_scheduler import Opener as RunOpener
+from tests.stream.answer.test_scheduler import S, ScheduledRun, watched
 from tests.stream.answer.test_scheduler import opened as scheduled
 from tests.support.clock import FakeClock
 from tests.support.events import make_glance_reply, make_overview
@@ -91,6 +91,7 @@ def test_an_answer_tells_what_the_glances_before_it_cost(opened: Opener, clock: 
     clock.advance(4 * MS)
     server.hear(make_glance_reply(number, "what?"))
     server.client.send_request(tokens(), "start")
+    server.expect(TokenPacketMessage)
     (event,) = server.hear(answered(0, flops=100))
     assert isinstance(event, Answer)
     assert (event.glances, event.glance_tokens, event.flops) == (1, 1, 105)
@@ -175,6 +176,7 @@ def test_the_journal_keeps_a_glance_with_its_answer(opened: Opener) -> None:
     server.hear(make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*ARRAYS)), arrays=ARRAYS)
     outcome = taken(server)
     server.client.send_request(tokens(), "start")
+    server.expect(TokenPacketMessage)
     server.hear(answered(0))
     server.ask(2)
     server.hear(answered(1))
@@ -306,18 +308,18 @@ def test_a_server_that_is_silent_during_a_glance_is_given_up_for_its_successor(
     assert run.scheduler.drops.get("glance.lost", 0) == (not lockstep)
 
 
-def test_at_the_end_a_glance_in_flight_is_followed_by_the_last_answer_or_by_none(scheduled: RunOpener) -> None:
-    for last_answer in (True, False):
-        run = scheduled(lockstep=False).greet()
-        run.glance_due, run.peer.glances = True, False
-        run.show(0)
-        run.go_on()
-        run.peer.send(make_glance_reply(0, "what?"))
-        run.scheduler.finish(last_answer=last_answer)
-        assert run.triggers() == ["start"] * last_answer
-        assert len(run.glances) == 1
-        run.close()
-        run.begun = False
+@pytest.mark.parametrize("last_answer", [True, False])
+def test_at_the_end_a_glance_in_flight_is_followed_by_the_last_answer_or_by_none(
+    scheduled: RunOpener, last_answer: bool
+) -> None:
+    run = scheduled(lockstep=False).greet()
+    run.glance_due, run.peer.glances = True, False
+    run.show(0)
+    run.go_on()
+    run.peer.send(make_glance_reply(0, "what?"))
+    run.scheduler.finish(last_answer=last_answer)
+    assert run.triggers() == ["start"] * last_answer
+    assert len(run.glances) == 1
 
 
 def test_a_frame_that_is_gone_is_glanced_at_no_more(scheduled: RunOpener) -> None:

@@ -184,7 +184,7 @@ def test_what_is_no_recording_is_reported(tmp_path: Path) -> None:
             Recording(absent)
     path = tmp_path / "0001.rec"
     for data, message in (
-        (b"arr-coc recording 9\nrest", r"0001.rec' is of format 9, and this program reads format 2; replay it with"),
+        (b"arr-coc recording 9\nrest", r"0001.rec' is of format 9, and this program reads format 3; replay it with"),
         (b"something else entirely", r"0001.rec' is not a part of a recording; remove it"),
     ):
         path.write_bytes(data)

@@ -29,8 +29,8 @@ from stream.config import (
     WindowConfig,
 )
 from stream.errors import ResumeError
-from stream.events import Answer
-from stream.recording.journal import MAGIC, Journal, could_continue, journal_for, journal_path
+from stream.events import Answer, Glance
+from stream.recording.journal import MAGIC, Journal, JournalGlance, could_continue, journal_for, journal_path
 from stream.recording.log import FRAMING
 from stream.runtime.pipeline import Pipeline
 from tests.support.events import answer
@@ -51,6 +51,9 @@ def feedback(number: int) -> Feedback:
     return Feedback(FrameStamp(10 * number, 7, 8, 1 << 40), regions, scores[0], scores[1])
 
 
+GLANCE = Glance(frame_index=0, pts_s=0.0, query="What?", tokens_used=15, tokens_total=240)
+
+
 def kept(path: Path, count: int = 3) -> Path:
     """A journal that holds so many answers; every other one has taught something."""
     journal = Journal(path, IDENTITY)
@@ -68,6 +71,25 @@ def path(tmp_path: Path) -> Path:
 
 def test_it_lies_beside_the_output(path: Path) -> None:
     assert path.name == "out.vtt.resume"
+
+
+def test_a_glance_comes_back_with_its_answer(path: Path) -> None:
+    journal = Journal(path, IDENTITY)
+    journal.open()
+    journal.append(numbered(0), None, JournalGlance(GLANCE, feedback(3)))
+    journal.append(numbered(1), feedback(1), JournalGlance(GLANCE, None))
+    journal.close()
+    again = Journal.continued(path, IDENTITY)
+    first, second = again.lookup(0, 0), again.lookup(1, 10)
+    assert first is not None
+    assert second is not None
+    assert first.feedback is None
+    assert first.glance is not None
+    assert first.glance.event == GLANCE
+    assert first.glance.feedback is not None
+    np.testing.assert_array_equal(first.glance.feedback.attention, feedback(3).attention)
+    assert first.glance.feedback.stamp == feedback(3).stamp
+    assert second.glance == JournalGlance(GLANCE, None)
 
 
 def test_what_was_kept_comes_back_exactly(path: Path) -> None:
@@ -158,11 +180,11 @@ def test_what_is_no_journal_is_refused(path: Path, data: bytes) -> None:
         Journal.continued(path, IDENTITY)
 
 
-def test_an_answer_that_cannot_be_read_is_refused(path: Path) -> None:
-
-    payload = msgspec.msgpack.encode(
-        {"answer": msgspec.to_builtins(numbered(0)), "stamp": [0, 0, 0, 0], "regions": b"x"}
-    )
+@pytest.mark.parametrize("broken", ["feedback", "glance_feedback"])
+def test_an_answer_that_cannot_be_read_is_refused(path: Path, broken: str) -> None:
+    wrong = {"stamp": [0, 0, 0, 0], "regions": b"x", "attention": b"", "similarity": b""}
+    record = {"answer": numbered(0), "glance": GLANCE, broken: wrong}
+    payload = msgspec.msgpack.encode(msgspec.to_builtins(record))
     kept(path, 0)
     path.write_bytes(path.read_bytes() + FRAMING.pack(len(payload), zlib.crc32(payload)) + payload)
     with pytest.raises(ResumeError, match="not a journal"):
