@@ -12,6 +12,8 @@ from stream.events import (
     Answer,
     AnswerTiming,
     FrameReady,
+    Glance,
+    GlanceTiming,
     ShadowCheck,
     Summary,
     VerdictChanged,
@@ -72,6 +74,12 @@ def shadow(pts_s: float) -> ShadowCheck:
         tokens_used=64,
         tokens_full=240,
     )
+
+
+def glance(pts_s: float, **changes: Any) -> Glance:
+    timing = GlanceTiming(encode_ms=10.0, prefill_ms=20.0, total_ms=35.0)
+    given: dict[str, Any] = {"frame_index": 0, "query": "What?", "tokens_used": 60, "tokens_total": 240}
+    return Glance(pts_s=pts_s, **{**given, "timing": timing, **changes})
 
 
 def frame(index: int, pts_s: float, **changes: Any) -> FrameReady:

@@ -38,7 +38,7 @@ from stream.monitor.health import RunMonitor
 from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
 from stream.sinks.services import KEPT, PublishSink
 from stream.transport import services as publisher_module
-from tests.support.events import answer, frame, look, shadow, summary, turned
+from tests.support.events import answer, frame, glance, look, shadow, summary, turned
 from tests.support.network import listening
 from tests.support.runs import WatchedRun
 
@@ -58,6 +58,7 @@ EVENTS: list[Event] = [
     Notice(code="loading", message="loading m"),
     frame(0, 0.5, map=MAP, slot=3),
     AnswerDeltaEvent(answer=0, text="a ", pts_s=0.5),
+    glance(0.5, map=MAP),
     answer(0.5, "a cat"),
     AnswerCancelled(
         answer=0, frame_index=0, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=1, by_pts_s=0.75
@@ -122,6 +123,7 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
         "notice",
         "frame",
         "text",
+        "glance",
         "answer",
         "cancelled",
         "look",
