@@ -219,7 +219,7 @@ def test_the_listeners_in_the_document_work(output: Output, topic: str, line: st
     (program,) = programs(f'subscribe("{topic}")')
     assert "tcp://127.0.0.1:5556" in program
     program = program.replace("tcp://127.0.0.1:5556", output.sink.endpoint)
-    output.take(*EVENTS[:5])
+    output.take(*EVENTS[:6])
     child = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
     watchdog = threading.Timer(20, child.kill)
     watchdog.start()
