@@ -49,7 +49,7 @@ class AnswerStats:
 
 @dataclass(frozen=True, slots=True)
 class GlanceStats:
-    """Where a model looked in an overview, and what that took: visual tokens, milliseconds, operations."""
+    """Attention of a model to an overview, and what that took: visual tokens, milliseconds, operations."""
 
     feedback: Feedback
     tokens_used: int
