@@ -52,7 +52,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)
-	-$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt scenedetect imagezmq vidgear kornia kornia_rs
+	-$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt scenedetect imagezmq vidgear
 	-$(BIN)/python -m pip install --quiet --constraint constraints.txt colorlog requests simplejpeg tqdm
 	@$(call run_each,$(BENCHMARKS))
 

@@ -35,12 +35,13 @@ from arr_coc.allocation.choice_gradient import (
     token_of_tiles,
 )
 from arr_coc.budget import DEFAULT_BUDGET, Budget, check_budget, tokens_for
-from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, OptionError, ShapeError
+from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, OptionError, ProfileError, ShapeError
 from arr_coc.hub import ALLOCATOR_FOLDER, download, local_folder
 from arr_coc.ops.pictures import check_tensor
 from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
+from arr_coc.relevance.history import with_embeddings
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 from arr_coc.types import TILE_PX, Allocation
 
@@ -56,9 +57,10 @@ class ARRCOCConfig:
 
     `levels`: whether coarse tokens may be chosen by `auto`. `query_dim`: width of the question's embeddings that
     learned parts take, 0 without learned parts; `trained_for`: the model that these embeddings belong to; `scorer`:
-    how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`). `gradient` and
-    its `temperature`: how the choice passes one on to relevance (`arr_coc.allocation.choice_gradient`); `gumbel` draws
-    tokens by chance while the layer is in training mode. Others: see `allocate`.
+    how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`); `channels`: the
+    profile of the texture that its scorers see, `core13`, `full40` or `full40+text`. `gradient` and its `temperature`:
+    how the choice passes one on to relevance (`arr_coc.allocation.choice_gradient`); `gumbel` draws tokens by chance
+    while the layer is in training mode. Others: see `allocate`.
     """
 
     strategy: str = "auto"
@@ -71,6 +73,7 @@ class ARRCOCConfig:
     scorer: QueryScorer = DEFAULT_SCORER
     gradient: ChoiceGradient = "straight-through"
     temperature: float = 1.0
+    channels: str = "core13"
 
 
 def token_texels(regions: torch.Tensor) -> torch.Tensor:
@@ -149,10 +152,10 @@ class ARRCOCLayer(nn.Module):
     """
 
     def __init__(self, config: ARRCOCConfig | None = None) -> None:
-        """Raises StrategyError, BudgetError, OptionError, and ValueError for shares outside [0, 1]."""
+        """Raises StrategyError, BudgetError, OptionError, ProfileError, and ValueError for shares outside [0, 1]."""
         super().__init__()
-        self.config = _checked(config or ARRCOCConfig())
-        self.realiser = RelevanceRealiser(self.config.query_dim, self.config.trained_for, self.config.scorer)
+        of = self.config = _checked(config or ARRCOCConfig())
+        self.realiser = RelevanceRealiser(of.query_dim, of.trained_for, of.scorer, of.channels)
 
     def forward(
         self, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor
@@ -164,8 +167,9 @@ class ARRCOCLayer(nn.Module):
         tensor), BudgetError.
         """
         shape = _check_inputs(vision_embeds, query_embeds, image, self.config.query_dim)
-        texture = image_texture(image)
-        texture = TextureArray(texture.channels.to(vision_embeds.device), texture.entropy.to(vision_embeds.device))
+        texture = image_texture(image, self.config.channels)
+        texture = texture.to(vision_embeds.device)
+        texture = self._with_embeddings(texture, vision_embeds, query_embeds)
         prior = _resemblance(vision_embeds, query_embeds, shape)
         realised = self.realise(texture, query_embeds, prior)
         choice = self.choose(texture, realised, prior)
@@ -182,7 +186,7 @@ class ARRCOCLayer(nn.Module):
     def configure(self, **changes: Any) -> None:
         """Change options of `config` from here on. Raises as the constructor, and OptionError for unknown names and for
         those that the weights are made for."""
-        fixed = {"query_dim", "trained_for", "scorer"}
+        fixed = {"query_dim", "trained_for", "scorer", "channels"}
         free = [field.name for field in fields(ARRCOCConfig) if field.name not in fixed]
         if unknown := sorted(changes.keys() - set(free)):
             raise OptionError(f"a layer has no option {unknown[0]} to change; there are {', '.join(free)}")
@@ -231,6 +235,16 @@ class ARRCOCLayer(nn.Module):
         chosen = allocate(drawn, tokens, strategy, coverage=config.coverage, seed=config.seed)
         means = torch.from_numpy(region_mean(chosen.regions.numpy(), relevance))
         return Allocation(chosen.regions, means, chosen.mask)
+    def _with_embeddings(
+        self, texture: TextureArray, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None
+    ) -> TextureArray:
+        """The texture with the components of all tiles' embeddings, where the channels have room for them."""
+        axes = self.realiser.axes
+        if axes is None or vision_embeds.shape[2] != len(axes.mean):
+            return texture
+        components = axes(vision_embeds).mT.unflatten(2, texture.entropy.shape[1:])
+        asked = None if query_embeds is None else axes(query_embeds.float().mean(dim=1))
+        return with_embeddings(texture, components, asked)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write configuration and weights into a folder, which is made where it does not exist."""
@@ -264,7 +278,10 @@ class ARRCOCLayer(nn.Module):
         unknown = settings.keys() - {field.name for field in fields(ARRCOCConfig)}
         if unknown:
             raise ModelError(f"{path / CONFIG_FILE} has unknown keys: {', '.join(sorted(unknown))}")
-        layer = cls(ARRCOCConfig(**settings))
+        try:
+            layer = cls(ARRCOCConfig(**settings))
+        except ProfileError as error:
+            raise ModelError(f"{path / CONFIG_FILE}: {error}; install the version that wrote it") from error
         try:
             layer.load_state_dict(load_file(path / WEIGHTS_FILE))
         except (RuntimeError, SafetensorError) as error:
@@ -405,7 +422,8 @@ def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
     """Weights as bytes, safetensors' format, with what they are of as its metadata; nothing for None."""
     if realiser is None:
         return b""
-    return save({name: rows.contiguous() for name, rows in realiser.state_dict().items()}, {"scorer": realiser.scorer})
+    weights = {name: rows.contiguous() for name, rows in realiser.state_dict().items()}
+    return save(weights, {"scorer": realiser.scorer, "channels": realiser.channels})
 
 
 def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
@@ -415,9 +433,9 @@ def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None
         return None
     try:
         weights, made = load(data), _metadata(data)
-        realiser = RelevanceRealiser(weights[_QUERY_WEIGHT].shape[1], model_id, made["scorer"])
+        realiser = RelevanceRealiser(weights[_QUERY_WEIGHT].shape[1], model_id, made["scorer"], made["channels"])
         realiser.load_state_dict(weights)
-    except (SafetensorError, OptionError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+    except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(
             f"the allocator's weights that came with {model_id} cannot be used; install the same version at both ends"
         ) from error

@@ -39,6 +39,8 @@ REGION_SHAPES: tuple[tuple[int, int], ...] = (
 Codes 0 to 5 are the squares of the mipmap levels. 6 to 9 are wide, for text along a line: 1×2, 1×4, 2×4 and 1×8 tiles
 (rows × columns). 10 to 13 are tall: their transposes, in the same order.
 """
+EMBEDDING_COMPONENTS = 16
+"""Numbers to which a tile's embedding is reduced, where feedback carries it."""
 
 NS_PER_S = 1_000_000_000
 
@@ -289,13 +291,15 @@ class Feedback:
 
     `stamp` is the frame it was about; `regions` int32 [K, 3]; `attention` float32 [K], the decoder's
     attention summed over the answer's first tokens and divided by its largest, so in [0, 1]; `similarity` float32 [K],
-    cosine of encoder embedding and pooled query embedding, in [-1, 1].
+    cosine of encoder embedding and pooled query embedding, in [-1, 1]. `embedding` float32 [K, 16], in [-1, 1]:
+    components of the encoder's embeddings, where the allocator's channels need them.
     """
 
     stamp: FrameStamp
     regions: npt.NDArray[np.int32]
     attention: npt.NDArray[np.float32]
     similarity: npt.NDArray[np.float32]
+    embedding: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from arr_coc.allocation.attending import (
     resolve_strategy,
 )
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
+from arr_coc.allocation.history import HistoryTracker
 from arr_coc.allocation.temporal import (
     TAU_MS,
     ExplorationTracker,
@@ -249,8 +250,10 @@ def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.i
 class AllocatorOptions:
     """`levels`: whether the model knows coarse tokens. `tau_ms`: time constant of blending. `on_device`: channels and
     scores are computed where the texture is, if it is a device that can; allocations then differ a little from another
-    backend's. `glance`: frames have an overview, which a glance looks at; None for none. The others are those of
-    `allocate` and `Tensions`."""
+    backend's. `glance`: frames have an overview, which a glance looks at; None for none. `channels`: the texture's
+    profile; `auto` is the one that the allocator's weights were trained on, which wins over another name, and `core13`
+    where nothing was trained. The others are those of `allocate` and `Tensions`.
+    """
 
     strategy: str = "auto"
     budget: Budget = DEFAULT_BUDGET
@@ -261,6 +264,7 @@ class AllocatorOptions:
     levels: bool = False
     on_device: bool = False
     glance: GlanceOptions | None = None
+    channels: str = AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,20 +307,23 @@ class _EpochState:
     prior: FeedbackPrior
     exploration: ExplorationTracker
     selector: RegionSelector
+    history: HistoryTracker | None
 
     def follow(self, frame_index: int, shift: Shift) -> None:
         """Carry along with the camera all that belongs to content, not to places."""
         moved = self.compensator.move(frame_index, shift.dy_px, shift.dx_px)
         if moved != (0, 0):
-            for memory in (self.blend, self.prior, self.exploration, self.selector):
-                memory.shift(*moved)
+            for memory in (self.blend, self.prior, self.exploration, self.selector, self.history):
+                if memory is not None:
+                    memory.shift(*moved)
 
 
 class StreamAllocator:
     """Allocates the frames of one stream; used by one thread.
 
     The same frames, options and feedback give the same allocations. A new epoch (cut, seek, another size) forgets
-    everything but the question. Raises BudgetError, StrategyError, and ValueError for shares outside [0, 1].
+    everything but the question. Raises BudgetError, StrategyError, ProfileError, and ValueError for shares outside
+    [0, 1].
     """
 
     def __init__(self, options: AllocatorOptions | None = None, realiser: RelevanceRealiser | None = None) -> None:
@@ -324,7 +331,14 @@ class StreamAllocator:
         self._tensions = Tensions(self.options.budget, self.options.explore, self.options.coverage)
         check_strategy(self.options.strategy)
         check_budget(self.options.budget)
-        self._relevance = CachedRelevance(realiser or RelevanceRealiser())
+        realiser = realiser or RelevanceRealiser(channels=_untrained_profile(self.options.channels))
+        self._channels = realiser.channels
+        if self.options.channels not in (AUTO, self._channels):
+            log.warning(
+                "the model's allocator was trained on the channels %s; it is given these, not %s",
+                *(self._channels, self.options.channels),
+            )
+        self._relevance = CachedRelevance(realiser)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
         self._texture = TextureArrayCache()
         self._query: QueryEmbedding | None = None
@@ -349,14 +363,20 @@ class StreamAllocator:
         self._glances.reset()
         if self._state is not None:
             self._state.prior.reset()
+            if self._state.history is not None:
+                self._state.history.forget_question()
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
         if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
             return
-        moved = self._state.compensator.since(feedback.stamp.frame_index)
-        if moved is not None:
-            self._state.prior.update(feedback, self._last.levels.shape, moved)
+        moved, shape = self._state.compensator.since(feedback.stamp.frame_index), self._last.levels.shape
+        if moved is None:
+            return
+        if self._state.history is not None:
+            appearance = self._state.prior.appearance_asked(feedback.stamp.frame_index, shape)
+            self._state.history.update(feedback, shape, moved, appearance)
+        self._state.prior.update(feedback, shape, moved)
 
     def glance_due(self, media_ns: int) -> bool:
         """Return True if it is time to glance at the newest frame before it is answered about.
@@ -416,7 +436,10 @@ class StreamAllocator:
         state = self._state_of(view.versions.epoch, view.stamp.frame_index)
         state.follow(view.stamp.frame_index, shift)
         make = device_texture_array if self.options.on_device else texture_array
-        self._realise(state, make(view, cache=self._texture), view.stamp)
+        texture = make(view, self._channels, self._texture)
+        if state.history is not None:
+            state.history.observe(view.versions, shift, view.stamp.media_ns)
+        self._realise(state, texture, view.stamp)
         relevance = state.blend.step(
             self._realised.relevance, torch.from_numpy(self._appearance[:-1]), view.stamp.media_ns
         )
@@ -444,6 +467,9 @@ class StreamAllocator:
         self._versions = self._texture.versions
         appearance = self._appearance_of(texture)
         self._prior = state.prior.evaluate(stamp.media_ns, appearance)
+        if state.history is not None:
+            question = self._relevance.question
+            texture = state.history.fill(texture, stamp.media_ns, appearance, self._prior, question)
         self._realised = self._relevance.compute(texture, self._prior)
 
     def _select(
@@ -456,6 +482,8 @@ class StreamAllocator:
         *,
         glanced: bool,
     ) -> FrameAllocation:
+        if state.history is not None:
+            state.history.remember(relevance)
         wanted = self._tensions.budget if budget is None else budget
         realised, explores = self._realised, self._tensions.explore
         staleness = state.exploration.staleness(realised.scores[0].numpy()) if explores else None
@@ -491,6 +519,7 @@ class StreamAllocator:
                 selector=RegionSelector(
                     options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
                 ),
+                history=None if self._channels == "core13" else HistoryTracker(),
             )
             self._last = None
             self._glances.reset()
@@ -513,6 +542,10 @@ class StreamAllocator:
         named = f"of at least {tokens}" if budget in (AUTO, ADAPTIVE) else f"of {tokens}"
         there = counted(tiles, "tile")
         log.warning("a budget %s is more than the frame's %s: all of them are shown", named, there)
+
+
+def _untrained_profile(channels: str) -> str:
+    return "core13" if channels == AUTO else channels
 
 
 def _same(one: QueryEmbedding, other: QueryEmbedding) -> bool:

@@ -200,6 +200,12 @@ _TICK_NS = NS_PER_S // 4  # fading goes in steps, so that a still scene has a st
 _TINY = 1e-12
 
 
+def attention_of(feedback: Feedback, shape: tuple[int, int]) -> Map:
+    """Attention to a tile of each region [K], by the largest, as its square root: in [0, 1]."""
+    attention = np.clip(feedback.attention, 0, 1) / tile_counts(feedback.regions, shape)
+    return np.sqrt(attention / attention.max(initial=_TINY)).astype(np.float32)
+
+
 class FeedbackPrior:
     """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
 
@@ -240,13 +246,11 @@ class FeedbackPrior:
 
     def update(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
         """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
-        attention = np.clip(feedback.attention, 0, 1) / tile_counts(feedback.regions, shape)
-        attention /= attention.max(initial=_TINY)
-        reported = np.stack([np.sqrt(attention), np.clip(feedback.similarity, 0, 1)])
+        reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)])
         maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in reported])
         maps = shift_map(maps, *moved_tiles, np.nan)
         spoken = ~np.isnan(maps[0])
-        appearance = self._appearance_of(feedback.stamp.frame_index, shape)
+        appearance = self.appearance_asked(feedback.stamp.frame_index, shape)
         if self._known is None:
             self._known = np.zeros((2, *shape), np.float32)
             self._learned_ns = np.full(shape, -np.inf)
@@ -282,7 +286,7 @@ class FeedbackPrior:
         change = np.nan_to_num(np.abs(appearance - self._learned_appearance).max(axis=0))
         return float((~np.isfinite(self._learned_ns) | (change >= RENEWAL)).mean())
 
-    def _appearance_of(self, frame_index: int, shape: tuple[int, int]) -> Map:
+    def appearance_asked(self, frame_index: int, shape: tuple[int, int]) -> Map:
         """Return the appearance of a frame's tiles, shifted with the camera since; NaN where it is unknown."""
         if self._asked is not None and self._asked[0] == frame_index:
             return self._asked[1]

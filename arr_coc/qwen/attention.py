@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from arr_coc.errors import ModelError, NonFiniteError
 from arr_coc.qwen.prompt import PreparedPrompt
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
+from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.types import Feedback
 
 PROBED_LAYERS = 2
@@ -157,9 +158,11 @@ def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tenso
     return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
 
 
-def feedback_from(prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.Tensor) -> Feedback:
+def feedback_from(
+    prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.Tensor, axes: EmbeddingAxes | None = None
+) -> Feedback:
     """Return the feedback of an answer to `prompt` about its newest frame; `pooled` float32 [D] is the question's
-    embedding."""
+    embedding, `axes` those of the allocator whose channels show embeddings."""
     embeds = prompt.embeds.float()
     attention = probe.attention()
     if not attention.isfinite().all():
@@ -169,4 +172,5 @@ def feedback_from(prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.T
         regions=prompt.regions.int().cpu().numpy(),
         attention=attention.numpy(),
         similarity=F.cosine_similarity(embeds, pooled.to(embeds.device)[None], dim=-1).cpu().numpy(),
+        embedding=None if axes is None else axes(embeds.cpu()).detach().numpy(),
     )

@@ -17,6 +17,7 @@ from arr_coc.qwen.checkpoint import ModelFamily, unseen_words
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.types import QueryEmbedding
 
 
@@ -83,6 +84,11 @@ class QwenVL:
     def knows_levels(self) -> bool:
         """True if it was trained with tokens of coarse levels."""
         return bool(getattr(self.model.config, "arr_coc_levels", False))
+
+    @property
+    def embedding_axes(self) -> EmbeddingAxes | None:
+        """Axes of its allocator, where that reads embeddings of tiles as channels."""
+        return None if self.realiser is None else self.realiser.axes
 
     @property
     def known_world(self) -> str | None:

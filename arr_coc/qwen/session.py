@@ -232,7 +232,7 @@ class AnswerSession:
             with AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) as probe:
                 prefill(self.qwen, prompt.part, self.prompts.cache.kv)
             self.prompts.cache.marks += prompt.marks
-            feedback = feedback_from(prompt, probe, self.prompts.pooled(query))
+            feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
             record.decoded()
         except Exception:
             self.prompts.forget()
@@ -262,7 +262,9 @@ class AnswerSession:
 
                 def conclude() -> None:
                     encoded = vision.report if self.options.encode == "incremental" else None
-                    feedback = None if probe is None else feedback_from(prompt, probe, self.prompts.pooled(query))
+                    feedback = None
+                    if probe is not None:
+                        feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
                     work = self._work(prompt, frames, window, record.text_tokens)
                     self._last = record.result(prompt, feedback, self.prompts.kept_bytes(window), encoded, work)
 

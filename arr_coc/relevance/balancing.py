@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.channels import FULL, TextureArray, channel_count
+from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.relevance.knowing import (
     DEFAULT_SCORER,
     InformationScorer,
@@ -101,16 +102,22 @@ class RelevanceRealiser(nn.Module):
 
     `query_dim` is the width of the question's embeddings that the learned parts take; 0 leaves those parts out.
     `trained_for` names the model whose embeddings they were trained on: questions embedded by another model are not
-    given to them. `scorer` is the learned part of participation: "film" or "cross".
+    given to them. `scorer` is the learned part of participation: "film" or "cross". `channels` is the profile of the
+    texture arrays that it takes; `axes` map embeddings to channels of a profile that has them, where learned parts read
+    those.
     """
 
-    def __init__(self, query_dim: int = 0, trained_for: str = "", scorer: str = DEFAULT_SCORER) -> None:
-        """Raises OptionError for a scorer that there is not."""
+    def __init__(
+        self, query_dim: int = 0, trained_for: str = "", scorer: str = DEFAULT_SCORER, channels: str = "core13"
+    ) -> None:
+        """Raises OptionError for a scorer that there is not, ProfileError for channels that there are not."""
         super().__init__()
-        self.trained_for, self.scorer = trained_for, scorer
-        self.information = InformationScorer()
-        self.perspective = PerspectivalScorer()
-        self.participation = ParticipatoryScorer(query_dim=query_dim, scorer=scorer)
+        self.trained_for, self.scorer, self.channels = trained_for, scorer, channels
+        count = channel_count(channels)
+        self.information = InformationScorer(count)
+        self.perspective = PerspectivalScorer(count)
+        self.participation = ParticipatoryScorer(count, query_dim, scorer)
+        self.axes = EmbeddingAxes(query_dim) if query_dim and count == FULL else None
         self.balancer = AdaptiveTensionBalancer(query_dim=query_dim)
 
     def knows(self, model_id: str) -> bool:
@@ -153,6 +160,8 @@ class CachedRelevance:
     def __init__(self, realiser: RelevanceRealiser) -> None:
         self._realiser = realiser.eval()
         self._device = torch.device("cpu")
+        self.question: npt.NDArray[np.float32] | None = None
+        """Components float32 [16] of the question's mean embedding, for realisers with axes that know its model."""
         self._query: torch.Tensor | None = None
         self._query_weights: QueryWeights | None = None
         self._texture: TextureArray | None = None
@@ -161,7 +170,11 @@ class CachedRelevance:
 
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
-        known = self._realiser.knows(query.model_id)
+        known, axes = self._realiser.knows(query.model_id), self._realiser.axes
+        self.question = None
+        if known and axes is not None:
+            pooled = torch.from_numpy(query.tokens.astype(np.float32)).mean(dim=0)
+            self.question = axes(pooled.to(axes.mean.device)).detach().cpu().numpy()
         self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if known else None
         self._encode_query()
 

@@ -17,24 +17,30 @@ Profile `core13`, all from 8-bit RGB:
 | 12 | distance to the nearest of the frame's four colour clusters | [0, 1] | level 5 |
 
 Beside the channels stands `entropy`: Shannon entropy of the tile's 16-bin luma histogram at level 1, divided by log
-16.
+16. `arr_coc.relevance.full40` has the table of the profiles `full40` and `full40+text`.
+
+Gradients are cv2's: kornia's give the same numbers, and take many times as long on a CPU (benchmarks/README.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import as_strided
+from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ProfileError, ShapeError
 from arr_coc.ops.pictures import check_tensor
 from arr_coc.types import LEVELS, TILE_PX, TileVersions
+
+if TYPE_CHECKING:
+    from arr_coc.relevance.full40 import LumaDetail
 
 LUMA_SIDE = TILE_PX >> 1
 COLOUR_SIDE = TILE_PX >> 2
@@ -157,10 +163,23 @@ def _nearness(points: Maps, centres: Maps) -> Maps:
     return np.concatenate([2 * centres, -np.square(centres).sum(axis=1, keepdims=True)], axis=1) @ points
 
 
-PROFILES = {"core13": 13}
+Profile = Literal["core13", "full40", "full40+text"]
+PROFILES: tuple[str, ...] = get_args(Profile)
+TEXT_PROFILE: Profile = "full40+text"
+
+CORE = 13
+FULL = 40
 RGB = slice(0, 3)
 EDGES = slice(5, 8)
 SALIENCY = slice(8, 11)
+
+
+def channel_count(profile: str) -> int:
+    """Number of channels of a profile. Raises ProfileError where there is none of that name."""
+    if profile not in PROFILES:
+        raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
+    return CORE if profile == "core13" else FULL
+
 
 _WHOLE_FRAME_SHARE = 0.3
 """From this share of stale tiles on, computing the whole frame is cheaper than picking tiles out."""
@@ -185,19 +204,32 @@ class DeviceChannels(Protocol):
         """Channels of `core13` and entropy, as `TextureArray` holds them, on the device."""
         ...
 
+    def luma(self) -> torch.Tensor:
+        """Luma of level 1 on the device: float32 [16·gh, 16·gw] of whole numbers, 0…255."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TextureArray:
     """`channels` float32 [C, gh, gw] and `entropy` float32 [gh, gw] in [0, 1]; batched: [B, C, gh, gw] and [B, gh,
-    gw]."""
+    gw]. `gradients` float32 [2, gh, gw]: Sobel gx, gy, for a profile whose channels lack them."""
 
     channels: torch.Tensor
     entropy: torch.Tensor
+    gradients: torch.Tensor | None = None
 
     @property
     def appearance(self) -> torch.Tensor:
-        """Colour and edges, the channels in which a change of content shows: [(B,) 6, gh, gw]."""
-        return torch.cat([self.channels[..., RGB, :, :], self.channels[..., EDGES, :, :]], dim=-3)
+        """Colour and edges (gx, gy, magnitude), in which a change of content shows: [(B,) 6, gh, gw]."""
+        colours = self.channels[..., RGB, :, :]
+        if self.gradients is None:
+            return torch.cat([colours, self.channels[..., EDGES, :, :]], dim=-3)
+        return torch.cat([colours, self.gradients, self.channels[..., 6:7, :, :]], dim=-3)
+
+    def to(self, device: torch.device) -> TextureArray:
+        """Return the same on a device."""
+        gradients = None if self.gradients is None else self.gradients.to(device)
+        return TextureArray(self.channels.to(device), self.entropy.to(device), gradients)
 
 
 class TextureArrayCache:
@@ -206,26 +238,28 @@ class TextureArrayCache:
     def __init__(self) -> None:
         self.versions: TileVersions | None = None
         self.latest: TextureArray | None = None
+        self._profile = ""
         self._local = _LocalChannels(0, 0)
 
-    def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
+    def stale(self, current: TileVersions, profile: str) -> npt.NDArray[np.bool_]:
         """Return the tiles for which the cache no longer holds: bool [gh, gw]."""
-        if self.versions is None:
+        if self.versions is None or profile != self._profile:
             return np.ones(current.frame.shape, dtype=bool)
         return self.versions.stale(current)
 
-    def keep(self, versions: TileVersions, latest: TextureArray) -> TextureArray:
+    def keep(self, versions: TileVersions, profile: str, latest: TextureArray) -> TextureArray:
         """Holds what was computed from these versions, and returns it."""
         self.versions = TileVersions(versions.epoch, versions.frame.copy())
-        self.latest = latest
+        self._profile, self.latest = profile, latest
         return latest
 
-    def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
-        """Tile-local channels, brought up to date where stale: gx, gy, magnitude, variance, entropy, [5, gh, gw]."""
-        if self._local.channels.shape[1:] != stale.shape:
-            self._local = _LocalChannels(*stale.shape)
+    def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_], profile: str) -> _LocalChannels:
+        """Tile-local channels, brought up to date where stale."""
+        if self._local.channels.shape[1:] != stale.shape or self._local.profile != profile:
+            rows, cols = stale.shape
+            self._local = _LocalChannels(rows, cols, profile)
         self._local.update(view, stale)
-        return self._local.channels
+        return self._local
 
 
 def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayCache | None = None) -> TextureArray:
@@ -233,35 +267,46 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
 
     With a `cache`, tile-local channels are computed only where the tile's version moved (edges: and its eight
     neighbours), and the result is the same bit for bit; a texture that did not change gives the same object.
-    Raises ProfileError.
+    Channels that need the past are 0; see `arr_coc.relevance.history.with_history`. Raises ProfileError.
     """
-    _check_profile(profile)
+    channel_count(profile)
     cache = TextureArrayCache() if cache is None else cache
-    stale = cache.stale(view.versions)
+    stale = cache.stale(view.versions, profile)
     if cache.latest is not None and not stale.any():
         return cache.latest
     rows, cols = stale.shape
-    local, coarse = cache.local_channels(view, stale), view.read(5)
-    channels = np.empty((PROFILES[profile], rows, cols), np.float32)
+    local, coarse = cache.local_channels(view, stale, profile), view.read(5)
+    channels = np.empty((CORE, rows, cols), np.float32)
     channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
     channels[3:5] = _coordinates(rows, cols)
-    channels[EDGES] = local[:3]
+    channels[EDGES] = local.channels[:3]
     channels[SALIENCY] = centre_surround(view.read(4), coarse)
-    channels[11] = local[3]
+    channels[11] = local.channels[3]
     channels[12] = cluster_distance(coarse)
-    return cache.keep(view.versions, TextureArray(torch.from_numpy(channels), torch.from_numpy(local[4].copy())))
+    texture = TextureArray(torch.from_numpy(channels), torch.from_numpy(local.channels[4].copy()))
+    if local.detail is not None:
+        from arr_coc.relevance.full40 import picture_channels
+
+        texture = picture_channels(texture, local.detail)
+    return cache.keep(view.versions, profile, texture)
 
 
-def device_texture_array(view: MipLevels, cache: TextureArrayCache) -> TextureArray:
+def device_texture_array(view: MipLevels, profile: str, cache: TextureArrayCache) -> TextureArray:
     """The texture array on the device of a view that computes it there; of any other view, as `texture_array`.
 
     Devices round differently, so what is allocated from it is not the same on every backend.
     """
     if not isinstance(view, DeviceChannels):
-        return texture_array(view, cache=cache)
-    if cache.latest is not None and not cache.stale(view.versions).any():
+        return texture_array(view, profile, cache)
+    if cache.latest is not None and not cache.stale(view.versions, profile).any():
         return cache.latest
-    return cache.keep(view.versions, TextureArray(*view.texture_array()))
+    texture = TextureArray(*view.texture_array())
+    if channel_count(profile) == FULL:
+        from arr_coc.relevance.full40 import LumaDetail, picture_channels
+
+        luma = F.pad(view.luma()[None, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+        texture = picture_channels(texture, LumaDetail.of(luma, text=profile == TEXT_PROFILE))
+    return cache.keep(view.versions, profile, texture)
 
 
 def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray:
@@ -271,7 +316,7 @@ def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray
     of 32. Returns channels [B, C, gh, gw] and entropy [B, gh, gw] on the images' device.
     Raises ShapeError, NonFiniteError, ProfileError.
     """
-    _check_profile(profile)
+    channel_count(profile)
     check_tensor(images, "images")
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
         raise ShapeError(f"images must be [B, 3, H, W], got {list(images.shape)}")
@@ -282,15 +327,12 @@ def image_texture(images: torch.Tensor, profile: str = "core13") -> TextureArray
     elif images.dtype != torch.uint8:
         raise ShapeError(f"images must be uint8 or floating, got {images.dtype}")
     arrays = [texture_array(_Picture(image), profile) for image in images.permute(0, 2, 3, 1).cpu().numpy()]
+    gradients = [array.gradients for array in arrays if array.gradients is not None]
     return TextureArray(
         torch.stack([array.channels for array in arrays]).to(images.device),
         torch.stack([array.entropy for array in arrays]).to(images.device),
+        torch.stack(gradients).to(images.device) if gradients else None,
     )
-
-
-def _check_profile(profile: str) -> None:
-    if profile not in PROFILES:
-        raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
 
 
 @lru_cache(maxsize=16)
@@ -303,12 +345,15 @@ def _coordinates(rows: int, cols: int) -> npt.NDArray[np.float32]:
 class _LocalChannels:
     """Channels of one grid that depend on a tile's own texels (edges: and one around), and luma to compute them from.
 
-    `channels` float32 [5, gh, gw]; luma uint8 of level 1 has a border of one texel, and is seen whole, by tiles
-    [gh, gw, 16, 16], and by tiles with a halo [gh, gw, 18, 18].
+    `channels` float32 [5, gh, gw]: gx, gy, magnitude, variance, entropy; `detail` what `full40` needs beside them.
+    Luma uint8 of level 1 has a border of one texel, and is seen whole, by tiles [gh, gw, 16, 16], and by tiles with a
+    halo [gh, gw, 18, 18].
     """
 
-    def __init__(self, rows: int, cols: int) -> None:
+    def __init__(self, rows: int, cols: int, profile: str = "core13") -> None:
+        self.profile = profile
         self.channels = np.zeros((5, rows, cols), np.float32)
+        self.detail: LumaDetail | None = None
         self._luma = np.zeros((rows * LUMA_SIDE + 2, cols * LUMA_SIDE + 2), np.uint8)
         self._tiles = self._luma[1:-1, 1:-1].reshape(rows, LUMA_SIDE, cols, LUMA_SIDE).swapaxes(1, 2)
         down, right = self._luma.strides
@@ -327,6 +372,18 @@ class _LocalChannels:
         colour = view.read(2).reshape(rows, COLOUR_SIDE, cols, COLOUR_SIDE, 3).swapaxes(1, 2)
         self.channels[3, stale] = colour_variance(colour[stale])
         self.channels[4, stale] = luma_entropy(self._tiles[stale])
+        if channel_count(self.profile) == FULL:
+            self._update_detail(near)
+
+    def _update_detail(self, near: npt.NDArray[np.bool_]) -> None:
+        """Brings the Laplacian, edges and strokes up to date where `near` bool [gh, gw]."""
+        from arr_coc.relevance.full40 import LumaDetail
+
+        text = self.profile == TEXT_PROFILE
+        if self.detail is None or np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
+            self.detail = LumaDetail.of(torch.from_numpy(self._luma[None]), text=text)
+        else:
+            self.detail.put(torch.from_numpy(near), LumaDetail.of(torch.from_numpy(self._haloed[near]), text=text))
 
     def _update_luma(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
         """Luma with its border replicated, over the box that holds every stale tile."""

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from arr_coc.errors import OptionError
-from arr_coc.relevance.channels import SALIENCY, TextureArray
+from arr_coc.relevance.channels import CORE, SALIENCY, TextureArray
+from arr_coc.relevance.history import HISTORY
 
-CHANNELS = 13
 HIDDEN = 32
 NARROW = 16
 
@@ -30,9 +30,24 @@ _TINY = 1e-8
 _FAINT = 1e-3  # what was hardly looked at is no proof
 
 
+FULL_SALIENCY = slice(11, 12)
+
+
+def saliency_channels(channels: int) -> slice:
+    """The centre–surround channels of a profile of so many: three, or their sum."""
+    return SALIENCY if channels == CORE else FULL_SALIENCY
+
+
 def centre_surround_saliency(channels: torch.Tensor) -> torch.Tensor:
-    """The three centre–surround channels of [B, C, gh, gw], added and limited to 1: [B, gh, gw]."""
-    return channels[:, SALIENCY].sum(dim=1).clamp(max=1)
+    """The centre–surround channels of [B, C, gh, gw], added and limited to 1: [B, gh, gw]."""
+    return channels[:, saliency_channels(channels.shape[1])].sum(dim=1).clamp(max=1)
+
+
+def silence_history(layer: nn.Conv2d) -> None:
+    """Set the weights of the channels of the past to 0: one that training never showed then says nothing."""
+    if layer.in_channels > CORE + 1:
+        with torch.no_grad():
+            layer.weight[:, list(HISTORY)] = 0
 
 
 class InformationScorer(nn.Module):
@@ -41,7 +56,7 @@ class InformationScorer(nn.Module):
     Untrained the gate stands open. A flat tile scores exactly 0 whatever the weights are.
     """
 
-    def __init__(self, channels: int = CHANNELS) -> None:
+    def __init__(self, channels: int = CORE) -> None:
         super().__init__()
         self.gate = nn.Conv2d(channels, 1, kernel_size=1)
         nn.init.zeros_(self.gate.weight)
@@ -53,17 +68,18 @@ class InformationScorer(nn.Module):
 
 
 class PerspectivalScorer(nn.Module):
-    """Perspectival knowing: what stands out, by a convolutional net 13 → 32 → 16 → 1.
+    """Perspectival knowing: what stands out, by a convolutional net C → 32 → 16 → 1.
 
     Untrained it reproduces `centre_surround_saliency` within 0.02: sixteen hidden units are the knots of a piecewise
     linear inverse of the sigmoid, the others are free to learn.
     """
 
-    def __init__(self, channels: int = CHANNELS) -> None:
+    def __init__(self, channels: int = CORE) -> None:
         super().__init__()
         self.wide = nn.Conv2d(channels, HIDDEN, kernel_size=3, padding=1, padding_mode="replicate")
         self.narrow = nn.Conv2d(HIDDEN, NARROW, kernel_size=1)
         self.out = nn.Conv2d(NARROW, 1, kernel_size=1)
+        silence_history(self.wide)
         with torch.no_grad():
             self._begin_as_saliency()
 
@@ -79,7 +95,7 @@ class PerspectivalScorer(nn.Module):
         slopes = torch.diff(logits) / torch.diff(knots)
         bends = torch.diff(slopes, prepend=torch.zeros(1), append=torch.zeros(1))
         self.wide.weight[:NARROW].zero_()
-        self.wide.weight[:NARROW, SALIENCY, 1, 1] = 1
+        self.wide.weight[:NARROW, saliency_channels(self.wide.in_channels), 1, 1] = 1
         _bias(self.wide)[:NARROW] = -knots
         self.narrow.weight.zero_()
         self.narrow.weight[:, :NARROW, 0, 0] = torch.eye(NARROW)
@@ -126,10 +142,11 @@ class QueryAttention(nn.Module):
     seen among its neighbours again, because things are larger than tiles.
     """
 
-    def __init__(self, query_dim: int, channels: int = CHANNELS, width: int = HIDDEN) -> None:
+    def __init__(self, query_dim: int, channels: int = CORE, width: int = HIDDEN) -> None:
         super().__init__()
         self.question = QueryEncoder(query_dim)
         self.near = nn.Conv2d(channels + 1, width, kernel_size=3, padding=1, padding_mode="replicate")
+        silence_history(self.near)
         self.tile = nn.Conv1d(width, width, kernel_size=1)
         self.wide = nn.Linear(_HEADS * _WORD_WIDTH, 2 * width)
         self.film = nn.Linear(2 * width, 2 * width)
@@ -172,11 +189,12 @@ class QueryCrossAttention(nn.Module):
     among its neighbours again.
     """
 
-    def __init__(self, query_dim: int, channels: int = CHANNELS, width: int = HIDDEN) -> None:
+    def __init__(self, query_dim: int, channels: int = CORE, width: int = HIDDEN) -> None:
         super().__init__()
         self.words = nn.Conv1d(query_dim, _WORD_WIDTH, kernel_size=3, padding=1)
         self.key = nn.Linear(_WORD_WIDTH, _CROSS_HEADS * _CROSS_WIDTH)
         self.near = nn.Conv2d(channels + 1, width, kernel_size=3, padding=1, padding_mode="replicate")
+        silence_history(self.near)
         self.query = nn.Linear(width, _CROSS_HEADS * _CROSS_WIDTH)
         self.pooling = nn.Parameter(torch.zeros(_CROSS_HEADS, 3))
         self.gate = nn.Conv1d(_CROSS_HEADS, 2 * width, kernel_size=1)
@@ -246,7 +264,7 @@ class ParticipatoryScorer(nn.Module):
     that comes of all scores.
     """
 
-    def __init__(self, channels: int = CHANNELS, query_dim: int = 0, scorer: str = DEFAULT_SCORER) -> None:
+    def __init__(self, channels: int = CORE, query_dim: int = 0, scorer: str = DEFAULT_SCORER) -> None:
         """Raises OptionError for a scorer that there is not."""
         super().__init__()
         check_scorer(scorer)

@@ -46,6 +46,7 @@ class ChannelKernels:
         return channels, entropy
 
 
+HALF_PX = TILE_PX // 2
 THREADS = 256
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16)
@@ -202,6 +203,18 @@ class CudaView(TextureView):
         the lease has ended, DeviceLost where the device gave up.
         """
         return self._texels_for().channels()
+
+    def luma(self) -> torch.Tensor:
+        """Luma of level 1 on the device, rounded as cv2 rounds it: float32 [16·gh, 16·gw] of whole numbers, 0…255.
+
+        Raises as `texture_array`.
+        """
+        rows, cols = self.grid.shape
+        down, right = -(-rows // 2), -(-cols // 2)
+        regions = np.stack([np.ones(down * right, np.int64), *np.divmod(np.arange(down * right), right)], axis=1)
+        tiles = self.patches(regions).unflatten(0, (down, right)).permute(2, 0, 3, 1, 4)
+        red, green, blue = tiles.flatten(3, 4).flatten(1, 2)[:, : rows * HALF_PX, : cols * HALF_PX].int()
+        return ((red * 9798 + green * 19235 + blue * 3735 + (1 << 14)) >> 15).float()
 
     def _texels_for(self, **tensors: tuple[torch.Tensor, int]) -> CudaTexels:
         """The texels while the lease lasts, and tensors that kernels may read: each with its number of columns."""

@@ -1,0 +1,182 @@
+"""`HistoryTracker`: what one epoch's frames leave for the channels of the next, as a `FrameHistory`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from operator import is_
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.allocation.temporal import RENEWAL, Map, attention_of, shift_map
+from arr_coc.ops.regions import paint
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.history import LONG_S, FrameHistory, with_history
+from arr_coc.types import NS_PER_S, Feedback, Shift, TileVersions
+
+MEAN_S = 5.0
+"""Time constant of the mean attention of the answers."""
+
+_TICK_NS = NS_PER_S // 4  # ages go in steps, so that a still scene has a still history
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """Attention of the last answer and the mean over answers, both [gh, gw] in [0, 1]; `media_ns` is that answer's."""
+
+    last: Map
+    mean: Map
+    media_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Embedding:
+    """Components [16, gh, gw] of the tiles that were shown, 0 elsewhere, and their appearance [C, gh, gw] then."""
+
+    components: Map
+    appearance: Map
+
+
+class HistoryTracker:
+    """Remembers relevance, changes, attention and embeddings of one epoch's tiles, carried along with motion.
+
+    For each frame in order: `shift` where content moved by whole tiles, `observe`, `fill`, `remember`.
+    """
+
+    def __init__(self) -> None:
+        self._newest: Map | None = None
+        self._relevance: Map | None = None
+        self._before: npt.NDArray[np.float32] | None = None
+        self._changed_ns: npt.NDArray[np.float64] | None = None
+        self._versions: TileVersions | None = None
+        self._motion: Map | None = None
+        self._attention: _Attention | None = None
+        self._embedding: _Embedding | None = None
+        self._known: tuple[object, ...] = ()
+        self._history = FrameHistory()
+        self._filled: tuple[TextureArray, FrameHistory, TextureArray] | None = None
+
+    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
+        """Content moved by whole tiles; of those that come into view nothing is known."""
+        self._advance()
+        moved = dy_tiles, dx_tiles
+        if self._before is not None:
+            self._before = shift_map(self._before, *moved, 0)
+        if self._changed_ns is not None:
+            self._changed_ns = shift_map(self._changed_ns, *moved, np.inf)
+        if (kept := self._attention) is not None:
+            self._attention = _Attention(
+                shift_map(kept.last, *moved, 0), shift_map(kept.mean, *moved, 0), kept.media_ns
+            )
+        if (shown := self._embedding) is not None:
+            self._embedding = _Embedding(
+                shift_map(shown.components, *moved, 0), shift_map(shown.appearance, *moved, np.nan)
+            )
+
+    def forget_question(self) -> None:
+        """Another question: attention was about the old one. Embeddings are about the picture, and stay."""
+        self._attention = None
+
+    def observe(self, versions: TileVersions, shift: Shift, media_ns: int) -> None:
+        """A frame with these versions, whose content moved by `shift` since the frame before."""
+        self._advance()
+        shape = versions.frame.shape
+        if self._changed_ns is None or self._versions is None:
+            self._changed_ns = np.full(shape, float(media_ns))
+        elif versions is not self._versions:
+            stale = self._versions.stale(versions)
+            if stale.any():
+                self._changed_ns = np.where(stale, float(media_ns), self._changed_ns)
+        self._versions = versions
+        if shift:
+            self._motion = np.empty((3, *shape), np.float32)
+            self._motion[:] = np.array([shift.dy_px, shift.dx_px, shift.response], np.float32)[:, None, None]
+        else:
+            self._motion = None
+
+    def update(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int], appearance: Map) -> None:
+        """Take in an answer's feedback; content has moved by `moved_tiles` since its frame, whose tiles looked like
+        `appearance` [C, gh, gw], carried along."""
+        attention = shift_map(paint(feedback.regions, attention_of(feedback, shape), shape, 0), *moved_tiles, 0)
+        mean, media_ns, past = attention, feedback.stamp.media_ns, self._attention
+        if past is not None:
+            kept = math.exp(-max(media_ns - past.media_ns, 0) / (MEAN_S * NS_PER_S))
+            mean = (kept * past.mean + (1 - kept) * attention).astype(np.float32)
+        self._attention = _Attention(attention, mean, media_ns)
+        if feedback.embedding is not None:
+            self._embedding = self._embedded(feedback, shape, moved_tiles, appearance)
+
+    def fill(
+        self, texture: TextureArray, media_ns: int, appearance: Map, prior: Map | None, question: Map | None
+    ) -> TextureArray:
+        """The texture of the frame observed last, with the channels of its past; the same object while neither moves.
+
+        `appearance` [C, gh, gw] is how its tiles look, `prior` [3, gh, gw] what answers taught (attention, similarity,
+        trust), `question` [16]; they are compared by identity.
+        """
+        history = self.evaluate(media_ns, appearance, prior, question)
+        if self._filled is None or self._filled[0] is not texture or self._filled[1] is not history:
+            self._filled = texture, history, with_history(texture, history)
+        return self._filled[2]
+
+    def evaluate(self, media_ns: int, appearance: Map, prior: Map | None, question: Map | None) -> FrameHistory:
+        """The history of the frame observed last; arguments as `fill` takes them.
+
+        The same object while nothing moved, for a quarter of a second or, once no tile has changed for long, for good.
+        """
+        assert self._changed_ns is not None, "observed before"
+        age_s = np.maximum(media_ns // _TICK_NS * _TICK_NS - self._changed_ns, 0) / NS_PER_S
+        unchanged_s = np.minimum(age_s, LONG_S).astype(np.float32)
+        steady = self._history.unchanged_s is not None and np.array_equal(unchanged_s, self._history.unchanged_s)
+        known = (self._before, self._motion, self._attention, self._embedding, appearance, prior, question)
+        if steady and len(known) == len(self._known) and all(map(is_, known, self._known)):
+            return self._history
+        self._known = known
+        self._history = FrameHistory(
+            motion=self._motion,
+            relevance=self._before,
+            unchanged_s=unchanged_s,
+            attention=None if prior is None else self._attended(prior[2]),
+            embedding=self._shown(appearance),
+            question=question,
+        )
+        return self._history
+
+    def remember(self, relevance: Map) -> None:
+        """The frame's relevance [gh, gw], as it was held: the next frame's previous one. Compared by identity."""
+        self._newest = relevance
+
+    def _advance(self) -> None:
+        """Another frame begins: what was the newest relevance is the one before."""
+        if self._newest is not None and (self._before is None or self._newest is not self._relevance):
+            self._relevance = self._newest
+            self._before = np.stack([self._newest, np.ones_like(self._newest)])
+        self._newest = None
+
+    def _attended(self, trust: Map) -> Map | None:
+        if self._attention is None:
+            return None
+        return np.stack([self._attention.last, self._attention.mean, trust])
+
+    def _shown(self, appearance: Map) -> Map | None:
+        """Embeddings, fading where a tile no longer looks as it did."""
+        if self._embedding is None:
+            return None
+        change = np.nan_to_num(np.abs(appearance - self._embedding.appearance).max(axis=0))
+        return self._embedding.components * (1 - np.minimum(change / np.float32(RENEWAL), 1))
+
+    def _embedded(
+        self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int], appearance: Map
+    ) -> _Embedding:
+        """What was known before, and over it the tokens of this answer; a coarse one speaks for all of its tiles."""
+        assert feedback.embedding is not None
+        order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)
+        order = shift_map(order, *moved_tiles, -1)
+        components = np.zeros((feedback.embedding.shape[1], *shape), np.float32)
+        looked = np.full((1, *shape), np.nan, np.float32)
+        if self._embedding is not None:
+            components, looked = self._embedding.components.copy(), self._embedding.appearance
+        shown = order >= 0
+        components[:, shown] = feedback.embedding[order[shown]].T
+        return _Embedding(components, np.where(shown, appearance, looked))
