@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.relevance.channels import FULL, TextureArray, channel_count
+from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.relevance.knowing import (
     DEFAULT_SCORER,
@@ -20,6 +20,7 @@ from arr_coc.relevance.knowing import (
     PerspectivalScorer,
     QueryWeights,
 )
+from arr_coc.relevance.profiles import FULL, channel_count
 from arr_coc.types import QueryEmbedding
 
 WEAK_SALIENCY = 0.3

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -35,19 +35,30 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch.nn import functional as F
 
-from arr_coc.errors import NonFiniteError, ProfileError, ShapeError
+from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.pictures import check_tensor
+from arr_coc.relevance.profiles import (
+    CLUSTER_START,
+    CLUSTER_STEPS,
+    CORE,
+    EDGES,
+    FULL,
+    GRADIENTS,
+    LUMA_SIDE,
+    MAGNITUDE,
+    RGB,
+    SALIENCY,
+    TEXT_PROFILE,
+    channel_count,
+)
 from arr_coc.types import LEVELS, TILE_PX, TileVersions
 
 if TYPE_CHECKING:
     from arr_coc.relevance.full40 import LumaDetail
 
-LUMA_SIDE = TILE_PX >> 1
 COLOUR_SIDE = TILE_PX >> 2
 HISTOGRAM_BINS = 16
 
-CLUSTER_START = np.array([[64, 64, 64], [192, 192, 192], [192, 104, 64], [64, 104, 192]], np.float32)
-CLUSTER_STEPS = 4
 SURROUND_TILES = (5, 11)
 
 _SOBEL_LARGEST = 4 * 255
@@ -163,24 +174,6 @@ def _nearness(points: Maps, centres: Maps) -> Maps:
     return np.concatenate([2 * centres, -np.square(centres).sum(axis=1, keepdims=True)], axis=1) @ points
 
 
-Profile = Literal["core13", "full40", "full40+text"]
-PROFILES: tuple[str, ...] = get_args(Profile)
-TEXT_PROFILE: Profile = "full40+text"
-
-CORE = 13
-FULL = 40
-RGB = slice(0, 3)
-EDGES = slice(5, 8)
-SALIENCY = slice(8, 11)
-
-
-def channel_count(profile: str) -> int:
-    """Number of channels of a profile. Raises ProfileError where there is none of that name."""
-    if profile not in PROFILES:
-        raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
-    return CORE if profile == "core13" else FULL
-
-
 _WHOLE_FRAME_SHARE = 0.3
 """From this share of stale tiles on, computing the whole frame is cheaper than picking tiles out."""
 
@@ -224,7 +217,7 @@ class TextureArray:
         colours = self.channels[..., RGB, :, :]
         if self.gradients is None:
             return torch.cat([colours, self.channels[..., EDGES, :, :]], dim=-3)
-        return torch.cat([colours, self.gradients, self.channels[..., 6:7, :, :]], dim=-3)
+        return torch.cat([colours, self.gradients, self.channels[..., MAGNITUDE, :, :]], dim=-3)
 
     def to(self, device: torch.device) -> TextureArray:
         """Return the same on a device."""
@@ -287,7 +280,9 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     if local.detail is not None:
         from arr_coc.relevance.full40 import picture_channels
 
-        texture = picture_channels(texture, local.detail)
+        texture = TextureArray(
+            picture_channels(texture.channels, local.detail), texture.entropy, texture.channels[GRADIENTS]
+        )
     return cache.keep(view.versions, profile, texture)
 
 
@@ -305,7 +300,8 @@ def device_texture_array(view: MipLevels, profile: str, cache: TextureArrayCache
         from arr_coc.relevance.full40 import LumaDetail, picture_channels
 
         luma = F.pad(view.luma()[None, None], (1, 1, 1, 1), mode="replicate")[:, 0]
-        texture = picture_channels(texture, LumaDetail.of(luma, text=profile == TEXT_PROFILE))
+        forty = picture_channels(texture.channels, LumaDetail.of(luma, text=profile == TEXT_PROFILE))
+        texture = TextureArray(forty, texture.entropy, texture.channels[GRADIENTS])
     return cache.keep(view.versions, profile, texture)
 
 

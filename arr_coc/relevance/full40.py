@@ -35,7 +35,7 @@ from kornia.color import rgb_to_grayscale, rgb_to_lab
 from kornia.filters import gaussian_blur2d, laplacian
 from torch.nn import functional as F
 
-from arr_coc.relevance.channels import CLUSTER_START, CLUSTER_STEPS, EDGES, LUMA_SIDE, RGB, SALIENCY, TextureArray
+from arr_coc.relevance.profiles import CLUSTER_START, CLUSTER_STEPS, EDGES, LUMA_SIDE, RGB, SALIENCY
 
 EDGE_BLOCK = 4
 """Texels of level 1 on a side of the blocks in which edges are located: 8 px."""
@@ -63,7 +63,7 @@ _LARGEST_LAPLACIAN = 8 * 255
 
 @dataclass(frozen=True, slots=True)
 class LumaDetail:
-    """What luma of level 1 says of tiles [B, h, w]: `laplacian` and `text` float32 in [0, 1], and `edges` bool
+    """Detail of luma of level 1 by tiles: `laplacian` and `text` float32 [B, h, w] in [0, 1], and `edges` bool
     [B, 4h, 4w], the blocks of 8 px that hold an edge."""
 
     laplacian: torch.Tensor
@@ -72,7 +72,7 @@ class LumaDetail:
 
     @classmethod
     def of(cls, luma: torch.Tensor, *, text: bool) -> LumaDetail:
-        """Measures luma [B, 16h + 2, 16w + 2] of whole numbers, 0…255, with a halo of one texel. Sums are of whole
+        """Measure luma [B, 16h + 2, 16w + 2] of whole numbers, 0…255, with a halo of one texel. Sums are of whole
         numbers, so parts of a picture give the same bits as all of it."""
         image = luma[:, None].float()
         curved = laplacian(image, 3, "replicate", normalized=False)[:, 0, 1:-1, 1:-1].abs()
@@ -164,7 +164,7 @@ def low_pass(colours: torch.Tensor) -> torch.Tensor:
 
 
 def grouping(colours: torch.Tensor) -> torch.Tensor:
-    """How the tiles' mean colours [B, 3, h, w] group into the frame's four colour clusters: [B, 3, h, w].
+    """Grouping of the tiles' mean colours [B, 3, h, w] into the frame's four colour clusters: [B, 3, h, w].
 
     Share of a tile's four neighbours in another cluster, share of the frame in the tile's own, and the distance of
     that cluster's mean colour to the frame's in CIELAB.
@@ -215,23 +215,22 @@ def _boundary_share(labels: torch.Tensor) -> torch.Tensor:
     return other / near.clamp(min=1)
 
 
-def picture_channels(core: TextureArray, detail: LumaDetail) -> TextureArray:
-    """The forty channels of a picture of which nothing earlier is known, from its `core13` [13, gh, gw] and the detail
-    of its luma, a batch of one."""
-    channels, colours = core.channels, core.channels[None, RGB]
-    magnitude, unknown = channels[7:8], torch.zeros_like(channels[:1])
+def picture_channels(core: torch.Tensor, detail: LumaDetail) -> torch.Tensor:
+    """The forty channels [40, gh, gw] of a picture of which nothing earlier is known, from its `core13` [13, gh, gw]
+    and the detail of its luma, a batch of one."""
+    colours, magnitude, unknown = core[None, RGB], core[EDGES][2:], torch.zeros_like(core[:1])
     seen = [
-        channels[:5],
+        core[:5],
         unknown,
         magnitude,
         1 - magnitude,
         detail.laplacian,
         low_pass(colours),
         unknown,
-        channels[SALIENCY].sum(dim=0, keepdim=True).clamp(max=1),
+        core[SALIENCY].sum(dim=0, keepdim=True).clamp(max=1),
         edge_distance(detail.edges),
         grouping(colours)[0],
         detail.text,
         unknown.expand(23, -1, -1),
     ]
-    return TextureArray(torch.cat(seen), core.entropy, channels[EDGES][:2])
+    return torch.cat(seen)

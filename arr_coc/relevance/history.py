@@ -13,7 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import ShapeError
-from arr_coc.relevance.channels import FULL, TextureArray
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.profiles import FULL
 from arr_coc.types import EMBEDDING_COMPONENTS
 
 ECCENTRICITY, MOTION, QUESTION = 5, 10, 33

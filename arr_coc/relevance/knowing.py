@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from arr_coc.errors import OptionError
-from arr_coc.relevance.channels import CORE, SALIENCY, TextureArray
+from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.history import HISTORY
+from arr_coc.relevance.profiles import CORE, FULL_SALIENCY, SALIENCY
 
 HIDDEN = 32
 NARROW = 16
@@ -28,9 +29,6 @@ _CROSS_HEADS = 16
 _CROSS_WIDTH = 13
 _TINY = 1e-8
 _FAINT = 1e-3  # what was hardly looked at is no proof
-
-
-FULL_SALIENCY = slice(11, 12)
 
 
 def saliency_channels(channels: int) -> slice:

@@ -164,7 +164,7 @@ def test_an_embedding_fades_as_its_tile_looks_different() -> None:
 def full_realiser(seed: int = 0) -> RelevanceRealiser:
     """One whose scorers read every channel, also those of the past."""
     torch.manual_seed(seed)
-    realiser = RelevanceRealiser(8, MODEL, "full40")
+    realiser = RelevanceRealiser(8, MODEL, channels="full40")
     assert realiser.participation.asked is not None
     torch.nn.init.normal_(realiser.participation.asked.near.weight, std=0.3)
     return realiser

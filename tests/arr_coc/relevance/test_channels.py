@@ -10,9 +10,6 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import NonFiniteError, ProfileError, ShapeError
 from arr_coc.relevance.channels import (
-    EDGES,
-    RGB,
-    SALIENCY,
     TextureArrayCache,
     cluster_distance,
     colour_variance,
@@ -21,6 +18,7 @@ from arr_coc.relevance.channels import (
     luma_entropy,
     texture_array,
 )
+from arr_coc.relevance.profiles import EDGES, RGB, SALIENCY
 from tests.support.video import PictureStream, levels_of, scenery
 
 ROWS, COLS = 6, 9

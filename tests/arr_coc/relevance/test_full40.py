@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.relevance.balancing import RelevanceRealiser
-from arr_coc.relevance.channels import EDGES, SALIENCY, TextureArray, TextureArrayCache, image_texture, texture_array
+from arr_coc.relevance.channels import TextureArray, TextureArrayCache, image_texture, texture_array
 from arr_coc.relevance.full40 import EDGE_REACH, LumaDetail, edge_distance, grouping, low_pass, text_likeness
 from arr_coc.relevance.history import HISTORY
+from arr_coc.relevance.profiles import EDGES, SALIENCY
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 6, 9

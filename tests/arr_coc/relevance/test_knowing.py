@@ -7,7 +7,7 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.relevance.balancing import RelevanceRealiser
-from arr_coc.relevance.channels import SALIENCY, TextureArray
+from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.knowing import (
     InformationScorer,
     ParticipatoryScorer,
@@ -16,6 +16,7 @@ from arr_coc.relevance.knowing import (
     QueryCrossAttention,
     centre_surround_saliency,
 )
+from arr_coc.relevance.profiles import SALIENCY
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""Profiles of channels: their names, how many channels each has, and which are which."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from arr_coc.errors import ProfileError
+from arr_coc.types import TILE_PX
+
+Profile = Literal["core13", "full40", "full40+text"]
+PROFILES: tuple[str, ...] = get_args(Profile)
+TEXT_PROFILE: Profile = "full40+text"
+
+CORE = 13
+FULL = 40
+
+RGB = slice(0, 3)
+EDGES = slice(5, 8)
+GRADIENTS = slice(5, 7)
+SALIENCY = slice(8, 11)
+"""Of `core13`, as EDGES and GRADIENTS; colours stand in the same place in all profiles."""
+
+FULL_SALIENCY = slice(11, 12)
+MAGNITUDE = slice(6, 7)
+"""Of `full40`."""
+
+LUMA_SIDE = TILE_PX >> 1
+"""Texels of level 1 on a tile's side."""
+
+CLUSTER_START = np.array([[64, 64, 64], [192, 192, 192], [192, 104, 64], [64, 104, 192]], np.float32)
+CLUSTER_STEPS = 4
+
+
+def channel_count(profile: str) -> int:
+    """Number of channels of a profile. Raises ProfileError where there is none of that name."""
+    if profile not in PROFILES:
+        raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
+    return CORE if profile == "core13" else FULL
