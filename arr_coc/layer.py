@@ -235,6 +235,7 @@ class ARRCOCLayer(nn.Module):
         chosen = allocate(drawn, tokens, strategy, coverage=config.coverage, seed=config.seed)
         means = torch.from_numpy(region_mean(chosen.regions.numpy(), relevance))
         return Allocation(chosen.regions, means, chosen.mask)
+
     def _with_embeddings(
         self, texture: TextureArray, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None
     ) -> TextureArray:
