@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from torch.optim.swa_utils import AveragedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arr_coc.errors import ModelError
-from training.model.network import Learner, new_model
+from training.model.network import new_model
 from training.model.tokenizer import scenes_tokenizer
 
 SHARD_SIZE = "15MB"
@@ -62,10 +63,10 @@ def main(
     folder: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
 ) -> None:
     """Write the model of a training run's checkpoint."""
-    learner = Learner(new_model(seed=0))
-    learner.load_state_dict(torch.load(run / "checkpoint.pt", weights_only=True)["learner"])
+    mean = AveragedModel(new_model(seed=0))
+    mean.load_state_dict(torch.load(run / "checkpoint.pt", weights_only=True, map_location="cpu")["mean"])
     try:
-        export(learner.model, folder)
+        export(mean.module, folder)
     except ModelError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

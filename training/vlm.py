@@ -1,12 +1,15 @@
 """Trains the bundled model: `python -m training.vlm --out FOLDER --minutes 55`.
 
 Everything follows from `--seed`, except how many steps fit into the minutes; `--steps` fixes that too. A checkpoint
-is written every few minutes; `--resume` goes on from it. `--begin-with` starts from the weights of an earlier model.
+is written every few minutes, and where the process is asked to end; `--resume` goes on from it, also for a longer or
+shorter course: the rate stays until the last part of it, and only then falls. `--begin-with` starts from the weights of
+an earlier model. What is kept as the model is the running mean of the weights.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Annotated
 import torch
 import typer
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from arr_coc.adaptation.training_run import CURVE, Length, Means, TrainingRun, schedule
 from arr_coc.errors import ArrCocError
@@ -25,6 +29,8 @@ from training.model.network import Learner, Losses, begin_with, new_model
 
 CLIP_NORM = 1.0
 LOG_STEPS = 20
+MEAN_KEPT = 0.998
+"""Of the running mean of the weights, each step: it looks back over about 500 steps."""
 
 _ATTENTION = {
     "cpu": [SDPBackend.MATH],  # the fused kernel's backward pass is slower there for so short sequences
@@ -34,11 +40,17 @@ _ATTENTION = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Length and pace of a training: `steps`, or where None, `minutes` spent on steps. Both include resumed runs."""
+    """Length and pace of a training: `steps`, or where None, `minutes` spent on steps. Both include resumed runs.
+
+    `falls_from`: the share of the course until which the rate stays. `lessons_from`: the share of the lessons to leave
+    out, where the weights to begin with know them.
+    """
 
     minutes: float = 55.0
     steps: int | None = None
     rate: float = 1.2e-3
+    falls_from: float = 0.0
+    lessons_from: float = 0.0
     weight_decay: float = 0.05
     seed: int = 1
     threads: int = 1
@@ -59,16 +71,17 @@ class Trainer:
         if recipe.begin_with and not resume:
             begin_with(model, Path(recipe.begin_with))
         self.learner = Learner(model).to(recipe.device)
+        self.mean = AveragedModel(self.learner.model, multi_avg_fn=get_ema_multi_avg_fn(MEAN_KEPT))
         if recipe.compiled:
             self.learner.compile_parts()
         decayed = [p for p in self.learner.parameters() if p.ndim > 1]
         others = [p for p in self.learner.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), fused=True)
-        self.course = TrainingRun(
-            folder, Length(recipe.minutes, recipe.steps), {"learner": self.learner, "optimiser": self.optimiser}, {}
-        )
+        parts = {"learner": self.learner, "mean": self.mean, "optimiser": self.optimiser}
+        self.course = TrainingRun(folder, Length(recipe.minutes, recipe.steps), parts, {})
         self._kind = recipe.device.partition(":")[0]
+        self._autocast = quick_in_bfloat16(self._kind)
         self._folder = folder
         if resume:
             self.course.resume(recipe.device)
@@ -76,33 +89,43 @@ class Trainer:
             self.course.begin()
 
     def step(self, batches: BackgroundBatches) -> Losses:
-        """One batch, one update, in bfloat16 where autocast allows."""
+        """One batch, one update, in bfloat16 where that is quicker and autocast allows."""
         with self.course.step():
             batch = batches.next().to(self.recipe.device)
             for group in self.optimiser.param_groups:
-                group["lr"] = self.recipe.rate * schedule(self.course.progress)
-            with torch.autocast(self._kind, torch.bfloat16), sdpa_kernel(_ATTENTION[self._kind]):
+                group["lr"] = self.recipe.rate * schedule(self.course.progress, self.recipe.falls_from)
+            autocast = torch.autocast(self._kind, torch.bfloat16, enabled=self._autocast)
+            with autocast, sdpa_kernel(_ATTENTION[self._kind]):
                 losses: Losses = self.learner(batch)
             self.optimiser.zero_grad()
             losses.total.backward()
             torch.nn.utils.clip_grad_norm_(self.learner.parameters(), CLIP_NORM)
             self.optimiser.step()
-        batches.progress.value = self.course.progress
+            self.mean.update_parameters(self.learner.model)
+        batches.progress.value = self._lessons_progress
         return losses
+
+    @property
+    def _lessons_progress(self) -> float:
+        """How far the lessons are, in [0, 1]."""
+        return self.recipe.lessons_from + (1 - self.recipe.lessons_from) * self.course.progress
 
     def save(self) -> None:
         """Writes the checkpoint, the model as it is in the folder `model`, and the loss curve as a picture."""
         self.course.save()
-        export(self.learner.model, self._folder / "model")
+        export(self.mean.module, self._folder / "model")
         draw_curve(self._folder / CURVE, self._folder / "loss.png")
 
     def run(self) -> None:
-        """Trains to the end of the course."""
+        """Trains to the end of the course, or until the process is asked to end (SIGTERM)."""
+        asked_to_end: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, frame: asked_to_end.append(number))
         batches = BackgroundBatches(self.recipe.seed * 1_000_000 + self.course.steps, self.recipe.workers)
+        batches.progress.value = self._lessons_progress
         saved_s = self.course.spent_s
         means = Means()
         try:
-            while self.course.progress < 1:
+            while self.course.progress < 1 and not asked_to_end:
                 losses = self.step(batches)
                 means.add(token=losses.token, answer=losses.answer, place=losses.place, right_share=losses.right_share)
                 if self.course.steps % LOG_STEPS == 0:
@@ -115,10 +138,21 @@ class Trainer:
         self.save()
 
 
+def quick_in_bfloat16(kind: str) -> bool:
+    """Return True for a GPU, and for a CPU whose instructions multiply in bfloat16: others take three times as long."""
+    if kind != "cpu":
+        return True
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
 def main(
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, loss curve and model.")],
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, instead of minutes.")] = None,
+    rate: Annotated[float, typer.Option(help="Full learning rate.")] = Recipe.rate,
+    falls_from: Annotated[float, typer.Option(help="Share of the course until which the rate stays.")] = 0.0,
+    lessons_from: Annotated[float, typer.Option(help="Share of the lessons to leave out at first.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of weights and pictures.")] = Recipe.seed,
     threads: Annotated[int, typer.Option(help="Threads of the training process.")] = Recipe.threads,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = Recipe.device,
@@ -132,6 +166,9 @@ def main(
     recipe = Recipe(
         minutes=minutes,
         steps=steps,
+        rate=rate,
+        falls_from=falls_from,
+        lessons_from=lessons_from,
         seed=seed,
         threads=threads,
         device=device,

@@ -135,9 +135,13 @@ class Means:
         return means
 
 
-def schedule(progress: float) -> float:
-    """Share of the full learning rate: it rises for the first hundredth of the time and falls along a cosine."""
+def schedule(progress: float, falls_from: float = 0.0) -> float:
+    """Share of the full learning rate: it rises for the first hundredth of the time, stays, and falls along a cosine.
+
+    `falls_from` in [0, 1): it stays until this share of the time.
+    """
     if progress < WARM_UP:
         return max(progress / WARM_UP, 0.02)
-    past = (progress - WARM_UP) / (1 - WARM_UP)
+    falls_from = max(falls_from, WARM_UP)
+    past = max(0.0, progress - falls_from) / (1 - falls_from)
     return LEAST_RATE + (1 - LEAST_RATE) * 0.5 * (1 + math.cos(math.pi * past))

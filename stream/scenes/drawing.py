@@ -245,7 +245,8 @@ class GroundTruth:
 _STREAK_OPACITY = 0.75
 _STREAK_WIDTH = 0.7
 _STREAK_START = 0.42
-_DIRECTIONS: dict[Movement, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+DIRECTIONS: dict[Movement, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+"""Movement → step (x, y), y down; what stays still has none."""
 
 
 def gradient(width_px: int, height_px: int, first: RGB, second: RGB, angle_deg: float = 90.0) -> Image:
@@ -290,7 +291,7 @@ def draw_object(image: Image, thing: SceneObject) -> None:
 
 def _draw_streak(image: Image, thing: SceneObject, rgb: RGB) -> None:
     """A band that begins behind the thing and fades with distance."""
-    dx, dy = _DIRECTIONS[thing.movement]
+    dx, dy = DIRECTIONS[thing.movement]
     half_px = _STREAK_WIDTH * thing.size_px / 2
     start_px = _STREAK_START * (thing.width_px if dx else thing.size_px)
     xs = (thing.x_px - dx * thing.streak_px, thing.x_px - dx * start_px)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Contour, box_of, fill, placed
 from stream.scenes.textures import TextMask, set_text, stamp
-from training.clips.fonts import Split, random_face, random_number, random_word
+from training.clips.fonts import Split, random_face, random_number, random_word, redrawn
 from training.clips.truth import Box, Image, Seen
 
 Backing = Literal["none", "plate", "outline", "faint"]
@@ -167,6 +167,9 @@ MARGIN_PX = PLATE_PX + 4
 
 _TRIES = 40
 _WIDEST_TEXT_PX = 112
+_REDRAWN_SHARE = 0.6
+"""Of the texts of training."""
+
 _TURNABLE = 12.0
 
 
@@ -254,6 +257,8 @@ def text_player(rng: np.random.Generator, text: str, colour: str, split: Split, 
     while lettering.size_px[0] > _WIDEST_TEXT_PX and height_px > low:
         height_px = max(low, height_px * _WIDEST_TEXT_PX // (lettering.size_px[0] + 1))
         lettering = set_text(face, text, height_px, spacing * height_px)
+    if split == "train" and rng.random() < _REDRAWN_SHARE:
+        lettering = redrawn(rng, lettering)
     rgb = tinted(rng, colour)
     what = "number" if text[0].isdigit() else "word"
     plate = opposite(rgb)

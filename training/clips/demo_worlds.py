@@ -1,12 +1,13 @@
 """Plain worlds of `scene:demo` with questions.
 
-The drawing and the wording of captions are those of `stream.scenes`; here are chance, and the questions.
+The drawing and the wording of captions are those of `stream.scenes`; here are chance, and the questions. A world may
+have several frames, and what moves may leave its streak out: then the frames alone tell which way it goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import cv2
@@ -15,6 +16,7 @@ import numpy as np
 from stream.scenes.drawing import (
     COLOURS,
     COUNT_WORDS,
+    DIRECTIONS,
     MOVEMENTS,
     RGB,
     SHAPES,
@@ -55,19 +57,61 @@ class DemoQuestion:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One picture, uint8 RGB [H, W, 3], and what is true of it."""
+    """Pictures, uint8 RGB [H, W, 3], and what is true of each; the last is now."""
 
-    image: Image
-    facts: GroundTruth
+    images: tuple[Image, ...]
+    frames: tuple[GroundTruth, ...]
+    streaks: bool = True
+
+    @property
+    def image(self) -> Image:
+        return self.images[-1]
+
+    @property
+    def facts(self) -> GroundTruth:
+        return self.frames[-1]
 
 
-def random_world(rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3) -> World:
-    """A world of one to `most_things` things at (width, height) pixels, drawn and then worn as a camera would."""
-    facts = random_facts(rng, size_px, most_things, NUMBER_SHARE)
-    image = _background(rng, *size_px)
-    for thing in facts.things:
-        draw_object(image, thing)
-    return World(_worn(rng, image), facts)
+def random_world(
+    rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3, frames: int = 1, streaks: bool = True
+) -> World:
+    """A world of one to `most_things` things at (width, height) pixels, drawn and then worn as a camera would.
+
+    Without `streaks` a world needs two frames or more: in a single one nothing would tell what moves.
+    """
+    while True:
+        facts = random_facts(rng, size_px, most_things, NUMBER_SHARE)
+        ways = [float(rng.uniform(*WAYS)) for _ in facts.things]
+        first = _before(facts, ways)
+        if streaks or all(thing.visible_share(*size_px) >= _LEAST_SEEN for thing in first.things):
+            break
+    background = _background(rng, *size_px)
+    images, truths = [], []
+    for back in range(frames - 1, -1, -1):
+        truth = _before(facts, [way * back / max(1, frames - 1) for way in ways])
+        image = background.copy()
+        for thing in truth.things:
+            draw_object(image, thing if streaks else replace(thing, movement="still"))
+        images.append(_worn(rng, image))
+        truths.append(truth)
+    return World(tuple(images), tuple(truths), streaks)
+
+
+WAYS = (0.4, 1.0)
+"""How far a thing moves over a world's frames, in its own sizes: no further than its streak is long."""
+
+
+_LEAST_SEEN = 0.5
+"""Of a thing in the first frame, where no streak tells that it moves."""
+
+
+def _before(facts: GroundTruth, ways: Sequence[float]) -> GroundTruth:
+    """The things where each was so many of its own sizes ago."""
+    things = []
+    for thing, way in zip(facts.things, ways, strict=True):
+        dx, dy = DIRECTIONS.get(thing.movement, (0, 0))
+        things.append(thing.shifted(-dx * way * thing.size_px, -dy * way * thing.size_px))
+    return replace(facts, things=tuple(things))
 
 
 def random_facts(

@@ -1,7 +1,8 @@
 """Faces, words and numbers of each split.
 
 The files are those that come with matplotlib (DejaVu, STIX, Computer Modern); Pillow's own font and OpenCV's
-join them. Training bends its faces (slant, width, weight) to make many out of few; test faces stay as they are.
+join them. Training bends its faces (slant, width, weight) and redraws most of its texts with other strokes, to make
+many out of few; test faces stay as they are.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Literal, TypeVar
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 from PIL import Image as PillowImage
 from PIL import ImageDraw, ImageFont
 
 from arr_coc.errors import OptionError
-from stream.scenes.textures import Face, Glyph, Mask, opencv_face
+from stream.scenes.textures import Face, Glyph, Mask, TextMask, opencv_face
 
 Split = Literal["train", "test"]
 T = TypeVar("T")
@@ -33,6 +35,7 @@ FAMILIES: dict[Split, dict[str, tuple[str, ...]]] = {
         "DejaVu Sans Mono": ("DejaVuSansMono.ttf", "DejaVuSansMono-Bold.ttf"),
         "Computer Modern Roman": ("cmr10.ttf", "cmb10.ttf"),
         "Computer Modern Typewriter": ("cmtt10.ttf",),
+        "Computer Modern Italic": ("cmti10.ttf",),
     },
     "test": {
         "STIX General": ("STIXGeneral.ttf", "STIXGeneralBol.ttf"),
@@ -140,6 +143,50 @@ def _folder() -> Path:
 
 def _one(rng: np.random.Generator, choices: Sequence[T]) -> T:
     return choices[int(rng.integers(len(choices)))]
+
+
+_MARGIN_PX = 3
+_FINER = 2
+_STROKE_SHARES = (0.0, 0.05)
+_ROUNDING_SHARES = (0.01, 0.05)
+_LEVELS = (0.38, 0.6)
+_SWING_SHARES = (0.0, 0.06)
+_INK_RATIOS = (0.6, 2.2)
+
+
+def redrawn(rng: np.random.Generator, text: TextMask) -> TextMask:
+    """The text as another face might have it: strokes thicker or thinner along one axis, corners rounded, lines swung.
+
+    Boxes of the characters are moved along, and stay as large as they were. Unchanged where too little or too much ink
+    would be left.
+    """
+    height = text.size_px[1]
+    padded = cv2.copyMakeBorder(text.mask, *(_MARGIN_PX,) * 4, cv2.BORDER_CONSTANT)
+    fine = cv2.resize(padded, None, fx=_FINER, fy=_FINER, interpolation=cv2.INTER_LINEAR)
+    unit_px = _FINER * height
+    wide, high = (1 + round(float(rng.uniform(*_STROKE_SHARES)) * unit_px) for _ in range(2))
+    pen = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (wide, high))
+    fine = cv2.erode(fine, pen) if rng.random() < 0.35 else cv2.dilate(fine, pen)
+    sigma = float(rng.uniform(*_ROUNDING_SHARES)) * unit_px
+    soft = cv2.GaussianBlur(fine.astype(np.float32) / 255, (0, 0), max(0.3, sigma))
+    soft = _swung(rng, soft, float(rng.uniform(*_SWING_SHARES)) * unit_px)
+    sharp = np.clip((soft - float(rng.uniform(*_LEVELS))) * (1.5 * max(1.0, sigma)) + 0.5, 0, 1)
+    mask = cv2.resize((255 * sharp).astype(np.uint8), padded.shape[::-1], interpolation=cv2.INTER_AREA)
+    ratio = float(mask.sum(dtype=np.int64)) / max(1.0, float(text.mask.sum(dtype=np.int64)))
+    if not _INK_RATIOS[0] <= ratio <= _INK_RATIOS[1]:
+        return text
+    cut, x, y = _cut(np.asarray(mask, np.uint8))
+    dx, dy = _MARGIN_PX - x, _MARGIN_PX - y
+    return TextMask(cut, tuple((left + dx, top + dy, right + dx, low + dy) for left, top, right, low in text.boxes))
+
+
+def _swung(rng: np.random.Generator, ink: npt.NDArray[np.float32], most_px: float) -> npt.NDArray[np.float32]:
+    """Every pixel moved by up to so much, smoothly over the picture."""
+    rows, cols = ink.shape
+    coarse = rng.uniform(-most_px, most_px, (3, 2 + 2 * cols // rows, 2)).astype(np.float32)
+    moves = cv2.resize(coarse, (cols, rows), interpolation=cv2.INTER_CUBIC)
+    x, y = np.meshgrid(np.arange(cols, dtype=np.float32), np.arange(rows, dtype=np.float32))
+    return np.asarray(cv2.remap(ink, x + moves[..., 0], y + moves[..., 1], cv2.INTER_LINEAR), np.float32)
 
 
 _TRAIN = """

@@ -47,7 +47,8 @@ class Batch:
     `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 15]; `times`
     int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, Q, S] (query, template, answer,
     end of turn, padding), `labels` like it, `IGNORED` but on the answer; `places` int8 [C, Q, 8] of `asked_places`. Q
-    is 0 where nothing is asked. `apart`: frames do not see each other, as in the window of a stream.
+    is 0 where nothing is asked. `apart`: frames do not see each other, as in the window of a stream. `overview`: so
+    many of the K tokens come first and show the whole frame; they and the others are encoded apart.
     """
 
     grid: TileGrid
@@ -59,19 +60,25 @@ class Batch:
     labels: torch.Tensor
     places: torch.Tensor
     apart: bool = False
+    overview: int = 0
 
-    @classmethod
-    def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], apart: bool) -> Batch:
-        """From `tensors` in the order of the property."""
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Batch:
+        """The same with other `tensors`, in the order of the property."""
         pixels, regions, targets, times, ids, labels, places = tensors
-        return cls(grid, pixels, regions, targets, times, ids, labels, places, apart)
+        return Batch(
+            self.grid, pixels, regions, targets, times, ids, labels, places, apart=self.apart, overview=self.overview
+        )
+
+    def clips(self, count: int) -> Batch:
+        """Only the first so many clips."""
+        return self.with_tensors([tensor[:count] for tensor in self.tensors])
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return (self.pixels, self.regions, self.targets, self.times, self.ids, self.labels, self.places)
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch.of(self.grid, [tensor.to(device) for tensor in self.tensors], self.apart)
+        return self.with_tensors([tensor.to(device) for tensor in self.tensors])
 
 
 class Prompter:
@@ -121,7 +128,7 @@ def _batch(plan: BatchPlan, teacher: Teacher, viewer: Viewer, prompter: Prompter
         lessons.append(lesson)
         views.append(
             [
-                viewer.look(image, clip.things[frame], plan.budget, plan.how, lesson.asked_in(frame))
+                viewer.look(image, clip.things[frame], plan.budget, plan.how, lesson.asked_in(frame), plan.overview)
                 for frame, image in enumerate(clip.frames)
             ]
         )
@@ -141,6 +148,7 @@ def _batch(plan: BatchPlan, teacher: Teacher, viewer: Viewer, prompter: Prompter
         labels=labels,
         places=torch.tensor([asked_places(lesson) for lesson in lessons], dtype=torch.int8),
         apart=plan.apart,
+        overview=views[0][0].overview,
     )
 
 
@@ -165,13 +173,13 @@ def _stacked(rows: list[list[npt.NDArray[Any]]]) -> torch.Tensor:
 
 
 def _dropped(rng: np.random.Generator, view: TokenView, tokens: int) -> TokenView:
-    """The view without as many tokens, background first, as it has above `tokens`."""
+    """The view without as many tokens, background first, as it has above `tokens`. Its overview stays."""
     excess = len(view.regions) - tokens
     if excess == 0:
         return view
     importance = (view.targets[:, 0] >= 0) + rng.random(len(view.regions))
-    kept = np.sort(np.argsort(importance)[excess:])
-    return TokenView(view.grid, view.regions[kept], view.pixels[kept], view.targets[kept])
+    importance[: view.overview] = np.inf
+    return view.kept(np.sort(np.argsort(importance)[excess:]))
 
 
 def _padded(rows: list[list[list[int]]], fill: int) -> torch.Tensor:
@@ -201,8 +209,8 @@ class BackgroundBatches:
             fields: list[npt.NDArray[Any]] = self._queue.get(timeout=_WAIT_S)
         except queue.Empty as error:
             raise RuntimeError("the processes that draw pictures have stopped; see their traceback above") from error
-        grid, apart, *arrays = fields
-        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], apart)  # type: ignore[arg-type]
+        grid, apart, overview, *arrays = fields
+        return Batch(grid, *(torch.from_numpy(array) for array in arrays), apart=apart, overview=overview)  # type: ignore[arg-type]
 
     def close(self) -> None:
         for process in self._processes:
@@ -213,7 +221,7 @@ class BackgroundBatches:
 def _produce(seed: int, progress: Any, batches: Any) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for batch in random_batches(seed, progress):
-        batches.put((batch.grid, batch.apart, *(tensor.numpy() for tensor in batch.tensors)))
+        batches.put((batch.grid, batch.apart, batch.overview, *(tensor.numpy() for tensor in batch.tensors)))
 
 
 def _end_with_parent() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from arr_coc.ops.regions import overview_regions
 from arr_coc.types import TileGrid
 from stream.scenes.drawing import GroundTruth
 from training.clips import demo_worlds
@@ -15,6 +16,9 @@ from training.clips.scenes import random_crowd
 from training.clips.truth import KINDS, Box, Clip, Kind, Sample, Seen
 from training.model.views import HOWS, How
 from training.questions.samples import ask, plan_sample
+
+_AGAIN = 0.2
+"""How likely a question is put to a clip twice: few have eight different ones in them."""
 
 QUESTIONS, FEW_QUESTIONS = 8, 4
 """Questions about each clip that is asked about: as many as its tokens can show the things of."""
@@ -36,7 +40,7 @@ COMPARE_SHARE = 0.4
 COMPARE_SIZES_PX = ((160, 160), (192, 192), (256, 128), (256, 256))
 COMPARE_FRAMES = (1, 1, 1, 2, 2, 2, 3, 4)
 COMPARE_KINDS: tuple[Kind, ...] = ("relation", "count")
-COMPARE_MOVING_KINDS: tuple[Kind, ...] = ("movement", "movement", "movement", "event", "event", "relation")
+COMPARE_MOVING_KINDS: tuple[Kind, ...] = ("movement", "movement", "event", "event", "event", "relation")
 _COMPARING = ClipOptions(
     things=(1, 6), sizes_px=(26.0, 48.0), text_share=0.1, moving_share=0.6, drift_share=0.2, void_share=0.0
 )
@@ -48,18 +52,36 @@ DESCRIBE_SHARE = 0.25
 
 APART_SHARE = 0.5
 FRAMES = (1, 1, 1, 1, 2, 3, 4)
-ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "describe")
+_OFTEN: dict[Kind, int] = {"word": 3, "count": 3, "event": 3, "movement": 2, "number": 2, "exists": 2}
+ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(
+    kind for kind in KINDS if kind != "describe" for _ in range(_OFTEN.get(kind, 1))
+)
+"""What takes longest to learn is asked more often."""
+
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
 _SHARES = ((0.3, 0.6, 0.25), (0.85, 0.25, 0.25), (1.0, 0.15, 0.5))
 """Until which share of training how large a share of the batches only sees, and how large a share of those that ask
 shows the demo's plain worlds, whose captions say how things move: these are soon forgotten."""
 
-_HOW_SHARES = (0.1, 0.35, 0.4, 0.075, 0.075)
+_HOW_SHARES = (0.1, 0.3, 0.35, 0.1, 0.075, 0.075)
 _KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
 _LARGE_SHARE = 0.1
 _LEAST_TOKENS = 6
 _FEW_TOKENS = 24
+
+OVERVIEW_SHARE = 0.45
+"""Of the batches that ask: those in which an overview of each frame comes first."""
+
+GLANCE_SHARE = 0.1
+"""Of these: those that show nothing else, as a glance does."""
+
+MOST_OVERVIEW = 64
+"""Tokens of an overview."""
+
+DEMO_FRAMES = (1, 1, 1, 2, 2, 3)
+STREAKS_SHARE = 0.4
+"""Of the demo's worlds of several frames: those in which streaks tell too how things move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +91,7 @@ class BatchPlan:
     `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
     `apart`: frames do not see each other, as in the window of a stream; else each sees those before it.
+    `overview`: at most so many of the `budget` tokens show the whole frame first.
     """
 
     asks: bool
@@ -81,6 +104,7 @@ class BatchPlan:
     how: How
     apart: bool = False
     compares: bool = False
+    overview: int = 0
 
     @property
     def questions(self) -> int:
@@ -135,29 +159,47 @@ class Teacher:
         """What the next batch is like, when `progress` in [0, 1] of training is done."""
         rng = self._rng
         seeing, demo_share = next(shares for until, *shares in _SHARES if progress <= until)
-        asks = bool(rng.random() >= seeing)
-        if asks and rng.random() < READ_SHARE:
+        if rng.random() < seeing:
+            return self._looking()
+        plan = self._asking(demo_share)
+        return self._with_overview(plan) if rng.random() < OVERVIEW_SHARE else plan
+
+    def _looking(self) -> BatchPlan:
+        rng = self._rng
+        size_px = one(rng, SIZES_PX)
+        tiles = _tiles(size_px)
+        if rng.random() < 0.6:
+            return BatchPlan(False, 0, False, False, 1, size_px, tiles, "grid")
+        budget = max(self._shown(size_px)[0], tiles // 2)
+        return BatchPlan(False, 0, False, False, 1, size_px, budget, "foveated")
+
+    def _asking(self, demo_share: float) -> BatchPlan:
+        rng = self._rng
+        if rng.random() < READ_SHARE:
             size_px = one(rng, READ_SIZES_PX)
             reads = one(rng, READ_CHARACTERS)
             budget, how = self._shown(size_px) if rng.random() < 0.5 else (_tiles(size_px), "grid")
             return BatchPlan(True, reads, False, False, 1, size_px, budget, how)
-        if asks and rng.random() < COMPARE_SHARE:
+        if rng.random() < COMPARE_SHARE:
             size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
             apart = self._apart(frames)
-            budget, how = self._shown(size_px)
-            return BatchPlan(True, 0, False, False, frames, size_px, budget, how, apart, compares=True)
-        describes = bool(asks and rng.random() < DESCRIBE_SHARE)
-        demo = bool(asks and rng.random() < demo_share)
-        frames = one(rng, FRAMES) if asks and not demo else 1
+            return BatchPlan(True, 0, False, False, frames, size_px, *self._shown(size_px), apart, compares=True)
+        describes = bool(rng.random() < DESCRIBE_SHARE)
+        demo = bool(rng.random() < demo_share)
+        frames = one(rng, DEMO_FRAMES if demo else FRAMES)
         size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
-        if asks and frames == 1 and rng.random() < _LARGE_SHARE:
+        if frames == 1 and rng.random() < _LARGE_SHARE:
             size_px = one(rng, demo_worlds.LARGE_SIZES_PX if demo else LARGE_SIZES_PX)
-        budget, how = self._shown(size_px)
-        if not asks:
-            tiles = _tiles(size_px)
-            budget, how = (tiles, "grid") if rng.random() < 0.6 else (max(budget, tiles // 2), "foveated")
-        apart = self._apart(frames)
-        return BatchPlan(asks, 0, describes, demo, frames, size_px, budget, how, apart)
+        return BatchPlan(True, 0, describes, demo, frames, size_px, *self._shown(size_px), self._apart(frames))
+
+    def _with_overview(self, plan: BatchPlan) -> BatchPlan:
+        """The plan, with an overview of any size up to half of its tokens; or with an overview alone."""
+        rng = self._rng
+        if not plan.reads and rng.random() < GLANCE_SHARE:
+            tokens = min(MOST_OVERVIEW, max(_LEAST_TOKENS, _tiles(plan.size_px) // 4))
+            return replace(plan, budget=len(overview_regions(_shape(plan.size_px), tokens)), overview=tokens)
+        most = min(MOST_OVERVIEW, plan.budget // 2)
+        return replace(plan, overview=most if rng.random() < 0.7 else max(1, most // 4))
 
     def _apart(self, frames: int) -> bool:
         return frames > 1 and bool(self._rng.random() < APART_SHARE)
@@ -179,19 +221,24 @@ class Teacher:
             return _reading_lesson(rng, plan)
         first = "describe" if plan.describes else one(rng, plan.kinds)
         drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, plan.options)
-        samples = [sample]
+        samples, asked = [sample], {sample.question}
         blank = drawn.facts()
         while len(samples) < plan.questions:
             another = ask(rng, blank, one(rng, plan.kinds), "train")
-            if another is not None:
+            if another is not None and (another.question not in asked or rng.random() < _AGAIN):
                 samples.append(another)
+                asked.add(another.question)
         return Lesson.of(drawn.draw(), samples)
 
 
 def _tiles(size_px: tuple[int, int]) -> int:
     """Of a picture of (width, height) pixels."""
-    width_px, height_px = size_px
-    return TileGrid.of(height_px, width_px).tiles
+    rows, cols = _shape(size_px)
+    return rows * cols
+
+
+def _shape(size_px: tuple[int, int]) -> tuple[int, int]:
+    return TileGrid.of(size_px[1], size_px[0]).shape
 
 
 def _reading_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
@@ -203,19 +250,21 @@ def _reading_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
 
 
 def _demo_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
-    world = demo_worlds.random_world(rng, plan.size_px)
+    streaks = plan.frames == 1 or bool(rng.random() < STREAKS_SHARE)
+    world = demo_worlds.random_world(rng, plan.size_px, frames=plan.frames, streaks=streaks)
     others: Sequence[demo_worlds.Kind] = demo_worlds.KINDS[1:]
     kinds = ("caption", *(others[int(k)] for k in rng.permutation(len(others))[: plan.questions - 1]))
     asked = [demo_worlds.ask(rng, world.facts, kind) for kind in kinds]
-    clip = Clip((world.image,), (0.0,), (seen_in(world.facts),))
+    times_s = tuple(round(float(at_s), 1) for at_s in np.cumsum(rng.uniform(0.3, 2.0, plan.frames)))
+    clip = Clip(world.images, times_s, tuple(seen_in(facts, streaks) for facts in world.frames))
     return Lesson(clip, tuple((question.text, question.answer) for question in asked))
 
 
-def seen_in(facts: GroundTruth) -> tuple[Seen, ...]:
-    """The things of a demo world, streaks included."""
+def seen_in(facts: GroundTruth, streaks: bool = True) -> tuple[Seen, ...]:
+    """The things of a demo world, with their streaks where these are drawn."""
     found = []
     for thing in facts.things:
-        seen = Seen(thing.shape, thing.colour, thing.box_px(streak=True), thing.movement)
+        seen = Seen(thing.shape, thing.colour, thing.box_px(streak=streaks), thing.movement)
         if thing.number is not None:
             left, top, right, bottom = thing.box_px()
             halves = ((left, top, thing.x_px, bottom), (thing.x_px, top, right, bottom))

@@ -201,8 +201,7 @@ class Learner(nn.Module):
 
     def forward(self, batch: Batch) -> Losses:
         """The losses on a batch: of its visual tokens, and of its answers where it asks anything."""
-        regions, pixels = batch.regions.flatten(0, 1).clone(), batch.pixels.flatten(0, 1).clone()
-        visual = self._encode(self.model.model.visual, pixels, regions, batch.grid)
+        visual = self.see(batch)
         targets = batch.targets.flatten(0, 1).long()
         depths = (visual.embeds, *visual.deepstack)
         token_loss = torch.stack([self._shown_loss(embeds, targets) for embeds in depths]).mean()
@@ -218,6 +217,18 @@ class Learner(nn.Module):
         place_loss = self._place_loss(batch, self._located.take())
         total = answer_loss + place_loss + token_loss
         return Losses(total, answer_loss.item(), place_loss.item(), token_loss.item(), right.item())
+
+    def see(self, batch: Batch) -> VisualTokens:
+        """The visual tokens of all frames, [C * F, K, D]; an overview and the rest each by themselves."""
+        regions, pixels = batch.regions.flatten(0, 1), batch.pixels.flatten(0, 1)
+        overview = batch.overview
+        parts = [slice(None, overview), slice(overview, None)] if 0 < overview < regions.shape[1] else [slice(None)]
+        tower = self.model.model.visual
+        seen = [self._encode(tower, pixels[:, part].clone(), regions[:, part].clone(), batch.grid) for part in parts]
+        embeds = torch.cat([tokens.embeds for tokens in seen], dim=1)
+        return VisualTokens(
+            embeds, tuple(torch.cat(rows, dim=1) for rows in zip(*(tokens.deepstack for tokens in seen), strict=True))
+        )
 
     def _token_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The weighted mean of what is shown: each target's own cross-entropy."""

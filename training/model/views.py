@@ -1,13 +1,13 @@
 """Regions shown and token targets.
 
 The model must serve whatever `allocate` gives it: the real relevance of an untrained allocator, maps that know more or
-less where the things are, even grids, a random choice, and all tiles.
+less where the things are, even grids, a random choice, and all tiles. Any of them may come after an overview.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import cv2
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
-from arr_coc.ops.regions import first_tiles, region_sides
+from arr_coc.ops.regions import first_tiles, overview_regions, region_sides
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES
@@ -60,20 +60,28 @@ _LEAST_COVER = 0.12
 
 Regions = npt.NDArray[np.int64]
 
-How = Literal["allocator", "foveated", "mixed", "grid", "random"]
+How = Literal["allocator", "foveated", "mixed", "topk", "grid", "random"]
 """The real allocator, or a strategy of `allocate` on a made-up relevance map."""
 
-HOWS: tuple[How, ...] = ("allocator", "foveated", "mixed", "grid", "random")
+HOWS: tuple[How, ...] = ("allocator", "foveated", "mixed", "topk", "grid", "random")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 15]."""
+    """One frame as tokens: `regions` int64 [K, 3], `pixels` uint8 [K, 3, 32, 32], `targets` int8 [K, 15].
+
+    The first `overview` of them are an overview of the whole frame; it and the rest are encoded apart.
+    """
 
     grid: TileGrid
     regions: Regions
     pixels: npt.NDArray[np.uint8]
     targets: npt.NDArray[np.int8]
+    overview: int = 0
+
+    def kept(self, rows: npt.NDArray[np.int64]) -> TokenView:
+        """Only the tokens `rows`, ascending; the overview must be among them."""
+        return replace(self, regions=self.regions[rows], pixels=self.pixels[rows], targets=self.targets[rows])
 
 
 class Viewer:
@@ -88,26 +96,34 @@ class Viewer:
         ]
         self._frame_index = 0
 
-    def look(self, image: Image, things: Sequence[Seen], budget: int, how: How, about: Sequence[Box] = ()) -> TokenView:
+    def look(
+        self, image: Image, things: Sequence[Seen], budget: int, how: How, about: Sequence[Box] = (), overview: int = 0
+    ) -> TokenView:
         """The frame at a budget of tokens, or with all of its tiles where the budget allows.
 
-        `about`: boxes of what is asked about, which a made-up map makes more of.
+        `about`: boxes of what is asked about, which a made-up map makes more of. `overview`: of the budget, at most so
+        many tokens show the whole frame first, with regions of one size; nothing else is shown where that is all.
         """
         self._frame_index += 1
         stamp = FrameStamp(self._frame_index, 0, 0)
         update = self._texture.process(FramePlanes("rgb", (image,)), stamp, discontinuity="start")
         with self._texture.lease() as view:
-            if budget >= view.grid.tiles:
-                regions = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
+            first = overview_regions(view.grid.shape, overview)
+            tokens = budget - len(first)
+            if tokens == 0:
+                chosen = first[:0]
+            elif tokens >= view.grid.tiles:
+                chosen = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
             elif how == "allocator":
                 allocator = self._allocators[int(self._rng.integers(2))]
-                regions = allocator.allocate(view, update.shift, budget).allocation.regions.numpy()
+                chosen = allocator.allocate(view, update.shift, tokens).allocation.regions.numpy()
             elif how == "random":
-                regions = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), budget, "topk")
+                chosen = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), tokens, "topk")
             else:
-                regions = _chosen(self._imagined(things, about, view.grid), budget, how)
-            pixels = view.gather(regions)
-            return TokenView(view.grid, regions, pixels, token_targets(things, image.shape[:2], regions))
+                chosen = _chosen(self._imagined(things, about, view.grid), tokens, how)
+            regions = np.concatenate([first, chosen])
+            targets = token_targets(things, image.shape[:2], regions)
+            return TokenView(view.grid, regions, view.gather(regions), targets, len(first))
 
     def _imagined(self, things: Sequence[Seen], about: Sequence[Box], grid: TileGrid) -> npt.NDArray[np.float32]:
         """A relevance map that knows the things more or less well, under smooth noise."""
@@ -121,6 +137,8 @@ class Viewer:
         for box in about:
             relevance[_tiles_of(box)] += float(rng.uniform(0.4, 1.2))
         return relevance / max(1.0, float(relevance.max()))
+
+
 
 
 def _tiles_of(box_px: Box) -> tuple[slice, slice]:
